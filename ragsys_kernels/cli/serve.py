@@ -66,6 +66,9 @@ def serve(
             "--verify/--no-verify",
         ),
     ] = True,
+    watch: Annotated[
+        bool, option(RUN, "Load a folder anew as soon as it has another version; no request fails.", "--watch")
+    ] = False,
     grace: Annotated[float, option(RUN, "Seconds that requests under way have after SIGTERM.", min=1)] = 30,
     access_log: Annotated[bool, option(RUN, "Print a line of JSON for each request.")] = True,
     max_body: Annotated[int, option(LIMITS, "Bytes of a request.", min=1)] = 32 << 20,
@@ -81,7 +84,8 @@ def serve(
 ) -> None:
     """Serve selections over HTTP: POST /v1/select, /rerank; GET /health, /info, /metrics, /openapi.json.
 
-    SIGHUP loads the folders anew. SIGTERM ends the server when it has answered what is under way.
+    SIGHUP loads the folders anew, --watch does so by itself. SIGTERM ends the server when it has answered what is under
+    way.
     """
     with one_line_errors("serve", "interrupted"), needed("serve", "serve"):
         from ..serving.limits import Limits
@@ -103,6 +107,7 @@ def serve(
             flight_port=flight_port,
             allowed_hosts=tuple(allowed_hosts or ()),
             verify=verify,
+            watch=watch,
             grace=grace,
             log=access_log,
             limits=Limits(

@@ -604,12 +604,17 @@ class Corpus(Rows):
             The folder does not hold a corpus, or one that is damaged.
         """
         op = "Corpus"
-        corpus = cls._of(segments.load(path, _checks.flag(op, "verify", verify))).to(device)
+        corpus = cls.loaded(path, _checks.flag(op, "verify", verify)).to(device)
         if memory is not None:
             if corpus.device != "cpu":
                 raise ValueError(f"{op}: memory must be left out with a device, got {device!r}")
             object.__setattr__(corpus, "_memory", _checks.count(op, "memory", memory))
         return corpus
+
+    @classmethod
+    def loaded(cls, path: PathLike, verify: bool, compared: set[str] | None = None) -> Corpus:
+        """Load as `load` does; of segments, only those not in ``compared`` are verified, and then added."""
+        return cls._of(segments.load(path, verify, compared))
 
     @classmethod
     def _of(cls, opened: segments.Opened) -> Corpus:

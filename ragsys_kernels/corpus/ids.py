@@ -8,6 +8,7 @@ loading maps: it is no work then, and processes that load a folder share one cop
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
@@ -65,6 +66,10 @@ class Ids:
         """Return the arrays of a folder by name; none without external ids."""
         return {}
 
+    def sorted_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys by which ids are found, in ascending order, and whose they are."""
+        raise NotImplementedError
+
     def check(self, op: str) -> None:
         """Raise `ValueError` unless each id is there once and is found: of arrays that a folder holds. O(N)."""
 
@@ -116,9 +121,12 @@ class Integers(Ids):
         _check_unique(op, ids, keys, order)
         return cls(ids, keys, order)
 
-    def check(self, op: str) -> None:
+    def sorted_keys(self) -> tuple[np.ndarray, np.ndarray]:
         order = np.arange(len(self)) if self._order is None else self._order
-        keys = self._ids if self._keys is None else self._keys
+        return self._ids if self._keys is None else self._keys, order
+
+    def check(self, op: str) -> None:
+        keys, order = self.sorted_keys()
         if _within(order, len(self)):
             _check_unique(op, self._ids, keys, order)
             if (keys[1:] > keys[:-1]).all() and (self._keys is None or (self._ids[order] == keys).all()):
@@ -166,6 +174,9 @@ class Strings(Ids):
         keys = crcs[order]
         _check_unique_texts(op, ids, keys, order)
         return cls(np.frombuffer(b"".join(texts), np.uint8), offsets, keys, order)
+
+    def sorted_keys(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._keys, self._order
 
     def check(self, op: str) -> None:
         begins, keys, order = self._offsets[:-1], self._keys, self._order
@@ -249,6 +260,44 @@ class Joined(Ids):
     def whole(self) -> np.ndarray:
         """Return the ids of all rows: int64, or objects that are str."""
         return self._of(np.arange(len(self)))
+
+    def twice(self, new: Collection[int]) -> Any:
+        """Return an id that two rows have, one of them in some of the parts and neither deleted, or None.
+
+        Within a part ids are unique. O(M log N) of M rows in these parts, O(N log N) if they are most.
+        """
+        if self.kind == "row":
+            return None
+        if 2 * sum(len(self.parts[number]) for number in new) > len(self):
+            keys, order = self._sorted()
+            if self.kind == "str":
+                pairs = [_first_repeated(self, order[run]) for run in _runs(keys)]
+                rows = [pair[0] for pair in pairs if pair is not None]
+            else:
+                rows = order[1:][keys[1:] == keys[:-1]].tolist()
+            return self[rows[0]] if rows else None
+        for number in new:
+            some = np.arange(self._starts[number], self._starts[number + 1])
+            some = some if self.live is None else some[self.live[some]]
+            wanted = self.parts[0]._read(self._of(some))
+            for other, (part, start) in enumerate(zip(self.parts, self._starts.tolist(), strict=False)):
+                if other == number:
+                    continue
+                rows = part._found(wanted)[0]
+                there = rows >= 0 if self.live is None else (rows >= 0) & self.live[np.where(rows < 0, 0, rows + start)]
+                if there.any():
+                    return self[int(some[np.argmax(there)])]
+        return None
+
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys of all rows that are not deleted, in ascending order, and which rows these are."""
+        sorted_parts = [part.sorted_keys() for part in self.parts]
+        keys = np.concatenate([keys for keys, _ in sorted_parts])
+        rows = np.concatenate([rows + start for (_, rows), start in zip(sorted_parts, self._starts, strict=False)])
+        if self.live is not None:
+            keys, rows = keys[self.live[rows]], rows[self.live[rows]]
+        order = np.argsort(keys, kind="stable")
+        return keys[order], rows[order]
 
     def _of(self, rows: np.ndarray) -> np.ndarray:
         found = np.full(rows.shape, -1 if self.kind != "str" else None, np.int64 if self.kind != "str" else object)

@@ -76,9 +76,12 @@ class Opened:
 # --- Reading.
 
 
-def load(path: PathLike, verify: bool) -> Opened:
-    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
-    return folder.steadily(path, lambda found: _opened(found, verify))
+def load(path: PathLike, verify: bool, compared: set[str] | None = None) -> Opened:
+    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`.
+
+    With `verify`, segments in `compared` have been before, and need not be again; others are added to it.
+    """
+    return folder.steadily(path, lambda found: _opened(found, verify, set() if compared is None else compared))
 
 
 def problems(path: PathLike) -> list[str]:
@@ -110,19 +113,25 @@ def files(path: Path) -> list[str]:
     return sorted(found)
 
 
-def _opened(place: Path, verify: bool) -> Opened:
+def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
     with one_form():
         if folder.described(place)[0]["format"] != SEGMENTED:
             return Opened(*folder.opened(place, verify))
         description = _description(place)
-        found = [_segment(place, description, segment, verify) for segment in description["segments"]]
+        sums = [segment["sha256"] for segment in description["segments"]]
+        new = [number for number, each in enumerate(sums) if verify and each not in compared]
+        found = [
+            _segment(place, description, segment, number in new)
+            for number, segment in enumerate(description["segments"])
+        ]
         live = [_live(place, segment) for segment in description["segments"]]
         rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
         most = max(segment["max_norm"] for segment in description["segments"])
         mask = joined_live(live, [segment["rows"] for segment in description["segments"]])
         known = ids.joined(parts.ids, mask)
-        if verify and (twice := _twice(known)) is not None:
+        if new and isinstance(known, ids.Joined) and (twice := known.twice(new)) is not None:
             raise DamageError(f"its ids must be unique, got {shown(twice)} twice")
+        compared.update(sums[number] for number in new)
         return Opened(replace(rows, max_norm=most, live=mask), known, parts)
 
 
@@ -311,22 +320,8 @@ def _problems(place: Path) -> list[str]:
             except DamageError as damaged:
                 found.append(damaged.why.removeprefix(": "))
         if not found:
-            _opened(place, True)
+            _opened(place, True, set())
         return found
-
-
-def _twice(known: ids.Ids) -> Any:
-    """Return an id that two rows have, neither of them deleted, or None. Those of a segment have been compared."""
-    if not isinstance(known, ids.Joined) or known.kind == "row":
-        return None
-    start = 0
-    for part in known.parts:
-        rows = np.arange(start, start + len(part))
-        rows = rows if known.live is None else rows[known.live[start : start + len(part)]]
-        if rows.size and (wrong := known._rows_of(known._of(rows))[0] != rows).any():
-            return known[int(rows[np.argmax(wrong)])]
-        start += len(part)
-    return None
 
 
 # --- In memory.
@@ -652,7 +647,7 @@ def taken(rows: Rows, known: ids.Ids, some: np.ndarray) -> tuple[Rows, ids.Ids]:
 def compacted(op: str, path: PathLike, rows_per_segment: int | None) -> tuple[int, int]:
     """Write the rows that are not deleted as new segments; return how many rows and segments there are."""
     with changing(op, path) as version:
-        opened = _opened(folder.place_of(path), False)
+        opened = _opened(folder.place_of(path), False, set())
         rows = opened.rows
         live = np.arange(len(rows.data)) if rows.live is None else np.flatnonzero(rows.live)
         if not live.size:

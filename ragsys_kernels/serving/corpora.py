@@ -112,6 +112,7 @@ class Corpora:
         if not sources:
             raise ValueError("serve: corpus must be given at least once, got none")
         self._device, self._verify = device, verify
+        self.compared: set[str] = set()  # segments whose bytes are as they were saved
         self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
         self._served = {
             name: Served(name, source.to(device), "memory") if isinstance(source, Corpus) else self.load(name)
@@ -141,19 +142,47 @@ class Corpora:
 
     def load(self, name: str, verify: bool | None = None) -> Served:
         """Load the folder of a corpus anew; what is in service stays. ``verify`` None: as the others."""
-        corpus, version = loaded(self._folders[name], self._device, self._verify if verify is None else verify)
-        return Served(name, corpus, version)
+        verify = self._verify if verify is None else verify
+        return Served(name, *loaded(self._folders[name], self._device, verify, self.compared))
 
     def put(self, served: Served) -> None:
         """Put a loaded corpus in service: requests that begin now get it."""
         self._served[served.name] = served
 
 
-def loaded(folder: Path, device: str = "cpu", verify: bool = False) -> tuple[Corpus, str]:
-    """Return the corpus of a folder and its version; with ``verify``, all bytes are as its checksums say."""
+class Watch:
+    """Looks at folders again and again: which have another version than the last time."""
+
+    def __init__(self, folders: Mapping[str, str | Path]) -> None:
+        self._folders = {name: Path(folder) / DESCRIPTION for name, folder in folders.items()}
+        self._seen = {name: _stamp(file) for name, file in self._folders.items()}
+
+    def changed(self) -> list[str]:
+        """Return the names of the folders with a new version; one that is gone for now has none."""
+        now = {name: _stamp(file) for name, file in self._folders.items()}
+        found = [name for name, stamp in now.items() if stamp is not None and stamp != self._seen[name]]
+        self._seen.update({name: now[name] for name in found})
+        return found
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def loaded(
+    folder: Path, device: str = "cpu", verify: bool = False, compared: set[str] | None = None
+) -> tuple[Corpus, str]:
+    """Return the corpus of a folder and its version; with ``verify``, all bytes are as its checksums say.
+
+    Segments in ``compared`` have been looked at before; others are added.
+    """
     while True:
         version = fingerprint(folder)
-        corpus = Corpus.load(folder, device, verify=verify and has_sums(folder))
+        corpus = Corpus.loaded(folder, verify and has_sums(folder), compared).to(device)
         if fingerprint(folder) == version:  # no other save came between
             return corpus, version
 

@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import threadpoolctl
 import uvicorn
 
 from .app import make_service
+from .corpora import Watch, fingerprint
 from .encoder import Encoder
 from .hosts import Hosts
 from .limits import Limits, RefusedError
@@ -27,7 +29,7 @@ from .service import Service
 
 _logger = logging.getLogger("ragsys_kernels.serving")
 
-_LOOK = 0.25  # seconds between looks at the connections
+LOOK = 0.25  # seconds between looks at the connections, and at folders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class Settings:
     flight_port: int | None = None
     allowed_hosts: tuple[str, ...] = ()
     verify: bool = True  # corpora when they are loaded; of several workers' one does
+    watch: bool = False  # reload a folder when it has a new version
 
     def __post_init__(self) -> None:
         self.hosts()  # refuses bad names
@@ -109,7 +112,7 @@ class Server(uvicorn.Server):
     """A server whose signals are its own: SIGTERM and SIGINT end it with exit code 0, SIGHUP loads all corpora anew."""
 
     def __init__(self, service: Service, settings: Settings, worker: bool = False) -> None:
-        self.service, self._worker = service, worker
+        self.service, self._settings, self._worker = service, settings, worker
         super().__init__(
             uvicorn.Config(
                 service.asgi,
@@ -135,13 +138,16 @@ class Server(uvicorn.Server):
             handlers |= {signal.SIGINT: self.stop, signal.SIGHUP: self._reload_all}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
-        looks = loop.create_task(self._close_slow())
+        looks = [loop.create_task(self._close_slow())]
+        if self._settings.watch and not self._worker:
+            looks.append(loop.create_task(self._watch()))
         settled()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else a line for each connection beyond the limit
         try:
             yield
         finally:
-            looks.cancel()
+            for task in looks:
+                task.cancel()
             for number in handlers:
                 loop.remove_signal_handler(number)
 
@@ -154,13 +160,27 @@ class Server(uvicorn.Server):
 
     def _reload_all(self) -> None:
         for served in self.service.corpora.all():
-            task = asyncio.ensure_future(self.service.reload(served.name))
-            task.add_done_callback(_reloaded)
+            self._reload(served.name)
+
+    def _reload(self, name: str) -> None:
+        task = asyncio.ensure_future(self.service.reload(name))
+        task.add_done_callback(_reloaded)
+
+    async def _watch(self) -> None:
+        """Reload the folders that have a new version."""
+        watch = Watch(self._settings.corpora)
+        for served in self.service.corpora.all():  # one may have come while the server started
+            if fingerprint(Path(self._settings.corpora[served.name])) != served.version:
+                self._reload(served.name)
+        while True:
+            await asyncio.sleep(LOOK)
+            for name in watch.changed():
+                self._reload(name)
 
     async def _close_slow(self) -> None:
         limits = self.service.limits
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(LOOK)
             now = time.monotonic()
             for connection in tuple(self.server_state.connections):
                 if isinstance(connection, Protocol):

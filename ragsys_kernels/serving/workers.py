@@ -29,10 +29,10 @@ from typing import Any
 from .. import _env
 from ..corpus.folder import has_sums
 from . import metrics
-from .corpora import Served, loaded
+from .corpora import Served, Watch, loaded
 from .limits import RefusedError
 from .refusing import Refuser
-from .server import Server, Settings, limited
+from .server import LOOK, Server, Settings, limited
 from .service import Service
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -97,6 +97,9 @@ class _Parent:
         self._alone = math.inf  # since when no worker serves
         self._refuser: Refuser | None = None
         self._versions: dict[str, str] = {}
+        self._watch = Watch(settings.corpora) if settings.watch else None
+        self._looks = math.inf if self._watch is None else time.monotonic() + LOOK  # when to look at the folders again
+        self._compared: set[str] = set()  # segments whose bytes are as they were saved
         self._verified: dict[str, str] = {}  # versions that were compared with their checksums before any worker began
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
@@ -127,7 +130,7 @@ class _Parent:
         """Compare the folders with their checksums, which the workers then need not."""
         for name, folder in self._settings.corpora.items() if self._settings.verify else ():
             if has_sums(folder):
-                self._verified[name] = loaded(Path(folder), verify=True)[1]
+                self._verified[name] = loaded(Path(folder), verify=True, compared=self._compared)[1]
 
     def _start(self) -> None:
         """Start a worker at the first place that is free."""
@@ -157,6 +160,10 @@ class _Parent:
             self._due.remove(due)
             self._start()
         self._refuse(now >= self._alone + _NOBODY or (self._alone < now and bool(self._failed)))
+        if now >= self._looks and self._watch is not None and not self._stopping:
+            self._looks = now + LOOK
+            for name in self._watch.changed():
+                self._reload(name, None)
         if self._reloads and now > self._reloads[0].ends:
             self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
 
@@ -165,6 +172,8 @@ class _Parent:
         ends = [self._stopping] if self._stopping else [*self._due, *(reload.ends for reload in self._reloads[:1])]
         if self._alone < math.inf and self._refuser is None and not self._stopping:
             ends.append(self._alone + _NOBODY)
+        if self._looks < math.inf and not self._stopping:
+            ends.append(self._looks)
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _refuse(self, refuses: bool) -> None:
@@ -215,6 +224,7 @@ class _Parent:
             reload.waiting.discard(worker)
             if rest[1][0] == "well":
                 reload.loaded[worker] = rest[1][1]
+                self._compared |= rest[1][2]
             else:
                 reload.error = rest[1]
             self._go_on(reload)
@@ -259,7 +269,7 @@ class _Parent:
         reload.waiting, reload.loaded, reload.verifier = set(workers), {}, None
         for worker in reload.waiting:
             verify = self._settings.verify and reload.verifier is None
-            worker.send(("load", reload.number, reload.name, verify))
+            worker.send(("load", reload.number, reload.name, verify, self._compared if verify else set()))
             if verify:
                 reload.verifier = worker
 
@@ -415,7 +425,8 @@ class _Link:
             if not answer.done():
                 answer.set_result(rest[0])
 
-    async def _load(self, number: int, name: str, verify: bool) -> None:
+    async def _load(self, number: int, name: str, verify: bool, compared: set[str]) -> None:
+        self._service.corpora.compared |= compared
         try:
             served = await self._service.prepared(name, verify)
         except RefusedError as error:
@@ -423,5 +434,6 @@ class _Link:
             outcome: tuple[Any, ...] = ("error", error.status, str(error))
         else:
             self._loaded[number] = served
-            outcome = ("well", {"corpus": name, "rows": len(served), "version": served.version})
+            found = {"corpus": name, "rows": len(served), "version": served.version}
+            outcome = ("well", found, self._service.corpora.compared)
         self._pipe.send(("loaded", number, outcome))

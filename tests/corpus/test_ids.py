@@ -1,6 +1,7 @@
 """External ids and costs of a corpus: translated both ways, kept by folders, pickles and copies, refused when wrong."""
 
 import copy
+import itertools
 import json
 import pickle
 import zlib
@@ -16,6 +17,7 @@ from ragsys_kernels import cli, offline
 from ragsys_kernels import corpus as corpus_module
 from ragsys_kernels._arrays import HOST
 from ragsys_kernels.corpus import folder as corpus_folder
+from ragsys_kernels.corpus.ids import Joined, make
 
 # Two strings of one CRC-32: they share a key.
 SAME_KEY = ("plumless", "buckeroo")
@@ -269,3 +271,26 @@ def test_folder_is_built_from_files(tmp_path, monkeypatch):
                 "v.npy", "folder", ids=ids, id_column="url" if ids != "i.npy" else None, overwrite=True
             )
     assert rk.Corpus.load("folder", verify=True).ids[:].tolist() == IDS["integers"]
+
+
+@pytest.mark.parametrize("kind", ["int", "str"])
+def test_ids_of_several_parts_that_are_there_twice_are_found(kind, monkeypatch):
+    rng = np.random.default_rng(8)
+    if kind == "str":
+        monkeypatch.setattr(zlib, "crc32", lambda text, *_: len(text) % 3)  # many have the same key
+    for trial in range(60):
+        sizes = rng.integers(1, 9, rng.integers(1, 6))
+        names = rng.permutation(200)[: sizes.sum()]
+        if trial % 2 and len(sizes) > 1:  # one of the first part again in the last
+            names[-1] = names[0]
+        live = rng.random(len(names)) < 0.7 if trial % 3 == 0 else None
+        made = [names[a:b] for a, b in itertools.pairwise(np.cumsum([0, *sizes]))]
+        if kind == "str":
+            made = [[f"n{x}" for x in part] for part in made]
+        known = Joined([make("Corpus", part, len(part)) for part in made], live)
+        kept = names if live is None else names[live]
+        again = {x for x in kept.tolist() if np.count_nonzero(kept == x) > 1}
+        expected = {f"n{x}" for x in again} if kind == "str" else again
+        for new in (range(len(sizes)), [len(sizes) - 1]):
+            found = known.twice(new)
+            assert found in expected if expected else found is None

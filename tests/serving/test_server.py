@@ -18,9 +18,13 @@ import orjson
 import pytest
 
 pytest.importorskip("fastapi")
+pytest.importorskip("pyarrow")
 import servers
 
 import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.corpus import folder as corpus_folder
+from ragsys_kernels.serving.corpora import loaded
 
 N, D = 400, 16
 
@@ -450,3 +454,52 @@ def test_blas_is_held_to_one_thread():
     with server.limited():
         pools = [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     assert set(pools) == {1}
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_watched_folder_is_served_soon_after_its_change(tmp_path, number):
+    """Segments are appended and deleted while queries are asked: no request fails, each has one version."""
+    folder, rows = tmp_path / "docs", np.random.default_rng(1).standard_normal((N, D), dtype=np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    offline.build_corpus(tmp_path / "rows.npy", folder, rows_per_segment=100)
+
+    def answer():
+        picks = rk.Corpus.load(folder).select(np.ones((1, D), np.float32), 5)
+        return picks.indices[0].tolist(), picks.scores[0].tobytes()
+
+    expected = [answer()]
+    arguments = ("--corpus", f"docs={folder}", "--workers", number, "--threads", 1, "--watch")
+    with servers.Process(*arguments) as server:
+        load = Load(server.url, threads=1).under_way()
+        for step in range(4):
+            if step % 2:
+                (tmp_path / "gone.txt").write_text("\n".join(map(str, expected[-1][0][:2])))
+                offline.delete_rows(ids=tmp_path / "gone.txt", folder=folder)
+            else:
+                np.save(tmp_path / "more.npy", np.full((3, D), 1.0 + step, "f4") + rows[:3] / 9)
+                offline.append_corpus(tmp_path / "more.npy", folder)
+            changed = time.monotonic()
+            expected.append(answer())
+            assert expected[-1] != expected[-2]
+            while answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
+                assert time.monotonic() < changed + 5
+            print(f"{time.monotonic() - changed:.2f} s after the change")
+        statuses, answers, found = load.end()
+    assert set(statuses) == {200}
+    assert all(broken == 0 for _, _, broken, _ in found)
+    assert answers_of(answers) <= {scores for _, scores in expected}
+
+
+def test_segments_that_have_been_compared_are_not_again(tmp_path, monkeypatch):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(1).standard_normal((N, D), dtype=np.float32))
+    offline.build_corpus(tmp_path / "rows.npy", tmp_path / "docs", rows_per_segment=100)
+    compared, read = set(), []
+    opened = corpus_folder.opened
+    monkeypatch.setattr(corpus_folder, "opened", lambda place, verify: read.append(verify) or opened(place, verify))
+    loaded(tmp_path / "docs", verify=True, compared=compared)
+    assert read == [True] * 4
+    np.save(tmp_path / "more.npy", np.ones((3, D), "f4"))
+    offline.append_corpus(tmp_path / "more.npy", tmp_path / "docs")
+    read.clear()
+    loaded(tmp_path / "docs", verify=True, compared=compared)
+    assert read == [False] * 4 + [True]
