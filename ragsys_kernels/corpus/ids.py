@@ -283,8 +283,10 @@ class Joined(Ids):
             for other, (part, start) in enumerate(zip(self.parts, self._starts.tolist(), strict=False)):
                 if other == number:
                     continue
-                rows = part._found(wanted)[0]
-                there = rows >= 0 if self.live is None else (rows >= 0) & self.live[np.where(rows < 0, 0, rows + start)]
+                found = part._found(wanted)[0]
+                there = found >= 0
+                if self.live is not None:
+                    there &= self.live[np.where(there, found + start, 0)]
                 if there.any():
                     return self[int(some[np.argmax(there)])]
         return None
