@@ -114,7 +114,8 @@ def select(
         str | None,
         option(
             INPUT,
-            "FAISS index over the corpus that retrieves the --pool rows of each query; needs the extra faiss.",
+            "FAISS index over the corpus that retrieves the --pool rows of each query, or a folder of indexes over "
+            "consecutive rows; needs the extra faiss.",
             metavar="FILE",
             show_default="exact search",
         ),

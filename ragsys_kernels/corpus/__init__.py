@@ -382,7 +382,7 @@ class Corpus(Rows):
             found = corpus.search(
                 asked,
                 min(pool + pools.width(initial), max(1, self.num_live)),
-                lambda_b=lambda_b if "bias" in METHODS[method].parameters else 1.0,
+                lambda_b=lambda_b if pools.has_bias(method) else 1.0,
                 query_groups=query_groups,
                 allowed=allowed,
                 exclude=exclude,

@@ -110,6 +110,20 @@ def build(op: str, rows: Rows, index: Any) -> Any:
     return index
 
 
+def consecutive(op: str, indexes: list[Any]) -> Any:
+    """Return one index of several whose rows follow one another."""
+    faiss = _faiss(op)
+    whole = faiss.IndexShards(indexes[0].d, True, True)  # in threads, with successive ids
+    for index in indexes:
+        if index.d != whole.d or index.metric_type != indexes[0].metric_type:
+            raise ValueError(
+                f"{op}: index must have parts of one width and metric, got {whole.d} columns of metric_type "
+                f"{indexes[0].metric_type} and {index.d} of {index.metric_type}"
+            )
+        whole.add_shard(index)
+    return whole
+
+
 def search(problem: Problem, index: Any, implementation: ModuleType, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k rows that the index finds for each query, ranked by v, as ``search`` of a backend does."""
     _check(problem, index)

@@ -24,6 +24,11 @@ def of_rule(op: str, method: str, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in takes and value is not None}
 
 
+def has_bias(method: str) -> bool:
+    """Whether the rule's relevance has the bias in it, by which pools are then searched for too."""
+    return "bias" in METHODS[method].parameters
+
+
 def check_index(op: str, pool: int | None, others: dict[str, Any]) -> None:
     """Refuse what says otherwise than a FAISS index where pools come from."""
     for name in (name for name, value in others.items() if value is not None):

@@ -56,7 +56,7 @@ class ShardRecord:
     """A finished shard: which rows of the queries it has, and the SHA-256 of its files.
 
     ``skipped`` queries could not be used, ``short`` others got fewer than k picks. The picks of ``certified`` are
-    proven to be those of the whole corpus; None where that is not known.
+    proven to be those of the whole corpus; None where that is not known. ``recall`` are the numbers of `Recall`.
     """
 
     index: int
@@ -68,6 +68,7 @@ class ShardRecord:
     short: int = 0
     errors_sha256: str | None = None
     certified: int | None = None
+    recall: list[float] | None = None
 
     def check(self, manifest: Manifest) -> None:
         """Raise where the record does not agree with itself, or with the job."""
@@ -84,6 +85,9 @@ class ShardRecord:
             most = self.rows - self.skipped
             right = _is_count(self.certified) and self.certified <= most
             _require(right, f"certified{where}", f"at most {most}", self.certified)
+        if self.recall is not None:
+            right = len(self.recall) == 5 and all(isinstance(x, (int, float)) and 0 <= x <= _MOST for x in self.recall)
+            _require(right, f"recall{where}", "five numbers", self.recall)
         _require(_is_sha256(self.sha256), f"sha256{where}", "64 digits", self.sha256)
         errors = _is_sha256(self.errors_sha256) if self.skipped else self.errors_sha256 is None
         _require(errors, f"errors_sha256{where}", f"present for {self.skipped} skipped queries", self.errors_sha256)

@@ -19,6 +19,7 @@ from ..corpus.ids import Ids, make
 from ._device import Placed, Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
+from ._recall import Sample, sampled
 from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
 from .sources import ByIds, Column, Lists, id_values, load_corpus
@@ -58,6 +59,7 @@ class _Picked:
     query_ids: pa.Array | None
     bad: dict[int, str]
     picks: rk.Selection
+    sample: Sample | None = None  # of them, with an index
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class ResultRows:
     errors: pa.Table
     short: int
     certified: int
+    sample: Sample | None = None
 
     @property
     def stop(self) -> int:
@@ -191,6 +194,7 @@ class Worker:
     ) -> ShardRecord:
         """Write the next rows, those of one shard."""
         rows, skipped, short, proven = self.spec.shard(index, self.rows), [], 0, 0
+        sample = Sample()
         with parquet(job.folder, shard_file(index), self.schema) as (table, file):
             for piece in pieces:
                 table.write(piece.picks)
@@ -198,6 +202,8 @@ class Worker:
                 proven += piece.certified
                 if piece.errors.num_rows:
                     skipped.append(piece.errors)
+                if piece.sample is not None:
+                    sample.extend(piece.sample)
                 if advance is not None:
                     advance(piece.picks.num_rows)
                 if piece.stop == rows.stop:
@@ -209,6 +215,7 @@ class Worker:
                 )
         errors_sha256 = None
         certified = proven if self.spec.certifies(self._inputs) else None
+        recall = sample.measured(self._corpus.corpus, self.spec.k, self._options)
         if skipped:
             with parquet(job.folder, errors_file(index), self._errors_schema) as (table, errors):
                 for piece_errors in skipped:
@@ -224,6 +231,7 @@ class Worker:
             short=short,
             errors_sha256=errors_sha256,
             certified=certified,
+            recall=None if recall is None else list(vars(recall).values()),
         )
         job.add(record)
         return record
@@ -273,7 +281,16 @@ class Worker:
         with closing(pieces):
             for piece in pieces:
                 picks = self._picks(piece)
-                yield _Picked(piece.start, piece.query_ids, piece.bad, picks)
+                yield _Picked(piece.start, piece.query_ids, piece.bad, picks, self._sampled(piece, picks))
+
+    def _sampled(self, piece: _Piece, picks: rk.Selection) -> Sample | None:
+        if self._inputs.index is None or isinstance(piece.queries, Placed):
+            return None
+        rows = sampled(piece.start, len(picks.lengths), self.rows)
+        sample = Sample()
+        rows = rows[[row + piece.start not in piece.bad for row in rows.tolist()]]
+        sample.add(rows, piece.queries, piece.query_groups, picks.indices)
+        return sample
 
     def _picks(self, piece: _Piece) -> rk.Selection:
         if not isinstance(piece.queries, Placed):
@@ -331,6 +348,7 @@ class Worker:
             pa.table(list(errors), schema=self._errors_schema),
             int((lengths < self.spec.k).sum()) - len(bad),
             certified,
+            picked.sample,
         )
 
 

@@ -14,6 +14,7 @@ from .. import _checks, _env
 from .._types import Method, PathLike
 from . import ray_engine
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
+from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
 from ._spec import Inputs, JobSpec, check_options, check_out
 from ._url_folder import folder_at
@@ -30,7 +31,9 @@ class Summary:
 
     ``queries`` is the number of all queries, ``done`` of those with a result, ``selected`` of those whose result this
     run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks,
-    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known). ``seconds`` runs
+    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known). With an index,
+    ``recall`` says of about 100 queries, evenly spaced, what share of their exact pools it found (``mean``, with the
+    95 % ``interval``), and how many of their picks are others than those of exact pools. ``seconds`` runs
     from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
     corpus, and to start Ray.
     """
@@ -52,6 +55,7 @@ class Summary:
     engine: str = "local"
     short: int = 0
     certified: int | None = None
+    recall: Recall | None = None
 
     @property
     def complete(self) -> bool:
@@ -68,6 +72,7 @@ class Summary:
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
         skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
         skipped += proven(self.certified, self.done - self.skipped)
+        skipped += f", {self.recall}" if self.recall else ""
         if not self.selected and self.complete:
             done = f"all {self.queries} queries are done, and their files as they were written"
             return f"nothing to do: {done}{skipped} {place}"
@@ -175,7 +180,8 @@ def select(
         The candidates are ids of the corpus, which must have some, integers or strings, each once. A list with an id
         that the corpus does not have cannot be used; see `on_error`.
     index : path, optional
-        FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it: it
+        FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it, or a
+        folder of files whose rows, in the order of their names, follow one another (one for each segment). It
         retrieves the pools instead of the exact search, with the settings stored in it (``nprobe``, ``efSearch``) and
         FAISS's own threads.
     bias : path, optional
@@ -388,6 +394,7 @@ def _run(
         skipped=sum(record.skipped for record in done.values()),
         short=sum(record.short for record in done.values()),
         certified=certified(done.values()),
+        recall=Recall.total(record.recall for record in done.values() if record.recall is not None),
         seconds=end - loaded,
         corpus_seconds=loaded - start,
         method=spec.method,

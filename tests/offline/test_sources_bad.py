@@ -357,7 +357,7 @@ def test_index_that_does_not_fit(tmp_path, arrays, monkeypatch):
     faiss.write_index(other, str(tmp_path / "other.index"))
     (tmp_path / "bad.index").write_bytes(b"not an index")
     for kind, index, options, match in (
-        (FileNotFoundError, "no.index", {}, "index must be an existing file, got .*no.index"),
+        (FileNotFoundError, "no.index", {}, "index must be an existing file, or a folder of such, got .*no.index"),
         (ValueError, "bad.index", {}, "index must be a readable FAISS index file, got .*bad.index: "),
         (
             ValueError,

@@ -1,4 +1,4 @@
-"""FAISS indexes in files, which retrieve the candidates."""
+"""FAISS indexes in files, which retrieve the candidates: one, or a folder of several over consecutive rows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,32 @@ from ._place import Place
 
 
 class Index:
-    """The file of an index over the `rows` rows of a corpus; only `of` reads it, since that loads it whole."""
+    """The file of an index over the `rows` rows of a corpus; only `of` reads it, since that loads it whole.
+
+    In a folder the files, in the order of their names, have the rows one after the other: one a segment, for instance.
+    """
 
     def __init__(self, file: PathLike, rows: int) -> None:
-        self._place = Place(file, "index")
-        if self._place.kind() != "file":
-            raise FileNotFoundError(f"select: index must be an existing file, got {self._place}")
-        self.path: str | Path = self._place.path
+        place = Place(file, "index")
+        kind = place.kind()
+        if kind == "folder":
+            self._files = [place.child(name) for name in sorted(place.names()) if not name.startswith((".", "_"))]
+        else:
+            self._files = [place] if kind == "file" else []
+        if not self._files or any(each.kind() != "file" for each in self._files):
+            raise FileNotFoundError(f"select: index must be an existing file, or a folder of such, got {place}")
+        self._several = kind == "folder"
+        self.path: str | Path = place.path
         self.rows = rows
 
     def of(self, corpus: rk.Corpus) -> Any:
         """Load the index; refuse one that is not of this corpus, as far as its sizes and its metric tell."""
-        held = self._place.mapped()
-        with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
-            index = faiss_index.read("select", f"/proc/self/fd/{file.fileno()}", self.path)
+        parts = []
+        for place in self._files:
+            held = place.mapped()  # of a URL for as long as this is kept
+            with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
+                parts.append(faiss_index.read("select", f"/proc/self/fd/{file.fileno()}", place.path))
+        index = faiss_index.consecutive("select", parts) if self._several else parts[0]
         with self.searched():
             corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
         return index
@@ -47,4 +59,4 @@ class Index:
             raise ValueError(f"select: index must be one of the corpus, got {self.path}: {reason}") from error
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
-        return {"path": str(self.path), "files": [self._place.identity(full, known)]}
+        return {"path": str(self.path), "files": [place.identity(full, known) for place in self._files]}

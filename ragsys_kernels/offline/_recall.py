@@ -1,0 +1,109 @@
+"""How good the pools of an index are that is not exact: on a sample of a job's queries, beside exact pools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import ragsys_kernels as rk
+
+from ..corpus import pools
+
+QUERIES = 100  # of a job, at least, if it has as many
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Sums over the queries of a sample.
+
+    ``found`` of a query is the share of its exact pool that the index found; of ``picks`` picks, ``changed`` are other
+    than those out of the exact pool.
+    """
+
+    queries: int = 0
+    found: float = 0.0
+    squares: float = 0.0
+    picks: int = 0
+    changed: int = 0
+
+    @classmethod
+    def of(cls, shares: np.ndarray, picks: int, changed: int) -> Recall:
+        return cls(len(shares), float(shares.sum()), float(np.square(shares).sum()), picks, changed)
+
+    @classmethod
+    def total(cls, parts: Iterable[Sequence[Any]]) -> Recall | None:
+        """Return the sums of several samples, each given as its numbers; None without any."""
+        sums = [sum(column) for column in zip(*parts, strict=True)]
+        return cls(*sums) if sums else None
+
+    @property
+    def mean(self) -> float:
+        return self.found / self.queries
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The ends of a 95 % interval of the mean, by the normal approximation."""
+        n, mean = self.queries, self.mean
+        half = 1.96 * math.sqrt(max(0.0, self.squares - n * mean * mean) / max(1, n - 1) / n)
+        return max(0.0, mean - half), min(1.0, mean + half)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"pools have {100 * self.mean:.1f} % of the exact ones ({100 * low:.1f} to {100 * high:.1f}), "
+            f"{100 * self.changed / max(1, self.picks):.1f} % of picks are others ({self.queries} queries sampled)"
+        )
+
+
+@dataclass
+class Sample:
+    """Queries of a shard that are selected for once more, out of exact pools, and what the job picked for them."""
+
+    queries: list[np.ndarray] = field(default_factory=list)
+    groups: list[np.ndarray] = field(default_factory=list)
+    picks: list[np.ndarray] = field(default_factory=list)
+
+    def add(self, rows: np.ndarray, queries: np.ndarray, groups: np.ndarray | None, picks: np.ndarray) -> None:
+        if len(rows):
+            self.queries.append(np.array(queries[rows]))
+            self.picks.append(picks[rows])
+            if groups is not None:
+                self.groups.append(groups[rows])
+
+    def extend(self, other: Sample) -> None:
+        for name, parts in vars(self).items():
+            parts += getattr(other, name)
+
+    def measured(self, corpus: rk.Corpus, k: int, options: dict[str, Any]) -> Recall | None:
+        """Return what the index of the options found of the exact pools."""
+        if not self.queries:
+            return None
+        queries = np.concatenate(self.queries)
+        own: dict[str, Any] = {"query_groups": np.concatenate(self.groups)} if self.groups else {}
+        weight = options["lambda_b"] if pools.has_bias(options["method"]) else 1.0
+        common = {name: options[name] for name in ("backend", "num_threads")}
+        exact, found = (
+            corpus.search(queries, options["pool"], lambda_b=weight, on_error="skip", index=index, **common, **own)
+            for index in (None, options["index"])
+        )
+        shares = [_share(a, b) for a, b in zip(exact.indices, found.indices, strict=True)]
+        others = {name: value for name, value in options.items() if name not in ("index", "pool")}
+        picks = corpus.select(queries, k, candidates=exact.indices, on_error="skip", **others, **own).indices
+        here = np.concatenate(self.picks)
+        changed = sum(np.count_nonzero(~np.isin(b[b >= 0], a)) for a, b in zip(picks, here, strict=True))
+        return Recall.of(np.array(shares), int((here >= 0).sum()), int(changed))
+
+
+def sampled(first: int, count: int, total: int) -> np.ndarray:
+    """Return which of some consecutive queries, from the one of that number on, are in the sample of all."""
+    step = max(1, total // QUERIES)
+    return np.arange(-first % step, count, step)
+
+
+def _share(exact: np.ndarray, found: np.ndarray) -> float:
+    exact = exact[exact >= 0]
+    return float(np.isin(exact, found).mean()) if exact.size else 1.0

@@ -1,0 +1,113 @@
+"""How good an index that is not exact was for a job: recall of its pools and changed picks, on a sample."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+faiss = pytest.importorskip("faiss")
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels.offline._recall import Recall, sampled  # noqa: E402
+
+N, D, Q, K, POOL = 3000, 16, 730, 5, 40
+RNG = np.random.default_rng(12)
+ROWS = RNG.standard_normal((N, D), dtype=np.float32)
+QUERIES = RNG.standard_normal((Q, D), dtype=np.float32)
+
+
+@pytest.fixture
+def files(tmp_path):
+    np.save(tmp_path / "corpus.npy", ROWS)
+    np.save(tmp_path / "queries.npy", QUERIES)
+    return {"corpus": tmp_path / "corpus.npy", "queries": tmp_path / "queries.npy", "k": K, "pool": POOL}
+
+
+def saved(index, path):
+    path.parent.mkdir(exist_ok=True)
+    faiss.write_index(index, str(path))
+    return path
+
+
+def test_recall_and_changed_picks_are_those_of_the_sampled_queries(tmp_path, files):
+    corpus = rk.Corpus(ROWS)
+    index = corpus.to_faiss("IVF16,Flat")  # one cell of sixteen is searched
+    path = saved(index, tmp_path / "ivf")
+    summary = offline.select(**files, index=path, out=tmp_path / "out", shard_size=200)
+    rows = np.arange(0, Q, Q // 100)
+    exact, found = (corpus.search(QUERIES[rows], POOL, index=each).indices for each in (None, index))
+    shares = [len(set(a) & set(b) - {-1}) / POOL for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
+    picks, others = (corpus.select(QUERIES[rows], K, pool=POOL, index=each).indices for each in (None, index))
+    changed = sum(len(set(b) - set(a) - {-1}) for a, b in zip(picks.tolist(), others.tolist(), strict=True))
+    recall = summary.recall
+    assert (recall.queries, recall.changed) == (len(rows), changed)
+    assert recall.picks == np.count_nonzero(others >= 0)
+    assert recall.mean == pytest.approx(np.mean(shares))
+    half = 1.96 * np.std(shares, ddof=1) / len(rows) ** 0.5
+    assert recall.interval == pytest.approx((np.mean(shares) - half, np.mean(shares) + half))
+    assert 0.05 < recall.mean < 0.9
+    assert changed > 0
+    assert f"pools have {100 * recall.mean:.1f} % of the exact ones" in str(summary)
+    # A job that is stopped and goes on samples the same queries.
+    stops = iter([False, False, True])
+    part = offline.select(**files, index=path, out=tmp_path / "two", shard_size=200, stop=lambda: next(stops))
+    assert 0 < part.recall.queries < recall.queries
+    again = offline.select(**files, index=path, out=tmp_path / "two", shard_size=200)
+    assert dataclasses.astuple(again.recall) == pytest.approx(dataclasses.astuple(recall))
+    assert offline.select(**files, index=path, out=tmp_path / "two", shard_size=200).recall == again.recall
+
+
+def test_an_exact_index_misses_nothing_and_bad_queries_are_no_part(tmp_path, files):
+    queries = QUERIES.copy()
+    queries[7 * np.arange(3)] = np.nan  # three of the sample
+    np.save(tmp_path / "queries.npy", queries)
+    path = saved(rk.Corpus(ROWS).to_faiss(), tmp_path / "flat")
+    recall = offline.select(**files, index=path, out=tmp_path / "out", on_error="skip").recall
+    assert (recall.mean, recall.interval, recall.changed) == (1.0, (1.0, 1.0), 0)
+    assert recall.queries == len(range(0, Q, Q // 100)) - 3
+    assert offline.select(**files, out=tmp_path / "exact", on_error="skip").recall is None
+
+
+def test_a_folder_of_indexes_has_the_rows_one_after_the_other(tmp_path, files):
+    cuts = (0, 700, 701, 2100, N)
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        saved(rk.Corpus(ROWS[begin:end]).to_faiss(), tmp_path / "parts" / f"{number}.index")
+    summary = offline.select(**files, index=tmp_path / "parts", out=tmp_path / "out")
+    exact = offline.select(**files, out=tmp_path / "exact")
+    assert summary.recall.mean == 1
+    ids = [offline_ids(tmp_path / name) for name in ("out", "exact")]
+    assert ids[0] == ids[1]
+    assert exact.recall is None
+    (tmp_path / "parts" / "3.index").unlink()
+    with pytest.raises(ValueError, match=f"index must hold the corpus's N = {N} rows, got 2100"):
+        offline.select(**files, index=tmp_path / "parts", out=tmp_path / "other")
+    saved(faiss.IndexFlatL2(D), tmp_path / "parts" / "4.index")
+    with pytest.raises(ValueError, match=r"index must .*parts of one width and metric"):
+        offline.select(**files, index=tmp_path / "parts", out=tmp_path / "other")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(FileNotFoundError, match="index must be an existing file, or a folder of such"):
+        offline.select(**files, index=tmp_path / "none", out=tmp_path / "other")
+
+
+def offline_ids(folder):
+    import pyarrow.parquet as pq
+
+    return pq.read_table(folder)["ids"].to_pylist()
+
+
+@pytest.mark.parametrize("total", [1, 99, 100, 101, 250, 12_345])
+def test_a_sample_is_the_same_however_queries_are_cut(total):
+    whole = sampled(0, total, total).tolist()
+    assert len(whole) >= min(total, 100)
+    assert len(whole) < 201
+    for size in (1, 7, 64, total):
+        parts = [begin + sampled(begin, min(size, total - begin), total) for begin in range(0, total, size)]
+        assert np.concatenate(parts).tolist() == whole
+
+
+def test_sums_of_samples():
+    assert Recall.total([]) is None
+    assert Recall.total([[2, 1.5, 1.25, 9, 1], [1, 1.0, 1.0, 5, 0]]) == Recall(3, 2.5, 2.25, 14, 1)
