@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from . import _given
+
 # Names of element types; bfloat16 is stored as its bits in uint16.
 STORAGE = ("float32", "float16", "bfloat16")
 # A Corpus also stores int8, with a scale for each row.
@@ -55,7 +57,7 @@ def device_of(x: Any) -> str:
         return "cpu"
     if _torch_tensor(x):
         return str(x.device)
-    if hasattr(x, "__dlpack_device__"):
+    if hasattr(x, "__dlpack_device__") and not _given.of_table(x):
         kind, index = x.__dlpack_device__()
         if int(kind) == 1:
             return "cpu"
@@ -70,9 +72,11 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             raise TypeError(f"{op}: {name} must be an array without a mask, got a masked one; fill it with .filled()")
-        array = x
+        array = _given.array(op, name, x) if x.dtype == object and _given.is_nested(x) else x
     elif _torch_tensor(x):
         return _torch_view(op, name, x)
+    elif _given.is_nested(x):
+        array = _given.array(op, name, x)
     elif hasattr(x, "__dlpack__"):
         try:
             array = np.from_dlpack(x)

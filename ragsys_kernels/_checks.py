@@ -11,11 +11,12 @@ import numpy as np
 
 from . import _arrays, _env
 from ._arrays import HOST, Place
+from ._given import holds_text, padded
 from ._warn import warn
 
 
 class ConversionWarning(UserWarning):
-    """Embeddings are float64, which is not stored, and are converted to float32."""
+    """Embeddings are copied in each call: from float64, which is not stored, to float32, or into the order of rows."""
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
@@ -136,8 +137,8 @@ def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
 
 
 def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
-    """Return ids (Q, P), int32 or int64, as they are but contiguous."""
-    array, dtype = place.view(op, name, x)
+    """Return ids (Q, P), int32 or int64, as they are but contiguous; lists of unequal lengths are padded."""
+    array, dtype = place.view(op, name, padded(x))
     if dtype not in ("int32", "int64"):
         raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
     rows = "Q" if num_queries is None else str(num_queries)
@@ -164,20 +165,34 @@ def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
     return array, dtype
 
 
-def rows_in_order(op: str, name: str, array: Any, place: Place = HOST) -> None:
-    """Refuse a matrix whose rows the kernels cannot read where they are."""
+def _disorder(array: Any, place: Place) -> str:
+    """Return what the rows of a matrix lack for the kernels to read them where they are; an empty string: nothing."""
     strides, itemsize = place.strides(array), array.dtype.itemsize
     rows, columns = array.shape
+    if not rows:
+        return ""
     if columns > 1 and strides[1] != itemsize:
-        rule = "a contiguous last axis"
-    elif strides[0] % itemsize or (rows > 1 and strides[0] < 0):
-        rule = "rows in the order of memory, whole elements apart"
-    else:
-        return
-    if rows:
+        return "a contiguous last axis"
+    odd = strides[0] % itemsize or (rows > 1 and strides[0] < 0)
+    return "rows in the order of memory, whole elements apart" if odd else ""
+
+
+def rows_in_order(op: str, name: str, array: Any, place: Place = HOST) -> None:
+    """Refuse a matrix whose rows the kernels cannot read where they are."""
+    if rule := _disorder(array, place):
+        strides = place.strides(array)
         raise ValueError(
             f"{op}: {name} must have {rule}, got strides {strides}; copy it once with np.ascontiguousarray"
         )
+
+
+def in_rows(op: str, name: str, array: Any, place: Place = HOST) -> Any:
+    """Return an array whose rows the kernels can read where they are: a copy, with a warning, where they cannot."""
+    if not _disorder(array, place) if array.ndim == 2 else place.is_packed(array):
+        return array
+    got = f"strides {place.strides(array)}"
+    warn(f"{op}: {name} have {got} and are copied; pass rows that are contiguous to spare that", ConversionWarning)
+    return place.packed(array)
 
 
 def per_query(
@@ -261,8 +276,8 @@ def library_and_device(op: str, arrays: dict[str, Any]) -> tuple[str, str]:
 
 
 def same_device(op: str, arrays: dict[str, Any]) -> str:
-    """Return the one device that all the arrays are on."""
-    devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None}
+    """Return the one device that all the arrays are on; strings are on none."""
+    devices = {name: _arrays.device_of(x) for name, x in arrays.items() if x is not None and not holds_text(x)}
     if len(set(devices.values())) > 1:
         found = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise ValueError(f"{op}: all arrays must be on one device, got {found}")

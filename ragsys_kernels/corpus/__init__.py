@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _arrays, _checks, _dispatch, selection
 from .._arrays import HOST, Torch
+from .._given import padded
 from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
@@ -18,7 +19,7 @@ from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
 from . import certified, faiss_index, folder, pools, segments, windows
 from .ids import Ids, Joined, make
-from .rows import as_is, column, encoded, lies_on, moved, place_of, store, with_columns
+from .rows import as_is, columns, encoded, lies_on, moved, place_of, store, with_columns
 
 
 class Corpus(Rows):
@@ -31,8 +32,8 @@ class Corpus(Rows):
         are) is converted to float32 block by block, with a `ConversionWarning`.
     bias : (N,) floating point, optional
         Quality of each row; `mmr`, `search` and `select` use it unless they are given another.
-    groups : (N,) integers, optional
-        Group of each row, for ``query_groups`` and ``max_per_group``.
+    groups : (N,) integers or str, optional
+        Group of each row, for ``query_groups`` and ``max_per_group``: such as its source. Of strings each is kept once.
     metric : {"cosine", "dot"}
         "cosine" stores unit rows (a zero row stays zero). "dot" stores rows as given, and shares the memory of
         contiguous embeddings of the same dtype.
@@ -54,6 +55,9 @@ class Corpus(Rows):
     ids : Ids
         ``ids[rows]`` gives the ids of rows, given as an integer array of any shape: an int64 array, or an object array
         of str. Row -1 gives -1, or None among strings. Without ids the rows are their own.
+    groups : (N,) int64, or None
+    group_names : Ids, or None
+        Of groups that are strings ``group_names[groups[rows]]`` gives those of rows; ``groups`` are their numbers.
 
     Notes
     -----
@@ -98,17 +102,17 @@ class Corpus(Rows):
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
         data, scales, max_norm = store(*as_is(op, embeddings, HOST if source == "cpu" else place), metric, dtype, place)
+        codes, code_error = encoded(place, data, dtype, metric, scales)
         super().__init__(
             data,
             dtype,
             metric,
             "as_given" if scales is None else "scaled",
             scales,
-            column(op, "bias", bias, len(data), place),
-            column(op, "groups", groups, len(data), place),
-            column(op, "costs", costs, len(data), place),
-            max_norm,
-            *encoded(place, data, dtype, metric, scales),
+            max_norm=max_norm,
+            codes=codes,
+            code_error=code_error,
+            **columns(op, {"bias": bias, "groups": groups, "costs": costs}, len(data), place),
         )
         object.__setattr__(self, "ids", make(op, ids, len(data)))
 
@@ -184,6 +188,7 @@ class Corpus(Rows):
 
     def __repr__(self) -> str:
         extras = "".join(f", {name}" for name in ("bias", "groups", "costs") if getattr(self, name) is not None)
+        extras = extras if self.group_names is None else extras.replace("groups", "groups=str")
         extras += f", ids={self.ids.kind}" if self.ids.kind != "row" else ""
         extras += f", deleted={len(self) - self.num_live}" if self.live is not None else ""
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
@@ -213,7 +218,7 @@ class Corpus(Rows):
             Rows per query, at least 1; above N the rest is padding, up to 65,536.
         lambda_b : float or (Q,), in [0, 1]
             Weight of relevance against the corpus's bias; without a bias it has no effect.
-        query_groups : (Q,) integers, optional
+        query_groups : (Q,) integers or str, optional
             Rows of the query's own group are left out.
         allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
             Rows that may be found, and that may not, as in `mmr`. The n best of those that may are found: fewer only
@@ -359,6 +364,7 @@ class Corpus(Rows):
         """
         op = "select"
         _checks.choice(op, "method", method, METHODS)
+        initial, allowed, exclude = map(padded, (initial, allowed, exclude))
         if isinstance(pool, str):
             if pool != "certified":
                 raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {_checks.shown(pool)}")

@@ -1,6 +1,7 @@
 """The folder of a saved corpus: a ``.npy`` file for each array, and ``corpus.json``, which describes them.
 
     {"format": 2, "metric": ..., "dtype": ..., "shape": [N, D], "max_norm": ..., "code_error": ..., "sampled_rows": ...,
+     "group_names": ..., of groups that are strings: how many there are (of a segment: that are new in it),
      "files": {"data.npy": {"bytes": ..., "sha256": ..., "sample_sha256": ..., "blocks_crc32": ...}, ...},
      "sha256": of all before}
 
@@ -34,7 +35,7 @@ from .._npy import HEADER, header
 from .._types import PathLike
 from ..selection.codes import encode, row_bytes
 from ..selection.problem import Rows
-from . import ids, spans
+from . import groups, ids, spans
 
 ARRAYS = ("data", "scales", "bias", "groups", "costs", "codes")
 
@@ -43,7 +44,7 @@ _FORMAT, _FORMER = 2, 1
 SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
-_NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS))}
+_NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 
 _MOST_BYTES = 1 << 24  # of a description
@@ -109,7 +110,8 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
     arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
     num_rows, dims = arrays["data"].shape
     of_rows = set(arrays)
-    arrays.update(known.arrays())
+    names = rows.group_names
+    arrays.update({**known.arrays(), **({} if names is None else names.arrays())})
     row = sum(array[0].nbytes for array in arrays.values())
     sampled = min(num_rows, _SAMPLED_ROWS, max(2, _SAMPLED_BYTES // row))
 
@@ -126,6 +128,7 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
         "max_norm": rows.max_norm,
         "code_error": rows.code_error,
         "sampled_rows": sampled,
+        **({} if names is None else {"group_names": len(names)}),
         "files": files,
     })  # fmt: skip
     (folder / DESCRIPTION).write_bytes(content)
@@ -425,11 +428,14 @@ def checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Ro
     read = verify or sum(known["bytes"] for known in files.values()) <= _SMALL
     if wrong := unlike(folder, files, read, quick=True):
         raise DamageError("; ".join(wrong))
-    arrays = {name: _mapped(folder / f"{name}.npy") for name in (*ARRAYS, *ids.ARRAYS) if f"{name}.npy" in files}
+    named = (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS)
+    arrays = {name: _mapped(folder / f"{name}.npy") for name in named if f"{name}.npy" in files}
     found = _fitting(description, arrays, tuple(description["shape"]))
     if read:
         try:
             found[1].check("Corpus")
+            if found[0].group_names:
+                found[0].group_names.check("Corpus")
         except ValueError as error:
             raise DamageError(str(error).removeprefix("Corpus: ")) from error
     for name, array in arrays.items():
@@ -471,6 +477,7 @@ def _fitting(
     """Return the rows if arrays and description fit each other: types, shapes, order of bytes and axes, sizes."""
     metric, dtype, max_norm, code_error = (description[name] for name in ("metric", "dtype", "max_norm", "code_error"))
     num_rows, dims = shape if len(shape) == 2 else (0, 0)
+    num_names = description.get("group_names") or 0
     kinds = {
         "data": (_STORED.get(str(dtype)), (num_rows, dims)),
         "scales": ("float32", (num_rows,)),
@@ -483,6 +490,10 @@ def _fitting(
         "id_offsets": ("int64", (num_rows + 1,)),
         "id_keys": ("int64" if "ids" in arrays else "uint32", (num_rows,)),
         "id_order": ("int64", (num_rows,)),
+        "group_text": ("uint8", (int(arrays["group_offsets"].flat[-1]) if "group_offsets" in arrays else 0,)),
+        "group_offsets": ("int64", (num_names + 1,)),
+        "group_keys": ("uint32", (num_names,)),
+        "group_order": ("int64", (num_names,)),
     }
     fits = {
         "metric": metric in ("cosine", "dot"),
@@ -492,6 +503,8 @@ def _fitting(
         "shape": num_rows > 0 and dims > 0,
         "scales": ("scales" in arrays) == _arrays.scaled(str(metric), str(dtype)),
         "ids": {name for name in ids.ARRAYS if name in arrays} in ids.SETS,
+        "group_names": {name for name in groups.ARRAYS if name in arrays} == set(groups.ARRAYS if num_names else ())
+        and ("groups" in arrays or "group_names" not in description),
     }
     for name, array in arrays.items():
         kind, expected = kinds[name]
@@ -502,7 +515,9 @@ def _fitting(
         wrong = ", ".join(name for name, right in fits.items() if not right)
         raise DamageError(rule="hold arrays that fit their description", got=f"another {wrong}")
     known = ids.opened({name: arrays[name] for name in ids.ARRAYS if name in arrays}, num_rows)
-    columns = {name: arrays[name] for name in ARRAYS if name in arrays}
+    columns: dict[str, Any] = {name: arrays[name] for name in ARRAYS if name in arrays}
+    if "group_names" in description:
+        columns["group_names"] = groups.Names.opened({name: arrays[name] for name in groups.ARRAYS if name in arrays})
     norm = "scaled" if "scales" in arrays else "as_given"
     return Rows(dtype=dtype, metric=metric, norm=norm, max_norm=max_norm, code_error=code_error, **columns), known
 

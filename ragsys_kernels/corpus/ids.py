@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ SETS: tuple[set[str], ...] = (set(), {"ids"}, {"ids", "id_keys", "id_order"}, se
 
 _MOST = np.iinfo(np.int64).max
 _BLOCK = 1 << 16  # strings encoded at once
+
+_Strings = TypeVar("_Strings", bound="Strings")
 
 
 class Ids:
@@ -154,7 +156,7 @@ class Integers(Ids):
 class Strings(Ids):
     """Ids of str."""
 
-    kind = "str"
+    kind, what, may_be_empty = "str", "ids", False
 
     def __init__(self, id_text: np.ndarray, id_offsets: np.ndarray, id_keys: np.ndarray, id_order: np.ndarray) -> None:
         super().__init__(len(id_keys))
@@ -162,10 +164,10 @@ class Strings(Ids):
         self._offsets, self._keys, self._order = id_offsets, id_keys, id_order
 
     @classmethod
-    def of(cls, op: str, ids: list[str]) -> Strings:
+    def of(cls: type[_Strings], op: str, ids: list[str]) -> _Strings:
         texts, offsets, crcs = [], np.zeros(len(ids) + 1, np.int64), np.empty(len(ids), np.uint32)
         for begin in range(0, len(ids), _BLOCK):
-            encoded = [_utf8(op, begin + i, each) for i, each in enumerate(ids[begin : begin + _BLOCK])]
+            encoded = [cls._utf8(op, begin + i, each) for i, each in enumerate(ids[begin : begin + _BLOCK])]
             part = slice(begin, begin + len(encoded))
             offsets[1:][part], crcs[part] = list(map(len, encoded)), list(map(zlib.crc32, encoded))
             texts.append(b"".join(encoded))
@@ -181,17 +183,19 @@ class Strings(Ids):
     def check(self, op: str) -> None:
         begins, keys, order = self._offsets[:-1], self._keys, self._order
         ends = self._offsets[1:]
-        if self._offsets[0] != 0 or self._offsets[-1] != len(self._text) or (begins >= ends).any():
-            raise ValueError(f"{op}: ids must lie one after the other in their text, got other offsets")
+        empty = begins == ends
+        wrong = begins > ends if self.may_be_empty else begins >= ends
+        if self._offsets[0] != 0 or self._offsets[-1] != len(self._text) or wrong.any():
+            raise ValueError(f"{op}: {self.what} must lie one after the other in their text, got other offsets")
         try:
             str(memoryview(self._text), "utf-8")
-            whole = bool(((self._text[begins] & 0xC0) != 0x80).all())  # none begins within a character
+            whole = bool(((self._text[begins[~empty]] & 0xC0) != 0x80).all())  # none begins within a character
         except UnicodeDecodeError:
             whole = False
         if not whole:
-            raise ValueError(f"{op}: ids must be UTF-8, got other bytes")
+            raise ValueError(f"{op}: {self.what} must be UTF-8, got other bytes")
         if not _within(order, len(self)) or np.bincount(order).max() > 1 or (keys[1:] < keys[:-1]).any():
-            raise ValueError(f"{op}: ids must be in the order of their keys, got another")
+            raise ValueError(f"{op}: {self.what} must be in the order of their keys, got another")
         _check_unique_texts(op, self, keys, order)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -209,13 +213,15 @@ class Strings(Ids):
 
     def _read(self, wanted: Any) -> Any:
         shape, strings = _strings(wanted)
-        # A lone surrogate has no UTF-8, and no corpus has it; an empty id stands for None.
-        encoded = [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in strings]
+        # A lone surrogate has no UTF-8, and no corpus has it; nor what stands for None.
+        encoded = [b"\xff" if each is None else each.encode("utf-8", "surrogatepass") for each in strings]
         crcs = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
         return shape, strings, encoded, crcs
 
     def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
         shape, strings, encoded, crcs = wanted
+        if not len(self):
+            return np.full(shape, -1, np.int64), np.array([each is None for each in strings], bool).reshape(shape)
         places = np.minimum(np.searchsorted(self._keys, crcs), len(self._keys) - 1)
         rows = self._order[places]
         begins, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
@@ -228,6 +234,16 @@ class Strings(Ids):
                 rows[i] = self._behind(int(places[i]), crcs[i], encoded[i])
             known = (rows >= 0) | np.array([each is None for each in strings], bool)
         return rows.reshape(shape), known.reshape(shape)
+
+    @classmethod
+    def _utf8(cls, op: str, row: int, text: str) -> bytes:
+        if not text and not cls.may_be_empty:
+            raise ValueError(f"{op}: {cls.what} must not be empty, got an empty string in row {row}")
+        try:
+            return text.encode()
+        except UnicodeEncodeError as error:
+            rule = f"{op}: {cls.what} must be text that UTF-8 can hold"
+            raise ValueError(f"{rule}, got a lone surrogate in row {row}") from error
 
     def _behind(self, place: int, key: np.uint32, wanted: bytes) -> int:
         """Return the row of an id whose key is at a place or after it; -1 if there is none."""
@@ -411,15 +427,6 @@ def _strings(ids: Any) -> tuple[tuple[int, ...], list[Any]]:
         if each is not None and not isinstance(each, str):
             raise TypeError(f"rows_of: ids must be strings, got {type(each).__name__} at position {place}")
     return array.shape, values
-
-
-def _utf8(op: str, row: int, text: str) -> bytes:
-    if not text:
-        raise ValueError(f"{op}: ids must not be empty, got an empty string in row {row}")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{op}: ids must be text that UTF-8 can hold, got a lone surrogate in row {row}") from error
 
 
 def _runs(keys: np.ndarray) -> list[slice]:

@@ -14,9 +14,10 @@ import numpy as np
 from .. import _arrays, _checks, _dispatch, _env
 from .._arrays import HOST, Host, Place, Torch
 from .._extras import absent
+from .._given import holds_text
 from ..selection import codes
 from ..selection.problem import divide, unit
-from . import torch_rows
+from . import groups, torch_rows
 
 # Bytes of a block of rows while they are normalised, in float64.
 _BLOCK_BYTES = 1 << 24
@@ -114,10 +115,19 @@ def _blocks(array: Any, size: int) -> Iterator[np.ndarray]:
     return (array[begin : begin + size] for begin in range(0, len(array), size))
 
 
-def column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    """Check ``bias``, ``groups`` or ``costs``, one value per row."""
-    if x is None:
-        return None
+def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict[str, Any]:
+    """Check ``bias``, ``groups`` and ``costs``, one value per row; ``group_names`` comes with groups."""
+    found: dict[str, Any] = {}
+    for name, x in given.items():
+        if name == "groups":
+            found["group_names"] = None
+            if x is not None and holds_text(x):
+                x, found["group_names"] = groups.read(op, x)
+        found[name] = None if x is None else _column(op, name, x, num_rows, place)
+    return found
+
+
+def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
     array = _COLUMNS[name](op, name, x, place)
     if array.shape != (num_rows,):
         raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_checks.shape_text(array.shape)}")
@@ -177,8 +187,9 @@ def moved(rows: Any, place: Place, names: Iterable[str]) -> Any:
 def with_columns(op: str, rows: Any, given: dict[str, Any], place: Host | Torch) -> Any:
     """Return the same rows with other columns, where these are given."""
     other = copy.copy(rows)
+    given = {name: values for name, values in given.items() if values is not None}
     for name, values in given.items():
-        if values is not None:
-            _checks.same_device(op, {name: values, "the corpus": rows.data})
-            object.__setattr__(other, name, column(op, name, values, len(rows), place))
+        _checks.same_device(op, {name: values, "the corpus": rows.data})
+    for name, values in columns(op, given, len(rows), place).items():
+        object.__setattr__(other, name, values)
     return other

@@ -40,7 +40,7 @@ from .._lock import locked
 from .._npy import HEADER, header
 from .._types import PathLike
 from ..selection.problem import Rows
-from . import folder, ids, spans
+from . import folder, groups, ids, spans
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .spans import Piece
 
@@ -126,6 +126,8 @@ def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
         ]
         live = [_live(place, segment) for segment in description["segments"]]
         rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
+        if verify:
+            groups.check(rows, rows.group_names)
         most = max(segment["max_norm"] for segment in description["segments"])
         mask = joined_live(live, [segment["rows"] for segment in description["segments"]])
         known = ids.joined(parts.ids, mask)
@@ -233,7 +235,10 @@ def _joined(found: list[Rows], known: list[ids.Ids], place: Path, description: d
         for name in ARRAYS
         if getattr(found[0], name) is not None
     }
-    return _of_pieces(found[0], pieces, known, max(rows.code_error for rows in found))
+    like = found[0]
+    if like.group_names is not None:
+        like = replace(like, group_names=groups.joined(rows.group_names for rows in found))
+    return _of_pieces(like, pieces, known, max(rows.code_error for rows in found))
 
 
 def _piece(array: np.ndarray, file: Path) -> Piece:
@@ -271,6 +276,8 @@ def joined_live(masks: list[np.ndarray | None], lengths: list[int]) -> np.ndarra
 def columns_of(rows: Rows, known: ids.Ids) -> list[str]:
     """Return what belongs to rows, as descriptions and errors name it."""
     names = [name for name in ("bias", "groups", "costs") if getattr(rows, name) is not None]
+    if rows.group_names is not None:
+        names[names.index("groups")] = "groups of str"
     return names + ([] if known.kind == "row" else [f"ids of {known.kind}"])
 
 
@@ -347,6 +354,9 @@ def appended(old: tuple[Rows, ids.Ids, Parts | None], new: tuple[Rows, ids.Ids],
     (rows, known, parts), (more, names) = old, whole(*new)
     check_alike(op, _alike(rows, known), _alike(more, names))
     gone = duplicates(op, known, names, on_duplicate)
+    more = groups.continued(more, rows.group_names)
+    if more.group_names is not None:
+        rows = _arrays.changed(rows, group_names=groups.joined([rows.group_names, more.group_names]))
     pieces, segments = parts_of(rows, known, parts)
     arrays = {name: getattr(more, name) for name in pieces}
     start = len(rows.data)
@@ -446,7 +456,9 @@ class Version:
         self.version = 1 if before is None else before["version"] + 1
         self.rows_per_segment = None if before is None else before["rows_per_segment"]
         self._segments: list[dict[str, Any]] = [] if before is None else list(before["segments"])
-        self._known = [_segment(place, before, segment, False)[1] for segment in self._segments] if before else []
+        opened = [_segment(place, before, segment, False) for segment in self._segments] if before else []
+        self._known = [known for _, known in opened]
+        self._names = [rows.group_names for rows, _ in opened]
         self._live = [_live(place, segment) for segment in self._segments]
         self._masked: set[int] = set()  # segments of which rows have been deleted
         self.changed = False
@@ -473,6 +485,8 @@ class Version:
         self._kinds = kinds
         if self._segments:
             self.delete(duplicates(self._op, self.known(), known, on_duplicate))
+            if rows.group_names is not None:
+                rows = groups.continued(rows, groups.joined(self._names))
         name = self._name()
         inner = self._place / _SEGMENTS / name
         with _worded(self._op, self._place):
@@ -492,7 +506,9 @@ class Version:
         }
         self._segments.append(segment)
         self._live.append(None)
-        self._known.append(folder.opened(inner, False)[1])  # of the files: the rows may go
+        opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
+        self._known.append(ids_opened)
+        self._names.append(opened.group_names)
         self.changed = True
 
     def delete(self, rows: np.ndarray) -> None:
@@ -509,7 +525,7 @@ class Version:
 
     def replace_all(self) -> None:
         """Leave out all segments that there are: what is added counts alone."""
-        self._segments, self._known, self._live, self._masked = [], [], [], set()
+        self._segments, self._known, self._names, self._live, self._masked = [], [], [], [], set()
 
     def commit(self) -> None:
         """Make it the version of the folder, in one step."""
@@ -632,13 +648,14 @@ def whole(rows: Rows, known: ids.Ids) -> tuple[Rows, ids.Ids]:
     """Return the rows that are not deleted, with their ids, as a saved corpus has them."""
     if rows.live is not None:
         return taken(rows, known, np.flatnonzero(_arrays.to_host(rows.live)))
+    rows = groups.whole(rows)
     return rows, ids.make("Corpus", known.whole(), len(known)) if isinstance(known, ids.Joined) else known
 
 
 def taken(rows: Rows, known: ids.Ids, some: np.ndarray) -> tuple[Rows, ids.Ids]:
     """Return some rows of a corpus as those of one of their own, copied."""
     arrays = {name: _arrays.to_host(array)[some] for name in ARRAYS if (array := getattr(rows, name)) is not None}
-    new = _arrays.changed(rows, **arrays, live=None)
+    new = groups.whole(_arrays.changed(rows, **arrays, live=None))
     norm = _norm(rows) if rows.metric == "cosine" else _largest(new, np.arange(len(some)))
     names = ids.Ids(len(some)) if known.kind == "row" else ids.make("Corpus", known[some], len(some))
     return _arrays.changed(new, max_norm=norm), names

@@ -10,6 +10,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .. import _arrays
+from .._given import holds_text
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,9 @@ class Selector:
             stream = self._place.torch.cuda.current_stream(self._place.device)
             stream.wait_event(placed.arrived)
             placed.queries.record_stream(stream)
-        options.update(query_groups=self._moved(query_groups), candidates=self._moved(candidates))
+        if not holds_text(query_groups):
+            query_groups = self._moved(query_groups)
+        options.update(query_groups=query_groups, candidates=self._moved(candidates))
         options["check_values"] = None if self._sound and candidates is None else True
         picks = self.corpus.select(placed.queries, k, **options)
         reason = f"{options.get('method', 'mmr')}: queries must be finite, got NaN or inf"

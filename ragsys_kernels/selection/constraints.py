@@ -10,6 +10,7 @@ import numpy as np
 from .. import _arrays
 from .._arrays import HOST, Place
 from .._checks import count, doubles, expect_shape, good_values, ids, integers, per_query, shape_text, shown
+from .._given import holds_text, numbered, texts
 from . import filters
 from .filters import Filter
 
@@ -62,7 +63,7 @@ def read(
     op: str,
     given: tuple[Any, ...],
     candidates: Any,
-    own: tuple[Any, Any, str, Any],
+    own: tuple[Any, Any, str, Any, Any],
     shape: tuple[int, int, int, int],
     place: Place,
     errors: dict[int, str] | None,
@@ -70,8 +71,8 @@ def read(
     """Return the constraints that arguments describe, and the candidates without what may not be picked.
 
     ``given``: initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity. ``own``:
-    groups and costs of a Corpus, the metric, and which of its rows are not deleted, or None. ``shape``: queries,
-    positions of a pool, rows, and positions of dense pools, or 0.
+    groups and costs of a Corpus, the metric, which of its rows are not deleted, or None, and the names of its groups,
+    or None. ``shape``: queries, positions of a pool, rows, and positions of dense pools, or 0.
     """
     initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = given
     num_queries, pool, num_rows, pool_stride = shape
@@ -79,7 +80,12 @@ def read(
     found = Constraints()
 
     grouped = query_groups is not None or max_per_group is not None
+    names = own[4]
     if groups is not None:
+        names = None
+        if holds_text(groups):
+            strings, groups = numbered(op, "groups", groups)
+            names = {string: number for number, string in enumerate(strings)}
         array = integers(op, "groups", groups, place)
         expect_shape(op, "groups", array, items if pool_stride else ((num_rows,), "(N,)"))
         if not grouped:
@@ -91,7 +97,7 @@ def read(
             name = "query_groups" if query_groups is not None else "max_per_group"
             raise ValueError(f"{op}: {name} must come with groups, got groups=None")
     if query_groups is not None:
-        found.query_groups = integers(op, "query_groups", query_groups, place)
+        found.query_groups = integers(op, "query_groups", _of_queries(op, query_groups, names), place)
         expect_shape(op, "query_groups", found.query_groups, ((num_queries,), "(Q,)"))
     if max_per_group is not None:
         found.max_per_group = count(op, "max_per_group", max_per_group)
@@ -124,6 +130,22 @@ def read(
     elif costs is not None:
         raise ValueError(f"{op}: costs must come with a budget, got budget=None")
     return found, candidates
+
+
+def _of_queries(op: str, groups: Any, names: Any) -> Any:
+    """Return the groups of queries as numbers of names, -1 for what no row has; integers as they are."""
+    if names is None:
+        if holds_text(groups):
+            raise TypeError(f"{op}: query_groups must be integers as the groups of rows are, got strings")
+        return groups
+    strings = texts(_arrays.to_host(groups))
+    for q, each in enumerate(strings.flat):
+        if each is not None and not isinstance(each, str):
+            rule = "strings as the groups of rows are, or None"
+            raise TypeError(f"{op}: query_groups must be {rule}, got {shown(each)} in row {q}")
+    if isinstance(names, dict):
+        return np.array([names.get(each, -1) for each in strings.flat], np.int64).reshape(strings.shape)
+    return names.rows_of(strings, unknown="pad")
 
 
 def _costs(

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._arrays import Cupy, Host, Place, library_of
 from .._checks import shape_text
+from .._given import padded
 
 # Up to so many comparisons of ids with rows of lists are made at once; more are looked up among the sorted rows.
 _COMPARISONS = 1 << 16
@@ -154,7 +155,7 @@ def _sorted(library: Any, rows: Any) -> Any:
 
 def _array(op: str, name: str, given: Any, num_queries: int, num_rows: int, place: Place) -> Any:
     """Return a mask (N,) or (Q, N), or rows (M,) or (Q, M) int64."""
-    array, dtype = place.view(op, name, given)
+    array, dtype = place.view(op, name, padded(given))
     array = np.asarray(array) if isinstance(array, np.ndarray) else array  # as in `restricted`
     if 0 in array.shape:  # an empty list has no type
         array, dtype = place.int64(array), "int64"

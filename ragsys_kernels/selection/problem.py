@@ -224,6 +224,8 @@ class Rows:
     codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl; on a device int8, codes.py
     code_error: float = 0.0  # the largest error of a code row
     live: Any = None  # (N,) bool: rows that are not deleted; None: all
+    similarity: Any = None  # (Q, P, P) float32, or given.Called: in the place of the rows of dense pools
+    group_names: Any = None  # corpus.ids.Ids: the strings that groups are numbers of; None: groups are integers
 
     @staticmethod
     def of(data: Any, dtype: str, metric: str, norm: str) -> Rows:
@@ -331,7 +333,8 @@ class Problem:
         if self.pool_stride:
             dense = self.num_queries, self.pool_stride
             pools = self.rows.data.reshape(*dense, -1)[queries]
-            changes["rows"] = replace(self.rows, data=pools.reshape(-1, pools.shape[2]))
+            pairs = None if self.rows.similarity is None else self.rows.similarity[queries]
+            changes["rows"] = replace(self.rows, data=pools.reshape(-1, pools.shape[2]), similarity=pairs)
         if self.options is not None:
             changes["options"] = self.options.take(queries)
         taken = self.constraints.take(queries, dense)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import HOST, Place
-from .._checks import choice, count, expect_shape, floats, ids, integers, per_query, rows_in_order, shape_text, storage
+from .._checks import choice, count, expect_shape, floats, ids, in_rows, integers, per_query, shape_text, storage
 from .._warn import warn
 from . import constraints
 from .constraints import NONE
@@ -43,7 +43,7 @@ def _counts(
 
     With ``errors``, a query whose k is below 1 is put there and gets 1 instead.
     """
-    if isinstance(x, int):
+    if isinstance(x, (int, np.bool_)):
         return count(op, name, x), None
     try:
         x = _arrays.to_host(x)
@@ -70,7 +70,8 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
     if isinstance(embeddings, Rows):
         if metric != "cosine" and metric != embeddings.metric:
             raise ValueError(f"{op}: metric must be the corpus's own, {embeddings.metric!r}, got {metric!r}")
-        return embeddings, 0
+        pairs = embeddings.similarity
+        return embeddings, 0 if pairs is None else pairs.shape[1]
     array, dtype = storage(op, "embeddings", embeddings, place)
     if array.ndim > 3:
         raise ValueError(f"{op}: embeddings must have shape (N, D) or (Q, P, D), got {shape_text(array.shape)}")
@@ -79,11 +80,9 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
     pool_stride = 0
     if array.ndim == 3:
         pool_stride = array.shape[1]
-        if not place.is_packed(array):
-            raise ValueError(f"{op}: embeddings must be C-contiguous; copy it once with np.ascontiguousarray")
-        array = array.reshape(-1, array.shape[2])
+        array = in_rows(op, "embeddings", array, place).reshape(-1, array.shape[2])
     else:
-        rows_in_order(op, "embeddings", array, place)
+        array = in_rows(op, "embeddings", array, place)
     return Rows.of(array, dtype, metric, "computed" if metric == "cosine" else "as_given"), pool_stride
 
 
@@ -186,7 +185,7 @@ def selection(
             op,
             (initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity),
             ids_array,
-            (rows.groups, rows.costs, rows.metric, rows.live),
+            (rows.groups, rows.costs, rows.metric, rows.live, rows.group_names),
             (num_queries, pool, num_rows, pool_stride),
             place,
             errors,

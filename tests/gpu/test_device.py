@@ -116,7 +116,6 @@ BAD = {
     "lambdas": ({"lambda_b": np.ones(4)}, r"lambda_b must have shape Q|\(Q,\) = \(3,\), got \(4,\)"),
     "k": ({"k": np.array([1, 0, 2])}, "k must be at least 1, got 0 for query 1"),
     "stored": ({"embeddings": np.ones((24, 6), int)}, "embeddings must be float32, float16 or bfloat16, got int64"),
-    "strided": ({"embeddings": torch.ones(24, 12)[:, ::2]}, "embeddings must have a contiguous last axis"),
 }
 
 
@@ -125,6 +124,15 @@ def test_bad_argument_is_named_on_a_device(place, name):
     change, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=f"^mmr: {message}"):
         validate.selection("mmr", **tensors({**testing.selection_problem(3, 12, 4, 6), **change}), place=place)
+
+
+def test_strided_rows_are_copied_with_a_warning(place):
+    wide = torch.arange(24.0 * 12).reshape(24, 12)
+    given = {**testing.selection_problem(3, 12, 4, 6), "embeddings": wide[:, ::2]}
+    with pytest.warns(rk.ConversionWarning, match=r"^mmr: embeddings have strides \(48, 8\) and are copied; "):
+        problem = validate.selection("mmr", **tensors(given), place=place)
+    assert problem.rows.data.is_contiguous()
+    assert torch.equal(problem.rows.data.cpu(), wide[:, ::2])
 
 
 def nan_at(array, *index):

@@ -1,0 +1,219 @@
+"""Arrays as people have them, of lists, pandas, polars, Arrow and torch: the answers of NumPy's, or one clear error."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+
+N, Q, P, D = 40, 3, 12, 6
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+EMBEDDINGS, QUERIES = normal(0, N, D), normal(1, Q, D)
+CANDIDATES = np.argsort(normal(2, Q, N), axis=1)[:, :P]
+
+
+def of_numpy(x):
+    yield "list of arrays", list(x)
+    yield "tuple of arrays", tuple(x)
+    yield "array of arrays", objects(list(x))
+    yield "fortran", np.asfortranarray(x)
+    yield "backwards", x[::-1].copy()[::-1]
+    yield "columns apart", np.repeat(x, 2, axis=1)[:, ::2]
+
+
+def of_arrow(x):
+    pa = pytest.importorskip("pyarrow")
+    fixed = pa.FixedSizeListArray.from_arrays(pa.array(x.ravel()), x.shape[1])
+    yield "fixed-size lists", fixed
+    yield "slice", pa.concat_arrays([fixed[:2], fixed])[2:]
+    yield "lists", pa.array(list(x), pa.list_(pa.float32()))
+    yield "large lists", pa.array(list(x), pa.large_list(pa.float32()))
+    yield "chunks", pa.chunked_array([fixed[:1], fixed[1:]])
+    yield "table", pa.table({str(i): column for i, column in enumerate(x.T)})
+
+
+def of_pandas(x):
+    pandas = pytest.importorskip("pandas")
+    yield "frame", pandas.DataFrame(x)
+    yield "series of arrays", pandas.Series(list(x))
+    yield "series of lists", pandas.Series([np.float32(row).tolist() for row in x])
+
+
+def of_polars(x):
+    polars = pytest.importorskip("polars")
+    yield "frame", polars.DataFrame(x)
+    yield "arrays", polars.Series("v", x)
+    yield "lists", polars.Series("v", x.tolist(), dtype=polars.List(polars.Float32))
+
+
+def of_torch(x):
+    torch = pytest.importorskip("torch")
+    yield "list of tensors", list(torch.from_numpy(x))
+    yield "transposed", torch.from_numpy(np.ascontiguousarray(x.T)).T
+
+
+def objects(rows):
+    found = np.empty(len(rows), object)
+    found[:] = rows
+    return found
+
+
+SOURCES = (of_numpy, of_arrow, of_pandas, of_polars, of_torch)
+# What is copied in each call: other orders than that of rows, and float64.
+COPIED = ("fortran", "backwards", "columns apart", "frame", "table", "transposed", "series of lists")
+
+
+def called(function, name, *args, **options):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = function(*args, **options)
+    assert {each.category for each in seen} <= {rk.ConversionWarning}
+    assert name in COPIED or not seen, [str(each.message) for each in seen]
+    return [np.asarray(field) for field in found], len(seen)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_embeddings_and_queries(source):
+    expected = rk.mmr(QUERIES, EMBEDDINGS, 4, candidates=CANDIDATES)
+    whole = rk.Corpus(EMBEDDINGS).search(QUERIES, 5)
+    for (name, rows), (_, asked) in zip(source(EMBEDDINGS), source(QUERIES), strict=True):
+        found, copies = called(rk.mmr, name, asked, rows, 4, candidates=CANDIDATES)
+        assert copies <= 1, name
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rk.ConversionWarning)
+            corpus = rk.Corpus(rows)
+        for one, other in zip(corpus.search(asked, 5), whole, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), other, err_msg=name)
+
+
+def test_fortran_order_is_copied_once_with_a_warning():
+    with pytest.warns(rk.ConversionWarning) as seen:
+        rk.mmr(QUERIES, np.asfortranarray(EMBEDDINGS), 4, candidates=CANDIDATES)
+    assert [str(each.message) for each in seen] == [
+        "mmr: embeddings have strides (4, 160) and are copied; pass rows that are contiguous to spare that"
+    ]
+    pools = EMBEDDINGS[CANDIDATES]
+    expected = rk.vrsd(QUERIES, pools, 4)
+    with pytest.warns(rk.ConversionWarning, match=r"^vrsd: embeddings have strides \(4, 12, 144\) and are copied; "):
+        found = rk.vrsd(QUERIES, np.asfortranarray(pools), 4)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    rk.Corpus(np.asfortranarray(EMBEDDINGS))  # copied in any case
+
+
+def columns_of(values):
+    """One value a row, as people have them."""
+    pa, pandas, polars = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+    chunks = pa.chunked_array([values[:1], values[1:]])
+    return values.tolist(), pa.array(values), chunks, pandas.Series(values), polars.Series(values)
+
+
+def test_values_of_rows_and_queries():
+    bias, groups, costs = normal(3, N), np.arange(N) % 5, np.arange(N) % 3 + 1.0
+    asked, k, budget = np.arange(Q), np.array([1, 4, 2]), np.array([3.0, 9.0, 5.0])
+    options = {"candidates": CANDIDATES, "query_groups": asked, "budget": budget}
+    expected = rk.Corpus(EMBEDDINGS, bias=bias, groups=groups, costs=costs).select(QUERIES, k, pool=None, **options)
+    of_rows = zip(*map(columns_of, (bias, groups, costs)), strict=True)
+    of_queries = zip(*map(columns_of, (asked, k, budget)), strict=True)
+    for (b, g, c), (q, number, most) in zip(of_rows, of_queries, strict=True):
+        corpus = rk.Corpus(EMBEDDINGS, bias=b, groups=g, costs=c)
+        found = corpus.select(QUERIES, number, candidates=CANDIDATES, query_groups=q, budget=most)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def lists_of(lists):
+    pa, pandas, polars = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+    yield lists
+    yield tuple(map(tuple, lists))
+    yield [np.array(each, np.int32) if each else np.array([], np.int32) for each in lists]
+    yield objects([np.array(each, np.int64) for each in lists])
+    yield pa.array(lists, pa.list_(pa.int64()))
+    yield pa.chunked_array([pa.array(lists[:1], pa.list_(pa.int64())), pa.array(lists[1:], pa.list_(pa.int64()))])
+    yield pandas.Series(lists)
+    yield polars.Series(lists, dtype=polars.List(polars.Int64))
+
+
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
+@pytest.mark.parametrize("lengths", [(5, 12, 1), (0, 3, 7), (12, 12, 12)])
+def test_lists_of_ids_are_padded(lengths):
+    lists = [row[:length].tolist() for row, length in zip(CANDIDATES, lengths, strict=True)]
+    array = np.full((Q, max(lengths)), -1)
+    for row, each in enumerate(lists):
+        array[row, : len(each)] = each
+    corpus = rk.Corpus(EMBEDDINGS)
+    expected = rk.mmr(QUERIES, EMBEDDINGS, 4, candidates=array)
+    others = {name: corpus.select(QUERIES, 4, pool=20, **{name: array}) for name in ("initial", "exclude", "allowed")}
+    others["certified"] = corpus.select(QUERIES, 4, pool="certified", initial=array)
+    for given in lists_of(lists):
+        for one, other in zip(rk.mmr(QUERIES, EMBEDDINGS, 4, candidates=given), expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+        for name in ("initial", "exclude", "allowed"):
+            found = corpus.select(QUERIES, 4, pool=20, **{name: given})
+            for one, other in zip(found, others[name], strict=True):
+                np.testing.assert_array_equal(one, other, err_msg=name)
+        found = corpus.select(QUERIES, 4, pool="certified", initial=given)
+        for one, other in zip(found, others["certified"], strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def refused():
+    pa, pandas, polars = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+    rows = EMBEDDINGS.tolist()
+    short, holed = [*rows[:7], rows[7][:2], *rows[8:]], [*rows[:7], None, *rows[8:]]
+    ragged = "must be an array, got rows of 2 to 6 values"
+    missing = "must have no missing values, got None in row 7"
+    yield "short", pa.array(short), TypeError, ragged
+    yield "short", pandas.Series(short), TypeError, ragged
+    yield "short", polars.Series(short), TypeError, ragged
+    yield "short", [np.array(row) for row in short], TypeError, ragged
+    yield "missing", pa.array(holed), ValueError, missing
+    yield "missing", pandas.Series(holed), ValueError, missing
+    yield "missing", polars.Series(holed), ValueError, missing
+    yield (
+        "value",
+        pa.array([*rows[:-1], [None, *rows[-1][1:]]]),
+        ValueError,
+        "must have no missing values, got None in row",
+    )
+    yield "text", pandas.Series(["a"] * N), TypeError, "must be an array of numbers, got Series of dtype"
+    yield "text", pa.array(["a"] * N), TypeError, "must be an array of numbers, got StringArray of dtype"
+    yield (
+        "integers",
+        pandas.DataFrame(np.ones((N, D), int)),
+        TypeError,
+        "must be float32, float16 or bfloat16, got int64",
+    )
+
+
+def test_refused():
+    for what, rows, error, message in refused():
+        for call in (lambda rows=rows: rk.Corpus(rows), lambda rows=rows: rk.mmr(QUERIES, rows, 3)):
+            with pytest.raises(error) as raised:
+                call()
+            text = str(raised.value)
+            assert text.partition(": ")[2].startswith(f"embeddings {message}"), (what, type(rows), text)
+
+
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (True, TypeError, "mmr: k must be an integer, got True"),
+        (np.True_, TypeError, "mmr: k must be an integer, got True"),
+        ([True, False, True], TypeError, "mmr: k must be integers, got bool"),
+        (2.0, TypeError, "mmr: k must be integers, got float64"),
+        ("3", TypeError, "mmr: k must be an array of numbers, got str of dtype <U1"),
+    ],
+)
+def test_k_is_named_as_what_it_is(k, error, message):
+    with pytest.raises(error) as raised:
+        rk.mmr(QUERIES, EMBEDDINGS, k)
+    assert str(raised.value) == message
