@@ -45,6 +45,32 @@ def select(
     NDArray[np.uint8] | None,
     tuple[int, int, int],
 ]: ...
+def select_given(
+    rule: int,
+    similarity: NDArray[np.float32],
+    values: NDArray[np.float32],
+    weights: NDArray[np.float32] | None,
+    one: float,
+    least_left: float,
+    k: int,
+    ks: NDArray[np.int64] | None,
+    lambda_d: NDArray[np.float32],
+    open: NDArray[np.uint8] | None,
+    initial: NDArray[np.int64] | None,
+    groups: NDArray[np.int64] | None,
+    max_per_group: int,
+    costs: NDArray[np.float64] | None,
+    budget: NDArray[np.float64] | None,
+    max_similarity: NDArray[np.float32] | None,
+    num_threads: int,
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.float32],
+    NDArray[np.int32],
+    NDArray[np.uint8],
+]: ...
 def path(
     num_queries: int,
     pool: int,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         merge_partials,
         token_logprobs,
     )
-    from .selection import METHODS, coverage, dpp, mmr, mmr_path, msd, sift, ssd, vrsd
+    from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
     from .selection.problem import SearchResult, Selection, SelectionPath
     from .selection.validate import PoolSizeWarning
 
@@ -41,6 +41,7 @@ _HOMES = {
     "answer_logprobs": "scoring",
     "coverage": "selection",
     "dpp": "selection",
+    "gist": "selection",
     "label_posteriors": "scoring",
     "logprob_partials": "scoring",
     "merge_partials": "scoring",
@@ -70,6 +71,7 @@ __all__ = [
     "answer_logprobs",
     "coverage",
     "dpp",
+    "gist",
     "label_posteriors",
     "logprob_partials",
     "merge_partials",

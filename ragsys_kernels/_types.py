@@ -19,6 +19,9 @@ ArrayLike: TypeAlias = npt.ArrayLike | SupportsDLPack
 # What functions return: an array of the caller's library, NumPy, torch or CuPy, which static types cannot tell.
 Array: TypeAlias = Any
 
+# Similarities in the place of vectors: (Q, P, P), a function of ids, or sparse rows of SciPy.
+Similarity: TypeAlias = Any
+
 # The path of a file or folder.
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -28,4 +31,6 @@ Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 Backend: TypeAlias = Literal["auto", "cpu", "reference", "triton", "cuda"]
 ScoringBackend: TypeAlias = Literal["auto", "cpu", "numpy", "reference", "triton", "cuda"]
 OnError: TypeAlias = Literal["raise", "skip"]
+BadRows: TypeAlias = Literal["raise", "skip"]
+OnDuplicate: TypeAlias = Literal["error", "first", "last"]
 OutOfRange: TypeAlias = Literal["raise", "nan"]

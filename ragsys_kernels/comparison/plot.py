@@ -22,11 +22,12 @@ _FAMILIES = {
     "ssd": ("SSD", "#54278f", "v"), "facility": ("Facility location", "#b2182b", "D"),
     "cover": ("COVER", "#8c6d31", "p"), "xquad": ("xQuAD", "#c51b7d", "h"),
     "vrsd": ("VRSD", "#01665e", "*"), "sift": ("SIFT", "#636363", "X"),
-    "ceiling": ("Ceiling", "#4292c6", "P"),
+    "ceiling": ("Ceiling", "#4292c6", "P"), "gist": ("GIST", "#a6761d", "<"),
 }  # fmt: skip
 ON_DARK = {  # of the same rules on a dark page
     "mmr": "#6baed6", "msd": "#fdb863", "dpp": "#74c476", "ssd": "#b39ddb", "facility": "#ef6a6a", "cover": "#c9a75c",
     "xquad": "#f178b6", "vrsd": "#4fc3b5", "sift": "#bdbdbd", "ceiling": "#9ecae1",
+    "gist": "#e6ab02",
 }  # fmt: skip
 _OTHER = ("Others", "#8c8c8c", "o")
 _POINTS = 400  # of the line

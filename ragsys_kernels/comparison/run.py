@@ -79,8 +79,8 @@ def compare(
         Rows that are retrieved for each query, above k. Default: 100. Not with ``candidates``.
     methods : sequence of str, or mapping, optional
         Names such as "vrsd", "mmr" (at its usual weights) or "mmr:0.9/0.5" (at these λ_d); "all" is the default: mmr,
-        msd, dpp, ssd, facility, cover and xquad (together: coverage), ceiling (top-k without near-duplicates), vrsd,
-        sift. Or labels that map to a rule of `METHODS` and a dictionary of its arguments.
+        msd, dpp, ssd, facility, cover and xquad (together: coverage), gist, ceiling (top-k without near-duplicates),
+        vrsd, sift. Or labels that map to a rule of `METHODS` and a dictionary of its arguments.
     lambda_b : float, in [0, 1]
         Weight of relevance against the bias, where there is one.
     sample : int or None

@@ -16,12 +16,12 @@ NEAR = 0.95  # two picks of a larger cosine are near-duplicates
 _KINDS = ("facility", "cover", "xquad")
 _LABELS = {
     "mmr": "MMR", "vrsd": "VRSD", "msd": "MSD", "dpp": "DPP", "ssd": "SSD", "sift": "SIFT",
-    "facility": "Facility location", "cover": "COVER", "xquad": "xQuAD", "ceiling": "Top-k, ceiling",
+    "gist": "GIST", "facility": "Facility location", "cover": "COVER", "xquad": "xQuAD", "ceiling": "Top-k, ceiling",
 }  # fmt: skip
 # λ means something else in each rule. These span what each does between top-k and its most diverse picks.
 _LAMBDAS = {
     "mmr": (0.9, 0.75, 0.5, 0.25), "msd": (0.9, 0.75), "dpp": (0.9, 0.5), "ssd": (0.75, 0.5), "facility": (0.5, 0.25),
-    "cover": (0.9, 0.5), "xquad": (0.5, 0.25),
+    "cover": (0.9, 0.5), "xquad": (0.5, 0.25), "gist": (0.25, 0.1),
 }  # fmt: skip
 _NAME = re.compile(r"([a-z-]+)(?::(.+))?")
 
@@ -139,8 +139,8 @@ def _custom(methods: Mapping[str, Any]) -> Iterable[Setting]:
                 f"{OP}: methods must map labels to a rule and a dictionary of its arguments, got {shown(given)} for "
                 f"{label!r}"
             ) from None
-        if rule not in METHODS:
+        if rule not in (*METHODS, "gist"):
             raise ValueError(
-                f"{OP}: methods must have rules among {', '.join(METHODS)}, got {shown(rule)} for {label!r}"
+                f"{OP}: methods must have rules among {', '.join(METHODS)}, gist, got {shown(rule)} for {label!r}"
             )
         yield Setting(str(label), str(label), rule, arguments)

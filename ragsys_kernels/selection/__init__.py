@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError
+from .._types import ArrayLike, Backend, Metric, OnError, Similarity
 from .aspects import coverage
 from .calls import run
+from .max_min import gist
 from .methods import METHODS
 from .paths import mmr_path
 from .problem import Rows, Selection
 from .volume import dpp, msd, sift, ssd
 
-__all__ = ["METHODS", "coverage", "dpp", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
+__all__ = ["METHODS", "coverage", "dpp", "gist", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
 
 
 @planned("mmr")
 def mmr(
-    queries: ArrayLike | None,
-    embeddings: ArrayLike | Rows,
-    k: int | ArrayLike,
+    queries: ArrayLike | None = None,
+    embeddings: ArrayLike | Rows | None = None,
+    k: int | ArrayLike | None = None,
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.75,
     lambda_b: float | ArrayLike = 0.95,
@@ -66,6 +68,12 @@ def mmr(
         The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
+    similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
+        How alike items are, where there are no vectors; then ``queries`` and ``embeddings`` are left out and
+        ``relevance`` is given. Row j of a matrix has the similarities of all items to item j: one row is read a pick.
+        A function gets ids (n,) int64 and one id, and returns (n,) similarities. Of rows of SciPy it is their cosine,
+        or product with ``metric="dot"``. With it ``candidates`` (Q, P) name the items, which the last two need; bias,
+        groups and costs are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
     bias : (N,) or (Q, P) floating point, optional
         Quality of each row or of each candidate; of a demonstration, its mean token log-probability in nats. Default:
         the corpus's own. Without a bias ``lambda_b`` has no effect.
@@ -73,10 +81,10 @@ def mmr(
         Weight of relevance against redundancy. Higher values give less diverse picks.
     lambda_b : float or (Q,), in [0, 1]
         Weight of relevance against the bias. Higher values give the bias less weight.
-    groups : (N,) integers ((Q, P) for dense pools), optional
+    groups : (N,) integers or str ((Q, P) for dense pools), optional
         Group of each row. Default: the corpus's own.
-    query_groups : (Q,) integers, optional
-        Items of the query's own group are left out (leave-one-out).
+    query_groups : (Q,) integers, or str where groups are, optional
+        Items of the query's own group are left out (leave-one-out). Among strings None is no group.
     max_per_group : int, optional
         The most picks of one group; initial items count.
     initial : (Q, S) int32 | int64, optional
@@ -184,6 +192,7 @@ def mmr(
         num_threads,
         on_error,
         outside=outside,
+        similarity=similarity,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError
+from .._types import ArrayLike, Backend, Metric, OnError, Similarity
 from . import options
 from .calls import run
 from .problem import Rows, Selection
@@ -13,12 +13,13 @@ from .problem import Rows, Selection
 
 @planned("coverage")
 def coverage(
-    queries: ArrayLike | None,
-    embeddings: ArrayLike | Rows,
-    k: int | ArrayLike,
+    queries: ArrayLike | None = None,
+    embeddings: ArrayLike | Rows | None = None,
+    k: int | ArrayLike | None = None,
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.5,
     lambda_b: float | ArrayLike = 0.95,
@@ -115,4 +116,5 @@ def coverage(
         on_error,
         options.coverage("coverage", kind, aspects, weights, gamma, density, budget),
         kind,
+        similarity=similarity,
     )

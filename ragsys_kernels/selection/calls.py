@@ -47,6 +47,7 @@ def run(
     options: Any = None,
     kind: str | None = None,
     outside: Any = None,
+    similarity: Any = None,
 ) -> Selection:
     """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
     if check_values is not None:
@@ -65,6 +66,9 @@ def run(
     }
     if allowed is not None or exclude is not None:
         arrays.update(allowed=allowed, exclude=exclude)
+    pairs = similarity is not None
+    if pairs:
+        arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
     needed = None
     # Which every backend has.
     if not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
@@ -81,7 +85,12 @@ def run(
     if adaptive and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
     call = None if device == "cpu" else preference.of(op, arrays)
-    if needed is None:
+    implementation: Any
+    if pairs:
+        from . import given  # few calls need it
+
+        name, implementation = _given_backend(op, device, backend)
+    elif needed is None:
         name, implementation = _dispatch.choose(op, "selection", device, backend, call)
     else:
         name, implementation = _dispatch.choose(op, "selection", device, backend, call, needed.lacking)
@@ -89,6 +98,10 @@ def run(
     if place is not _arrays.HOST and isinstance(embeddings, Rows):  # a Corpus has tensors there, whoever calls
         library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
+        names = None
+        if pairs:
+            embeddings, names = given.rows_of(op, similarity, queries, embeddings, candidates, relevance, metric, place)
+            candidates = None
         problem = validate.selection(
             op,
             queries,
@@ -113,6 +126,13 @@ def run(
             place=place,
             errors=errors,
         )
+        if pairs:
+            given.restrict(problem, names)
+            if given.needs_reference(problem):
+                if name == "torch" or _asked(backend) == "cpu":
+                    rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
+                    raise _dispatch.BackendUnavailableError(f"{op}: similarity that is {rule}")
+                implementation = _dispatch.module_of("selection", "reference")
         if outside is not None:
             problem.outside = certificate.read(problem, outside, errors)
         if adaptive:
@@ -138,13 +158,38 @@ def run(
                 result = _padded(result, columns)
             if outside is not None:
                 certificate.conclude(problem, result, asked)
+        if names is not None:
+            result = given.named(result, names)
         if problem.constraints.costs is not None:
             result.cost = place.upload(cost_of(problem, result))
         if adaptive:
             result.lambda_d = problem.lambda_d
-        if library != "numpy" or name == "triton":
+        if library != "numpy" or name in ("triton", "torch"):
             result = _in_library(result, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+
+def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:
+    """Return the backend of a call with similarities."""
+    from . import given
+
+    asked = _asked(backend)
+    if device != "cpu" and asked != "auto":
+        raise _dispatch.BackendUnavailableError(
+            f"{op}: backend {asked!r} was requested but its kernels take no similarity; on a device only 'auto' does"
+        )
+    if asked not in ("auto", "cpu", "reference"):
+        raise _dispatch.BackendUnavailableError(
+            f"{op}: backend {asked!r} was requested but its kernels take no similarity; 'cpu' and 'reference' do"
+        )
+    if asked == "reference":
+        return asked, _dispatch.module_of("selection", asked)
+    return "cpu" if device == "cpu" else "torch", given
+
+
+def _asked(backend: str) -> str:
+    """Return the backend that is asked for, by the argument or the environment."""
+    return _env.backend() if backend == "auto" else backend
 
 
 def _answered(

@@ -56,10 +56,11 @@ def _needed(problem: Problem, q: int, pool: Pool, order: list[int], out: Selecti
 def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -> list[int] | None:
     """Make the picks of a query; return them as items of the pool, or None where one was tied with a lower row."""
     rule, limits = RULES[problem.op](problem, q, pool), Limits(problem, q, pool)
-    items, n = pool.items, len(pool.rows)
+    n = len(pool.rows)
+    total_items = n + len(pool.initial)
 
     def take(j: int) -> None:
-        similarity = products(items, items[j])
+        similarity = pool.to(j)
         in_range(problem, q, similarity)
         rule.take(j, similarity)
         limits.take(j, similarity)
@@ -77,7 +78,7 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
         out.lengths[q] = step + 1
         return score
 
-    for j in range(n, len(items)):
+    for j in range(n, total_items):
         take(j)
     single, single_value = -1, -np.inf
     order, tied, total = [], False, 0.0  # of the scores, not rounded to float32
@@ -101,7 +102,7 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
         for field, nothing in zip(out, Selection.empty(1, problem.k), strict=True):
             field[q] = nothing[0]
         rule, limits = RULES[problem.op](problem, q, pool), Limits(problem, q, pool)
-        for j in range(n, len(items)):
+        for j in range(n, total_items):
             take(j)
         made(0, single)
     return None if tied else order

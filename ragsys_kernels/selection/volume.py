@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError
+from .._types import ArrayLike, Backend, Metric, OnError, Similarity
 from . import options
 from .calls import run
 from .problem import Rows, Selection
@@ -13,12 +13,13 @@ from .problem import Rows, Selection
 
 @planned("msd")
 def msd(
-    queries: ArrayLike | None,
-    embeddings: ArrayLike | Rows,
-    k: int | ArrayLike,
+    queries: ArrayLike | None = None,
+    embeddings: ArrayLike | Rows | None = None,
+    k: int | ArrayLike | None = None,
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike | Literal["adagres"] = 0.75,
     lambda_b: float | ArrayLike = 0.95,
@@ -93,17 +94,19 @@ def msd(
         num_threads,
         on_error,
         None,
+        similarity=similarity,
     )
 
 
 @planned("dpp")
 def dpp(
-    queries: ArrayLike | None,
-    embeddings: ArrayLike | Rows,
-    k: int | ArrayLike,
+    queries: ArrayLike | None = None,
+    embeddings: ArrayLike | Rows | None = None,
+    k: int | ArrayLike | None = None,
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.5,
     lambda_b: float | ArrayLike = 0.95,
@@ -186,6 +189,7 @@ def dpp(
         num_threads,
         on_error,
         options.dpp("dpp", quality, scale),
+        similarity=similarity,
     )
 
 

@@ -55,23 +55,25 @@ def test_every_function_of_a_backend_is_documented_in_the_reference(op):
 
 def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
     mmr, vrsd = (inspect.signature(method).parameters for method in (rk.mmr, rk.vrsd))
-    assert set(mmr) - set(vrsd) == {"bias", "lambda_d", "lambda_b", "outside"}
+    assert set(mmr) - set(vrsd) == {"bias", "lambda_d", "lambda_b", "outside", "similarity"}
     assert [name for name in mmr if name in vrsd] == list(vrsd)
     for name, parameter in vrsd.items():
-        assert (parameter.kind, parameter.default) == (mmr[name].kind, mmr[name].default), name
+        # MMR needs no vectors where similarities are given.
+        default = None if name in ("queries", "embeddings", "k") else parameter.default
+        assert (parameter.kind, default) == (mmr[name].kind, mmr[name].default), name
 
 
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
         "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
         "METHODS", "Partials", "PoolSizeWarning", "SearchResult", "Selection", "SelectionPath", "__version__",
-        "answer_logprobs", "coverage", "dpp", "label_posteriors", "logprob_partials", "merge_partials", "mmr",
-        "mmr_path", "msd", "show_config", "sift", "ssd", "token_logprobs", "vrsd",
+        "answer_logprobs", "coverage", "dpp", "gist", "label_posteriors", "logprob_partials", "merge_partials",
+        "mmr", "mmr_path", "msd", "show_config", "sift", "ssd", "token_logprobs", "vrsd",
     ]  # fmt: skip
     assert all(hasattr(rk, name) for name in rk.__all__)
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
     assert [*inspect.signature(rk.mmr).parameters] == [
-        "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "groups",
+        "queries", "embeddings", "k", "candidates", "relevance", "similarity", "bias", "lambda_d", "lambda_b", "groups",
         "query_groups", "max_per_group", "initial", "allowed", "exclude", "costs", "budget", "max_similarity",
         "outside", "metric", "check_values", "backend", "num_threads", "on_error",
     ]  # fmt: skip

@@ -5,6 +5,7 @@
 
 #include "binding.h"
 #include "selection/args.h"
+#include "selection/given.h"
 #include "selection/path.h"
 #include "selection/top_n.h"
 
@@ -319,6 +320,56 @@ py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64
   return py::make_tuple(indices, scores, status);
 }
 
+py::tuple given_pools(int rule, const Array<float>& similarity, const Array<float>& values, const Optional& weights,
+                      float one, float least_left, std::int64_t k, const Optional& ks, const Optional& lambda_d,
+                      const Optional& open, const Optional& initial, const Optional& groups, std::int64_t max_per_group,
+                      const Optional& costs, const Optional& budget, const Optional& max_similarity, int num_threads) {
+  require(similarity.ndim() == 3 && similarity.shape(1) == similarity.shape(2), "similarity");
+  GivenArgs a{};
+  a.num_queries = similarity.shape(0);
+  a.pool = similarity.shape(1);
+  const std::int64_t items = a.num_queries * a.pool;
+  require(rule >= 0 && rule <= 2 && (rule != 2 || weights), "rule");
+  a.rule = GivenRule(rule);
+  a.similarity = similarity.data();
+  require(values.size() == items, "values");
+  a.values = values.data();
+  a.weights = pointer(weights, items, "weights");
+  a.one = one;
+  a.least_left = least_left;
+  a.k = k;
+  require(k >= 1, "k");
+  a.ks = pointer(ks, a.num_queries, "k");
+  a.lambda_d = pointer(lambda_d, a.num_queries, "lambda_d");
+  require(a.lambda_d, "lambda_d");
+  a.open = pointer(open, items, "open");
+  a.num_initial = initial ? initial->shape(1) : 0;
+  a.initial = pointer(initial, a.num_queries * a.num_initial, "initial");
+  a.max_per_group = max_per_group;
+  a.groups = pointer(groups, items, "groups");
+  require(max_per_group == 0 || a.groups, "max_per_group");
+  a.costs = pointer(costs, items, "costs");
+  a.budget = pointer(budget, a.num_queries, "budget");
+  require(!a.costs == !a.budget, "budget");
+  a.max_similarity = pointer(max_similarity, a.num_queries, "max_similarity");
+  for (std::int64_t i = 0; i < a.num_queries * a.num_initial; ++i)
+    require(a.initial[i] >= -1 && a.initial[i] < a.pool, "initial");
+  for (std::int64_t q = 0; a.ks && q < a.num_queries; ++q) require(a.ks[q] <= k, "k");
+  const std::array<py::ssize_t, 2> shape = {a.num_queries, k};
+  Array<std::int64_t> indices(shape);
+  Array<float> scores(shape), relevance(shape), redundancy(shape);
+  Array<std::int32_t> lengths(a.num_queries);
+  Array<std::uint8_t> status(a.num_queries);
+  a.indices = indices.mutable_data();
+  a.scores = scores.mutable_data();
+  a.relevance = relevance.mutable_data();
+  a.redundancy = redundancy.mutable_data();
+  a.lengths = lengths.mutable_data();
+  a.status = status.mutable_data();
+  without_gil([&] { select_given(a, num_threads); });
+  return py::make_tuple(indices, scores, relevance, redundancy, lengths, status);
+}
+
 }  // namespace
 
 void bind_selection(py::module_& m) {
@@ -333,6 +384,10 @@ void bind_selection(py::module_& m) {
         py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"),
         py::arg("candidates"), py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_b"),
         py::arg("low"), py::arg("high"), py::arg("constraints"), py::arg("isa"), py::arg("num_threads"));
+  m.def("select_given", &given_pools, py::arg("rule"), py::arg("similarity").noconvert(), py::arg("values").noconvert(),
+        py::arg("weights"), py::arg("one"), py::arg("least_left"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"),
+        py::arg("open"), py::arg("initial"), py::arg("groups"), py::arg("max_per_group"), py::arg("costs"),
+        py::arg("budget"), py::arg("max_similarity"), py::arg("num_threads"));
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),

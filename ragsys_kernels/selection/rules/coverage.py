@@ -19,8 +19,11 @@ class Coverage:
         self.n = len(pool.v)
         aspects = pool.e if options.aspects is None else options.aspects[q].astype(np.float64)
         # One item at a time: equal rows get equal bits.
-        similarity = np.stack([np.einsum("ad,d->a", aspects, e) for e in pool.items]) if len(pool.items) else None
-        self.S = np.zeros((0, len(aspects))) if similarity is None else np.maximum(similarity, 0)
+        if pool.given is None:
+            similarity = [np.einsum("ad,d->a", aspects, e) for e in pool.items]
+        else:
+            similarity = [pool.given(np.arange(self.n), j) for j in range(len(pool.items))]
+        self.S = np.maximum(np.stack(similarity), 0) if similarity else np.zeros((0, len(aspects)))
         if problem.rows.metric == "cosine" or self.kind == "xquad":
             self.S = np.minimum(self.S, 1)
         in_range(problem, q, self.S)

@@ -12,7 +12,7 @@ class DPP:
     """d_i, what the determinant of L_ij = q_i s_ij q_j grows by with item i, by a Cholesky factor row by row."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
-        own = np.einsum("nd,nd->n", pool.items, pool.items)
+        own = pool.own()
         quality = problem.options.quality
         if quality is None:
             exponent = problem.options.scale * float(problem.lambda_d[q]) * pool.z

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,20 @@ class Pool:
     r: np.ndarray  # (n,) relevance
     v: np.ndarray  # (n,) relevance with bias
     query: np.ndarray | None  # of unit length, but for rules that take it as given with metric "dot"
+    given: Callable[[np.ndarray, int], np.ndarray] | None = None  # similarities of items to one, without vectors
+
+    def to(self, j: int) -> np.ndarray:
+        """Return the similarity of every item, (n + S,), to item j."""
+        if self.given is None:
+            return products(self.items, self.items[j])
+        return self.given(np.arange(len(self.rows) + len(self.initial)), j)
+
+    def own(self) -> np.ndarray:
+        """Return the similarity of every item to itself, (n + S,)."""
+        if self.given is None:
+            return np.asarray(np.einsum("nd,nd->n", self.items, self.items))
+        items = np.arange(len(self.rows) + len(self.initial))
+        return np.array([self.given(items[[j]], j)[0] for j in items.tolist()])
 
     @property
     def items(self) -> np.ndarray:
@@ -82,4 +97,23 @@ def pool_of(problem: Problem, q: int, near: np.ndarray | None = None) -> Pool:
     lambda_b = float(problem.lambda_b[q])
     v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
     in_range(problem, q, r, v)
-    return Pool(rows, positions, e, initial, problem.rows.vectors(initial), r, v, query)
+    given = None
+    if problem.rows.similarity is not None:
+        at = np.concatenate([positions, initial - q * problem.pool_stride])
+        given = lambda some, j: given_row(problem, q, at[some], int(at[j]))  # noqa: E731
+    return Pool(rows, positions, e, initial, problem.rows.vectors(initial), r, v, query, given)
+
+
+def given_row(problem: Problem, q: int, positions: np.ndarray, j: int) -> np.ndarray:
+    """Return the given similarities of some items of a query, by their positions, to that of position j."""
+    found: np.ndarray = (
+        problem.rows.similarity.of(problem.op, q, positions, j)
+        if hasattr(problem.rows.similarity, "of")
+        else problem.rows.similarity[q, j, positions].astype(np.float64)
+    )
+    if not (finite := np.isfinite(found)).all():
+        at = int(positions[np.argmin(finite)])
+        raise ValueError(
+            f"{problem.op}: similarity must be finite, got NaN or inf for query {q}, of position {at} with {j}"
+        )
+    return found

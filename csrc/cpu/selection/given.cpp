@@ -1,0 +1,186 @@
+// Each query by itself, in arrays of its items; the rules are those of ragsys_kernels/selection/rules. The loops over
+// items are plain: what bounds them is reading the rows of the matrix.
+#include "selection/given.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "parallel.h"
+
+namespace rsk {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// The memory of a thread.
+struct State {
+  std::vector<float> remembered, nearest, value;  // what the rule keeps; the largest similarity to a pick
+  std::vector<float> eligible;                    // 1 or 0
+  std::vector<std::uint8_t> open;
+  std::vector<std::int64_t> picks;
+  std::vector<double> left, first, factor;  // DPP: d, what it was, and the columns of the factor
+};
+
+struct Query {
+  const GivenArgs& a;
+  State& s;
+  std::int64_t q, n;
+  std::int64_t met = 0, columns = 0;  // picks and initial items; of them, those with a column
+  double spent = 0;
+  bool all_finite = true;
+
+  float v(std::int64_t i) const { return a.values[q * n + i]; }
+
+  void start() {
+    const bool dpp = a.rule == GivenRule::dpp;
+    s.open.assign(std::size_t(n), 1);
+    s.eligible.assign(std::size_t(n), 1.0f);
+    s.value.resize(std::size_t(n));
+    s.remembered.assign(std::size_t(n), a.rule == GivenRule::mmr ? kNever : 0.0f);
+    s.nearest.assign(a.max_similarity ? std::size_t(n) : 0, kNever);
+    s.picks.clear();
+    for (std::int64_t i = 0; a.open && i < n; ++i) {
+      s.open[std::size_t(i)] = a.open[q * n + i];
+      s.eligible[std::size_t(i)] = a.open[q * n + i] ? 1.0f : 0.0f;
+    }
+    s.left.resize(dpp ? std::size_t(n) : 0);
+    s.first.resize(s.left.size());
+    s.factor.resize(s.left.size() * std::size_t(a.num_initial + a.k));
+    for (std::int64_t i = 0; dpp && i < n; ++i) {
+      const double weight = a.weights[q * n + i];
+      s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * a.similarity[(q * n + i) * n + i];
+    }
+  }
+
+  // Counts item j as picked. Its row is read; what is not finite in it counts where an item may be picked.
+  void take(std::int64_t j, bool initial) {
+    const float* const row = a.similarity + (q * n + j) * n;
+    const float* const eligible = s.eligible.data();
+    float odd = 0.0f;
+    for (std::int64_t i = 0; i < n; ++i) odd += eligible[i] != 0.0f ? row[i] - row[i] : 0.0f;
+    all_finite = all_finite && odd == 0.0f;
+    float* const remembered = s.remembered.data();
+    if (a.rule == GivenRule::mmr)
+      for (std::int64_t i = 0; i < n; ++i) remembered[i] = row[i] > remembered[i] ? row[i] : remembered[i];
+    if (a.rule == GivenRule::msd)
+      for (std::int64_t i = 0; i < n; ++i) remembered[i] += row[i];
+    if (a.rule == GivenRule::dpp) add_column(j, row);
+    for (std::int64_t i = 0; a.max_similarity && i < n; ++i) {
+      float& nearest = s.nearest[std::size_t(i)];
+      nearest = row[i] > nearest ? row[i] : nearest;
+    }
+    ++met;
+    s.open[std::size_t(j)] = 0;
+    if (a.costs && !initial) spent += a.costs[q * n + j];
+    if (a.max_per_group) cap_group(j);
+  }
+
+  void add_column(std::int64_t j, const float* row) {
+    const std::size_t at = std::size_t(j), width = std::size_t(n);
+    if (!(s.left[at] > a.least_left * s.first[at])) return;  // an initial item that those before it span
+    const float* const weights = a.weights + q * n;
+    double* const column = s.factor.data() + std::size_t(columns) * width;
+    const double own = weights[j], root = std::sqrt(s.left[at]);
+    for (std::size_t i = 0; i < width; ++i) column[i] = double(weights[i]) * row[i] * own;
+    for (std::int64_t c = 0; c < columns; ++c) {
+      const double* const before = s.factor.data() + std::size_t(c) * width;
+      const double share = before[at];
+      for (std::size_t i = 0; i < width; ++i) column[i] -= before[i] * share;
+    }
+    for (std::size_t i = 0; i < width; ++i) {
+      column[i] /= root;
+      s.left[i] -= column[i] * column[i];
+    }
+    ++columns;
+  }
+
+  void cap_group(std::int64_t j) {
+    const std::int64_t* const groups = a.groups + q * n;
+    s.picks.push_back(j);
+    std::int64_t count = 0;
+    for (const std::int64_t pick : s.picks) count += groups[pick] == groups[j];
+    if (count < a.max_per_group) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      if (groups[i] == groups[j]) s.open[std::size_t(i)] = 0;
+  }
+
+  bool may(std::int64_t i) const {
+    const std::size_t at = std::size_t(i);
+    if (!s.open[at]) return false;
+    if (a.costs && !(spent + a.costs[q * n + i] <= a.budget[q])) return false;
+    return !a.max_similarity || s.nearest[at] <= a.max_similarity[q];
+  }
+
+  // The first item of the largest value, -1 if none may be picked.
+  std::int64_t choose(float* best) {
+    const float weight = a.lambda_d[q], rest = 1.0f - weight;
+    const float* const remembered = s.remembered.data();
+    float* const value = s.value.data();
+    const float* const values = a.values + q * n;
+    if (a.rule == GivenRule::dpp)
+      for (std::int64_t i = 0; i < n; ++i)
+        value[i] =
+            s.left[std::size_t(i)] > a.least_left * s.first[std::size_t(i)] ? float(s.left[std::size_t(i)]) : kNever;
+    else if (met == 0)
+      for (std::int64_t i = 0; i < n; ++i) value[i] = values[i];
+    else if (a.rule == GivenRule::mmr)
+      for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] - rest * remembered[i];
+    else
+      for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] + rest * (a.one * float(met) - remembered[i]);
+    std::int64_t found = -1;
+    *best = kNever;
+    for (std::int64_t i = 0; i < n; ++i)
+      if (value[i] > *best && may(i)) {
+        found = i;
+        *best = value[i];
+      }
+    return found;
+  }
+
+  float redundancy(std::int64_t i) const {
+    const std::size_t at = std::size_t(i);
+    if (a.rule == GivenRule::mmr) return met ? s.remembered[at] : 0.0f;
+    if (a.rule == GivenRule::msd) return met ? s.remembered[at] / float(met) : 0.0f;
+    if (!a.max_similarity) return std::numeric_limits<float>::quiet_NaN();
+    return met ? s.nearest[at] : 0.0f;
+  }
+
+  void run() {
+    start();
+    for (std::int64_t slot = 0; slot < a.k; ++slot) {
+      const std::int64_t out = q * a.k + slot;
+      a.indices[out] = -1;
+      a.scores[out] = kNever;
+      a.relevance[out] = a.redundancy[out] = std::numeric_limits<float>::quiet_NaN();
+    }
+    a.lengths[q] = 0;
+    for (std::int64_t i = 0; i < a.num_initial; ++i)
+      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) take(j, true);
+    const std::int64_t wanted = a.ks ? a.ks[q] : a.k;
+    for (std::int64_t slot = 0; slot < wanted && all_finite; ++slot) {
+      float best;
+      const std::int64_t i = choose(&best), out = q * a.k + slot;
+      if (i < 0) break;
+      a.indices[out] = i;
+      a.scores[out] = met == 0 && a.rule != GivenRule::dpp ? a.lambda_d[q] * best : best;
+      a.relevance[out] = v(i);
+      a.redundancy[out] = redundancy(i);
+      a.lengths[q] = std::int32_t(slot + 1);
+      take(i, false);
+    }
+    a.status[q] = all_finite ? 0 : 1;
+  }
+};
+
+}  // namespace
+
+void select_given(const GivenArgs& args, int num_threads) {
+  const double work = double(args.num_queries) * double(args.pool) * double(args.k);
+  const int threads = worthwhile_threads(4 * work, args.num_queries, num_threads);
+  std::vector<State> states(static_cast<std::size_t>(threads));
+  parallel_for(args.num_queries, 4, threads,
+               [&](std::int64_t q, int thread) { Query{args, states[std::size_t(thread)], q, args.pool}.run(); });
+}
+
+}  // namespace rsk

@@ -1,0 +1,462 @@
+"""Similarities that the caller gives, in the place of vectors: the items of pools, and the rules over them.
+
+A pool has no rows then: `Rows` stands for Q pools of P positions, and its ``similarity`` is a matrix (Q, P, P), or a
+function that is asked for the similarities of a pool's items to one of them. The backends of vectors have no use for
+it; `reference` runs its rules as it does otherwise, and here are the same rules for all queries of a call at once, in
+float32, with NumPy on the host and torch on a device. A pick reads one row of each matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _arrays, _dispatch
+from .._arrays import HOST, Place
+from .._checks import floats, ids, shape_text
+from . import validate
+from .filters import arange, library_of_array
+from .problem import Problem, Rows, Selection
+from .rules.pool import ROUNDING, given_row
+
+RULES = ("mmr", "msd", "dpp", "coverage")
+_COMPILED = ("mmr", "msd", "dpp")
+# Bytes of what coverage keeps of some queries at a time: a matrix of each.
+_BLOCK_BYTES = 1 << 26
+
+
+class Called:
+    """A function of ids in the place of matrices: ``function(ids, id)`` gives the similarities of ids (n,) to one."""
+
+    def __init__(self, function: Callable[[np.ndarray, int], Any], of_items: np.ndarray) -> None:
+        self.function, self.of_items = function, of_items  # (Q, P), -1: padding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.of_items.shape, self.of_items.shape[1])
+
+    def __getitem__(self, queries: Any) -> Called:
+        return Called(self.function, self.of_items[queries])
+
+    def of(self, op: str, q: int, positions: np.ndarray, j: int) -> np.ndarray:
+        """Return the similarities of some items of a query to one, (n,) float64."""
+        items = self.of_items[q, positions]
+        found = np.asarray(self.function(items, int(self.of_items[q, j])), np.float64)
+        if found.shape != items.shape:
+            raise ValueError(
+                f"{op}: similarity must give one value for each of {len(items)} ids, got shape "
+                f"{shape_text(found.shape)}"
+            )
+        return found
+
+
+def rows_of(
+    op: str, similarity: Any, queries: Any, embeddings: Any, candidates: Any, relevance: Any, metric: str, place: Place
+) -> tuple[Rows, Any]:
+    """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions."""
+    if op not in RULES:
+        raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
+    for name, value in (("queries", queries), ("embeddings", embeddings)):
+        if value is not None:
+            raise ValueError(f"{op}: {name} must be left out with similarity, got an array")
+    if relevance is None:
+        raise ValueError(f"{op}: relevance must come with similarity, got relevance=None")
+    if hasattr(similarity, "tocsr"):
+        similarity = of_sparse(op, similarity, candidates, metric)
+    names = None if candidates is None else ids(op, "candidates", candidates, None, place)
+    if callable(similarity):
+        if place is not HOST:
+            raise ValueError(f"{op}: similarity must be an array with arrays on a device, got a function")
+        if names is None:
+            raise ValueError(f"{op}: candidates must come with similarity that is a function of ids, got none")
+        matrices: Any = Called(similarity, np.asarray(names))
+        num_queries, pool = names.shape
+    else:
+        matrices = floats(op, "similarity", similarity, place)
+        if matrices.ndim != 3 or matrices.shape[1] != matrices.shape[2] or 0 in tuple(matrices.shape):
+            raise ValueError(
+                f"{op}: similarity must have shape (Q, P, P), got {shape_text(tuple(matrices.shape))}"
+                f"{'; use similarity[None] for one query' if matrices.ndim == 2 else ''}"
+            )
+        num_queries, pool = matrices.shape[:2]
+    if names is not None and tuple(names.shape) != (num_queries, pool):
+        raise ValueError(
+            f"{op}: candidates must have shape (Q, P) = ({num_queries}, {pool}) as similarity has, got "
+            f"{shape_text(tuple(names.shape))}"
+        )
+    nothing = place.upload(np.zeros((num_queries * pool, 1), np.float32))
+    rows = _arrays.changed(Rows.of(nothing, "float32", metric, "as_given"), similarity=matrices, max_norm=1.0)
+    return rows, names
+
+
+def restrict(problem: Problem, names: Any) -> None:
+    """Leave out the positions that have no name."""
+    if names is None:
+        return
+    library = library_of_array(problem.lambda_d)
+    positions = problem.candidates
+    if positions is None:
+        positions = arange(library, problem.pool, problem.lambda_d)[None, :] + 0 * names
+    problem.candidates = library.where(names >= 0, positions, -1)
+
+
+def named(result: Selection, names: Any) -> Selection:
+    """Return picks with the names of positions in their place."""
+    indices = result.indices
+    library = library_of_array(indices)
+    some = names[arange(library, len(indices), indices)[:, None], indices.clip(0)]
+    return result._replace(indices=library.where(indices < 0, indices, some))
+
+
+def of_sparse(op: str, matrix: Any, candidates: Any, metric: str) -> Any:
+    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate: a function of ids."""
+    if candidates is None:
+        raise ValueError(f"{op}: candidates must come with similarity of sparse rows, got none")
+    rows = matrix.tocsr().astype(np.float64)
+    if metric == "cosine":
+        norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1))).reshape(-1)
+        scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+        rows = rows.multiply(scale[:, None]).tocsr()
+    wanted = np.asarray(_arrays.to_host(candidates))
+    if ((wanted < -1) | (wanted >= rows.shape[0])).any():
+        got = int(wanted[(wanted < -1) | (wanted >= rows.shape[0])].flat[0])
+        raise ValueError(f"{op}: candidates must be -1 or rows of similarity, below {rows.shape[0]}, got {got}")
+    found = np.zeros((*wanted.shape, wanted.shape[1]), np.float32)
+    for q, each in enumerate(wanted):
+        items = np.flatnonzero(each >= 0)
+        pool = rows[each[items]]
+        found[q][np.ix_(items, items)] = (pool @ pool.T).toarray()
+    return found
+
+
+# --- The rules, for all queries at once.
+
+
+def select(problem: Problem, num_threads: int) -> Selection:
+    """Return the picks of every query. Ties go to the lowest position; NaN and inf are an error on the host."""
+    kind = getattr(problem.options, "kind", None)
+    if isinstance(problem.relevance, np.ndarray):
+        _check_values(problem)
+    if problem.op in _COMPILED and isinstance(problem.relevance, np.ndarray) and _dispatch.why_not("cpu") is None:
+        return _compiled(problem, num_threads)
+    if kind is None or problem.num_queries <= (step := max(1, _BLOCK_BYTES // (4 * problem.pool**2))):
+        return _select(problem)
+    parts = [_select(problem.take(slice(begin, begin + step))) for begin in range(0, problem.num_queries, step)]
+    library = library_of_array(problem.lambda_d)
+    joined = library.cat if library.__name__ == "torch" else library.concatenate
+    return Selection(*(joined(fields) for fields in zip(*parts, strict=True)))
+
+
+def _compiled(problem: Problem, num_threads: int) -> Selection:
+    """Return the picks by the compiled kernel, which has the rules that read one row a pick."""
+    state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
+    weights = _weights(state) if problem.op == "dpp" else None
+    *fields, status = _dispatch.extension().select_given(
+        _COMPILED.index(problem.op),
+        problem.rows.similarity,
+        np.ascontiguousarray(state.v, np.float32),
+        weights if weights is None else np.ascontiguousarray(np.broadcast_to(weights, shape), np.float32),
+        1.0 if problem.rows.metric == "cosine" else 0.0,
+        ROUNDING,
+        problem.k,
+        problem.ks,
+        problem.lambda_d,
+        None if state.open.all() else state.open.view(np.uint8),
+        None if limits.initial is None else np.ascontiguousarray(limits.initial, np.int64),
+        None if state.groups is None else np.ascontiguousarray(state.groups),
+        limits.max_per_group,
+        None if state.costs is None else np.ascontiguousarray(state.costs),
+        limits.budget,
+        limits.max_similarity,
+        num_threads,
+    )
+    picks = Selection(*fields)
+    if status.any():
+        _check(problem, state, list(picks))
+    return picks
+
+
+def needs_reference(problem: Problem) -> bool:
+    """Return whether only the reference has what a problem with similarities asks for."""
+    return isinstance(problem.rows.similarity, Called) or getattr(problem.options, "density", False)
+
+
+def _check_values(problem: Problem) -> None:
+    """Raise for the first query with a bad value, of what is not a similarity."""
+    bad = ~np.isfinite(problem.relevance).all(axis=1)
+    if problem.bias is not None:
+        bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)
+    if (initial := problem.constraints.initial) is not None:
+        ordered = np.sort(initial, axis=1)
+        bad |= ((initial < -1) | (initial >= problem.pool)).any(axis=1)
+        bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    for q in np.flatnonzero(bad):
+        validate.values(problem, int(q))
+
+
+mmr = msd = dpp = coverage = select
+
+
+class _State:
+    """What is known of the items of all queries; arrays (Q, P) unless something else is said."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.x = problem, library_of_array(problem.lambda_d)
+        self.shape = problem.num_queries, problem.pool
+        limits = problem.constraints
+        weight = problem.lambda_d[:, None]
+        self.v = problem.relevance
+        if problem.bias is not None:
+            share = problem.lambda_b[:, None]
+            self.v = share * problem.relevance + (1 - share) * problem.bias.reshape(self.shape)
+        self.weight = weight
+        self.open = self.v == self.v  # an item whose value is NaN is never picked
+        if problem.candidates is not None:
+            self.open = self.open & (problem.candidates >= 0)
+        if limits.query_groups is not None:
+            self.open = self.open & (limits.groups.reshape(self.shape) != limits.query_groups[:, None])
+        self.groups = limits.groups.reshape(self.shape) if limits.max_per_group else None
+        self.picked: list[Any] = []  # positions (Q,), -1: none
+        self.costs = None if limits.costs is None else limits.costs.reshape(self.shape)
+        self.spent = 0.0
+        self.nearest = None if limits.max_similarity is None else self.full(-np.inf)
+        self.met = self.x.zeros_like(problem.lambda_d)  # (Q,) how many picks and initial items there are
+
+    def full(self, value: float) -> Any:
+        return self.v * 0 + value if self.x is np else self.x.full_like(self.v, value)
+
+    def row(self, j: Any) -> Any:
+        """Return the similarities of all items to one of each query, given by positions (Q,)."""
+        queries = arange(self.x, self.shape[0], j)
+        return self.problem.rows.similarity[queries, j]
+
+    def free(self) -> Any:
+        """Return which items may be picked now."""
+        limits, found = self.problem.constraints, self.open
+        if self.costs is not None:
+            found = found & (self.spent + self.costs <= limits.budget[:, None])
+        if self.nearest is not None:
+            found = found & (self.nearest <= limits.max_similarity[:, None])
+        return found
+
+    def take(self, j: Any, made: Any, initial: bool = False) -> Any:
+        """Count a pick of the queries where one was made; return the similarities to it."""
+        x, limits = self.x, self.problem.constraints
+        positions = arange(x, self.shape[1], j)[None, :]
+        here = made[:, None] & (positions == j[:, None])
+        self.open = self.open & ~here
+        self.met = self.met + made
+        similarity = self.row(j)
+        if self.nearest is not None:
+            self.nearest = x.where(made[:, None], x.maximum(self.nearest, similarity), self.nearest)
+        if self.costs is not None and not initial:
+            self.spent = self.spent + x.where(here, self.costs, 0 * self.costs).sum(1)[:, None]
+        if self.groups is not None:
+            self.picked.append(x.where(made, j, -1))
+            own = self.groups[arange(x, self.shape[0], j), j]
+            count = sum(
+                (self.groups[arange(x, self.shape[0], j), each.clip(0)] == own) & (each >= 0) for each in self.picked
+            )
+            full = made & (count >= limits.max_per_group)
+            self.open = self.open & ~(full[:, None] & (self.groups == own[:, None]))
+        return similarity
+
+
+class _Nearest:
+    def __init__(self, state: _State) -> None:
+        self.m = state.full(-np.inf)
+
+    def values(self, state: _State) -> Any:
+        x, some = state.x, state.met[:, None] > 0
+        return x.where(some, state.weight * state.v - (1 - state.weight) * x.where(some, self.m, 0 * state.v), state.v)
+
+    def scores(self, state: _State, values: Any) -> Any:
+        return state.x.where(state.met > 0, values, state.weight[:, 0] * values)
+
+    def redundancy(self, state: _State) -> Any:
+        return state.x.where(state.met[:, None] > 0, self.m, 0 * state.v)
+
+    def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
+        self.m = state.x.where(made[:, None], state.x.maximum(self.m, similarity), self.m)
+
+
+class _Sum(_Nearest):
+    def __init__(self, state: _State) -> None:
+        self.sums = state.full(0.0)
+        self.one = 1.0 if state.problem.rows.metric == "cosine" else 0.0
+
+    def values(self, state: _State) -> Any:
+        distances = self.one * state.met[:, None] - self.sums
+        return state.x.where(state.met[:, None] > 0, state.weight * state.v + (1 - state.weight) * distances, state.v)
+
+    def redundancy(self, state: _State) -> Any:
+        return self.sums / state.met[:, None].clip(1)
+
+    def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
+        self.sums = self.sums + made[:, None] * similarity
+
+
+class _Determinant(_Nearest):
+    def __init__(self, state: _State) -> None:
+        x, problem = state.x, state.problem
+        positions = arange(x, problem.pool, problem.lambda_d)
+        own = problem.rows.similarity[:, positions, positions]
+        self.weights = _weights(state)
+        self.first = self.weights**2 * own
+        self.d = self.first
+        self.factor: list[Any] = []
+
+    def values(self, state: _State) -> Any:
+        return state.x.where(self.d > ROUNDING * self.first, self.d, state.full(-np.inf))
+
+    def scores(self, state: _State, values: Any) -> Any:
+        return values
+
+    def redundancy(self, state: _State) -> Any:
+        return None
+
+    def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
+        x, queries = state.x, arange(state.x, state.shape[0], j)
+        d = self.d[queries, j]
+        made = made & (d > ROUNDING * self.first[queries, j])  # else an initial item that those before it span
+        left = self.weights * similarity * self.weights[queries, j][:, None]
+        for column in self.factor:
+            left = left - column * column[queries, j][:, None]
+        column = x.where(made[:, None], left / x.sqrt(x.where(made, d, 0 * d + 1))[:, None], 0 * left)
+        self.factor.append(column)
+        self.d = self.d - column**2
+
+
+class _Cover(_Nearest):
+    def __init__(self, state: _State) -> None:
+        options = state.problem.options
+        self.kind, self.gamma = options.kind, options.gamma
+        self.S = state.problem.rows.similarity.clip(0)  # of pick, item: both are items here
+        if state.problem.rows.metric == "cosine" or self.kind == "xquad":
+            self.S = self.S.clip(0, 1)
+        may = state.open if state.problem.constraints.initial is None else state.open & ~_initial(state)
+        count = may.sum(1)[:, None].clip(1)
+        self.weights = may / (1 if self.kind == "cover" else count)
+        self.state = state.full(1.0 if self.kind == "xquad" else 0.0)
+
+    def values(self, state: _State) -> Any:
+        S, before = self.S, self.state[:, None, :]
+        if self.kind == "facility":
+            added = (S - before).clip(0)
+        elif self.kind == "cover":
+            added = (before + S) ** self.gamma - before**self.gamma
+        else:
+            added = S * before
+        gain = (added * self.weights[:, None, :]).sum(2)
+        return state.weight * state.v + (1 - state.weight) * gain
+
+    def scores(self, state: _State, values: Any) -> Any:
+        return values
+
+    def redundancy(self, state: _State) -> Any:
+        return None
+
+    def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
+        x, of_pick = state.x, self.S[arange(state.x, state.shape[0], j), j]
+        if self.kind == "facility":
+            new = x.maximum(self.state, of_pick)
+        elif self.kind == "cover":
+            new = self.state + of_pick
+        else:
+            new = self.state * (1 - of_pick)
+        self.state = x.where(made[:, None], new, self.state)
+
+
+_OF_RULE: dict[str, Any] = {"mmr": _Nearest, "msd": _Sum, "dpp": _Determinant, "coverage": _Cover}
+
+
+def _initial(state: _State) -> Any:
+    """Return which items count as picked before the first."""
+    x, initial = state.x, state.problem.constraints.initial
+    positions = arange(x, state.shape[1], initial)
+    return (initial[:, :, None] == positions[None, None, :]).any(1)
+
+
+def _weights(state: _State) -> Any:
+    """Return the quality of the items of `dpp`."""
+    options = state.problem.options
+    if options.quality is None:
+        return state.x.exp(options.scale * state.weight * _z(state))
+    return options.quality.reshape(state.shape)
+
+
+def _z(state: _State) -> Any:
+    """Return how many standard deviations v is above its mean, of the items that may be picked; see `Pool.z`."""
+    x, may = state.x, state.open
+    if state.problem.constraints.initial is not None:
+        may = may & ~_initial(state)
+    double = np.float64 if x is np else x.float64
+    v = state.v.astype(double) if x is np else state.v.to(double)
+    count = may.sum(1).clip(1)[:, None]
+    v = x.where(may, v, 0 * v)
+    mean = v.sum(1)[:, None] / count
+    apart = x.where(may, v - mean, 0 * v)
+    deviation = x.sqrt((apart**2).sum(1)[:, None] / count) + np.finfo(np.float32).eps * _largest(x, abs(v))
+    z = x.where(deviation > 0, apart / x.where(deviation > 0, deviation, 0 * deviation + 1), 0 * apart)
+    return z.astype(np.float32) if x is np else z.to(x.float32)
+
+
+def _largest(x: Any, values: Any) -> Any:
+    found = values.max(1) if x is np else values.amax(1)
+    return found[:, None]
+
+
+def _select(problem: Problem) -> Selection:
+    state = _State(problem)
+    x, limits = state.x, problem.constraints
+    rule = _OF_RULE[problem.op](state)
+    if limits.initial is not None:
+        for column in range(limits.initial.shape[1]):
+            j = limits.initial[:, column]
+            j = j.astype(np.int64) if x is np else j.long()
+            made = j >= 0
+            rule.take(state, j.clip(0), state.take(j.clip(0), made, True), made)
+    fields = [_arrays.full(state.v, (state.shape[0], problem.k), value, dtype) for value, dtype in Selection.PADDING]
+    lengths: Any = 0
+    for step in range(problem.k):
+        free = state.free()
+        if problem.ks is not None:
+            free = free & (problem.ks > step)[:, None]
+        values = x.where(free, rule.values(state), state.full(-np.inf))
+        j = values.argmax(1)  # the first of the largest
+        at = arange(x, state.shape[0], j), j
+        best = values[at]
+        made = best > -np.inf
+        redundancy = rule.redundancy(state)
+        if redundancy is None and state.nearest is not None:
+            redundancy = x.where(state.nearest > -np.inf, state.nearest, 0 * state.v)
+        found = (
+            j,
+            rule.scores(state, best),
+            state.v[at],
+            state.v[at] * np.nan if redundancy is None else redundancy[at],
+        )
+        for field, each, (value, _) in zip(fields, found, Selection.PADDING, strict=True):
+            field[:, step] = x.where(made, each, _as(x, each, value))
+        lengths = lengths + made
+        rule.take(state, j, state.take(j, made), made)
+    if x is np:
+        _check(problem, state, fields)
+    counts = lengths.astype(np.int32) if x is np else lengths.to(x.int32)
+    return Selection(*[*fields, counts])
+
+
+def _as(x: Any, like: Any, value: float) -> Any:
+    return np.full_like(like, value) if x is np else x.full_like(like, value)
+
+
+def _check(problem: Problem, state: _State, fields: list[Any]) -> None:
+    """Refuse rows that were read and are not finite."""
+    for q in range(problem.num_queries):
+        picks = fields[0][q][fields[0][q] >= 0].tolist()
+        initial = problem.initial_rows(q) - q * problem.pool_stride
+        positions = np.union1d(problem.eligible(q)[1], initial)
+        for j in [*initial.tolist(), *picks]:
+            given_row(problem, q, positions, j)

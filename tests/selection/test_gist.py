@@ -1,0 +1,106 @@
+"""GIST within its share of the best that all subsets have, and with the picks of divsel."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
+
+N, D = 9, 4
+
+
+def made(seed, n=N, dims=D):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((n, dims)).astype(np.float32)
+    rows[n // 2] = rows[0]  # a copy, 0 apart
+    return rows, rng.uniform(0, 1, n).astype(np.float32)
+
+
+def value(rows, v, picks, weight):
+    """f from its definition, of unit rows."""
+    unit = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    apart = [np.linalg.norm(unit[i] - unit[j]) for i, j in combinations(picks if len(picks) > 1 else range(len(v)), 2)]
+    least = min(apart) if len(picks) > 1 else max(apart)
+    return weight * sum(float(v[i]) for i in picks) + (1 - weight) * least
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.3])
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("k", [1, 2, 4])
+def test_guarantee(k, weight, eps):
+    shares = []
+    for seed in range(25):
+        rows, v = made(seed)
+        found = rk.gist(None, rows, k, relevance=v[None], lambda_d=weight, eps=eps)
+        picks = found.indices[0, : found.lengths[0]].tolist()
+        assert 1 <= len(picks) == len(set(picks)) <= k
+        reached = value(rows, v, picks, weight)
+        assert found.scores[0, len(picks) - 1] == pytest.approx(reached, abs=1e-6)
+        best = max(value(rows, v, some, weight) for size in range(1, k + 1) for some in combinations(range(N), size))
+        shares.append(reached / best)
+    assert min(shares) >= 2 / 3 - eps
+    assert max(shares) <= 1 + 1e-6
+    if weight == 1:  # plain top-k is the best there is
+        assert min(shares) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("weight", [0.05, 0.2, 0.5, 0.9])
+def test_picks_are_those_of_divsel(weight):
+    divsel = pytest.importorskip("divsel")
+    for seed in range(20):
+        rows, v = made(seed, 60, 8)
+        unit = (rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)).astype("f4")
+        found = rk.gist(None, unit, 7, relevance=v[None], lambda_d=weight, metric="dot", eps=0.1)
+        other = divsel.gist_select_full(
+            unit, v.astype(np.float64), k=7, lam=(1 - weight) / weight, eps=0.1, metric="euclidean"
+        )
+        picks = found.indices[0, : found.lengths[0]].tolist()
+        assert found.scores[0, len(picks) - 1] == pytest.approx(weight * other["f_value"], rel=1e-6)
+        assert picks == other["selected"] or (other["stage"] == "diameter_pair" and picks == other["selected"][::-1])
+
+
+def test_options_are_those_of_other_rules():
+    rows, _ = made(3, 40, 8)
+    queries = np.random.default_rng(4).standard_normal((5, 8)).astype(np.float32)
+    bias, groups = np.linspace(-1, 1, 40).astype(np.float32), [["a", "b"][i % 2] for i in range(40)]
+    corpus = rk.Corpus(rows, bias=bias, groups=groups)
+    candidates = np.stack([np.random.default_rng(q).permutation(40)[:15] for q in range(5)])
+    candidates[:, 12:] = -1
+    found = rk.gist(queries, corpus, np.array([1, 2, 3, 4, 5]), candidates=candidates, lambda_d=np.full(5, 0.3),
+                    query_groups=["a"] * 5, exclude=[1, 3, 5])  # fmt: skip
+    for q in range(5):
+        allowed = [i for i in candidates[q] if i >= 0 and i % 2 == 1 and i not in (1, 3, 5)]
+        dense = np.stack([corpus.data[allowed]]).astype(np.float32)
+        cosines = corpus.data[allowed].astype(np.float64) @ (queries[q] / np.linalg.norm(queries[q].astype(np.float64)))
+        v = (0.95 * cosines + 0.05 * bias[allowed]).astype(np.float32)
+        alone = rk.gist(None, dense, q + 1, relevance=v[None], lambda_d=0.3)
+        expected = np.where(alone.indices[0] < 0, -1, np.array(allowed)[alone.indices[0]])
+        np.testing.assert_array_equal(found.indices[q, : q + 1], expected)
+        np.testing.assert_allclose(found.scores[q, : q + 1], alone.scores[0], atol=1e-5)
+
+
+def test_equal_items_go_to_the_lowest_position():
+    found = rk.gist(None, np.ones((4, 3), np.float32), 3, relevance=np.ones((1, 4), np.float32))
+    assert found.indices.tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"eps": 0}, ValueError, "gist: eps must be above 0 and at most 1, got 0"),
+        ({"eps": 2.0}, ValueError, "gist: eps must be above 0 and at most 1, got 2.0"),
+        ({"k": 0}, ValueError, "gist: k must be at least 1, got 0"),
+        ({"lambda_d": 1.5}, ValueError, "gist: lambda_d must be within [0, 1], got 1.5"),
+        ({"relevance": np.full((1, N), np.nan, np.float32)}, ValueError, "gist: relevance must be finite, got NaN"),
+        ({"embeddings": np.ones((8193, 1), np.float32), "relevance": np.ones((1, 8193), np.float32)}, ValueError,
+         "gist: candidates must leave at most 8192 items a query, got 8193; retrieve a pool"),
+    ],
+)  # fmt: skip
+def test_refused(change, error, message):
+    rows, v = made(0)
+    with pytest.raises(error) as raised:
+        rk.gist(**{"queries": None, "embeddings": rows, "k": 3, "relevance": v[None], **change})
+    assert str(raised.value).startswith(message)

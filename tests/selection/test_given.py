@@ -1,0 +1,273 @@
+"""Similarities in the place of vectors: the picks of the vectors they are of, of a plain oracle for any others."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import _arrays, similarity
+from ragsys_kernels.selection import given, validate
+
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
+
+Q, P, D, K = 7, 23, 6, 5
+
+
+def made(seed=0):
+    rng = np.random.default_rng(seed)
+    pools = rng.standard_normal((Q, P, D))
+    pools /= np.linalg.norm(pools, axis=2, keepdims=True)
+    pools = pools.astype(np.float32)
+    wide = pools.astype(np.float64)
+    return pools, wide @ wide.transpose(0, 2, 1), rng.uniform(0, 1, (Q, P)).astype(np.float32)
+
+
+POOLS, S, RELEVANCE = made()
+rng = np.random.default_rng(1)
+GROUPS = rng.integers(0, 4, (Q, P))
+OPTIONS = {
+    "plain": {},
+    "weights": {"lambda_d": np.linspace(0.1, 1, Q), "k": np.array([1, 5, 2, 5, 3, 4, 9])},
+    "bias": {"bias": rng.standard_normal((Q, P)).astype(np.float32), "lambda_b": 0.7},
+    "groups": {"groups": GROUPS, "query_groups": np.arange(Q) % 5, "max_per_group": 1, "k": 6},
+    "initial": {"initial": np.array([[3, -1, 5]] * Q), "groups": GROUPS, "max_per_group": 2, "k": 30},
+    "filters": {"allowed": rng.random((Q, P)) < 0.6, "exclude": np.array([0, 4, 9])},
+    "budget": {"costs": rng.uniform(0, 3, (Q, P)), "budget": np.linspace(1, 9, Q), "k": 12},
+    "ceiling": {"max_similarity": np.linspace(-0.5, 0.9, Q), "initial": np.full((Q, 1), 2), "k": 12},
+}
+RULES = {
+    "mmr": (rk.mmr, {}),
+    "msd": (rk.msd, {}),
+    "dpp": (rk.dpp, {}),
+    "dpp_quality": (rk.dpp, {"quality": rng.uniform(0.5, 2, (Q, P)).astype(np.float32)}),
+    "facility": (rk.coverage, {}),
+    "cover": (rk.coverage, {"kind": "cover", "gamma": 0.7}),
+    "xquad": (rk.coverage, {"kind": "xquad"}),
+}
+
+
+def check(found, expected, tolerance=2e-5):
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.lengths, expected.lengths)
+    for name in ("scores", "relevance", "redundancy"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.dtype == np.float32
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "auto"])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_picks_are_those_of_the_vectors(rule, options, backend):
+    function, own = RULES[rule]
+    call = {"k": K, "relevance": RELEVANCE, **OPTIONS[options], **own}
+    expected = function(None, POOLS, **call, backend="reference")
+    assert (expected.lengths > 0).any()
+    found = function(similarity=S, **call, backend=backend)
+    check(found, expected)
+    if "budget" in call:
+        np.testing.assert_allclose(found.cost, expected.cost)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_torch_makes_the_same_picks(rule, options):
+    """What runs on a device, here with torch's arrays on the host."""
+    torch = pytest.importorskip("torch")
+    function, own = RULES[rule]
+    call = {"k": K, "relevance": RELEVANCE, **OPTIONS[options], **own}
+    expected = function(similarity=S, **call, backend="cpu")
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        select = given._select
+
+        def on_torch(problem):
+            seen.append(problem)
+            return _arrays_of(select(_arrays.tensors(problem)))
+
+        patch.setattr(given, "_COMPILED", ())
+        patch.setattr(given, "_select", on_torch)
+        found = function(similarity=S, **call, backend="cpu")
+    assert seen
+    assert torch.is_tensor(_arrays.tensors(seen[0]).rows.similarity)
+    check(found, expected)
+
+
+def _arrays_of(picks):
+    return rk.Selection(*(field.numpy() for field in picks))
+
+
+def mmr_oracle(relevance, pairs, k, weight):
+    picks = []
+    for _ in range(k):
+        values = []
+        for i in range(len(relevance)):
+            redundancy = max((pairs[j][i] for j in picks), default=0)
+            value = weight * relevance[i] - (1 - weight) * redundancy if picks else relevance[i]
+            values.append(-np.inf if i in picks else value)
+        picks.append(int(np.argmax(values)))
+    return picks
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_any_matrix_is_taken_as_it_is(backend):
+    """Neither symmetric nor of any vectors, with ties: small integers, whose sums are exact."""
+    pairs = np.random.default_rng(3).integers(-4, 5, (Q, P, P)).astype(np.float32)
+    relevance = np.random.default_rng(4).integers(0, 4, (Q, P)).astype(np.float32)
+    found = rk.mmr(similarity=pairs, relevance=relevance, k=8, lambda_d=0.5, backend=backend)
+    for q in range(Q):
+        assert found.indices[q].tolist() == mmr_oracle(relevance[q], pairs[q], 8, 0.5)
+    found = rk.msd(similarity=pairs, relevance=relevance, k=8, lambda_d=0.5, backend=backend, metric="dot")
+    for q in range(Q):
+        picks = []
+        for _ in range(8):
+            value = 0.5 * relevance[q] - 0.5 * pairs[q][picks].sum(axis=0) if picks else relevance[q]
+            value = [-np.inf if i in picks else x for i, x in enumerate(value)]
+            picks.append(int(np.argmax(value)))
+        assert found.indices[q].tolist() == picks
+
+
+CANDIDATES = np.stack([np.random.default_rng(q).permutation(60)[:P] for q in range(Q)])
+CANDIDATES[2, 15:] = -1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_candidates_name_the_positions_and_functions_are_asked_for_them(rule):
+    function, own = RULES[rule]
+    vectors = np.random.default_rng(6).standard_normal((60, D))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = vectors.astype(np.float32)
+    whole = vectors.astype(np.float64) @ vectors.T
+    calls = []
+
+    def asked(ids, one):
+        calls.append((len(ids), one))
+        return whole[ids, one]
+
+    given_rows = np.where(CANDIDATES[:, :, None] < 0, 0, whole[CANDIDATES[:, :, None], CANDIDATES[:, None, :]])
+    call = {"k": K, "relevance": RELEVANCE, "candidates": CANDIDATES, "groups": GROUPS, "max_per_group": 2, **own}
+    expected = function(
+        None, vectors[CANDIDATES.clip(0)], **{**call, "candidates": None}, backend="reference",
+        exclude=np.where(CANDIDATES < 0, np.arange(P), -1),
+    )  # fmt: skip
+    named = np.where(expected.indices < 0, -1, np.take_along_axis(CANDIDATES, expected.indices.clip(0), axis=1))
+    for pairs in (given_rows, asked):
+        found = function(similarity=pairs, **call)
+        check(found, expected._replace(indices=named))
+    if rule == "mmr":
+        assert len(calls) == Q * K  # one row a pick, never all pairs
+
+
+def test_sparse_rows():
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.random(60, 200, 0.1, random_state=0, dtype=np.float32).tocsr()
+    dense = matrix.toarray().astype(np.float64)
+    call = {"k": K, "relevance": RELEVANCE, "candidates": CANDIDATES}
+    for metric in ("cosine", "dot"):
+        rows = dense / np.linalg.norm(dense, axis=1, keepdims=True) if metric == "cosine" else dense
+        for form in (matrix, matrix.tocsc(), sparse.csr_array(matrix)):
+            found = rk.mmr(similarity=form, metric=metric, **call)
+            expected = rk.mmr(similarity=lambda ids, one, rows=rows: rows[ids] @ rows[one], metric=metric, **call)
+            check(found, expected)
+
+
+def test_jaccard():
+    sparse = pytest.importorskip("scipy.sparse")
+    words = [frozenset(np.random.default_rng(i).integers(0, 30, i % 9).tolist()) for i in range(60)]
+    table = np.array([[each in some for each in range(30)] for some in words])
+    found = similarity.jaccard(words, CANDIDATES)
+    np.testing.assert_array_equal(similarity.jaccard(sparse.csr_matrix(table), CANDIDATES), found)
+    for q in range(Q):
+        for j, a in enumerate(CANDIDATES[q]):
+            for i, b in enumerate(CANDIDATES[q]):
+                both = words[a] | words[b] if min(a, b) >= 0 else ()
+                exact = len(words[a] & words[b]) / len(both) if both else 0
+                assert found[q, j, i] == np.float32(exact)
+    assert similarity.jaccard(words).shape == (1, 60, 60)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_maxsim(device):
+    if device:
+        torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(8)
+    documents = [rng.standard_normal((1 + i % 4, D)).astype(np.float32) for i in range(60)]
+    queries = [rng.standard_normal((2 + q % 3, D)).astype(np.float32) for q in range(Q)]
+    unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in documents]
+    found = similarity.maxsim(documents, CANDIDATES, device=device)
+    relevance = similarity.maxsim_relevance(queries, documents, CANDIDATES, device=device)
+    if device:
+        assert torch.is_tensor(found)
+        assert torch.is_tensor(relevance)
+        found, relevance = found.numpy(), relevance.numpy()
+    for q in range(Q):
+        asked = queries[q] / np.linalg.norm(queries[q], axis=1, keepdims=True)
+        for j, a in enumerate(CANDIDATES[q]):
+            exact = np.mean([max(token @ other for other in unit[a]) for token in asked]) if a >= 0 else 0
+            assert relevance[q, j] == pytest.approx(exact, abs=1e-6)
+            for i, b in enumerate(CANDIDATES[q]):
+                exact = 0
+                if min(a, b) >= 0:
+                    products = unit[a] @ unit[b].T
+                    exact = (products.max(axis=1).mean() + products.max(axis=0).mean()) / 2
+                assert found[q, j, i] == pytest.approx(exact, abs=1e-6)
+    picks = rk.mmr(similarity=found, relevance=relevance, candidates=CANDIDATES, k=3)
+    assert np.isin(picks.indices, CANDIDATES).all()
+
+
+def with_nan(*at):
+    pairs = S.astype(np.float32)
+    pairs[at] = np.nan
+    return pairs
+
+
+REFUSED = {
+    "queries": ({"queries": np.ones((Q, D), np.float32)}, ValueError, "queries must be left out with similarity"),
+    "embeddings": ({"embeddings": POOLS}, ValueError, "embeddings must be left out with similarity, got an array"),
+    "relevance": ({"relevance": None}, ValueError, "relevance must come with similarity, got relevance=None"),
+    "no_k": ({"k": None}, TypeError, "k must be an array of numbers, got NoneType"),
+    "rank": ({"similarity": S[0]}, ValueError, "similarity must have shape (Q, P, P), got (23, 23); use"),
+    "shape": ({"similarity": S[:, :, 1:]}, ValueError, "similarity must have shape (Q, P, P), got (7, 23, 22)"),
+    "pools": ({"similarity": S[:3]}, ValueError, "relevance must have shape (Q, P) = (3, 23), got (7, 23)"),
+    "integers": ({"similarity": S.astype(int)}, TypeError, "similarity must be floating point, got int64"),
+    "nan": (
+        {"similarity": with_nan(2, int(np.argmax(RELEVANCE[2])), 4)}, ValueError,
+        f"similarity must be finite, got NaN or inf for query 2, of position 4 with {int(np.argmax(RELEVANCE[2]))}",
+    ),
+    "nan_relevance": ({"relevance": RELEVANCE * np.nan}, ValueError, "relevance must be finite, got NaN or inf"),
+    "initial": ({"initial": np.full((Q, 1), P)}, ValueError, "initial must be -1 or positions of the pool, below"),
+    "candidates": ({"candidates": CANDIDATES[:, 1:]}, ValueError, "candidates must have shape (Q, P) = (7, 23) as"),
+    "function": ({"similarity": lambda *_: 0}, ValueError, "candidates must come with similarity that is a function"),
+    "wrong_function": (
+        {"similarity": lambda *_: np.zeros(2), "candidates": CANDIDATES}, ValueError,
+        "similarity must give one value for each of 23 ids, got shape (2,)",
+    ),
+    "triton": (
+        {"backend": "triton"}, rk.BackendUnavailableError,
+        "backend 'triton' was requested but its kernels take no similarity; 'cpu' and 'reference' do",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    change, error, message = REFUSED[case]
+    with pytest.raises(error) as raised:
+        rk.mmr(**{"k": K, "relevance": RELEVANCE, "similarity": S, **change})
+    assert str(raised.value).startswith(f"mmr: {message}")
+
+
+def test_bad_queries_can_be_skipped():
+    bad = RELEVANCE.copy()
+    bad[3, 5] = np.nan
+    found = rk.mmr(similarity=S, relevance=bad, k=K, on_error="skip")
+    assert list(found.errors) == [3]
+    expected = rk.mmr(similarity=S, relevance=RELEVANCE, k=K)
+    others = np.delete(np.arange(Q), 3)
+    np.testing.assert_array_equal(found.indices[others], expected.indices[others])
+    assert (found.indices[3] == -1).all()
+
+
+def test_rules_over_vectors_alone_have_no_similarity():
+    with pytest.raises(TypeError, match="similarity"):
+        rk.ssd(None, None, K, relevance=RELEVANCE, similarity=S)
+    assert validate.MOST_PADDED
