@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from ._app import COLUMNS, INPUT, RULE, RUN, option
@@ -33,6 +34,32 @@ QueryVectorColumn = Annotated[
 QueryIdColumn = Annotated[str | None, option(COLUMNS, "Column of the query ids.", show_default="id, else row numbers")]
 CandidateColumn = Annotated[
     str | None, option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
+]
+
+
+class BadRows(str, Enum):
+    raise_ = "raise"
+    skip = "skip"
+
+
+class OnDuplicate(str, Enum):
+    error = "error"
+    first = "first"
+    last = "last"
+
+
+OfBadRows = Annotated[
+    BadRows,
+    option(
+        INPUT,
+        "What a row does that cannot be used: no vector, NaN, another length. skip leaves it out, and OUT.skipped.csv "
+        "lists it with id and reason.",
+        "--bad-rows",
+    ),
+]
+OfDuplicates = Annotated[
+    OnDuplicate,
+    option(INPUT, "Which of several rows with one id is kept; OUT.skipped.csv lists the others.", "--on-duplicate"),
 ]
 K = Annotated[int, option(RULE, "Number of picks for each query.", metavar="N")]
 Quiet = Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")]

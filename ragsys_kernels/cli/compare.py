@@ -9,6 +9,7 @@ import typer
 from .. import comparison
 from ._app import COLUMNS, INPUT, RESUMABLE, RULE, RUN, app, notices, one_line_errors, option, progress_bar
 from ._options import (
+    BadRows,
     Bias,
     BiasColumn,
     CandidateColumn,
@@ -16,6 +17,9 @@ from ._options import (
     Candidates,
     IdColumn,
     K,
+    OfBadRows,
+    OfDuplicates,
+    OnDuplicate,
     Queries,
     QueryIdColumn,
     QueryVectorColumn,
@@ -53,6 +57,8 @@ def compare(
     title: Annotated[
         str | None, option(INPUT, "Title of the report.", show_default="Which rule for the corpus' name?")
     ] = None,
+    bad_rows: OfBadRows = BadRows.raise_,
+    on_duplicate: OfDuplicates = OnDuplicate.error,
     overwrite: Annotated[
         bool, option(INPUT, "Discard a comparison of other inputs or options at --out.", "--overwrite")
     ] = False,
@@ -82,8 +88,8 @@ def compare(
         str | None,
         option(
             RULE,
-            "What is compared beside top-k and random picks, as in mmr:0.9/0.5,vrsd: mmr, msd, dpp, ssd, coverage or "
-            "its kinds facility, cover, xquad, each with its λ after a colon; ceiling, vrsd, sift.",
+            "What is compared beside top-k and random picks, as in mmr:0.9/0.5,vrsd: mmr, msd, dpp, ssd, gist, "
+            "coverage or its kinds facility, cover, xquad, each with its λ after a colon; ceiling, vrsd, sift.",
             metavar="NAMES",
             show_default="all",
         ),
@@ -156,6 +162,8 @@ def compare(
             num_threads=num_threads,
             overwrite=overwrite,
             title=title,
+            bad_rows=bad_rows.value,
+            on_duplicate=on_duplicate.value,
             progress=progress,
         )
     if not quiet:

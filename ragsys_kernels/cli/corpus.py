@@ -11,7 +11,9 @@ import ragsys_kernels as rk
 
 from .. import offline
 from ..corpus.segments import described, problems
-from ._app import COLUMNS, INPUT, RULE, Commands, app, one_line_errors, option
+from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option
+from ._options import BadRows, OfBadRows, OfDuplicates
+from ._options import OnDuplicate as OfOneId
 from .files import Dtype, Metric
 
 corpus = Commands(help="Make the folder of a corpus from files, change, show or check one.", no_args_is_help=True)
@@ -32,7 +34,10 @@ Ids = Annotated[
     ),
 ]
 Bias = Annotated[str | None, option(INPUT, "Quality of each row, floats of shape (N,).", metavar="FILE")]
-Groups = Annotated[str | None, option(INPUT, "Group of each row, integers of shape (N,).", metavar="FILE")]
+Groups = Annotated[
+    str | None,
+    option(INPUT, "Group of each row, such as its source: integers or strings of shape (N,).", metavar="FILE"),
+]
 Costs = Annotated[
     str | None, option(INPUT, "What it costs to pick each row, such as its tokens: numbers (N,).", metavar="FILE")
 ]
@@ -75,6 +80,8 @@ def build(
     groups: Groups = None,
     costs: Costs = None,
     rows_per_segment: Segments = None,
+    bad_rows: OfBadRows = BadRows.raise_,
+    on_duplicate: OfDuplicates = OfOneId.error,
     overwrite: Annotated[bool, option(INPUT, "Replace a saved corpus at --out.", "--overwrite")] = False,
     vector_column: VectorColumn = None,
     id_column: IdColumn = None,
@@ -92,7 +99,7 @@ def build(
     loaded meanwhile is the old one or the new one. With --rows-per-segment it is a folder of segments, which corpus
     append, delete and compact change; it holds the same rows, and every answer has the same bits.
     """
-    with one_line_errors("build_corpus"):
+    with one_line_errors("build_corpus"), notices(False):
         print(
             offline.build_corpus(
                 corpus=corpus,
@@ -110,6 +117,8 @@ def build(
                 dtype=dtype.value,
                 overwrite=overwrite,
                 rows_per_segment=rows_per_segment,
+                bad_rows=bad_rows.value,
+                on_duplicate=on_duplicate.value,
             )
         )
 

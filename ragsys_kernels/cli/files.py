@@ -27,6 +27,7 @@ from ._app import (
     progress_bar,
 )
 from ._options import (
+    BadRows,
     Bias,
     BiasColumn,
     CandidateColumn,
@@ -34,6 +35,9 @@ from ._options import (
     Candidates,
     IdColumn,
     K,
+    OfBadRows,
+    OfDuplicates,
+    OnDuplicate,
     Queries,
     QueryIdColumn,
     QueryVectorColumn,
@@ -122,7 +126,10 @@ def select(
     ] = None,
     bias: Bias = None,
     groups: Annotated[
-        str | None, option(INPUT, "Group of each corpus row, integers of shape (N,).", metavar="FILE")
+        str | None,
+        option(
+            INPUT, "Group of each corpus row, such as its source: integers or strings of shape (N,).", metavar="FILE"
+        ),
     ] = None,
     costs: Annotated[
         str | None,
@@ -131,9 +138,13 @@ def select(
     query_groups: Annotated[
         str | None,
         option(
-            INPUT, "Group of each query, integers of shape (Q,); no query gets rows of its own group.", metavar="FILE"
+            INPUT,
+            "Group of each query, integers or strings of shape (Q,); no query gets rows of its own group.",
+            metavar="FILE",
         ),
     ] = None,
+    bad_rows: OfBadRows = BadRows.raise_,
+    on_duplicate: OfDuplicates = OnDuplicate.error,
     overwrite: Annotated[bool, option(INPUT, "Discard an earlier job at --out and start anew.", "--overwrite")] = False,
     vector_column: VectorColumn = None,
     id_column: IdColumn = None,
@@ -358,6 +369,8 @@ def select(
             shard_size=shard_size,
             memory=memory,
             on_error=on_error.value,
+            bad_rows=bad_rows.value,
+            on_duplicate=on_duplicate.value,
             fingerprint=None if fingerprint is None else fingerprint.value,
             verify=verify,
             overwrite=overwrite,

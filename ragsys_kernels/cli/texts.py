@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import offline
-from ._app import INPUT, RESUMABLE, RUN, TEXTS, app, one_line_errors, option, progress_bar
-from ._options import Quiet
+from ._app import INPUT, RESUMABLE, RUN, TEXTS, app, notices, one_line_errors, option, progress_bar
+from ._options import BadRows, OfBadRows, Quiet
 
 _TextColumn = Annotated[str, option(TEXTS, "Column of the texts.")]
 
@@ -54,6 +54,7 @@ def embed(
             show_default="a hidden file beside --out until the job is complete",
         ),
     ] = None,
+    bad_rows: OfBadRows = BadRows.raise_,
     overwrite: Annotated[bool, option(INPUT, "Replace an existing file at --out.", "--overwrite")] = False,
     text_column: _TextColumn = "text",
     vector_column: Annotated[str, option(TEXTS, "Column of the vectors.")] = "embedding",
@@ -75,6 +76,7 @@ def embed(
     """
     with (
         one_line_errors("embed", RESUMABLE),
+        notices(quiet),
         progress_bar(quiet, "texts", "loading the model", "encoding") as progress,
     ):
         summary = offline.embed(
@@ -83,6 +85,7 @@ def embed(
             out=out,
             cache=cache,
             overwrite=overwrite,
+            bad_rows=bad_rows.value,
             text_column=text_column,
             vector_column=vector_column,
             id_column=id_column,

@@ -10,7 +10,7 @@ from typing import Any
 from .._checks import flag
 from .._extras import needed
 from .._files import check_local
-from .._types import Metric, PathLike
+from .._types import BadRows, Metric, OnDuplicate, PathLike
 from ..corpus import Corpus
 from .result import Comparison
 from .run import Progress, compare
@@ -51,6 +51,8 @@ def compare_files(
     num_threads: int | None = 1,
     overwrite: bool = False,
     title: str | None = None,
+    bad_rows: BadRows = "raise",
+    on_duplicate: OnDuplicate = "error",
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare rules of selection on files, and write the report to a folder; see `compare`.
@@ -76,6 +78,11 @@ def compare_files(
         "text", where the file is named.
     metric : {"cosine", "dot"}, optional
         Default: that of a saved corpus, else "cosine".
+    bad_rows : {"raise", "skip"}
+        What rows of the corpus and queries do that cannot be used: "skip" leaves them out, and ``OUT.skipped.csv``
+        lists them with number, id and reason.
+    on_duplicate : {"error", "first", "last"}
+        What rows of the corpus with the same id do: only the first, or the last, is kept.
     k, pool, methods, lambda_b, sample, seed, max_loss, peers, whole, num_threads, overwrite, title, progress
         As of `compare`.
 
@@ -90,32 +97,47 @@ def compare_files(
     """
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
-        from ..offline import sources
+        from ..offline import _skipped, sources
     given: dict[str, Any] = {}
     try:
         of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
         saved = sources.saved(corpus, {**of_rows, "metric": metric})
+        skips = bad_rows == "skip"
+        usable = sources.Usable()
         if saved is None:
-            vectors = sources.vectors(corpus, "corpus", vector_column)
-            quality = sources.numbers("bias", float, bias, bias_column, corpus)
-            ids = sources.ids(corpus, "corpus", id_column)
+            named = {
+                "corpus": sources.vectors(corpus, "corpus", vector_column, usual=skips),
+                "bias": sources.numbers("bias", float, bias, bias_column, corpus),
+                "ids": sources.ids(corpus, "corpus", id_column),
+            }
+            usable = sources.usable("corpus", named, bad_rows, on_duplicate)
+            vectors, quality, ids = (usable.columns[name] for name in named)
             held = {"ids": None if ids is None else ids.whole(), "metric": metric or "cosine"}
             rows = sources.load_corpus(vectors, quality, None, held)
         else:
             rows = saved[0]
-        asked = sources.vectors(queries, "queries", query_vector_column)
-        names = sources.ids(queries, "queries", query_id_column)
+        wanted = sources.vectors(queries, "queries", query_vector_column, usual=skips)
+        of_queries = {
+            "queries": wanted,
+            "ids": sources.ids(queries, "queries", query_id_column),
+        }
+        answered = sources.usable("queries", of_queries, bad_rows)
+        asked, names = (answered.columns[name] for name in of_queries)
+        number = wanted.rows
         by_ids = flag(OP, "candidate_ids", candidate_ids)
         pools = sources.candidate_lists(candidates, candidate_column, by_ids)
         if by_ids and pools is None:
             raise ValueError("candidate_ids must come with candidates, got candidate_ids alone")
-        if pools is not None and not by_ids and rows.ids.kind != "row":
+        if pools is not None and not by_ids and rows.ids.kind != "row" and (usable.kept is None or usable.ids):
             _log.info(f"{OP}: {sources.ROW_NUMBERS.format(corpus)}")
         given["query_ids"] = None if names is None else names.whole().to_pylist()
-        given["candidates"] = None if pools is None else _pools(pools, by_ids, rows, asked.rows)
-        given["texts"] = _texts("texts", texts, text_column, corpus, len(rows))
-        given["query_texts"] = _texts("query_texts", query_texts, query_text_column, queries, asked.rows)
+        given["candidates"] = None if pools is None else _pools(pools, by_ids, rows, usable, number)
+        given["texts"] = _texts("texts", texts, text_column, corpus, len(rows) + len(usable.skipped), usable.kept)
+        given["query_texts"] = _texts("query_texts", query_texts, query_text_column, queries, number, answered.kept)
+        if answered.kept is not None and given["candidates"] is not None:
+            given["candidates"] = given["candidates"][answered.kept]
         loaded = asked.whole()
+        _skipped.write(OP, out, (bad_rows, on_duplicate), corpus=usable, queries=answered)
     except (ValueError, FileNotFoundError) as error:  # words of the files are those of `select`
         raise type(error)(f"{OP}: {str(error).removeprefix('select: ').removeprefix(f'{OP}: ')}") from error
     paths = {"corpus": corpus, "queries": queries, "candidates": candidates, "qrels": qrels, "bias": bias}
@@ -142,10 +164,8 @@ def compare_files(
     )
 
 
-def _pools(column: Any, by_ids: bool, corpus: Corpus, queries: int) -> Any:
+def _pools(column: Any, by_ids: bool, corpus: Corpus, usable: Any, queries: int) -> Any:
     """Return the candidates of a column as rows (Q, P) of the corpus."""
-    from ..offline.sources import ByIds
-
     if by_ids and corpus.ids.kind == "row":
         raise ValueError(f"candidate_ids must come with ids of the corpus, got none for {column.path}")
     if column.rows != queries:
@@ -154,24 +174,24 @@ def _pools(column: Any, by_ids: bool, corpus: Corpus, queries: int) -> Any:
         )
     if not queries:  # which `compare` refuses
         return None
-    lists = ByIds(column, corpus.ids) if by_ids else column
-    return next(lists.chunks(queries)).padded()
+    return next(usable.listed(column, corpus.ids if by_ids else None).chunks(queries)).padded()
 
 
 class _Lines:
-    """Texts of an Arrow column, each made when it is asked for."""
+    """Texts of an Arrow column, each made when it is asked for; those of the rows that are kept."""
 
-    def __init__(self, column: Any) -> None:
-        self._column = column
+    def __init__(self, column: Any, kept: Any = None) -> None:
+        self._column, self._kept = column, kept
 
     def __len__(self) -> int:
-        return len(self._column)
+        return len(self._column if self._kept is None else self._kept)
 
     def __getitem__(self, place: int) -> str:
-        return str(self._column[place].as_py())
+        text = self._column[place if self._kept is None else int(self._kept[place])]
+        return str(text.as_py() if hasattr(text, "as_py") else text)
 
 
-def _texts(argument: str, file: PathLike | None, column: str | None, owner: PathLike, rows: int) -> Any:
+def _texts(argument: str, file: PathLike | None, column: str | None, owner: PathLike, rows: int, kept: Any) -> Any:
     if file is None and column is None:
         return None
     path = owner if file is None else file
@@ -186,7 +206,7 @@ def _texts(argument: str, file: PathLike | None, column: str | None, owner: Path
 
         read = sources.ids(path, argument, "text" if column is None else column)
         assert read is not None  # None is for columns that are not named
-        found = _Lines(read.whole())
+        found = read.whole()
     if len(found) != rows:
         raise ValueError(f"{argument} must have one text for each of {rows} rows, got {len(found)} in {path}")
-    return found
+    return found if kept is None and isinstance(found, list) else _Lines(found, kept)

@@ -263,6 +263,11 @@ def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str)
     options = {"k": spec.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
     if spec.candidate_ids:  # a job without it keeps its key
         options["candidate_ids"] = True
+    options.update({
+        name: value
+        for name, value, usual in zip(("bad_rows", "on_duplicate"), spec.skips, ("raise", "error"), strict=True)
+        if value != usual
+    })  # fmt: skip
     if inputs.index is not None:  # which may find other rows in other batches
         options["chunk_size"] = spec.chunk_size
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,8 @@ class JobSpec:
     shard_size: int = 100_000
     on_error: str = "raise"
     memory: int | None = None
+    bad_rows: str = "raise"
+    on_duplicate: str = "error"
     instruction_set: str | None = None
 
     def plain(self) -> JobSpec:
@@ -107,6 +109,11 @@ class JobSpec:
         on_host = self.device is None and self.backend in BACKENDS
         return own_search and on_host and (self.method, inputs.held["metric"]) == ("mmr", "cosine")
 
+    @property
+    def skips(self) -> tuple[str, str]:
+        """What rows of the corpus do that cannot be used, and those with an id that others have."""
+        return self.bad_rows, self.on_duplicate
+
     def shard(self, index: int, rows: int) -> range:
         """Return the rows of a shard, of `rows` in all."""
         return range(index * self.shard_size, min((index + 1) * self.shard_size, rows))
@@ -122,6 +129,7 @@ class Inputs:
     """The opened columns of all input files; they agree in their numbers of rows.
 
     ``held`` is how the corpus is held, metric and dtype; ``saved`` is a corpus that was saved, with what belongs to it.
+    ``usable`` tells which rows of the corpus are left out.
     """
 
     corpus: Column
@@ -136,6 +144,7 @@ class Inputs:
     index: sources.Index | None
     held: dict[str, Any]
     saved: rk.Corpus | None = None
+    usable: sources.Usable = field(default_factory=sources.Usable)
 
     @classmethod
     def open(cls, spec: JobSpec, verify: bool = False) -> Inputs:
@@ -149,7 +158,8 @@ class Inputs:
         if loaded is None and spec.memory is not None:
             raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
         if loaded is None:
-            saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column)
+            usual = spec.bad_rows == "skip"
+            saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column, usual=usual)
             ids = sources.ids(corpus, "corpus", spec.id_column)
         else:
             saved, vectors, ids = loaded
@@ -157,19 +167,27 @@ class Inputs:
         held.update({name: value for name in held if (value := getattr(spec, name)) is not None})
         # Where bad rows are skipped, the first query may be one.
         dims = vectors.dims if spec.on_error == "skip" else None
+        of_rows: dict[str, Column | None] = {
+            "corpus": vectors,
+            "corpus_ids": ids,
+            "bias": sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
+            "groups": sources.numbers("groups", str, spec.groups, spec.group_column, corpus),
+            "costs": sources.numbers("costs", None, spec.costs, spec.cost_column, corpus),
+        }
+        skips = spec.skips if saved is None else ("raise", "error")
+        usable = sources.usable("corpus", of_rows, *skips, named="corpus_ids")
+        if usable.kept is not None and spec.index is not None:
+            raise ValueError(f"select: index must be over rows that can be used, got {min(usable.skipped.values())}")
         inputs = cls(
-            corpus=vectors,
-            corpus_ids=ids,
-            bias=sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
-            groups=sources.numbers("groups", int, spec.groups, spec.group_column, corpus),
-            costs=sources.numbers("costs", None, spec.costs, spec.cost_column, corpus),
+            **usable.columns,
             queries=sources.vectors(queries, "queries", spec.query_vector_column, dims),
             query_ids=sources.ids(queries, "queries", spec.query_id_column),
-            query_groups=sources.numbers("query_groups", int, spec.query_groups, spec.query_group_column, queries),
+            query_groups=sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, queries),
             candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, spec.candidate_ids),
             index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
             held=held,
             saved=saved,
+            usable=usable,
         )
         inputs._check_sizes()
         return inputs
@@ -177,7 +195,8 @@ class Inputs:
     def opened(self) -> dict[str, Column | sources.Index]:
         """Return the opened columns, and the index, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: column for name, column in found.items() if column is not None and name not in ("held", "saved")}
+        others = ("held", "saved", "usable")
+        return {name: column for name, column in found.items() if column is not None and name not in others}
 
     def has(self, name: str) -> bool:
         """Whether the rows of the corpus have bias, groups or costs."""
@@ -195,7 +214,9 @@ class Inputs:
                     f"select: the ids of {argument} are row numbers, for {vectors.path} has no column 'id'; "
                     f"{option} names another"
                 )
-        if self.candidates is not None and self.corpus_ids is not None and not spec.candidate_ids:
+        numbered = self.corpus_ids is None or (self.usable.kept is not None and not self.usable.ids)
+        if self.candidates is not None and not numbered and not spec.candidate_ids:
+            assert self.corpus_ids is not None
             yield f"select: {sources.ROW_NUMBERS.format(self.corpus_ids.path)}"
 
     def _check_sizes(self) -> None:
@@ -273,6 +294,14 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         raise ValueError(f"select: index must be left out with a device, got {inputs.index.path}")
     if inputs.query_groups is not None and not inputs.has("groups"):
         raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
+    if inputs.query_groups is not None:
+        kinds = inputs.saved is not None and inputs.saved.group_names is not None
+        kinds = kinds if inputs.groups is None else _is_text(inputs.groups)
+        if _is_text(inputs.query_groups) != kinds:
+            rule = "strings" if kinds else "integers"
+            raise ValueError(
+                f"select: query_groups must be {rule} as groups are, got others in {inputs.query_groups.path}"
+            )
     if spec.max_per_group is not None and not inputs.has("groups"):
         raise ValueError(f"select: max_per_group must come with groups, got {spec.max_per_group} alone")
     if inputs.groups is not None and inputs.query_groups is None and spec.max_per_group is None:
@@ -313,6 +342,10 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         if value is not None:
             raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value}")
     return options
+
+
+def _is_text(groups: Column) -> bool:
+    return not isinstance(next(iter(groups.chunks(1, 0, 1, {}))), np.ndarray)
 
 
 def _plain(name: str, value: Any) -> Any:

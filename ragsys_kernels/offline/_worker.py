@@ -141,9 +141,9 @@ class Worker:
         corpus = corpus or Held.of(spec, self._inputs)
         self._corpus = Selector(corpus.corpus, spec.device)
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
-        self._candidates: Column | ByIds | None = self._inputs.candidates
-        if corpus.lookup is not None and self._inputs.candidates is not None:
-            self._candidates = ByIds(self._inputs.candidates, corpus.lookup)
+        self._candidates: Any = self._inputs.candidates
+        if self._candidates is not None:
+            self._candidates = self._inputs.usable.listed(self._candidates, corpus.lookup)
         if self._inputs.index is not None:
             self._options["index"] = self._inputs.index.of(corpus.corpus)
         self._errors_schema = pa.schema(
@@ -239,7 +239,7 @@ class Worker:
     def _pieces(self, start: int, stop: int) -> Generator[_Piece, None, None]:
         """Read queries `start` to `stop`: a chunk at a time, cut where a shard ends."""
         inputs, size = self._inputs, self.spec.chunk_size
-        named: dict[str, Column | ByIds | None] = {
+        named: dict[str, Column | None] = {
             "queries": inputs.queries,
             "query_ids": inputs.query_ids,
             "query_groups": inputs.query_groups,
@@ -247,7 +247,7 @@ class Worker:
         }
         bad: dict[str, dict[int, str]] = {name: {} for name in named}
 
-        def chunks(name: str, column: Column | ByIds | None) -> Iterator[Any]:
+        def chunks(name: str, column: Column | None) -> Iterator[Any]:
             if column is None:
                 return repeat(None)
             return column.chunks(size, start, stop, bad[name] if self.spec.on_error == "skip" else None)

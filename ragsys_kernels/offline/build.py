@@ -12,10 +12,10 @@ import ragsys_kernels as rk
 
 from .. import _checks
 from .._files import check_local
-from .._types import Metric, Storage
+from .._types import BadRows, Metric, OnDuplicate, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
-from . import sources
+from . import _skipped, sources
 from ._pipeline import ahead
 from .sources import Column, PathLike
 
@@ -39,6 +39,8 @@ def build_corpus(
     dtype: Storage = "float32",
     overwrite: bool = False,
     rows_per_segment: int | None = None,
+    bad_rows: BadRows = "raise",
+    on_duplicate: OnDuplicate = "error",
 ) -> rk.Corpus:
     """Write the vectors of a file, with their ids, bias, groups and costs, as a folder that `Corpus.load` maps.
 
@@ -49,8 +51,8 @@ def build_corpus(
     out : path
         The folder, a local one; see `Corpus.save`.
     ids, bias, groups, costs : path or URL, optional
-        Files of what belongs to the rows: integers or strings, floats, integers, floats or integers. The first may be
-        any such file but a ``.npy`` file of strings.
+        Files of what belongs to the rows: integers or strings, floats, integers or strings, floats or integers. The
+        first may be any such file but a ``.npy`` file of strings.
     vector_column, id_column, bias_column, group_column, cost_column : str, optional
         Columns, in the files of ``ids`` to ``costs`` where given, else in that of ``corpus``. Ids are in the column
         "id" by default; where there is none, rows are known by their numbers.
@@ -61,6 +63,13 @@ def build_corpus(
     rows_per_segment : int, optional
         Write segments of so many rows, the last of fewer. Memory then holds three of them at most, and `append_corpus`,
         `delete_rows` and `compact_corpus` can change the folder. The rows are the same, to the last bit.
+    bad_rows : {"raise", "skip"}
+        What a row does that cannot be used: without a vector, an id or another value, with NaN or inf, with a vector of
+        another length, in a part of a file that cannot be read. "raise": it is an error. "skip": the files are read
+        twice, the row is left out, and ``OUT.skipped.csv`` lists it with its number, id and the reason; rows without
+        ids then have their numbers in the file as ids.
+    on_duplicate : {"error", "first", "last"}
+        What rows with the same id do: only the first, or the last, is kept; the others are listed likewise.
 
     Returns
     -------
@@ -77,15 +86,17 @@ def build_corpus(
     check_local(_OP, "out", out)
     replaces = _checks.flag(_OP, "overwrite", overwrite)
     with words_of(_OP):
-        given = columns_of(
-            corpus, ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column
-        )
+        columns = (vector_column, id_column, bias_column, group_column, cost_column)
+        given = columns_of(corpus, ids, bias, groups, costs, *columns, usual=bad_rows == "skip")
+        found = sources.usable("corpus", {"corpus": given[0], **given[1]}, bad_rows, on_duplicate)
+        given = found.columns["corpus"], {name: column for name, column in found.columns.items() if name != "corpus"}
         options = {"metric": metric, "dtype": dtype}
         if rows_per_segment is None:
             _read(*given, options).save(out, overwrite=replaces)
         else:
             size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
             segments.build(_OP, out, pieces(*given, options, size), size, replaces)
+        _skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
 
 
@@ -112,12 +123,13 @@ def columns_of(
     bias_column: str | None,
     group_column: str | None,
     cost_column: str | None,
+    usual: bool = False,
 ) -> tuple[Column, dict[str, Column]]:
-    """Open the vectors, and what belongs to their rows."""
-    vectors = sources.vectors(corpus, "corpus", vector_column)
+    """Open the vectors, and what belongs to their rows; ``usual`` as of `sources.vectors`."""
+    vectors = sources.vectors(corpus, "corpus", vector_column, usual=usual)
     columns = {
         "bias": sources.numbers("bias", float, bias, bias_column, corpus),
-        "groups": sources.numbers("groups", int, groups, group_column, corpus),
+        "groups": sources.numbers("groups", str, groups, group_column, corpus),
         "ids": ids_of(corpus, ids, id_column),
         "costs": sources.numbers("costs", None, costs, cost_column, corpus),
     }

@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .. import _checks
 from .._files import check_local, replacing_and_sweeping
-from .._types import PathLike
+from .._types import BadRows, PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
-from . import text_files
+from . import _skipped, text_files
+from .sources import BAD_ROWS, Usable
 
 _OUTPUTS = (".npy", ".parquet")
 _FILE = "vectors.parquet"  # in a folder
@@ -54,6 +56,7 @@ def embed(
     batch_size: int = 32,
     num_threads: int | None = None,
     overwrite: bool = False,
+    bad_rows: BadRows = "raise",
     progress: Callable[[int, int], None] | None = None,
 ) -> EmbedSummary:
     """Write the vector of every text of a file, for ``select``, ``compare`` and ``corpus build``.
@@ -84,6 +87,9 @@ def embed(
         Texts in a pass or a request; torch's threads.
     overwrite : bool
         Replace a file at `out`.
+    bad_rows : {"raise", "skip"}
+        What a row without a text does. "skip": it is left out of the result, and ``OUT.skipped.csv`` lists it with its
+        number, id and the reason.
     progress : callable, optional
         Called with the new texts done and their number.
 
@@ -111,7 +117,14 @@ def embed(
     table = text_files.read(op, "texts", source, (text_column,), id_column)
     if id_column is not None and id_column not in table.column_names:
         raise ValueError(f"{op}: texts must have the column {id_column!r}, got {table.column_names} in {source}")
-    sentences = text_files.texts(op, "texts", table, text_column, source)
+    _checks.choice(op, "bad_rows", bad_rows, BAD_ROWS)
+    blank: list[int] | None = [] if bad_rows == "skip" else None
+    sentences = text_files.texts(op, "texts", table, text_column, source, blank)
+    usable = _usable(table, blank or [], id_column or "id")
+    if usable.kept is not None:
+        if not sentences:
+            raise ValueError(f"{op}: texts must hold text in a row of {text_column!r}, got none in {source}")
+        table = table.take(pa.array(usable.kept))
     if vector_column in table.column_names:
         raise ValueError(f"{op}: vector_column must be new, got {vector_column!r}, which is in {source}")
     start = time.perf_counter()
@@ -128,6 +141,7 @@ def embed(
         else:
             column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
             pq.write_table(table.append_column(vector_column, column), file)
+    _skipped.write(op, target, (bad_rows,), texts=usable)
     if cache is None:
         kept.unlink(missing_ok=True)
     return EmbedSummary(
@@ -139,3 +153,14 @@ def embed(
         model=encoder.name,
         out=target,
     )
+
+
+def _usable(table: pa.Table, blank: list[int], id_column: str) -> Usable:
+    """Return which rows are left out."""
+    if not blank:
+        return Usable()
+    ids = {}
+    if id_column in table.column_names:
+        ids = dict(zip(blank, table[id_column].take(pa.array(blank)).to_pylist(), strict=True))
+    kept = np.setdiff1d(np.arange(len(table)), blank)
+    return Usable({}, kept, dict.fromkeys(blank, "texts must hold text, got none"), ids)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from .. import _checks, _env
-from .._types import Method, PathLike
-from . import ray_engine
+from .._types import BadRows, Method, OnDuplicate, PathLike
+from . import _skipped, ray_engine
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
@@ -133,6 +133,8 @@ def select(
     shard_size: int = 100_000,
     on_error: Literal["raise", "skip"] = "raise",
     memory: int | str | None = None,
+    bad_rows: BadRows = "raise",
+    on_duplicate: OnDuplicate = "error",
     fingerprint: Literal["sampled", "full"] | None = None,
     verify: bool = True,
     overwrite: bool = False,
@@ -187,7 +189,8 @@ def select(
     bias : path, optional
         (N,) floats, quality of each corpus row; or name a column of the corpus file with `bias_column`.
     groups, query_groups : path, optional
-        (N,) and (Q,) integers; or `group_column`, `query_group_column`. A query is not given rows of its own group.
+        (N,) and (Q,) integers, or both strings; or `group_column`, `query_group_column`. A query is not given rows of
+        its own group.
     costs : path, optional
         (N,) numbers, what it costs to pick each corpus row, such as its tokens; or name a column with `cost_column`.
         With a `budget`.
@@ -234,11 +237,16 @@ def select(
         not distinct rows of the corpus, a part of a file that cannot be read. "raise": an error names file and row.
         "skip": the query gets empty lists, so that rows stay aligned with the queries, and a row in
         ``_errors-00000.parquet``, ... (of the shard's number): ``query_row``, ``query_id`` (null where it is not
-        known), ``reason``. The corpus, its bias and its groups have to be right in any case.
+        known), ``reason``. The corpus, its bias and its groups have to be right in any case, or `bad_rows` be "skip".
     memory : int or str, optional
         Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
         reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
         or a `device`. Does not change the result.
+    bad_rows : {"raise", "skip"}
+        What a row of the corpus does that cannot be used. "skip": it is left out, of lists of candidates too, and
+        ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are read twice.
+    on_duplicate : {"error", "first", "last"}
+        What rows of the corpus with the same id do: only the first, or the last, is kept; the others are listed too.
     fingerprint : {"sampled", "full"}, optional
         How inputs are recognised when the job resumes. "sampled": by size, time of the last change, and the content of
         the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
@@ -320,6 +328,8 @@ def select(
         shard_size=shard_size,
         on_error=on_error,
         memory=None if memory is None else _checks.size("select", "memory", memory),
+        bad_rows=bad_rows,
+        on_duplicate=on_duplicate,
     ).plain()
     check_out(spec, out)
     ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
@@ -332,6 +342,7 @@ def select(
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
     for notice in inputs.notices(spec):
         _log.info(notice)
+    _skipped.write("select", out, spec.skips, corpus=inputs.usable)
     folder = folder_at(out)
     return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
 

@@ -74,7 +74,7 @@ def selector_for_ray(
     query_column : str
         Column of the batches with the query vectors: arrays (D,) or lists of D floats.
     query_group_column : str, optional
-        Column with the queries' groups, integers; needs groups of the corpus.
+        Column with the queries' groups, integers or strings; needs groups of the corpus.
     candidate_column : str, optional
         Column with the rows of the corpus to choose from: arrays or lists of integers, of any length; -1 is padding.
     candidate_ids : bool
@@ -152,7 +152,7 @@ def selector_for_ray(
         corpus = sources.load_corpus(
             sources.vectors(corpus, "corpus", vector_column),
             sources.numbers("bias", float, bias, bias_column, corpus),
-            sources.numbers("groups", int, groups, group_column, corpus),
+            sources.numbers("groups", str, groups, group_column, corpus),
             held,
         )
         if column is not None and column.rows != len(corpus):
@@ -215,7 +215,11 @@ def _check(
             np.zeros((1, corpus.dims), np.float32),
             k,
             candidates=None if candidate_column is None else np.zeros((1, 1), np.int64),
-            query_groups=None if group_column is None else np.zeros(1, np.int64),
+            query_groups=None
+            if group_column is None
+            else np.zeros(1, np.int64)
+            if corpus.group_names is None
+            else [""],
             **options,
         )
 

@@ -109,8 +109,10 @@ def _ids(written: pa.ChunkedArray) -> pa.ChunkedArray:
     return integers if integers.cast(pa.string()).equals(written) else written
 
 
-def texts(op: str, argument: str, table: pa.Table, name: str, path: Path) -> list[str]:
-    """Return a column of text without missing or blank values."""
+def texts(
+    op: str, argument: str, table: pa.Table, name: str, path: Path, blank_rows: list[int] | None = None
+) -> list[str]:
+    """Return a column of text without missing or blank values: these are an error, or ``blank_rows`` takes them."""
     if table.column_names.count(name) != 1:
         raise ValueError(f"{op}: {argument} must have one column {name!r}, got {table.column_names} in {path}")
     column = table[name]
@@ -119,6 +121,9 @@ def texts(op: str, argument: str, table: pa.Table, name: str, path: Path) -> lis
         raise ValueError(f"{op}: {argument} must hold text in column {name!r}, got {column.type} in {path}")
     column = column.cast(pa.large_string())
     blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(column), ""), True)
+    if blank_rows is not None:
+        blank_rows += pc.indices_nonzero(blank).to_pylist()
+        column, blank = column.filter(pc.invert(blank)), pa.array([], pa.bool_())
     row = pc.index(blank, True).as_py()
     if row >= 0:
         raise ValueError(f"{op}: {argument} must hold text in every row of {name!r}, got none in row {row} of {path}")

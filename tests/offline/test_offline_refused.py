@@ -192,7 +192,7 @@ def test_wrong_array(tmp_path, data, monkeypatch, name, array, match):
         ({"a": [[1.0], [2.0]], "b": [1, 2]}, {"vector_column": "b"}, "must hold lists of floats in column 'b'"),
         ({"a": [[1.0] * D] * 20}, {"id_column": "key"}, "must have a column 'key'"),
         ({"a": [[1.0] * D] * 20}, {"bias_column": "b"}, "bias must have a column 'b'"),
-        ({"a": [[1.0] * D] * 20, "g": ["x"] * 20}, {"group_column": "g"}, "integers in column 'g', got string"),
+        ({"a": [[1.0] * D] * 20, "g": [0.5] * 20}, {"group_column": "g"}, "strings in column 'g', got double"),
         ({"a": [[1.0] * D] * 19 + [None]}, {}, "corpus must have no null rows, got one in row 19"),
         ({"a": [[1.0] * D] * 19 + [[None] * D]}, {}, "corpus must have no null values, got one in row 19"),
         ({"a": [[1.0] * D] * 18 + [[1.0]] * 2}, {}, "12 values in each row as in the first, got 1 in row 18"),

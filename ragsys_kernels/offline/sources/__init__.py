@@ -9,7 +9,10 @@ a folder of ``save_to_disk``            columns of a data set of the package `da
 ``.jsonl``, ``.ndjson``, ``.csv``,      columns; written to an unnamed temporary Arrow file first. Each may be
 ``.tsv``                                compressed: ``.jsonl.gz``, ``.zst``, ``.bz2``
 ``.fvecs``, ``.fbin`` and the like      arrays of the nearest-neighbour benchmarks (`_ann.py`)
-``.safetensors``                        tensors by name, where the others have columns; mapped into memory
+``.safetensors``, ``.npz``, ``.hdf5``   arrays by name, where the others have columns; those of HDF5, as ann-benchmarks
+                                        has them, are read a block at a time, the others mapped into memory
+``.duckdb``, ``.sqlite``, ``.db``       columns of a table, ``FILE::TABLE`` where there are several; as text is
+a folder ``.lance``                     columns of a data set of Lance, a local one
 ======================================  ===============================================================================
 
 A corpus may also be the folder that `Corpus.save` wrote, a local one.
@@ -31,18 +34,20 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._types import PathLike
-from . import _ann, _rows, _text
+from . import _ann, _named, _rows, _text
 from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
-from ._place import Place
-from ._raw import RawColumn, npy
+from ._place import DATABASES, Place
+from ._raw import npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
 from ._saved import id_values, saved
 from ._tables import ARROW, Table, TableColumn, find_column
+from ._usable import BAD_ROWS, Usable, listed, usable
 
 __all__ = [
+    "BAD_ROWS",
     "ROW_NUMBERS",
     "ByIds",
     "Column",
@@ -50,19 +55,28 @@ __all__ = [
     "Lists",
     "PathLike",
     "Place",
+    "Usable",
     "candidate_lists",
     "id_values",
     "ids",
+    "listed",
     "load_corpus",
     "numbers",
     "parquet_batches",
     "saved",
+    "usable",
     "vectors",
 ]
 
 ROW_NUMBERS = "candidates are row numbers of the corpus, not its ids in {}; candidate_ids takes ids"  # to be noted
 
-_SUFFIXES = (".npy", ".parquet", *ARROW, *_text.JSON, *_text.CSV, *_ann.SUFFIXES, ".safetensors")
+_TABLES = (".parquet", *ARROW, *_text.JSON, *_text.CSV, *DATABASES)
+_SUFFIXES = (".npy", *_TABLES, *_ann.SUFFIXES, ".npz", *_named.HDF5, ".safetensors")
+_ARRAYS: dict[str, Callable[[Place, str], _named.Arrays]] = {
+    ".npz": _named.Npz,
+    ".safetensors": Tensors,
+    **dict.fromkeys(_named.HDF5, _named.Hdf),
+}
 _FLOATS = ("float32", "float16", "float64")
 _INTEGERS = ("int64", "int32")
 _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], bool], pa.DataType]] = {
@@ -75,6 +89,12 @@ _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], 
         pa.float64(),
     ),
 }
+_NUMBERS[str] = (
+    "integers or strings",
+    _INTEGERS,
+    lambda kind: bool(pa.types.is_integer(kind)) or _is_text(_plain(kind)),
+    pa.int64(),
+)
 _USUAL = ("embedding", "embeddings", "vector", "vectors")
 
 
@@ -112,18 +132,23 @@ class Column(Protocol):
         """
 
 
-def vectors(file: PathLike, argument: str, column: str | None = None, dims: int | None = None) -> Column:
+def vectors(
+    file: PathLike, argument: str, column: str | None = None, dims: int | None = None, usual: bool = False
+) -> Column:
     """Open vectors: an array or tensor of rank 2, or a column of lists of floats, which may be written as text.
 
-    `dims` is their length where the file does not say: lists of any length have that of the first row by default.
+    `dims` is their length where the file does not say: lists of any length have that of the first row by default, or
+    with `usual` the one that most of the first rows have.
     """
     source = _open(file, argument, column)
     if isinstance(source, Place):
         if source.suffix != ".npy":
             return _ann.column(source, argument, False, _ann.as_floats)
         return npy(source, argument, rank=2, dtypes=_FLOATS).narrowed()
-    if isinstance(source, Tensors):
-        return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, _USUAL).narrowed()
+    if not isinstance(source, Table):
+        names = (*_USUAL, "train" if argument == "corpus" else "test")
+        found: Column = _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
+        return found
     column = column or _usual_text(source)
     accepts = _is_float_list if column is None else _is_float_list_or_text
     name, kind = _find(source, argument, column, "lists of floats", accepts, _USUAL)
@@ -132,7 +157,7 @@ def vectors(file: PathLike, argument: str, column: str | None = None, dims: int 
     if pa.types.is_fixed_size_list(kind):
         dims = kind.list_size
     elif dims is None:
-        dims, rule = _first_length(source, name, text), rule + " as in the first"
+        dims, rule = _first_length(source, name, text, usual), rule + (" as most have" if usual else " as in the first")
     dtype = np.dtype(np.float16 if not text and kind.value_type == pa.float16() else np.float32)
     rule = rule.format(dims=dims)
 
@@ -157,8 +182,10 @@ def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool 
         if source.suffix != ".npy":
             return _ann.column(source, argument, True, Lists.of_array)
         return npy(source, argument, rank=2, dtypes=("int32", "int64"), convert=Lists.of_array)
-    if isinstance(source, Tensors):
-        return _tensor(source, argument, column, _INTEGERS, 2, (argument,), convert=Lists.of_array)
+    if not isinstance(source, Table):
+        names = (argument, "neighbors")
+        found: Column = _tensor(source, argument, column, _INTEGERS, 2, names, convert=Lists.of_array)
+        return found
     what, accepts = ("lists of integers or strings", _is_id_list) if ids else ("lists of integers", _is_int_list)
     name, _ = _find(source, argument, column, what, accepts, (argument,))
 
@@ -173,12 +200,13 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
     source = _open(file, argument, column)
     if isinstance(source, Place):
         return None
-    known = source.kinds if isinstance(source, Tensors) else source.schema.names
+    known = source.schema.names if isinstance(source, Table) else source.kinds
     if column is None and "id" not in known:
         return None
     column = column or "id"
-    if isinstance(source, Tensors):
-        return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
+    if not isinstance(source, Table):
+        found: Column = _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
+        return found
     name, kind = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
     plain = _plain(kind)
 
@@ -193,7 +221,7 @@ def numbers(
 ) -> Column | None:
     """Open one ``float`` or ``int`` a row, of a file of its own or, where only a column is named, of `owner`.
 
-    `kind` None: either of the two.
+    `kind` None: either of the two; ``str``: integers, or strings, which stay Arrow's.
     """
     if file is None and column is None:
         return None
@@ -210,12 +238,16 @@ def numbers(
         if source.suffix != ".npy":
             raise ValueError(f"select: {argument} must be one number a row, got {place}")
         return npy(source, argument, rank=1, dtypes=dtypes)
-    if isinstance(source, Tensors):
+    if not isinstance(source, Table):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
-        return _tensor(source, argument, column, widened, 1, (argument,))
-    name, _ = _find(source, argument, column, what, accepts, (argument,))
+        values: Column = _tensor(source, argument, column, widened, 1, (argument,))
+        return values
+    name, found = _find(source, argument, column, what, accepts, (argument,))
+    plain = _plain(found)
 
     def convert(values: pa.Array, rows: RowSource) -> Any:
+        if _is_text(plain):
+            return _rows.present(values.cast(plain), rows, argument)
         return _rows.numbers(values, rows, read_as)
 
     return TableColumn(source, argument, name, convert)
@@ -236,7 +268,7 @@ def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, opti
         raise ValueError(f"select: corpus must be usable, got {corpus.path}: {error}") from error
 
 
-def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | Tensors:
+def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | _named.Arrays:
     """Open a file by its kind, a ``.npy`` file as its place; refuse a missing one, another format, a column of .npy."""
     place = Place(file, argument)
     kind, suffix = place.kind(), _text.suffix(place)
@@ -251,7 +283,7 @@ def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | 
         if column is not None:
             raise ValueError(f"select: {argument} must not be a {suffix} file to have a column {column!r}, got {place}")
         return place
-    return Tensors(place, argument) if suffix == ".safetensors" else Table(place, argument)
+    return _ARRAYS[suffix](place, argument) if suffix in _ARRAYS else Table(place, argument)
 
 
 def _find(
@@ -268,14 +300,14 @@ def _find(
 
 
 def _tensor(
-    tensors: Tensors,
+    tensors: _named.Arrays,
     argument: str,
     column: str | None,
     dtypes: tuple[str, ...],
     rank: int,
     usual: tuple[str, ...],
     **options: Any,
-) -> RawColumn:
+) -> Any:
     def accepts(tensor: Tensor) -> bool:
         return tensor.dtype in dtypes and len(tensor.shape) == rank
 
@@ -331,9 +363,10 @@ def _usual_text(table: Table) -> str | None:
     return next((name for name in _USUAL if name in kinds and _is_text(kinds[name])), None)
 
 
-def _first_length(table: Table, name: str, text: bool) -> int:
-    """Return the length of the first list that is not missing."""
-    for lists in table.arrays(name, 64, 0, table.rows):
+def _first_length(table: Table, name: str, text: bool, usual: bool) -> int:
+    """Return the length of the first list that is not missing, or the one that most of the lists near it have."""
+    for lists in table.arrays(name, 64, 0, table.rows, {} if usual else None):
         if len(present := (_text.float_lists(lists) if text else lists).drop_null()):
-            return len(present[0])
+            lengths: list[int] = present.value_lengths().to_pylist()
+            return max(lengths, key=lengths.count) if usual else lengths[0]
     return 0

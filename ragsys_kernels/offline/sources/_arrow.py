@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, chain
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -109,6 +112,33 @@ class ArrowPart:
         if source.tell() == offset:
             raise pa.ArrowInvalid("it ends without the mark of its end")
         return sizes
+
+
+def streamed(batches: Iterator[pa.RecordBatch]) -> Copy:
+    """Write batches, at least one, as an Arrow stream of the first one's columns, without dictionaries.
+
+    It is a temporary file without a name, which goes with the process.
+    """
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
+    try:
+        first = next(batches)
+        kinds = [(field.name, _plain(field.type)) for field in first.schema]
+        schema = pa.schema(kinds)
+        with pa.ipc.new_stream(pa.PythonFile(file, "w"), schema) as writer:
+            for batch in chain([first], batches):
+                columns = [column.cast(kind) for column, (_, kind) in zip(batch.columns, kinds, strict=True)]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    copy = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
+    weakref.finalize(copy, file.close)
+    return copy
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def _is_mapped(batch: pa.RecordBatch, source: Any) -> bool:

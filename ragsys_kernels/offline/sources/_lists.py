@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,12 +95,12 @@ class ListColumn(Protocol):
 class ByIds:
     """A column of lists of ids, as lists of the rows of the corpus that has these ids; one of another type is refused.
 
-    -1 in an array is padding; lists with other ids than those of the corpus, or with one twice, are rows that cannot be
-    used.
+    -1 in an array is padding, and so are the ids ``dropped``; lists with other ids than those of the corpus, or with
+    one twice, are rows that cannot be used.
     """
 
-    def __init__(self, column: ListColumn, ids: Ids) -> None:
-        self._column, self._ids = column, ids
+    def __init__(self, column: ListColumn, ids: Ids, dropped: Collection[Any] = ()) -> None:
+        self._column, self._ids, self._dropped = column, ids, frozenset(dropped)
         given, expected = (
             "strings" if text else "integers"
             for text in (next(iter(column.chunks(1, 0, 1, {}))).values.dtype == object, ids.kind == "str")
@@ -120,7 +120,10 @@ class ByIds:
     def _rows_of(self, lists: Lists, rows: RowSource) -> Lists:
         found = self._ids.rows_of(lists.values, unknown="pad")
         padding = None if lists.values.dtype == object else -1
-        self._refuse((found < 0) & (lists.values != padding), "be ids of the corpus", "", lists, rows)
+        unknown = (found < 0) & (lists.values != padding)
+        if self._dropped:
+            unknown[unknown] = [each not in self._dropped for each in lists.values[unknown].tolist()]
+        self._refuse(unknown, "be ids of the corpus", "", lists, rows)
         keys = np.repeat(np.arange(len(lists)), lists.lengths) * len(self._ids) + found
         ordered = np.sort(keys[found >= 0])
         twice = ordered[1:][ordered[1:] == ordered[:-1]]

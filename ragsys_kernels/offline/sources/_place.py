@@ -20,6 +20,8 @@ from ..._extras import missing, needed
 from ..._files import is_url, was_url
 from ..._types import PathLike
 
+DATABASES = (".duckdb", ".sqlite", ".sqlite3", ".db")  # a table of one is FILE::TABLE
+
 _BUFFER = 8 << 20  # bytes read ahead of a remote file; several are open at a time
 _SAMPLE = 1 << 20  # bytes in each of the three samples of a file's content
 _BLOCK = 1 << 22
@@ -37,7 +39,9 @@ class Place:
     def __init__(self, path: PathLike, argument: str) -> None:
         text, self._argument = os.fspath(path), argument
         self.path: str | Path = Path(text)
-        self.local: Path | None = Path(text)
+        file, sign, table = text.rpartition("::")
+        self.table = table if sign and file.lower().endswith(DATABASES) and not is_url(text) else None
+        self.local: Path | None = Path(text if self.table is None else file)
         self._fs: Any = None
         if is_url(text):
             self.path = text
@@ -142,7 +146,13 @@ class Place:
         return content
 
     def size(self) -> int:
+        """Return the bytes of a file, or of all files of a local folder."""
+        if self.local is not None and self.local.is_dir():
+            return sum(file.stat().st_size for file in self._files())
         return self.local.stat().st_size if self.local is not None else int(self._fs.size(self._inner))
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in Path(self._posix).rglob("*") if path.is_file())
 
     def mapped(self) -> Copy:
         """Return a local file with the content: the file itself, or a temporary copy of a remote one.
@@ -187,6 +197,12 @@ class Place:
         return {"name": self.name, **self.version(), "sha256": digest.hexdigest()}
 
     def _blocks(self, size: int, full: bool) -> Iterator[bytes]:
+        if self.kind() == "folder":  # of files that never change
+            for each in self._files():
+                yield f"{each.relative_to(self._posix)} {each.stat().st_size}\n".encode()
+                if full:
+                    yield from Place(each, self._argument)._blocks(0, True)
+            return
         if not full:
             for start in (0, (size - _SAMPLE) // 2, size - _SAMPLE):
                 yield self.read(start, start + _SAMPLE)
@@ -198,8 +214,7 @@ class Place:
     def version(self) -> dict[str, Any]:
         """Return the size, and the ETag of an object or the time of the last change in nanoseconds."""
         if self.local is not None:
-            status = self.local.stat()
-            return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
+            return {"size": self.size(), "mtime_ns": self.local.stat().st_mtime_ns}
         self._fs.invalidate_cache()
         info = self._fs.info(self._inner)
         for name in ("ETag", "etag"):

@@ -119,7 +119,7 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options
         raise ValueError(f"select: {argument} must be a complete .npy file, got {place}: {error}") from None
     if not dtype.isnative and dtype.newbyteorder("=").name in dtypes:
         swapped = options.pop("convert", None)
-        options = {**dict.fromkeys(("convert", "finish"), _native(dtype, swapped)), **options}
+        options = {**dict.fromkeys(("convert", "finish"), native(dtype, swapped)), **options}
     elif dtype not in [np.dtype(name) for name in dtypes]:
         raise ValueError(f"select: {argument} must be {' or '.join(dtypes)}, got {dtype} in {place}")
     if len(shape) != rank:
@@ -129,7 +129,7 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options
     return RawColumn(place, dtype, shape, offset, fortran_order=fortran_order, **options)
 
 
-def _native(dtype: np.dtype[Any], convert: Callable[[Array], Any] | None) -> Callable[[Array], Any]:
+def native(dtype: np.dtype[Any], convert: Callable[[Array], Any] | None) -> Callable[[Array], Any]:
     """Return what gives an array of the other byte order this machine's, float64 as float32, and converts it then."""
     native = dtype.newbyteorder("=")
 

@@ -17,6 +17,7 @@ from ..._checks import line
 from ...corpus.folder import DESCRIPTION
 from ...corpus.rows import Blocks
 from ._arrow import ArrowPart
+from ._databases import LANCE, DatabasePart, LancePart, is_database
 from ._parquet import ParquetPart
 from ._place import Place
 from ._rows import RowSource, span
@@ -44,6 +45,8 @@ _PARTS: dict[str, Callable[[Place], Part]] = {
     "Parquet": ParquetPart,
     "JSON lines": TextPart,
     "CSV": TextPart,
+    "database": DatabasePart,
+    "Lance": LancePart,
 }
 
 
@@ -53,7 +56,9 @@ class Table:
     def __init__(self, place: Place, argument: str) -> None:
         self.place, self._argument = place, argument
         kind = place.kind()
-        if kind == "folder":
+        if kind == "folder" and place.suffix == LANCE and place.local is not None:
+            places, kinds = [place], None
+        elif kind == "folder":
             places, kinds = _folder(place, argument)
         else:
             places, kinds = [place] if kind else _matching(place, argument), None
@@ -219,6 +224,10 @@ def _format(place: Place) -> str:
     """Return the format of a file, in words."""
     if is_text(place):
         return "JSON lines" if suffix(place) in JSON else "CSV"
+    if is_database(place):
+        return "database"
+    if place.suffix == LANCE:
+        return "Lance"
     return "Arrow" if place.suffix in ARROW else "Parquet"
 
 

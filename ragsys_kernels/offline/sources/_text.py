@@ -1,22 +1,20 @@
 """JSON lines and CSV, which are written as an Arrow stream once and read as one: rows of text have no places.
 
-The stream is a temporary file without a name, which goes with the process. It is made block by block, so that memory
-does not depend on the file's length; its columns have the types of the first block.
+The stream is made block by block, so that memory does not depend on the file's length; its columns have the types of
+the first block.
 """
 
 from __future__ import annotations
 
-import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ._arrow import ArrowPart
+from ._arrow import ArrowPart, streamed
 from ._place import Copy, Place
 
 JSON: tuple[str, ...] = (".jsonl", ".ndjson")
@@ -41,21 +39,8 @@ class TextPart(ArrowPart):
 
     @staticmethod
     def content(place: Place) -> Copy:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
-        try:
-            with _batches(place) as batches:
-                first = next(batches)
-                with pa.ipc.new_stream(pa.PythonFile(file, "w"), first.schema) as writer:
-                    writer.write_batch(first)
-                    for batch in batches:
-                        writer.write_batch(batch)
-            file.flush()
-        except BaseException:
-            file.close()
-            raise
-        copy = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
-        weakref.finalize(copy, file.close)
-        return copy
+        with _batches(place) as batches:
+            return streamed(batches)
 
 
 @contextmanager

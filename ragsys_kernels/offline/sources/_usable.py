@@ -1,0 +1,230 @@
+"""Rows of files that can be used. The others are left out of all columns, and listed with id and reason."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..._checks import choice, shown
+from ...corpus.ids import Ids, Integers
+from ...corpus.rows import Blocks
+from ._lists import ByIds, ListColumn
+from ._rows import span
+
+Array = npt.NDArray[Any]
+
+BAD_ROWS = ("raise", "skip")
+ON_DUPLICATE = ("error", "first", "last")
+_BYTES = 1 << 24  # of vectors looked at at a time
+
+
+class _Column(Protocol):
+    path: str | Path
+    rows: int
+    dims: int
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]: ...
+
+    def where(self, row: int) -> str: ...
+
+    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Usable:
+    """The columns of the rows that can be used, by name, and the others: their numbers, ascending, ids and reasons.
+
+    ``kept`` are the numbers that the rows have in the file; None where all can be used.
+    """
+
+    columns: dict[str, Any] = field(default_factory=dict)
+    kept: Array | None = None
+    skipped: dict[int, str] = field(default_factory=dict)
+    ids: dict[int, Any] = field(default_factory=dict)
+
+    def listed(self, lists: ListColumn, by: Ids | None) -> ListColumn | ByIds:
+        """Return lists of rows of the file, or of ids, as lists of the rows that are kept; no others are in them."""
+        if by is not None:
+            return ByIds(lists, by, self.ids.values() if self.ids else self.skipped)
+        return lists if self.kept is None else ByIds(lists, Integers.of("select", self.kept), self.skipped)
+
+
+def usable(
+    argument: str, columns: Mapping[str, Any], bad_rows: str = "raise", on_duplicate: str = "error", named: str = "ids"
+) -> Usable:
+    """Return the columns of rows, `argument` and others or None by name, without the rows that cannot be used.
+
+    With neither option, and where none is bad, these are the columns as they are. Else they are read once. Where ids,
+    the column `named`, are None, rows keep the numbers that they have in the file as their ids.
+    """
+    choice("select", "bad_rows", bad_rows, BAD_ROWS)
+    choice("select", "on_duplicate", on_duplicate, ON_DUPLICATE)
+    given = {name: column for name, column in columns.items() if column is not None}
+    rows = given[argument].rows
+    if (bad_rows, on_duplicate) == ("raise", "error") or any(column.rows != rows for column in given.values()):
+        return Usable(dict(columns))
+    if on_duplicate != "error" and named not in given:
+        raise ValueError(f"select: on_duplicate must come with ids, got none in {given[argument].path}")
+    skipped = _bad(argument, given) if bad_rows == "skip" else {}
+    ids = {}
+    if named in given:
+        if on_duplicate != "error":
+            skipped.update(_repeated(given[named], skipped, on_duplicate))
+        ids = _of_rows(given[named], sorted(skipped))
+    if not skipped:
+        return Usable(dict(columns))
+    kept = np.setdiff1d(np.arange(rows), list(skipped))
+    if not kept.size:
+        first = min(skipped)
+        raise ValueError(f"select: {argument} must have a row that can be used, got none: {skipped[first]}")
+    found: dict[str, Any] = {name: Kept(column, kept) for name, column in given.items()}
+    found.setdefault(named, _Numbers(given[argument], kept))
+    return Usable({**columns, **found}, kept, dict(sorted(skipped.items())), ids)
+
+
+def _bad(argument: str, given: dict[str, _Column]) -> dict[int, str]:
+    """Return which rows cannot be used, and why."""
+    size = max(1, _BYTES // (4 * max(1, given[argument].dims)))
+    found: dict[int, str] = {}
+    for name, column in given.items():
+        bad: dict[int, str] = {}
+        start = 0
+        for values in column.chunks(size, bad=bad):
+            if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+                rule, good = "be finite, got NaN or inf", np.isfinite(values).reshape(len(values), -1).all(axis=1)
+                if name == "costs":
+                    rule, good = "be finite and at least 0, got another", good & (values >= 0)
+                for row in (start + np.flatnonzero(~good)).tolist():
+                    bad.setdefault(row, f"{name} must {rule}")
+            elif name == "costs":
+                for row in (start + np.flatnonzero(np.asarray(values) < 0)).tolist():
+                    bad.setdefault(row, f"{name} must be finite and at least 0, got another")
+            start += len(values)
+        for row, reason in bad.items():
+            found.setdefault(row, reason)
+    return found
+
+
+def _repeated(column: _Column, skipped: dict[int, str], which: str) -> dict[int, str]:
+    """Return the rows whose ids others have, of which the first or the last is kept."""
+    parts = column.chunks(1 << 16, bad={})
+    values = pa.chunked_array([pa.array(part) if isinstance(part, np.ndarray) else part for part in parts])
+    codes = values.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    rows = np.setdiff1d(np.flatnonzero(codes >= 0), list(skipped))
+    ordered = rows if which == "first" else rows[::-1]
+    _, firsts, places = np.unique(codes[ordered], return_index=True, return_inverse=True)
+    owners = ordered[firsts][places.reshape(-1)]
+    found = {}
+    for row, owner in zip(ordered.tolist(), owners.tolist(), strict=True):
+        if row != owner:
+            found[row] = f"ids must be unique, got {shown(values[row].as_py())} in row {owner} too, the {which} one"
+    return found
+
+
+def _of_rows(column: _Column, rows: list[int]) -> dict[int, Any]:
+    """Return the ids of some rows, None where there is none."""
+    found: dict[int, Any] = {}
+    if rows:
+        wanted, start = np.array(rows), 0
+        for values in column.chunks(1 << 16, bad={}):
+            for row in wanted[(wanted >= start) & (wanted < start + len(values))].tolist():
+                each = values[row - start]
+                found[row] = each.as_py() if hasattr(each, "as_py") else each.item()
+            start += len(values)
+    return found
+
+
+class Kept:
+    """Some rows of a column."""
+
+    def __init__(self, column: _Column, kept: Array) -> None:
+        self.path, self.rows, self.dims = column.path, len(kept), column.dims
+        self._column, self._kept = column, kept
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        start, stop = span(self.rows, start, stop)
+        kept, pending = self._kept[start:stop], []
+        if not len(kept):
+            return
+        first, held = int(kept[0]), 0
+        # What cannot be used is none of these rows, which have been read before.
+        for values in self._column.chunks(size, first, int(kept[-1]) + 1, {}):
+            some = kept[(kept >= first) & (kept < first + len(values))] - first
+            first += len(values)
+            pending.append(values[some] if isinstance(values, np.ndarray) else values.take(pa.array(some)))
+            held += len(some)
+            if held >= size:
+                joined = _joined(pending)
+                yield joined[:size]
+                pending, held = [joined[size:]], held - size
+        if held:
+            yield _joined(pending)
+
+    def whole(self) -> Any:
+        if not self.dims:
+            parts = list(self.chunks(1 << 16))
+            return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.chunked_array(parts)
+        array, start = np.empty((self.rows, self.dims), self._dtype), 0
+        for part in self.chunks(max(1, _BYTES // (4 * self.dims))):
+            array[start : start + len(part)] = part
+            start += len(part)
+        return array
+
+    def embeddings(self) -> Any:
+        return Blocks((self.rows, self.dims), self._dtype.name, self.chunks)
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        found: np.dtype[Any] = next(self.chunks(1, 0, 1)).dtype
+        return found
+
+    def where(self, row: int) -> str:
+        return self._column.where(int(self._kept[row]))
+
+    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self._column.identity(full, known)
+
+
+class _Numbers(Kept):
+    """The numbers that rows have in their file."""
+
+    def __init__(self, column: _Column, kept: Array) -> None:
+        super().__init__(column, kept)
+        self.dims = 0
+
+    def chunks(
+        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
+    ) -> Iterator[Any]:
+        start, stop = span(self.rows, start, stop)
+        for begin in range(start, stop, size):
+            yield pa.array(self._kept[begin : min(begin + size, stop)])
+
+
+def _joined(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
+
+
+def listed(**found: Usable) -> bytes:
+    """Return the rows that were left out as a file: of which input, its number there, its id, and why."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("input", "row", "id", "reason"))
+    for name, each in found.items():
+        for row, reason in each.skipped.items():
+            own = each.ids.get(row)
+            writer.writerow((name, row, "" if own is None else own, reason))
+    return text.getvalue().encode()
