@@ -97,7 +97,7 @@ def compare_files(
     """
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
-        from ..offline import _skipped, sources
+        from ..offline import skipped, sources
     given: dict[str, Any] = {}
     try:
         of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
@@ -137,7 +137,7 @@ def compare_files(
         if answered.kept is not None and given["candidates"] is not None:
             given["candidates"] = given["candidates"][answered.kept]
         loaded = asked.whole()
-        _skipped.write(OP, out, (bad_rows, on_duplicate), corpus=usable, queries=answered)
+        skipped.write(OP, out, (bad_rows, on_duplicate), corpus=usable, queries=answered)
     except (ValueError, FileNotFoundError) as error:  # words of the files are those of `select`
         raise type(error)(f"{OP}: {str(error).removeprefix('select: ').removeprefix(f'{OP}: ')}") from error
     paths = {"corpus": corpus, "queries": queries, "candidates": candidates, "qrels": qrels, "bias": bias}

@@ -15,7 +15,7 @@ from .._files import check_local
 from .._types import BadRows, Metric, OnDuplicate, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
-from . import _skipped, sources
+from . import skipped, sources
 from ._pipeline import ahead
 from .sources import Column, PathLike
 
@@ -96,7 +96,7 @@ def build_corpus(
         else:
             size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
             segments.build(_OP, out, pieces(*given, options, size), size, replaces)
-        _skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)
+        skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
 
 

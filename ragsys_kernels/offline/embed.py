@@ -16,7 +16,7 @@ from .._files import check_local, replacing_and_sweeping
 from .._types import BadRows, PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
-from . import _skipped, text_files
+from . import skipped, text_files
 from .sources import BAD_ROWS, Usable
 
 _OUTPUTS = (".npy", ".parquet")
@@ -141,7 +141,7 @@ def embed(
         else:
             column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
             pq.write_table(table.append_column(vector_column, column), file)
-    _skipped.write(op, target, (bad_rows,), texts=usable)
+    skipped.write(op, target, (bad_rows,), texts=usable)
     if cache is None:
         kept.unlink(missing_ok=True)
     return EmbedSummary(

@@ -12,7 +12,7 @@ from typing import Literal
 
 from .. import _checks, _env
 from .._types import BadRows, Method, OnDuplicate, PathLike
-from . import _skipped, ray_engine
+from . import ray_engine, skipped
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
@@ -342,7 +342,7 @@ def select(
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
     for notice in inputs.notices(spec):
         _log.info(notice)
-    _skipped.write("select", out, spec.skips, corpus=inputs.usable)
+    skipped.write("select", out, spec.skips, corpus=inputs.usable)
     folder = folder_at(out)
     return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
 

@@ -79,7 +79,7 @@ def gist(
     >>> import numpy as np, ragsys_kernels as rk
     >>> embeddings = np.array([[1, 0], [1, 0.1], [0, 1]], np.float32)
     >>> rk.gist(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
-    array([[1, 2]])
+    array([[0, 2]])
     """
     op = "gist"
     _checks.threads(op, num_threads)
