@@ -183,9 +183,9 @@ def _held(shape: Pools) -> Case:
 
 
 def _logprobs() -> Iterator[Form]:
-    for V in (LONGEST, 32_000):
+    for V in (LONGEST, 50_257, 32_000):
         shape = Scores(512, V, None, "bfloat16")
-        yield Form(shape, "triton", (Work(_score(shape), ()),), 2)
+        yield Form(shape, "triton", (Work(_score(shape), ()),), 1, measured=None)
     linear = importlib.import_module("ragsys_kernels.scoring.triton_linear")
     for T, V in ((8, 32_000), (8, 50_257), (8, LONGEST), (512, 32_000), (512, LONGEST)):
         shape, tiles = Scores(T, V, VOCABULARIES[V], "bfloat16"), linear.tiles_of_a_split(V)

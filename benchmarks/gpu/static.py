@@ -214,9 +214,11 @@ def scoring() -> Iterator[Case]:
                 common = {"dtype": dtype, "unit": "rows", "units": T}
                 block, _ = logits.split_size(V)
                 splits = -(-V // block)
+                # Rows that begin anywhere are read by packs that are put together.
+                kernel = ("_logprob_logits_kernel", dtype, f"BLOCK={block}")
                 yield Case(
                     **common, op="token_logprobs", shape=f"T{T}-V{V}",
-                    words=("_logprob_logits_kernel", dtype, f"BLOCK={block}", "plain"), programs=T * splits,
+                    words=(*kernel, *(("packs", "log p") if V * size % 16 else ("plain",))), programs=T * splits,
                     floor=T * V * size, once=T * (V * size + 16 * splits), flops=5 * T * V,
                 )  # fmt: skip
                 read = (V + T) * D * size
@@ -224,9 +226,10 @@ def scoring() -> Iterator[Case]:
                 for hopper, archs in GENERATIONS:
                     tile = linear.tile_of(dtype != "float32", D, T, hopper)
                     row_tiles, by_parts = -(-T // tile.rows), hopper and dtype == "float32"
-                    kernel = ("_logprob_linear_kernel", f"{dtype} x {dtype}", f"ROWS={tile.rows}", f"DIMS={tile.dims}")
+                    kernel = ("_logprob_linear_kernel", f"{dtype} x {dtype}", f"ROWS={tile.rows}")
                     yield Case(
-                        **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}", words=(*kernel, "plain"),
+                        **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}",
+                        words=(*kernel, f"DIMS={tile.dims}", "plain"),
                         programs=row_tiles * splits, floor=read, once=read + 16 * T * splits,
                         cached=linear_cache_bytes(T, V, D, size, tile.rows, linear.COLUMNS),
                         # Tiles are whole: rows beyond the last are multiplied too.

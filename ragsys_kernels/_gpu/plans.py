@@ -68,6 +68,15 @@ def call(function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         _thread.recorder.call(function, args, kwargs)
 
 
+def counters(like: Any, size: int) -> Any:
+    """Return counts for Triton kernels, which leave them at zero (`counters.py`); a plan finds those of its stream."""
+    from . import counters
+
+    if _thread.recorder is None:
+        return counters.zeros(like, size)
+    return _thread.recorder.counters(like, size)
+
+
 def planned(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate the operation ``op``: calls of it are planned, and its errors are those of `_hints.hinted`."""
 

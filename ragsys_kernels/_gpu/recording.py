@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from triton.runtime.jit import KernelInterface
 
 from .. import _warn
-from . import cuda_module
+from . import counters, cuda_module
 from .cuda_module import Struct
 
 # Calls beyond these take far longer on the device than on the host, and a plan would keep their work space at once.
@@ -118,6 +118,19 @@ class Recorder(TorchDispatchMode):
             self._add(lambda: _calling(function, *self._with_slots((args, kwargs))))
         else:
             self._add(lambda: _launched(prepare(*self._with_slots(args), **self._with_slots(kwargs))))
+
+    def counters(self, like: Any, size: int) -> Any:
+        """Return counts that kernels leave at zero, and write down that they were asked for."""
+        with _disable_current_modes():
+            made = counters.zeros(like, size)
+
+        def step() -> _Step:
+            slot = self._slot(like)
+            self._new(made)
+            return lambda tensors: tensors.append(counters.zeros(tensors[slot], size))
+
+        self._add(step)
+        return made
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))

@@ -16,7 +16,7 @@ from .triton_linear import (
     logprob_linear_target_kernel,
     tile_of,
 )
-from .triton_logits import logprob_logits_kernel, split_size
+from .triton_logits import logprob_logits_kernel, split_size, splits_of
 from .triton_merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
 from .triton_slots import PAIR_BLOCK, SLOT_BLOCK, logprob_aligned_slots_kernel, logprob_slots_kernel
 from .triton_tile import COLUMNS
@@ -29,7 +29,7 @@ _TYPES = {
     **dict.fromkeys(
         ("targets", "row_of", "slot_of", "slot_of_row", "place", "leader", "rank_of_pair", "counts"), "*i64"
     ),
-    **dict.fromkeys(("size",), "*i32"),
+    **dict.fromkeys(("size", "done"), "*i32"),
     **dict.fromkeys(("state",), "*i8"),
     **dict.fromkeys(("greedy",), "*i1"),
     **dict.fromkeys(("inverse_temperature", "bias", "than", "target", "ref", "largest"), "*fp32"),
@@ -40,7 +40,7 @@ _TYPES = {
     **dict.fromkeys(
         ("num_slots", "num_pairs", "num_columns", "num_entering", "splits", "tiles", "row_tiles", "steps"), "i32"
     ),
-    **dict.fromkeys(("num_rows", "num_allowed", "num_answers", "ignore"), "i32"),
+    **dict.fromkeys(("num_rows", "num_allowed", "num_answers", "ignore", "begin_at"), "i32"),
     **dict.fromkeys(("inner", "outer", "inverse"), "fp32"),
 }
 
@@ -84,6 +84,15 @@ def ahead_of_time() -> list[Compilation]:
     return [*others, *by_generation(_linear)]
 
 
+# What the launch of the logits has where it merges the splits too, by what is wanted; else none of it.
+_FINISHED = {
+    "": ("logp64", "state", "lse", "largest", "entropy"),
+    "everything": (),
+    "rank": ("done", "logp", "logp64", "state", "lse", "largest", "entropy"),
+}
+_FINISHED["slots"] = _FINISHED["rank"]
+
+
 def _logits() -> list[Compilation]:
     found = []
     for dtype, size, name, features in (
@@ -92,26 +101,41 @@ def _logits() -> list[Compilation]:
         ("bfloat16", 100_000, "plain", ""),
         ("float32", 100_000, "entropy and rank", "entropy rank"),
         ("bfloat16", 100_000, "entropy and rank", "entropy rank"),
+        ("bfloat16", 100_000, "entropy and all else", "everything entropy"),
         ("bfloat16", 100_000, "softcap", "softcap"),
         ("bfloat16", 100_000, "every feature", "slots entropy rank softcap allowed than"),
         ("float32", 500, "entropy and rank", "entropy rank"),
-        ("float32", 100, "entropy and rank", "entropy rank"),
+        ("float32", 100, "entropy and all else", "everything entropy"),
         ("bfloat16", 100_000, "slots", "slots"),
         ("bfloat16", 100_000, "temperatures of tokens", "pair's"),
         ("bfloat16", 100_000, "temperatures of answers", "answer's"),
+        ("float32", 100_000, "log p", "packs"),
+        ("float16", 100_000, "log p", "packs"),
+        ("bfloat16", 100_000, "log p", "packs"),
+        ("bfloat16", 100_000, "entropy and rank", "packs entropy rank"),
+        ("bfloat16", 100_000, "slots", "packs slots"),
     ):
         block, warps = split_size(size)
         wide = "allowed" not in features and size > 500
+        packs = "packs" in features
         temperature = next((of for of in _TEMPERATURES if of in features), "one")
         missing = _SLOTS if "slots" in features else (*_ALIGNED, *_TEMPERATURES[temperature])
+        missing += _FINISHED[next((what for what in ("slots", "rank", "everything") if what in features), "")]
+        constexprs = {
+            "BLOCK": block,
+            "SPLITS": merge_shape(splits_of(size))[0],
+            "SOFTCAP": "softcap" in features,
+            "PER_PAIR": temperature == "pair's",
+            "ITEM": (4 if dtype == "float32" else 2) if packs else 0,
+        }
         found.append(
             describe(
-                f"_logprob_logits_kernel, {dtype}, BLOCK={block}, {name}",
+                f"_logprob_logits_kernel, {'packs, ' if packs else ''}{dtype}, BLOCK={block}, {name}",
                 logprob_logits_kernel,
                 {**_TYPES, "logits": _POINTERS[dtype], "stride": "i64"},  # rows further apart than 2^31 elements
-                {"BLOCK": block, "SOFTCAP": "softcap" in features, "PER_PAIR": temperature == "pair's"},
+                constexprs,
                 absent=_without(features, *missing),
-                multiples=("stride",) if wide else (),
+                multiples=("stride",) if wide and not packs else (),
                 num_warps=warps,
                 num_stages=3,
                 wide_loads=wide,

@@ -22,6 +22,38 @@ COUNTED = tl.constexpr(1)
 MISSED = tl.constexpr(2)  # a column has more than the target, or log p is NaN
 
 
+@triton.jit
+def store_pair(i, z, most, total, live, ignored, logp, logp64, state):
+    """Write what is wanted of a pair, from z of its target and the merged sums of its slot; return its log p."""
+    # z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
+    value = (z.to(tl.float64) - reference(most).to(tl.float64)) - tl.log(total)
+    value = tl.where(value > 0, 0.0, value)
+    value = tl.where(ignored, 0.0, tl.where(live, value, float("nan")))
+    if logp is not None:
+        tl.store(logp + i, value.to(tl.float32))
+    if logp64 is not None:
+        tl.store(logp64 + i, value)
+    if state is not None:
+        hit = (value == value) & (z >= most)
+        tl.store(state + i, tl.where(ignored, 0, tl.where(hit, COUNTED, COUNTED + MISSED)).to(tl.int8))
+    return value
+
+
+@triton.jit
+def store_row(row, most, total, weighted, live, lse, largest, entropy):
+    """Write what is wanted of a row, from the merged sums of its slot."""
+    log_total = tl.log(total)
+    none = float("nan")
+    if lse is not None:
+        tl.store(lse + row, tl.where(live, reference(most).to(tl.float64) + log_total, none).to(tl.float32))
+    if largest is not None:
+        tl.store(largest + row, tl.where(live & (total == total), most, none))
+    if entropy is not None:
+        value = log_total - weighted / total
+        value = tl.where(value < 0, 0.0, value)
+        tl.store(entropy + row, tl.where(live, value, none).to(tl.float32))
+
+
 @triton.jit(do_not_specialize=["num_pairs", "num_rows", "num_slots", "ignore", "num_answers"])
 def logprob_finish_kernel(
     logits,  # None: z of the targets is in ``target``
@@ -89,18 +121,7 @@ def logprob_finish_kernel(
             z = scaled(x, inner, factor, SOFTCAP)
         else:
             z = tl.load(target + at, mask=live, other=float("-inf"))
-        # z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
-        value = (z.to(tl.float64) - reference(most).to(tl.float64)) - tl.log(total)
-        value = tl.where(value > 0, 0.0, value)
-        ignored = is_ignored(column, ignore)
-        value = tl.where(ignored, 0.0, tl.where(live, value, float("nan")))
-        if logp is not None:
-            tl.store(logp + i, value.to(tl.float32))
-        if logp64 is not None:
-            tl.store(logp64 + i, value)
-        if state is not None:
-            hit = (value == value) & (z >= most)
-            tl.store(state + i, tl.where(ignored, 0, tl.where(hit, COUNTED, COUNTED + MISSED)).to(tl.int8))
+        value = store_pair(i, z, most, total, live, is_ignored(column, ignore), logp, logp64, state)
         if rank_of_pair is not None:
             above = tl.load(rank + at, mask=live, other=0)
             tl.store(rank_of_pair + i, tl.where(value == value, above, -1))
@@ -114,16 +135,27 @@ def logprob_finish_kernel(
             slot = row
             live = counts(tl.load(columns + row), ignore, num_columns)
         most, total, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
-        log_total = tl.log(total)
-        none = float("nan")
-        if lse is not None:
-            tl.store(lse + row, tl.where(live, reference(most).to(tl.float64) + log_total, none).to(tl.float32))
-        if largest is not None:
-            tl.store(largest + row, tl.where(live & (total == total), most, none))
-        if entropy is not None:
-            value = log_total - weighted / total
-            value = tl.where(value < 0, 0.0, value)
-            tl.store(entropy + row, tl.where(live, value, none).to(tl.float32))
+        store_row(row, most, total, weighted, live, lse, largest, entropy)
+
+
+OF_PAIRS = {"logp": "float32", "logp64": "float64", "state": "int8", "rank": "int64"}
+OF_ROWS = {"lse": "float32", "max": "float32", "entropy": "float32"}
+
+
+def outputs(pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
+    """Return room for what is wanted of pairs and rows."""
+    return {
+        name: _arrays.empty(pairs.targets, (size,), dtype)
+        for size, dtypes in ((len(pairs.targets), OF_PAIRS), (pairs.num_rows, OF_ROWS))
+        for name, dtype in dtypes.items()
+        if name in wanted
+    }
+
+
+def named(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of kernels for what is wanted but ranks."""
+    names = (name for name in (*OF_PAIRS, *OF_ROWS) if name != "rank")
+    return {"largest" if name == "max" else name: found.get(name) for name in names}
 
 
 def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted: frozenset[str]) -> dict[str, Any]:
@@ -131,21 +163,14 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
 
     ``logp64`` and ``state`` are what the results of answers need.
     """
-    like, logits, M, T = pairs.targets, problem.logits, len(pairs.targets), pairs.num_rows
-    of_pairs = {"logp": "float32", "logp64": "float64", "state": "int8", "rank": "int64"}
-    of_rows = {"lse": "float32", "max": "float32", "entropy": "float32"}
-    found = {
-        name: _arrays.empty(like, (size,), dtype)
-        for size, dtypes in ((M, of_pairs), (T, of_rows))
-        for name, dtype in dtypes.items()
-        if name in wanted
-    }
+    logits, M, T = problem.logits, len(pairs.targets), pairs.num_rows
+    found = outputs(pairs, wanted)
     num_slots, splits = parts.max.shape
     inner, outer = factors(problem)
     size, warps = merge_shape(splits)
     launch(
         logprob_finish_kernel,
-        (M + (T if found.keys() & of_rows.keys() else 0),),
+        (M + (T if found.keys() & OF_ROWS.keys() else 0),),
         logits=logits,
         columns=pairs.targets,
         rows=None if slots is None else slots.rows,
@@ -159,13 +184,8 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
         part_max=parts.max,
         part_sum=parts.sum,
         part_weighted=parts.weighted,
-        logp=found.get("logp"),
-        logp64=found.get("logp64"),
-        state=found.get("state"),
+        **named(found),
         rank_of_pair=found.get("rank"),
-        lse=found.get("lse"),
-        largest=found.get("max"),
-        entropy=found.get("entropy"),
         stride=0 if logits is None else logits.stride(0),
         num_pairs=M,
         num_rows=T,

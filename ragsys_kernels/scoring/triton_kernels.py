@@ -34,8 +34,9 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
 def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
     """Return what is wanted of the pairs, rows and answers of a call, in four steps of one launch each.
 
-    The first, slots, is left out for logits of pairs that each have a row of their own, whose ranks are set to zero in
-    a launch instead. The linear form may have several kernels.
+    Logits of pairs that each have a row of their own need no slots, and up to half a million columns one launch has the
+    sums and what becomes of them; ranks are set to zero in a launch of their own. The linear form may have several
+    kernels.
     """
     linear, of_pairs = problem.logits is None, set(wanted)
     if wanted & {"sum", "mean"}:
@@ -48,12 +49,15 @@ def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> di
             slots = triton_slots.grouped(problem, pairs)
         elif linear:
             slots = triton_slots.aligned(problem, pairs)
-        if slots is None:
-            parts = triton_logits.parts_of(problem, pairs)
+        if slots is None and triton_logits.merges(problem):
+            found = triton_logits.results(problem, pairs, frozenset(of_pairs))
         else:
-            fields = ("rows", "inverse_temperature", "pair_begin", "columns")
-            problem = dataclasses.replace(problem, **{name: getattr(slots, name) for name in fields})
-            parts = (triton_linear if linear else triton_logits).parts_of(problem, rank=slots.rank)
-        found = finish(problem, pairs, slots if pairs.rows is not None else None, parts, frozenset(of_pairs))
+            if slots is None:
+                parts = triton_logits.parts_of(problem, pairs)
+            else:
+                fields = ("rows", "inverse_temperature", "pair_begin", "columns")
+                problem = dataclasses.replace(problem, **{name: getattr(slots, name) for name in fields})
+                parts = (triton_linear if linear else triton_logits).parts_of(problem, rank=slots.rank)
+            found = finish(problem, pairs, slots if pairs.rows is not None else None, parts, frozenset(of_pairs))
         logp64, state = found.pop("logp64", None), found.pop("state", None)
         return found | answers(pairs, logp64, state, wanted)

@@ -23,8 +23,10 @@ def merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS: tl.con
     """Return the largest z of a slot, and its sums about `reference`; 0 where ``live`` is false."""
     at = tl.arange(0, SPLITS)
     inside = at < tl.where(live, splits, 0)
-    top = tl.load(part_max + slot * splits + at, mask=inside, other=float("-inf"))
-    s = tl.load(part_sum + slot * splits + at, mask=inside, other=0.0)
+    # Past the first-level cache, which may hold what was there before other multiprocessors wrote.
+    first = slot * splits
+    top = tl.load(part_max + first + at, mask=inside, other=float("-inf"), cache_modifier=".cg")
+    s = tl.load(part_sum + first + at, mask=inside, other=0.0, cache_modifier=".cg")
     most = tl.max(top, 0)
     # A split without a finite column has sum 0 and takes d = 0, not the NaN of -inf - -inf.
     d = tl.where(top == float("-inf"), 0.0, top - finite(most, 0.0))
@@ -32,7 +34,7 @@ def merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS: tl.con
     sums = tl.sum(shrink * s.to(tl.float64), 0)
     weighted = sums
     if part_weighted is not None:
-        w = tl.load(part_weighted + slot * splits + at, mask=inside, other=0.0)
+        w = tl.load(part_weighted + first + at, mask=inside, other=0.0, cache_modifier=".cg")
         weighted = tl.sum(shrink * (w.to(tl.float64) + d.to(tl.float64) * s.to(tl.float64)), 0)
     return most, sums, weighted
 

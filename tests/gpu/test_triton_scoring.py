@@ -102,6 +102,51 @@ def test_error_is_within_twice_that_of_torch_in_the_same_type(device, dtype):
     assert (np.abs(got - want) <= 2 * np.abs(own - want) + floor).all()
 
 
+@dtypes
+def test_rows_have_their_bits_wherever_they_begin(device, dtype):
+    """At every distance from a multiple of 16 bytes, between neighbours that are NaN, and at the ends of the memory."""
+    V, T = 2 * 2048 + 50, 3
+    x, z = logits(T, V, dtype, seed=3)
+    x, targets = as_tensor(x) if dtype != "bfloat16" else x, [0, V // 2, V - 1]
+    aligned = torch.full((T, V + 14), NAN, dtype=x.dtype)[:, :V]
+    assert aligned.stride(0) * x.element_size() % 16 == 0
+    aligned.copy_(x)
+    expected = device.answer_logprobs(aligned, targets=targets, want=EVERYTHING)
+    check_logits(expected, z, targets)
+    for stride in (V + 1, V + 5):
+        for begin in range(16 // x.element_size()):
+            memory = torch.full((begin + (T - 1) * stride + V,), NAN, dtype=x.dtype)
+            moved = memory.as_strided((T, V), (stride, 1), begin)
+            moved.copy_(x)
+            found = device.answer_logprobs(moved, targets=targets, want=EVERYTHING)
+            for name in EVERYTHING:
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+            np.testing.assert_array_equal(device.token_logprobs(moved, targets), expected.logp)
+
+
+def test_aligned_packs_are_read_where_rows_are_not(device):
+    """A word of two elements is read at most twice, and once an element: of 2,048 columns, all but the ends."""
+    from triton.runtime import interpreter
+
+    V, T, sizes = 2048 * 4 + 9, 2, []
+    load = interpreter.InterpreterBuilder.create_masked_load
+
+    def counted(self, ptrs, *rest, **options):
+        if ptrs.data.size >= 256:
+            sizes.append((ptrs.data.size, ptrs.get_element_ty().name))
+        return load(self, ptrs, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter.InterpreterBuilder, "create_masked_load", counted)
+        device.token_logprobs(logits(1, 2049, "float16")[0], [0])
+        assert all(kind == "fp16" for _, kind in sizes)  # the second of its packs would reach out of the logits
+        sizes.clear()
+        device.token_logprobs(logits(T, V, "float16")[0], [0, 1])
+    # Four splits of each row, and what is left of it: 256 packs, each of eight elements.
+    assert sizes.count((1024, "int32")) == 2 * T * 4
+    assert [size for size, kind in sizes if kind == "fp16"] == [256] * 8 * T
+
+
 @pytest.mark.parametrize("shift", [1e4, -1e4, 1e6])
 @pytest.mark.parametrize("V", [17, 9000])
 def test_a_shift_of_all_logits_costs_no_accuracy(device, V, shift):

@@ -70,7 +70,8 @@ TRITON = (
     Budget("proof rest *", 208, 216, 216, 232),
     Budget("proof taken *", 64, 64, 64, 64),
     # Scoring: a split of the vocabulary, or a tile of logits.
-    Budget("_logprob_logits_kernel, *", 192, 192, 168, 112),
+    Budget("_logprob_logits_kernel, [bf]*", 192, 192, 168, 112),
+    Budget("_logprob_logits_kernel, packs, *", 192, 208, 168, 112),
     Budget("_logprob_merge_kernel, *", 72, 72, 72, 48),
     Budget("_logprob_linear_kernel, float32 x *", 255, 255, 255, 240),
     Budget("_logprob_linear_kernel, float16 x *", 232, 232, 216, 240),

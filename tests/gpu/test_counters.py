@@ -1,0 +1,66 @@
+"""Counts that kernels leave at zero: of each stream its own, of each captured graph its own."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ragsys_kernels._gpu import counters  # noqa: E402
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """Returns what is given on a stream of a device that is not there."""
+    state = SimpleNamespace(stream=0, captured=False)
+    monkeypatch.setattr(counters, "_counts", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.captured)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=state.stream))
+    zeros = torch.zeros
+    monkeypatch.setattr(torch, "zeros", lambda size, dtype, device: zeros(size, dtype=dtype))
+
+    def given(stream, size=8, index=0, captured=False):
+        state.stream, state.captured = stream, captured
+        return counters.zeros(SimpleNamespace(is_cuda=True, device=SimpleNamespace(index=index)), size)
+
+    return given
+
+
+def test_a_stream_has_its_own(on):
+    first = on(1)
+    assert on(1) is first
+    assert len({id(x) for x in (first, on(2), on(1, index=1))}) == 3
+    assert first.dtype == torch.int32
+    assert not first.any()
+
+
+def test_more_are_new_ones(on):
+    first = on(1, 10_000)
+    assert len(first) >= 10_000
+    assert on(1, len(first)) is first
+    more = on(1, len(first) + 1)
+    assert len(more) > len(first)
+    assert on(1) is more
+
+
+def test_a_graph_has_its_own(on):
+    first = on(1)
+    captured = [on(1, 5, captured=True) for _ in range(2)]
+    assert [len(x) for x in captured] == [5, 5]
+    assert captured[0] is not captured[1]
+    assert on(1) is first
+
+
+def test_threads_that_interpret_have_their_own(monkeypatch):
+    monkeypatch.setattr(counters, "_counts", {})
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(counters.zeros(torch.empty(0), 4))) for _ in range(2)]
+    barrier = threading.Barrier(2)  # a thread that has ended would leave its number to the next
+    for thread in threads:
+        run = thread.run
+        thread.run = lambda run=run: (run(), barrier.wait())
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] is not found[1]
