@@ -183,10 +183,12 @@ def _held(shape: Pools) -> Case:
 
 
 def _logprobs() -> Iterator[Form]:
+    logits, linear = (importlib.import_module(f"ragsys_kernels.scoring.triton_{form}") for form in ("logits", "linear"))
     for V in (LONGEST, 50_257, 32_000):
-        shape = Scores(512, V, None, "bfloat16")
-        yield Form(shape, "triton", (Work(_score(shape), ()),), 1, measured=None)
-    linear = importlib.import_module("ragsys_kernels.scoring.triton_linear")
+        shape, last = Scores(512, V, None, "bfloat16"), 1 / logits.splits_of(V)
+        # A split; where rows begin anywhere, how packs are put together; the last split, element by element.
+        turns = (1, 1 - last, last) if V % 8 else (1, last)
+        yield Form(shape, "triton", (Work(_score(shape), turns),), 1, measured=None)
     for T, V in ((8, 32_000), (8, 50_257), (8, LONGEST), (512, 32_000), (512, LONGEST)):
         shape, tiles = Scores(T, V, VOCABULARIES[V], "bfloat16"), linear.tiles_of_a_split(V)
         # Targets that no tile has; tiles; their slices; targets of the rows of a tile, few of which are in it.

@@ -34,7 +34,8 @@ def loops(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
 def parts(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
     """Return the same, where what a branch skips counts as a loop too if it has matrix instructions of its own.
 
-    Such a stretch runs as often as it is not skipped.
+    In a kernel without loops it does if it has LONG instructions or more. Such a stretch runs as often as it is not
+    skipped.
     """
     names, branches = _listed(sass)
     _, found = loops(sass)
@@ -44,11 +45,13 @@ def parts(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
         inside = [loop for loop in found if first <= loop.first and loop.last <= last]
         within = [i for i in range(first, target) if not any(loop.first <= i <= loop.last for loop in inside)]
         around = [loop for loop in found if loop.first <= at <= loop.last]
-        if any(MATRIX.search(names[i]) for i in within) and all(last <= loop.last for loop in around):
+        counts = any(MATRIX.search(names[i]) for i in within) if found else len(within) >= LONG
+        if counts and all(last <= loop.last for loop in around):
             spans.add((first, last))
     return _divided(names, spans)
 
 
+LONG = 64
 MATRIX = re.compile("^(HMMA|HGMMA|IMMA|IGMMA|UTC\\w*MMA)")
 
 

@@ -72,3 +72,16 @@ def test_products_that_a_branch_skips_are_a_part():
         (11, 12, (), 2),
     ]
     assert sum(len(part.own) for part in parts) + len(outside) == 14
+
+
+def test_long_stretches_that_a_branch_skips_are_parts_of_a_kernel_without_loops(monkeypatch):
+    monkeypatch.setattr(sass, "LONG", 2)
+    outside, parts = sass.parts(SKIPPED.replace("(.L_x_0)", "(.L_x_4)").replace("(.L_x_3)", "(.L_x_4)"))
+    # From the branch at 0010 on, not the one instruction after 0040; all that the last three lead past.
+    assert [(part.first, part.last, len(part.own)) for part in parts] == [
+        (2, 3, 2),
+        (7, 12, 2),
+        (9, 12, 1),
+        (10, 12, 3),
+    ]
+    assert len(outside) == 14 - 8
