@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
     from .selection.problem import SearchResult, Selection, SelectionPath
+    from .selection.relevance import RelevanceRangeWarning
     from .selection.validate import PoolSizeWarning
 
 # Imported when first used: NumPy alone is most of a fifth of a second on a slow machine.
@@ -35,6 +36,7 @@ _HOMES = {
     "METHODS": "selection",
     "Partials": "scoring",
     "PoolSizeWarning": "selection.validate",
+    "RelevanceRangeWarning": "selection.relevance",
     "SearchResult": "selection.problem",
     "Selection": "selection.problem",
     "SelectionPath": "selection.problem",
@@ -64,6 +66,7 @@ __all__ = [
     "LabelPosteriors",
     "Partials",
     "PoolSizeWarning",
+    "RelevanceRangeWarning",
     "SearchResult",
     "Selection",
     "SelectionPath",

@@ -30,6 +30,7 @@ Method: TypeAlias = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverag
 Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 Backend: TypeAlias = Literal["auto", "cpu", "reference", "triton", "cuda"]
 ScoringBackend: TypeAlias = Literal["auto", "cpu", "numpy", "reference", "triton", "cuda"]
+RelevanceScale: TypeAlias = Literal["as-is", "minmax", "zscore", "rank"]
 OnError: TypeAlias = Literal["raise", "skip"]
 BadRows: TypeAlias = Literal["raise", "skip"]
 OnDuplicate: TypeAlias = Literal["error", "first", "last"]

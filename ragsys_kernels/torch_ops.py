@@ -25,7 +25,7 @@ _WEIGHED = "Tensor? bias=None, float lambda_d={}, float lambda_b=0.95"
 _LIMITS = (
     "Tensor? groups=None, Tensor? query_groups=None, int? max_per_group=None, Tensor? initial=None, "
     "Tensor? allowed=None, Tensor? exclude=None, Tensor? costs=None, float? budget=None, float? max_similarity=None, "
-    "str metric='cosine', str backend='auto'"
+    "str metric='cosine', str backend='auto', str relevance_scale='as-is'"
 )
 
 

@@ -12,7 +12,7 @@ from .._arrays import HOST, Torch
 from .._given import padded
 from .._gpu.plans import planned
 from .._hints import hinted
-from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, Storage
+from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
 from ..selection import METHODS, validate
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
@@ -303,6 +303,7 @@ class Corpus(Rows):
         candidates: ArrayLike | None = None,
         index: Any = None,
         relevance: ArrayLike | None = None,
+        relevance_scale: RelevanceScale = "as-is",
         bias: ArrayLike | None = None,
         lambda_d: float | ArrayLike | None = None,
         lambda_b: float | ArrayLike = 0.95,
@@ -346,8 +347,8 @@ class Corpus(Rows):
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, optional
             Retrieves the pools, as in `search`.
-        relevance, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, exclude, costs, \
-            budget, max_similarity, metric, check_values
+        relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
+            exclude, costs, budget, max_similarity, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             is the rule's own. With ``relevance`` nothing is retrieved; without ``candidates`` it is that of all rows.
             ``bias``, ``groups``, ``costs`` replace the corpus's; with a searched pool they and ``quality`` are (N,).
@@ -412,6 +413,7 @@ class Corpus(Rows):
             k,
             candidates=candidates,
             relevance=relevance,
+            relevance_scale=relevance_scale,
             query_groups=query_groups,
             max_per_group=max_per_group,
             initial=initial,

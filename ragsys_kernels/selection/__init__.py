@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError, Similarity
+from .._types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from .aspects import coverage
 from .calls import run
 from .max_min import gist
@@ -23,6 +23,7 @@ def mmr(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.75,
@@ -68,6 +69,10 @@ def mmr(
         The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
+    relevance_scale : {"as-is", "minmax", "zscore", "rank"}
+        What is made of the relevance before all else, of each query by itself, over the items of its pool (padding is
+        none) whether or not they may be picked: r_i; (r_i - min) / (max - min); (r_i - mean) / standard deviation; the
+        share of the other items that have less, those that are equal counting half. Where all r are equal, 0 of these.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
         How alike items are, where there are no vectors; then ``queries`` and ``embeddings`` are left out and
         ``relevance`` is given. Row j of a matrix has the similarities of all items to item j: one row is read a pick.
@@ -150,6 +155,9 @@ def mmr(
     -----
     PoolSizeWarning
         The pool is no larger than k.
+    RelevanceRangeWarning
+        Relevance on the host spreads over more than ten times the largest similarity (1 with cosines), so that
+        redundancy has no say, and ``relevance_scale`` does not change that.
     ConversionWarning
         Embeddings are float64.
 
@@ -192,6 +200,7 @@ def mmr(
         num_threads,
         on_error,
         outside=outside,
+        relevance_scale=relevance_scale,
         similarity=similarity,
     )
 
@@ -204,6 +213,7 @@ def vrsd(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
     max_per_group: int | None = None,
@@ -280,4 +290,5 @@ def vrsd(
         backend,
         num_threads,
         on_error,
+        relevance_scale=relevance_scale,
     )

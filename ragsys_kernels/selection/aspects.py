@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError, Similarity
+from .._types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from . import options
 from .calls import run
 from .problem import Rows, Selection
@@ -19,6 +19,7 @@ def coverage(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.5,
@@ -116,5 +117,6 @@ def coverage(
         on_error,
         options.coverage("coverage", kind, aspects, weights, gamma, density, budget),
         kind,
+        relevance_scale=relevance_scale,
         similarity=similarity,
     )

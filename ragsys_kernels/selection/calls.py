@@ -12,6 +12,7 @@ from .._gpu import preference
 from . import capabilities, certificate, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
+from .relevance import check_scale, scaled, warn_range
 from .rules import adagres
 from .skip import answered
 
@@ -47,6 +48,7 @@ def run(
     options: Any = None,
     kind: str | None = None,
     outside: Any = None,
+    relevance_scale: str = "as-is",
     similarity: Any = None,
 ) -> Selection:
     """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
@@ -109,6 +111,7 @@ def run(
             k,
             candidates=candidates,
             relevance=relevance,
+            relevance_scale="as-is" if pairs else relevance_scale,
             bias=bias,
             lambda_d=lambda_d,
             lambda_b=lambda_b,
@@ -128,6 +131,9 @@ def run(
         )
         if pairs:
             given.restrict(problem, names)
+            if relevance_scale != "as-is":  # of items, which the problem has no candidates for
+                check_scale(op, relevance_scale, relevance)
+                problem.relevance = scaled(problem.relevance, names, None, relevance_scale, place)
             if given.needs_reference(problem):
                 if name == "torch" or _asked(backend) == "cpu":
                     rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
@@ -143,6 +149,8 @@ def run(
                 result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
             validate.warn_small_pool(problem)
+            if relevance is not None and relevance_scale == "as-is":
+                warn_range(problem)
             problem = problem if problem.constraints.filter is None else narrowed(problem)
             asked = problem.ks if problem.ks is not None else problem.k
             columns = problem.clip()  # the rest is padding

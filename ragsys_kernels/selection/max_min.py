@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import _arrays, _checks
 from .._gpu.plans import planned
-from .._types import ArrayLike, Metric
+from .._types import ArrayLike, Metric, RelevanceScale
 from . import options, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
@@ -24,6 +24,7 @@ def gist(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.25,
     lambda_b: float | ArrayLike = 0.95,
@@ -94,8 +95,8 @@ def gist(
     if device != "cpu":
         raise ValueError(f"{op}: arrays must be on the host, got arrays on {device!r}")
     problem = validate.selection(
-        op, queries, embeddings, k, candidates=candidates, relevance=relevance, bias=bias, lambda_d=lambda_d,
-        lambda_b=lambda_b, groups=groups, query_groups=query_groups, allowed=allowed, exclude=exclude, metric=metric,
+        op, queries, embeddings, k, candidates=candidates, relevance=relevance, relevance_scale=relevance_scale,
+        bias=bias, lambda_d=lambda_d, lambda_b=lambda_b, groups=groups, query_groups=query_groups, allowed=allowed, exclude=exclude, metric=metric,
     )  # fmt: skip
     found = Selection.empty(problem.num_queries, problem.k)
     if problem.num_queries:

@@ -9,10 +9,11 @@ import numpy as np
 
 from .. import _arrays, _checks, _dispatch
 from .._hints import hinted
-from .._types import ArrayLike, Backend, Metric
+from .._types import ArrayLike, Backend, Metric, RelevanceScale
 from . import capabilities, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, SelectionPath
+from .relevance import warn_range
 
 _OP = "mmr_path"
 
@@ -27,6 +28,7 @@ def mmr_path(
     low: float = 0.0,
     high: float = 1.0,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     bias: ArrayLike | None = None,
     lambda_b: float | ArrayLike = 0.95,
     groups: ArrayLike | None = None,
@@ -50,7 +52,7 @@ def mmr_path(
 
     Parameters
     ----------
-    queries, embeddings, k, candidates, relevance, bias, lambda_b
+    queries, embeddings, k, candidates, relevance, relevance_scale, bias, lambda_b
         As in `mmr`.
     low, high : float, in [0, 1]
         The range of lambda_d, both ends included. The first pick of a query without initial items does not depend on
@@ -78,8 +80,8 @@ def mmr_path(
 
     Warns
     -----
-    PoolSizeWarning
-        The pool is no larger than k.
+    PoolSizeWarning, RelevanceRangeWarning
+        As in `mmr`.
     ConversionWarning
         Embeddings are float64.
 
@@ -140,6 +142,7 @@ def mmr_path(
         k,
         candidates=candidates,
         relevance=relevance,
+        relevance_scale=relevance_scale,
         bias=bias,
         lambda_b=lambda_b,
         groups=groups,
@@ -156,6 +159,8 @@ def mmr_path(
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:
         validate.warn_small_pool(problem)
+        if relevance_scale == "as-is":
+            warn_range(problem)
         problem = problem if problem.constraints.filter is None else narrowed(problem)
         path = _made(problem, low, high, threads, implementation.mmr_path)
     return SelectionPath(*(_arrays.to_library(field, library) for field in path))

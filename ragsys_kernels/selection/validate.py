@@ -19,6 +19,7 @@ from .._warn import warn
 from . import constraints
 from .constraints import NONE
 from .problem import Problem, Rows
+from .relevance import check_scale, scaled
 
 # Columns beyond the size of the pool are padding: whoever asks for more of them than this made a mistake.
 MOST_PADDED = 65_536
@@ -94,6 +95,7 @@ def selection(
     *,
     candidates: Any = None,
     relevance: Any = None,
+    relevance_scale: Any = "as-is",
     bias: Any = None,
     lambda_d: Any = 1.0,
     lambda_b: Any = 1.0,
@@ -164,6 +166,10 @@ def selection(
     items = ((num_queries, pool), "(Q, P)")
     if scores is not None:
         expect_shape(op, "relevance", scores, items)
+    if not (type(relevance_scale) is str and relevance_scale == "as-is"):
+        check_scale(op, relevance_scale, relevance)
+        live = rows.live if ids_array is None and not pool_stride else None
+        scores = scaled(scores, ids_array, live, relevance_scale, place)
 
     if bias is None:
         bias_array = rows.bias
@@ -371,7 +377,8 @@ def _lengths_count(problem: Problem) -> bool:
 def _row_values(
     problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, dtype: str, where: Callable[[Any], str]
 ) -> None:
-    vectors = _arrays.widen(stored, dtype).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN of float16 that signals
+        vectors = _arrays.widen(stored, dtype).astype(np.float64)
     if problem.rows.scales is not None:
         vectors *= problem.rows.scales[rows, None]
     if not (finite := np.isfinite(vectors).all(axis=1)).all():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError, Similarity
+from .._types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from . import options
 from .calls import run
 from .problem import Rows, Selection
@@ -19,6 +19,7 @@ def msd(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike | Literal["adagres"] = 0.75,
@@ -94,6 +95,7 @@ def msd(
         num_threads,
         on_error,
         None,
+        relevance_scale=relevance_scale,
         similarity=similarity,
     )
 
@@ -106,6 +108,7 @@ def dpp(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     similarity: Similarity | None = None,
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.5,
@@ -189,6 +192,7 @@ def dpp(
         num_threads,
         on_error,
         options.dpp("dpp", quality, scale),
+        relevance_scale=relevance_scale,
         similarity=similarity,
     )
 
@@ -201,6 +205,7 @@ def ssd(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     bias: ArrayLike | None = None,
     lambda_d: float | ArrayLike = 0.5,
     lambda_b: float | ArrayLike = 0.95,
@@ -285,6 +290,7 @@ def ssd(
         num_threads,
         on_error,
         options.ssd("ssd", gamma, window),
+        relevance_scale=relevance_scale,
     )
 
 
@@ -296,6 +302,7 @@ def sift(
     *,
     candidates: ArrayLike | None = None,
     relevance: ArrayLike | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     noise: float = 0.01,
     min_gain: float = 0.0,
     groups: ArrayLike | None = None,
@@ -372,4 +379,5 @@ def sift(
         num_threads,
         on_error,
         options.sift("sift", noise, min_gain),
+        relevance_scale=relevance_scale,
     )

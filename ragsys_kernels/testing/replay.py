@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,20 @@ from ..selection.problem import Rows
 from .replay_rules import RULES, Query
 
 _EPS = float(np.finfo(np.float32).eps)
+
+
+def _scaled(values: list[float], scale: str) -> list[float]:
+    """Return relevance on a scale, by its definition, in the precision in which rules get it."""
+    if not values or min(values) == max(values):
+        return [0.0] * len(values)
+    if scale == "minmax":
+        made = [(x - min(values)) / (max(values) - min(values)) for x in values]
+    elif scale == "zscore":
+        made = [(x - statistics.fmean(values)) / statistics.pstdev(values) for x in values]
+    else:
+        less = [sum(y < x for y in values) + (sum(y == x for y in values) - 1) / 2 for x in values]
+        made = [x / (len(values) - 1) for x in less]
+    return [float(np.float32(x)) for x in made]
 
 
 class Replay:
@@ -54,6 +69,12 @@ class Replay:
         self.base = P if self.dense else 0
         candidates = get("candidates")
         self.candidates = np.tile(np.arange(P), (self.Q, 1)) if candidates is None else np.asarray(candidates).copy()
+        if self.relevance is not None and get("relevance_scale", "as-is") != "as-is":
+            real = self.candidates >= 0
+            if candidates is None and corpus is not None and corpus.live is not None:
+                real &= corpus.live
+            for row, kept in zip(self.relevance, real, strict=True):
+                row[kept] = _scaled(row[kept].tolist(), problem["relevance_scale"])
         for q, pool in enumerate(self.candidates):
             pool[[item >= 0 and not self._may(problem, q, int(item)) for item in pool]] = -1
         bias = get("bias")

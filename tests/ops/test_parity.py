@@ -66,15 +66,18 @@ def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
         "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
-        "METHODS", "Partials", "PoolSizeWarning", "SearchResult", "Selection", "SelectionPath", "__version__",
-        "answer_logprobs", "coverage", "dpp", "gist", "label_posteriors", "logprob_partials", "merge_partials",
-        "mmr", "mmr_path", "msd", "show_config", "sift", "ssd", "token_logprobs", "vrsd",
+        "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
+        "METHODS", "Partials", "PoolSizeWarning", "RelevanceRangeWarning", "SearchResult", "Selection",
+        "SelectionPath", "__version__", "answer_logprobs", "coverage", "dpp", "gist", "label_posteriors",
+        "logprob_partials", "merge_partials", "mmr", "mmr_path", "msd", "show_config", "sift", "ssd",
+        "token_logprobs", "vrsd",
     ]  # fmt: skip
     assert all(hasattr(rk, name) for name in rk.__all__)
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
     assert [*inspect.signature(rk.mmr).parameters] == [
-        "queries", "embeddings", "k", "candidates", "relevance", "similarity", "bias", "lambda_d", "lambda_b", "groups",
-        "query_groups", "max_per_group", "initial", "allowed", "exclude", "costs", "budget", "max_similarity",
+        "queries", "embeddings", "k", "candidates", "relevance", "relevance_scale", "similarity", "bias",
+        "lambda_d", "lambda_b", "groups", "query_groups", "max_per_group", "initial", "allowed", "exclude",
+        "costs", "budget", "max_similarity",
         "outside", "metric", "check_values", "backend", "num_threads", "on_error",
     ]  # fmt: skip
     assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")

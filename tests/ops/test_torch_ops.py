@@ -83,7 +83,7 @@ def all_arguments():
         **tensors, "k": 4, "relevance": torch.rand(3, 20), "max_per_group": 2, "metric": "dot", "backend": "reference",
         "initial": tensors["candidates"][:, :2].contiguous(),
         "allowed": torch.arange(40) < 38, "exclude": tensors["candidates"][:, 3:4].contiguous(),
-        "costs": torch.arange(40.0), "budget": 30.0, "max_similarity": 0.9,
+        "costs": torch.arange(40.0), "budget": 30.0, "max_similarity": 0.9, "relevance_scale": "rank",
     }  # fmt: skip
     weighed = {**picks, "lambda_d": 0.3, "lambda_b": 0.6}
     yield "mmr", weighed

@@ -195,6 +195,7 @@ def test_page_of_messages_quotes_them_as_they_are():
     broken[3, 1] = np.nan
     calls = [
         lambda: rk.mmr(queries, rows.tolist(), 3),
+        lambda: rk.mmr(None, rows, 3, relevance=np.arange(100.0)[None]),
         lambda: corpus.select(queries, 4, pool=4),
         lambda: rk.mmr(queries[0], rows, 3),
         lambda: rk.mmr(queries[:, :30], rows, 3),

@@ -379,6 +379,7 @@ def test_read_only_inputs_are_taken_and_none_is_modified(backend, method):
         np.testing.assert_array_equal(problem[name], value)
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning")
 @methods
 def test_nothing_is_clamped(backend, method):
     """Scores outside [-1, 1] and biases of any size are taken as they are."""

@@ -1,0 +1,126 @@
+"""Given relevance: on another scale, where that is asked for, and a look at its range.
+
+A rule weighs relevance against similarity, which is a cosine. Scores of BM25 or logits of a reranker are tens of times
+as large, and then every selection is top-k. Scaling is a pass before the kernels, the same for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._arrays import Place
+from .._checks import choice, shown
+from .._warn import warn
+from .filters import library_of_array
+from .problem import Problem
+
+SCALES = ("as-is", "minmax", "zscore", "rank")
+# Relevance that spreads over more than this times the largest similarity is not weighed against it.
+_MOST = 10.0
+# Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
+_BY_ZSCORES, _UNWEIGHTED = ("dpp", "ssd"), ("vrsd", "sift", "mmr_path")
+
+
+class RelevanceRangeWarning(UserWarning):
+    """Given relevance spreads so far that redundancy has no say."""
+
+
+def check_scale(op: str, scale: Any, relevance: Any) -> None:
+    """Refuse another scale than there is, and one without relevance to be scaled."""
+    choice(op, "relevance_scale", scale, SCALES)
+    if relevance is None:
+        raise ValueError(f"{op}: relevance_scale must come with relevance, got {shown(scale)} alone")
+
+
+def scaled(relevance: Any, candidates: Any, live: Any, scale: str, place: Place) -> Any:
+    """Return relevance on another scale, each query's by its own pool: (Q, P) float32 in and out, in one place.
+
+    Sums run in the order of the pool in float64, so that a query's values are the same in any batch. What is no item of
+    the pool, or not finite, stays as it is.
+
+    Parameters
+    ----------
+    candidates : (Q, P) integers, optional
+        Below 0: no item.
+    live : (P,) bool, optional
+        Rows of the whole corpus that are not deleted.
+    """
+    xp = library_of_array(relevance)
+    values = place.float64(relevance, "float32")
+    real = xp.isfinite(values)
+    if candidates is not None:
+        real = real & (candidates >= 0)
+    elif live is not None:
+        real = real & live
+    if not all(relevance.shape):
+        return relevance
+    low = xp.amin(xp.where(real, values, np.inf), 1)[:, None]
+    high = xp.amax(xp.where(real, values, -np.inf), 1)[:, None]
+    apart = high > low
+    if scale == "minmax":
+        made = _over(xp, values - xp.where(apart, low, 0.0), xp.where(apart, high - low, 1.0))
+    else:
+        count = _total(xp, xp.where(real, xp.ones_like(values), 0.0))
+        if scale == "zscore":
+            centred = values - _total(xp, xp.where(real, values, 0.0)) / xp.where(count > 0, count, 1.0)
+            variance = _total(xp, xp.where(real, centred * centred, 0.0)) / xp.where(count > 0, count, 1.0)
+            made = _over(xp, centred, xp.sqrt(xp.where(apart, variance, 1.0)))
+        else:
+            made = _over(xp, _ranks(xp, xp.where(real, values, np.inf)), xp.where(apart, count - 1, 1.0))
+    return place.float32(xp.where(real, xp.where(apart, made, 0.0), values), "float64")
+
+
+def _over(xp: Any, values: Any, by: Any) -> Any:
+    return xp.where(xp.isfinite(values), values, 0.0) / by
+
+
+def _total(xp: Any, values: Any) -> Any:
+    """Return the sums of rows (Q, 1), whose bits do not depend on zeros behind or between what is summed."""
+    return xp.cumsum(values, 1)[:, -1:]
+
+
+def _ranks(xp: Any, values: Any) -> Any:
+    """Return how many values of a row are less than each, and half as many again as are equal to it."""
+    along = getattr(xp, "take_along_axis", None) or xp.take_along_dim
+    order = xp.argsort(values, 1)
+    ordered = along(values, order, 1)
+    steps = xp.cumsum(ordered[:, 1:] != ordered[:, :-1], 1)
+    begins = (xp.cumsum(xp.ones_like(order), 0) - 1) * values.shape[1]  # of rows that stand end to end
+    runs = xp.zeros_like(order)
+    runs[:, 1:] = steps
+    flat = (begins + runs).reshape(-1)  # ascending, equal where values of a row are
+    first, last = (xp.searchsorted(flat, flat, side=side).reshape(values.shape) for side in ("left", "right"))
+    ranks = (first + last - 1) / 2 - begins
+    return along(ranks, xp.argsort(order, 1), 1)
+
+
+def warn_range(problem: Problem) -> None:
+    """Warn where relevance on the host spreads so far that redundancy has no say in the picks."""
+    relevance, rows = problem.relevance, problem.rows
+    if not isinstance(relevance, np.ndarray) or problem.op in _BY_ZSCORES or not relevance.size:
+        return
+    most = 1.0 if rows.metric == "cosine" else rows.max_norm
+    if most is None:  # nobody has looked at the rows
+        return
+    most = _MOST * (most if rows.metric == "cosine" else most * most)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if not relevance.max() - relevance.min() > most:  # padding included; rarely more than this is computed
+            return
+        real = np.isfinite(relevance)
+        if problem.candidates is not None:
+            real &= problem.candidates >= 0
+        elif rows.live is not None and not problem.pool_stride:
+            real &= rows.live
+        spread = np.where(real, relevance, -np.inf).max(axis=1) - np.where(real, relevance, np.inf).min(axis=1)
+        far = spread > most
+    if problem.op not in _UNWEIGHTED:
+        far &= problem.lambda_d < 1
+    if far.any():
+        top_k = "" if problem.op in _UNWEIGHTED else ", lambda_d=1 is top-k"
+        warn(
+            f"{problem.op}: relevance spreads over more than {_MOST:g} times the largest similarity, so that "
+            f"redundancy has no say; relevance_scale='minmax' puts it on the scale of similarity{top_k}",
+            RelevanceRangeWarning,
+        )

@@ -1,0 +1,179 @@
+"""Given relevance on another scale: its definition, the same picks by every backend, and the warning of its range."""
+
+import statistics
+import warnings
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+from ragsys_kernels._arrays import HOST
+from ragsys_kernels.selection.relevance import scaled
+
+METHODS = ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
+SCALES = ["minmax", "zscore", "rank"]
+Q, N, P, D = 9, 60, 25, 12
+RNG = np.random.default_rng(71)
+ROWS = RNG.standard_normal((N, D), dtype=np.float32)
+QUERIES = RNG.standard_normal((Q, D), dtype=np.float32)
+CANDIDATES = np.array([RNG.choice(N, P, replace=False) for _ in range(Q)])
+CANDIDATES[2, 10:] = CANDIDATES[3, 1:] = -1
+CANDIDATES[5, ::3] = -1  # padding may be anywhere
+SCORES = RNG.gamma(2, 9, (Q, P)).round().astype(np.float32)  # as BM25's, with ties
+SCORES[4] = 7
+
+
+def by_definition(values, scale):
+    if len(set(values)) == 1:
+        return [0.0] * len(values)
+    if scale == "minmax":
+        return [(x - min(values)) / (max(values) - min(values)) for x in values]
+    if scale == "zscore":
+        return [(x - statistics.mean(values)) / statistics.pstdev(values) for x in values]
+    order = sorted(values)
+    places = {x: [i for i, y in enumerate(order) if y == x] for x in values}
+    return [statistics.mean(places[x]) / (len(values) - 1) for x in values]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_values_are_those_of_the_definition_in_any_batch(scale):
+    found = scaled(SCORES, CANDIDATES, None, scale, HOST)
+    assert found.dtype == np.float32
+    for q in range(Q):
+        real = CANDIDATES[q] >= 0
+        expected = by_definition(SCORES[q, real].tolist(), scale)
+        assert found[q, real] == pytest.approx(expected, abs=1e-7)
+        alone = np.where(real)[0]  # without the padding, and by itself
+        one = scaled(SCORES[None, q, alone], None, None, scale, HOST)
+        assert one.tobytes() == found[q, real].tobytes()
+        assert np.array_equal(found[q, ~real], SCORES[q, ~real])
+    assert scaled(SCORES[:0], CANDIDATES[:0], None, scale, HOST).shape == (0, P)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("dtype", ["int", "float16", "float64", "far"])
+def test_values_of_other_types(scale, dtype):
+    values = {"int": SCORES, "float16": SCORES.astype("f2"), "float64": SCORES.astype("f8") / 3, "far": SCORES * 1e30}
+    given = values[dtype].astype(int).astype("f4") if dtype == "int" else values[dtype]
+    picks = rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=given, relevance_scale=scale)
+    for q in range(Q):
+        real = CANDIDATES[q] >= 0
+        expected = dict(
+            zip(CANDIDATES[q, real], by_definition(given[q, real].astype("f4").tolist(), scale), strict=True)
+        )
+        n = int(picks.lengths[q])
+        wanted = [expected[row] for row in picks.indices[q, :n]]
+        assert picks.relevance[q, :n] == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_rule_takes_it(method, scale, backend):
+    problem = {
+        "queries": QUERIES,
+        "embeddings": ROWS,
+        "candidates": CANDIDATES,
+        "relevance": SCORES,
+        "relevance_scale": scale,
+    }
+    call = {name: x for name, x in problem.items() if name not in ("queries", "embeddings")}
+    picks = getattr(rk, method)(QUERIES, ROWS, 5, backend=backend, **call)
+    testing.check_selection(method, {**problem, "k": 5}, picks)
+    scaled_before = scaled(SCORES, CANDIDATES, None, scale, HOST)
+    expected = getattr(rk, method)(QUERIES, ROWS, 5, candidates=CANDIDATES, relevance=scaled_before, backend=backend)
+    for field, wanted in zip(picks, expected, strict=True):
+        assert np.asarray(field).tobytes() == np.asarray(wanted).tobytes()
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_corpora_dense_pools_and_filters(scale):
+    corpus = rk.Corpus(ROWS).delete([3, 8])
+    relevance = RNG.gamma(2, 9, (Q, N)).astype(np.float32)
+    relevance[:, 3] = 1e6  # of a row that has gone
+    live = np.ones(N, bool)
+    live[[3, 8]] = False
+    expected = corpus.select(QUERIES, 5, pool=None, relevance=scaled(relevance, None, live, scale, HOST))
+    found = corpus.select(QUERIES, 5, pool=None, relevance=relevance, relevance_scale=scale)
+    assert np.array_equal(found.indices, expected.indices)
+    assert found.scores.tobytes() == expected.scores.tobytes()
+    pools = ROWS[np.maximum(CANDIDATES, 0)]
+    dense = rk.mmr(QUERIES, pools, 5, relevance=SCORES, relevance_scale=scale, exclude=np.array([0, 4]))
+    whole = scaled(SCORES, None, None, scale, HOST)  # what may not be picked counts
+    assert np.array_equal(dense.indices, rk.mmr(QUERIES, pools, 5, relevance=whole, exclude=np.array([0, 4])).indices)
+    rows = np.arange(P)[None].repeat(Q, 0)
+    among = rk.mmr(QUERIES, ROWS, 5, candidates=rows, relevance=SCORES, relevance_scale=scale, exclude=np.array([0, 4]))
+    assert np.array_equal(among.relevance[:, :1], dense.relevance[:, :1])
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_paths_take_it(scale):
+    call = {"candidates": CANDIDATES, "relevance": SCORES}
+    path = rk.mmr_path(QUERIES, ROWS, 4, relevance_scale=scale, **call)
+    expected = rk.mmr_path(
+        QUERIES, ROWS, 4, candidates=CANDIDATES, relevance=scaled(SCORES, CANDIDATES, None, scale, HOST)
+    )
+    assert all(map(np.array_equal, path, expected))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_named_as_without_a_scale(scale, bad):
+    scores = SCORES.copy()
+    scores[1, 6] = bad
+    with pytest.raises(ValueError, match="mmr: relevance must be finite, got NaN or inf in row 1, position 6"):
+        rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=scores, relevance_scale=scale)
+    skipped = rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=scores, relevance_scale=scale, on_error="skip")
+    whole = rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=SCORES, relevance_scale=scale)
+    assert list(skipped.errors) == [1]
+    assert np.array_equal(np.delete(skipped.indices, 1, 0), np.delete(whole.indices, 1, 0))
+
+
+@pytest.mark.parametrize("op", [*METHODS, "mmr_path"])
+def test_bad_scales_are_refused(op):
+    call = getattr(rk, op)
+    rule = "must be one of 'as-is', 'minmax', 'zscore', 'rank'"
+    for scale in ("max", None, 1):
+        with pytest.raises((ValueError, TypeError), match=f"{op}: relevance_scale {rule}, got {scale!r}"):
+            call(QUERIES, ROWS, 3, candidates=CANDIDATES, relevance=SCORES, relevance_scale=scale)
+    with pytest.raises(ValueError, match=f"{op}: relevance_scale must come with relevance, got 'rank' alone"):
+        call(QUERIES, ROWS, 3, relevance_scale="rank")
+
+
+def warned(call):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        call()
+    return [str(each.message) for each in seen if each.category is rk.RelevanceRangeWarning]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_range_without_redundancy_is_warned_of_once(method):
+    def asked(scale, **options):
+        scores = SCORES / SCORES.max() * scale
+        return warned(lambda: getattr(rk, method)(QUERIES, ROWS, 3, candidates=CANDIDATES, relevance=scores, **options))
+
+    far = asked(60)
+    if method in ("dpp", "ssd"):  # which go by z-scores
+        assert far == []
+        return
+    top_k = ", lambda_d=1 is top-k" if "lambda_d" in rk.METHODS[method].parameters else ""
+    assert far == [
+        f"{method}: relevance spreads over more than 10 times the largest similarity, so that redundancy has no say; "
+        f"relevance_scale='minmax' puts it on the scale of similarity{top_k}"
+    ]
+    assert asked(5) == asked(60, relevance_scale="minmax") == []
+    if method in ("mmr", "msd", "coverage"):
+        assert asked(60, lambda_d=1) == []
+        assert len(asked(60, lambda_d=np.linspace(0, 1, Q))) == 1
+
+
+def test_padding_is_no_range_and_products_have_one_of_their_own():
+    scores = np.where(CANDIDATES < 0, -1e9, 0.5).astype(np.float32)
+    assert warned(lambda: rk.mmr(None, ROWS, 3, candidates=CANDIDATES, relevance=scores)) == []
+    corpus = rk.Corpus(10 * ROWS, metric="dot")
+    near, far = (np.linspace(0, x, N, dtype=np.float32)[None] for x in (5000, 50 * float(corpus.max_norm) ** 2))
+    assert warned(lambda: rk.mmr(None, corpus, 3, relevance=near)) == []
+    assert len(warned(lambda: rk.mmr(None, corpus, 3, relevance=far))) == 1
+    assert len(warned(lambda: rk.mmr_path(None, ROWS, 3, relevance=far))) == 1
