@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from typing import Annotated
 
@@ -11,8 +12,8 @@ import ragsys_kernels as rk
 
 from .. import offline
 from ..corpus.segments import described, problems
-from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option
-from ._options import BadRows, OfBadRows, OfDuplicates
+from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option, progress_bar
+from ._options import BadRows, OfBadRows, OfDuplicates, Quiet
 from ._options import OnDuplicate as OfOneId
 from .files import Dtype, Metric
 
@@ -203,6 +204,77 @@ def compact(
     """
     with one_line_errors("compact_corpus"):
         print(offline.compact_corpus(folder=folder, rows_per_segment=rows_per_segment))
+
+
+def _seconds(text: str) -> float:
+    """Read 60, 60s, 5m or 1h."""
+    factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    number = text[:-1] if factor else text
+    if not number.isdecimal() or not int(number):
+        raise typer.BadParameter("must be a time above 0, as 60s, 5m or 1h")
+    return float(int(number) * (factor or 1))
+
+
+@corpus.command()
+def sync(
+    source: Annotated[
+        str,
+        option(
+            INPUT,
+            "Vectors with ids: a file or a folder of Parquet; or a store, sqlite-vec:FILE?table=T, "
+            "lancedb:DIR?table=T, chroma:DIR?collection=C, qdrant:DIR|URL?collection=C, milvus:FILE|URL?collection=C, "
+            "postgresql://HOST/BASE?table=T, each with id= and vector= for the names of columns.",
+            "--from",
+            metavar="SOURCE",
+        ),
+    ],
+    to: Annotated[str, option(INPUT, "Folder of segments, which is made if there is none.", metavar="FOLDER")],
+    every: Annotated[
+        float | None,
+        option(INPUT, "Go on, and look again so often: 60s, 5m, 1h.", parser=_seconds, metavar="TIME"),
+    ] = None,
+    rows_per_segment: Annotated[int, option(INPUT, "Most rows of a new segment.", metavar="N")] = 100_000,
+    vector_column: VectorColumn = None,
+    id_column: IdColumn = None,
+    bias_column: BiasColumn = None,
+    group_column: GroupColumn = None,
+    cost_column: CostColumn = None,
+    metric: Annotated[
+        Metric | None, option(RULE, "Similarity of vectors.", show_default="that of the folder, else cosine")
+    ] = None,
+    dtype: Annotated[
+        Dtype | None, option(RULE, "How the rows are stored.", show_default="as in the folder, else float32")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a folder of segments hold the rows of a store: add what is new or has changed, delete what has gone.
+
+    The folder changes in one step; after a kill run the same command again. Who has loaded it keeps the rows that it
+    had.
+    """
+    while True:
+        with (
+            one_line_errors("sync_corpus", "interrupted: the folder is as it was, or as the source is"),
+            progress_bar(quiet, "rows", "opening the source", "comparing") as progress,
+        ):
+            found = offline.sync_corpus(
+                source=source,
+                to=to,
+                vector_column=vector_column,
+                id_column=id_column,
+                bias_column=bias_column,
+                group_column=group_column,
+                cost_column=cost_column,
+                metric=None if metric is None else metric.value,
+                dtype=None if dtype is None else dtype.value,
+                rows_per_segment=rows_per_segment,
+                progress=progress,
+            )
+        print(found, flush=True)
+        if every is None:
+            return
+        with one_line_errors("sync_corpus", "interrupted"):
+            time.sleep(every)
 
 
 @corpus.command()

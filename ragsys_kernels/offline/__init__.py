@@ -13,6 +13,7 @@ from .embed import EmbedSummary, embed
 from .job import Summary, select
 from .ray_selector import selector_for_ray
 from .show import Pick, show
+from .sync import Synced, sync_corpus
 
 __all__ = [
     "BiasSummary",
@@ -21,6 +22,7 @@ __all__ = [
     "JobStatus",
     "Pick",
     "Summary",
+    "Synced",
     "append_corpus",
     "bias",
     "build_corpus",
@@ -31,5 +33,6 @@ __all__ = [
     "selector_for_ray",
     "show",
     "status",
+    "sync_corpus",
     "verify",
 ]

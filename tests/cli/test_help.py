@@ -69,6 +69,7 @@ CALLS = {
     ("corpus", "build"): (offline, "build_corpus", ["--corpus", "c.npy", "--out", "o"]),
     ("corpus", "append"): (offline, "append_corpus", ["--corpus", "c.npy", "--to", "o"]),
     ("corpus", "delete"): (offline, "delete_rows", ["--ids", "i.txt", "--from", "o"]),
+    ("corpus", "sync"): (offline, "sync_corpus", ["--from", "x", "--to", "x"]),
     ("corpus", "compact"): (offline, "compact_corpus", ["o"]),
     ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
     ("evaluate", "vrsd"): (evaluation, "vrsd", []),

@@ -1,0 +1,294 @@
+"""A folder of segments in step with a store: what is new or changed there is appended, what has gone is deleted.
+
+Rows are compared as the folder stores them: a row of the source is made what it would be stored as, and its bytes are
+those that are there, or it has changed. So nothing has to be remembered between two runs, and a run after a kill finds
+what is left to do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ragsys_kernels as rk
+
+from .. import _checks
+from .._types import Metric, PathLike, Storage
+from ..corpus import segments
+from ..corpus.ids import Ids
+from . import stores
+from ._pipeline import ahead
+from .build import columns_of, words_of
+
+_OP = stores.OP
+_BATCH = 8192  # rows that are read and compared at a time
+# A folder of more segments, or of which a larger share is deleted, is compacted.
+_SEGMENTS, _DELETED = 64, 0.3
+_COLUMNS = ("bias", "groups", "costs")
+
+# Ids, vectors, and what belongs to the rows.
+_Rows = tuple[Any, np.ndarray, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Synced:
+    """What `sync_corpus` did, in rows; as text, one line. ``compacted``: the folder was written anew in the end."""
+
+    rows: int
+    added: int
+    changed: int
+    deleted: int
+    compacted: bool
+
+    def __str__(self) -> str:
+        done = f"{self.rows} rows: {self.added} added, {self.changed} changed, {self.deleted} deleted"
+        return done + (", compacted" if self.compacted else "")
+
+
+def sync_corpus(
+    source: PathLike,
+    to: PathLike,
+    *,
+    vector_column: str | None = None,
+    id_column: str | None = None,
+    bias_column: str | None = None,
+    group_column: str | None = None,
+    cost_column: str | None = None,
+    metric: Metric | None = None,
+    dtype: Storage | None = None,
+    rows_per_segment: int = 100_000,
+    progress: Callable[[int, int], None] | None = None,
+) -> Synced:
+    """Make a folder of segments hold the rows of a store: its ids, and for each its vector as it is there now.
+
+    The folder changes in one step: a process that is killed leaves it as it was, and the next run does what is left.
+    Who has loaded the folder keeps what it was. Memory holds a batch and up to `rows_per_segment` rows of what is new.
+
+    Parameters
+    ----------
+    source : path, URL or str
+        Vectors with ids in any format that `build_corpus` takes, such as a folder of Parquet; or a store, which its own
+        client reads: ``"sqlite-vec:notes.db?table=vectors"``, ``"lancedb:folder?table=notes"``,
+        ``"chroma:folder?collection=notes"``, ``"qdrant:folder?collection=notes"``,
+        ``"milvus:notes.db?collection=notes"``, ``"postgresql://host/base?table=notes"``. `offline.stores` has their
+        options.
+    to : path
+        The folder, which is made if there is none: one of `build_corpus` with ``rows_per_segment``, with ids.
+    vector_column, id_column, bias_column, group_column, cost_column : str, optional
+        Columns of a file, as of `build_corpus`.
+    metric, dtype : optional
+        Of a new folder, as of `Corpus`; default: "cosine" and "float32". A folder that exists keeps its own.
+    rows_per_segment : int
+        Of a new folder, and the most rows of a new segment.
+    progress : callable, optional
+        Called with the rows read, and how many there are.
+
+    Returns
+    -------
+    Synced
+
+    Raises
+    ------
+    ValueError, TypeError
+        A source without rows or without ids, an id that is there twice, rows of another length or with other columns
+        than the folder has.
+    BlockingIOError
+        Another process writes to the folder; it is named.
+    ModuleNotFoundError
+        The store's client is not installed.
+
+    Notes
+    -----
+    Rows are compared byte by byte as they are stored, so that a change below the precision of ``dtype`` is none. Where
+    a folder has gathered 64 segments, or 30 % of its rows are deleted, it is compacted in a second step.
+    """
+    size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
+    columns = {
+        "vector": vector_column,
+        "id": id_column,
+        "bias": bias_column,
+        "group": group_column,
+        "cost": cost_column,
+    }
+    with words_of(_OP), closing(ahead(_read(source, columns, progress), 2)) as rows:
+        if not segments.is_segmented(os.fspath(to)):
+            made = _Made(rows, {"metric": metric or "cosine", "dtype": dtype or "float32"}, size)
+            segments.build(_OP, to, made, size, False)
+            done = Synced(made.rows, made.rows, 0, 0, False)
+        else:
+            done = _changed(rows, to, metric, dtype, size)
+    found = segments.described(to)
+    many = len(found["segments"]) > _SEGMENTS or found["deleted"] > _DELETED * found["rows"]
+    if many:
+        segments.compacted(_OP, to, None)
+    return Synced(done.rows, done.added, done.changed, done.deleted, many)
+
+
+class _Made:
+    """The rows of a source as corpora of so many rows."""
+
+    def __init__(self, rows: Iterator[_Rows], options: dict[str, Any], size: int) -> None:
+        self._rows, self._options, self._size = rows, options, size
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[tuple[rk.Corpus, Ids]]:
+        waiting = _Waiting()
+        for ids, vectors, columns in self._rows:
+            waiting.add(ids, vectors, columns)
+            self.rows += len(vectors)
+            while len(waiting) >= self._size:
+                yield waiting.made(self._options, self._size)
+        if len(waiting):
+            yield waiting.made(self._options, self._size)
+
+
+class _Waiting:
+    """Rows that wait to be a segment."""
+
+    def __init__(self) -> None:
+        self._ids: list[Any] = []
+        self._vectors: list[np.ndarray] = []
+        self._columns: list[dict[str, Any]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, ids: Any, vectors: np.ndarray, columns: dict[str, Any]) -> None:
+        self._ids.append(ids)
+        self._vectors.append(vectors)
+        self._columns.append(columns)
+        self._count += len(vectors)
+
+    def made(self, options: dict[str, Any], size: int) -> tuple[rk.Corpus, Ids]:
+        """Return the first rows as a corpus; the others wait on."""
+        ids, vectors = _end_to_end(self._ids), _end_to_end(self._vectors)
+        columns = {name: _end_to_end([each[name] for each in self._columns]) for name in self._columns[0]}
+        self.__init__()  # type: ignore[misc]
+        if len(vectors) > size:
+            self.add(ids[size:], vectors[size:], {name: column[size:] for name, column in columns.items()})
+        first = {name: column[:size] for name, column in columns.items()}
+        corpus = rk.Corpus(vectors[:size], ids=ids[:size], **first, **options)
+        return corpus, corpus.ids
+
+
+def _end_to_end(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], list):
+        return [each for part in parts for each in part]
+    return np.concatenate(parts)
+
+
+def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str | None, size: int) -> Synced:
+    """Compare the rows of a source with those of a folder, and make it hold them."""
+    with segments.changing(_OP, to) as version:
+        options = {"metric": version.kinds["metric"], "dtype": version.kinds["dtype"]}
+        for name, asked in (("metric", metric), ("dtype", dtype)):
+            if asked not in (None, options[name]):
+                raise ValueError(f"{name} must be that of the folder, {options[name]!r}, got {asked!r}")
+        old = rk.Corpus.load(to)
+        if old.ids.kind == "row":
+            raise ValueError("to must be a folder of rows with ids, got one without")
+        seen, waiting, count, added = np.zeros(len(old), bool), _Waiting(), 0, 0
+        for ids, vectors, columns in rows:
+            given = rk.Corpus(vectors, ids=ids, **columns, **options)
+            _check_columns(old, given)
+            places = old.rows_of(ids, unknown="pad")
+            there = np.flatnonzero(places >= 0)
+            twice = seen[places[there]]
+            if twice.any():
+                name = given.ids[there[int(np.argmax(twice))]]
+                raise ValueError(f"ids must be unique, got {_checks.shown(name)} twice in the source")
+            seen[places[there]] = True
+            kept = np.zeros(len(vectors), bool)
+            kept[there] = _equal(old, places[there], given, there)
+            count += len(vectors)
+            added += len(vectors) - len(there)
+            if not kept.all():
+                fresh = np.flatnonzero(~kept)
+                names = [ids[i] for i in fresh.tolist()] if isinstance(ids, list) else ids[fresh]
+                waiting.add(names, vectors[fresh], {name: np.asarray(x)[fresh] for name, x in columns.items()})
+            while len(waiting) >= size:
+                version.add(*waiting.made(options, size), "replace")
+        if not count:
+            raise ValueError("source must have at least one row, got none")
+        live = np.ones(len(old), bool) if old.live is None else old.live
+        gone = np.flatnonzero(live & ~seen)
+        new = version.num_rows - len(old) + len(waiting)
+        if len(waiting):
+            version.add(*waiting.made(options, size), "replace")
+        version.delete(gone)
+    return Synced(count, added, new - added, len(gone), False)
+
+
+def _check_columns(old: rk.Corpus, given: rk.Corpus) -> None:
+    """Refuse rows that could not be compared."""
+    if given.dims != old.dims:
+        raise ValueError(f"source must have the folder's {old.dims} dimensions, got {given.dims}")
+    if given.ids.kind != old.ids.kind:
+        had, got = ({"str": "strings", "int64": "integers"}[each.ids.kind] for each in (old, given))
+        raise ValueError(f"ids must be {had} as in the folder, got {got}")
+    for name in _COLUMNS:
+        if (getattr(old, name) is None) != (getattr(given, name) is None):
+            has = "have" if getattr(given, name) is None else "have no"
+            raise ValueError(f"source must {has} {name}, as the folder does")
+
+
+def _equal(old: rk.Corpus, places: np.ndarray, given: rk.Corpus, rows: np.ndarray) -> np.ndarray:
+    """Return which rows of two corpora are stored as the same bytes."""
+    equal = np.ones(len(rows), bool)
+    for name in ("data", "scales", *_COLUMNS):
+        stored = getattr(old, name)
+        if stored is not None:
+            same = np.asarray(stored[places]) == np.asarray(getattr(given, name)[rows])
+            equal &= same if same.ndim == 1 else same.all(axis=1)
+    return equal
+
+
+def _read(
+    source: PathLike, columns: dict[str, str | None], progress: Callable[[int, int], None] | None
+) -> Generator[_Rows, None, None]:
+    """Yield the rows of a source, some at a time."""
+    count = 0
+    total, found = _opened(source, columns)
+    for ids, vectors, more in found:
+        yield ids, vectors, more
+        count += len(vectors)
+        if progress is not None:
+            progress(count, total)
+
+
+def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Iterator[_Rows]]:
+    """Return how many rows a source has, and them."""
+    if stores.is_store(source):
+        for name, column in columns.items():
+            if column is not None:
+                raise ValueError(
+                    f"{name}_column must be left out with a store, whose options name columns, got {column!r}"
+                )
+        total, found = stores.opened(str(source), _BATCH)
+        return total, ((ids, vectors, {}) for ids, vectors in found)
+    names = (columns[name] for name in ("vector", "id", "bias", "group", "cost"))
+    vectors, given = columns_of(source, None, None, None, None, *names)
+    if "ids" not in given:
+        raise ValueError(f"source must have ids, in a column 'id' or one that id_column names, got none in {source}")
+    return vectors.rows, _of_file(vectors, given)
+
+
+def _of_file(vectors: Any, given: dict[str, Any]) -> Iterator[_Rows]:
+    read = [column.chunks(_BATCH) for column in given.values()]
+    for rows in vectors.chunks(_BATCH):
+        columns: dict[str, Any] = dict(zip(given, map(next, read), strict=True))
+        names = columns.pop("ids")
+        if "bias" in columns:
+            columns["bias"] = np.asarray(columns["bias"], np.float32)
+        ids: Any = names if isinstance(names, np.ndarray) else names.to_pylist()
+        if not isinstance(ids, np.ndarray) and ids and isinstance(ids[0], int):
+            ids = np.array(ids, np.int64)
+        yield ids, np.asarray(rows), columns

@@ -1,0 +1,240 @@
+"""A folder in step with a source: after each run it holds what the source holds, whatever was there before."""
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.corpus import segments
+from ragsys_kernels.offline import sync
+
+D = 16
+
+
+class Source:
+    """A folder of Parquet, and what it holds: a vector and a bias by id."""
+
+    def __init__(self, folder, strings=False, seed=0):
+        self.folder, self.strings, self.rng = folder, strings, np.random.default_rng(seed)
+        self.rows, self._next = {}, 0
+        folder.mkdir()
+
+    def add(self, count):
+        for _ in range(count):
+            self.rows[f"d{self._next}" if self.strings else 3 * self._next - 50] = self.row()
+            self._next += 1
+        return self
+
+    def row(self):
+        return self.rng.standard_normal(D).astype(np.float32), float(self.rng.random(dtype=np.float32))
+
+    def change(self, count):
+        for each in self.rng.permutation(list(self.rows))[:count].tolist():
+            self.rows[each] = self.row()
+
+    def remove(self, count):
+        for each in self.rng.permutation(list(self.rows))[:count].tolist():
+            del self.rows[each]
+
+    def write(self, bias=False, files=3):
+        for old in self.folder.iterdir():
+            old.unlink()
+        ids = list(self.rows)
+        self.rng.shuffle(ids)
+        for i in range(files):
+            part = ids[i::files]
+            columns = {"id": part, "vector": [self.rows[each][0] for each in part]}
+            if bias:
+                columns["quality"] = pa.array([self.rows[each][1] for each in part], pa.float32())
+            pq.write_table(pa.table(columns), self.folder / f"{i}.parquet", row_group_size=70)
+        return self.folder
+
+
+def holds(folder, source, bias=False, **options):
+    """Check that a folder has the rows of a source, stored as a corpus of them stores them."""
+    corpus = rk.Corpus.load(folder, verify=True)
+    assert corpus.num_live == len(source.rows)
+    ids = list(source.rows)
+    rows = corpus.rows_of(ids if source.strings else np.array(ids))
+    fresh = rk.Corpus(np.array([source.rows[each][0] for each in ids]), **options)
+    assert np.array_equal(corpus.data[rows], fresh.data)
+    if fresh.scales is not None:
+        assert np.array_equal(corpus.scales[rows], fresh.scales)
+    if bias:
+        assert corpus.bias[rows].tolist() == [source.rows[each][1] for each in ids]
+    return corpus
+
+
+@pytest.mark.parametrize("strings", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_the_folder_holds_what_the_source_holds(tmp_path, strings, dtype):
+    source, to = Source(tmp_path / "source", strings).add(500), tmp_path / "corpus"
+    options = {"dtype": dtype}
+    done = offline.sync_corpus(source.write(), to, rows_per_segment=200, **options)
+    assert (done.rows, done.added, done.changed, done.deleted) == (500, 500, 0, 0)
+    holds(to, source, **options)
+    assert len(segments.described(to)["segments"]) == 3
+    version = segments.described(to)["version"]
+    again = offline.sync_corpus(source.write(), to)
+    assert str(again) == "500 rows: 0 added, 0 changed, 0 deleted"
+    assert segments.described(to)["version"] == version  # nothing was written
+    for _ in range(4):
+        source.change(17)
+        source.remove(23)
+        before = set(source.rows)
+        source.add(31)
+        done = offline.sync_corpus(source.write(), to)
+        holds(to, source, **options)
+        assert (done.rows, done.added, done.deleted) == (len(source.rows), 31, 23)
+        assert done.changed <= 17  # some of them were removed
+        assert len(before) + 31 == len(source.rows)
+
+
+def test_columns_are_compared_too(tmp_path):
+    source, to = Source(tmp_path / "source").add(120), tmp_path / "corpus"
+    columns = {"bias_column": "quality"}
+    offline.sync_corpus(source.write(True), to, **columns)
+    first = next(iter(source.rows))
+    source.rows[first] = source.rows[first][0], 7.0
+    done = offline.sync_corpus(source.write(True), to, **columns)
+    assert (done.added, done.changed, done.deleted) == (0, 1, 0)
+    holds(to, source, True)
+    with pytest.raises(ValueError, match=r"^sync_corpus: source must have bias, as the folder does$"):
+        offline.sync_corpus(source.write(True), to)
+
+
+def test_a_folder_that_has_gathered_much_is_compacted(tmp_path, monkeypatch):
+    source, to = Source(tmp_path / "source").add(200), tmp_path / "corpus"
+    offline.sync_corpus(source.write(), to, rows_per_segment=100)
+    kept = rk.Corpus.load(to)
+    source.remove(70)
+    done = offline.sync_corpus(source.write(), to)
+    assert done.compacted
+    assert str(done).endswith("70 deleted, compacted")
+    found = segments.described(to)
+    assert (found["rows"], found["deleted"]) == (130, 0)
+    holds(to, source)
+    assert kept.num_live == 200
+    monkeypatch.setattr(sync, "_SEGMENTS", 3)
+    for _ in range(3):
+        source.add(5)
+        offline.sync_corpus(source.write(), to)
+    assert len(segments.described(to)["segments"]) <= 3
+    holds(to, source)
+
+
+def test_what_is_new_is_written_in_segments_of_that_size(tmp_path):
+    source, to = Source(tmp_path / "source").add(50), tmp_path / "corpus"
+    offline.sync_corpus(source.write(), to)
+    source.add(950)
+    offline.sync_corpus(source.write(), to, rows_per_segment=300)
+    assert [part["rows"] for part in segments.described(to)["segments"]] == [50, 300, 300, 300, 50]
+    holds(to, source)
+
+
+def test_batches_are_read_to_the_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(sync, "_BATCH", 64)
+    source, to, told = Source(tmp_path / "source").add(300), tmp_path / "corpus", []
+    offline.sync_corpus(
+        source.write(), to, rows_per_segment=128, progress=lambda done, total: told.append((done, total))
+    )
+    assert told[-1] == (300, 300)
+    holds(to, source)
+    source.change(9)
+    source.add(70)
+    assert offline.sync_corpus(source.write(), to).changed == 9
+    holds(to, source)
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path):
+    source, to = Source(tmp_path / "source").add(40), tmp_path / "corpus"
+    offline.sync_corpus(source.write(), to)
+    before = segments.described(to)
+
+    def refused(match, given=None, kind=ValueError, **options):
+        with pytest.raises(kind, match=f"^(sync_corpus|Corpus): {match}"):
+            offline.sync_corpus(given or source.folder, options.pop("to", to), **options)
+        assert segments.described(to) == before
+
+    refused("metric must be that of the folder, 'cosine', got 'dot'", metric="dot")
+    refused("dtype must be that of the folder, 'float32', got 'int8'", dtype="int8")
+    refused("rows_per_segment must be at least 1, got 0", rows_per_segment=0)
+    np.save(tmp_path / "rows.npy", np.eye(3, dtype=np.float32))
+    refused("source must have ids, in a column 'id'", tmp_path / "rows.npy")
+    refused("corpus must be an existing file", tmp_path / "nothing", FileNotFoundError)
+    other = Source(tmp_path / "twice").add(3)
+    pq.write_table(pa.table({"id": [1, 2, 1], "vector": np.eye(3, D).tolist()}), other.folder / "0.parquet")
+    refused("ids must be unique, got 1", other.folder)
+    pq.write_table(pa.table({"id": [1, 2, 3], "vector": np.eye(3).tolist()}), other.folder / "0.parquet")
+    refused("source must have the folder's 16 dimensions, got 3", other.folder)
+    pq.write_table(pa.table({"id": ["a"], "vector": np.eye(1, D).tolist()}), other.folder / "0.parquet")
+    refused("ids must be integers as in the folder, got strings", other.folder)
+    rk.Corpus(np.eye(D, dtype=np.float32)).save(tmp_path / "piece")
+    with pytest.raises((ValueError, FileExistsError)):
+        offline.sync_corpus(source.folder, tmp_path / "piece")
+
+
+def test_an_id_that_is_in_two_batches_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(sync, "_BATCH", 2)
+    source, to = Source(tmp_path / "source").add(6), tmp_path / "corpus"
+    offline.sync_corpus(source.write(), to)
+    for ids in ([-50, -47, 1, -50], [7, -47, 1, 7]):
+        pq.write_table(pa.table({"id": ids, "vector": np.eye(4, D).tolist()}), source.folder / "0.parquet")
+        for name in ("1.parquet", "2.parquet"):
+            (source.folder / name).unlink(missing_ok=True)
+        with pytest.raises(ValueError, match=f"ids must be unique, got {ids[0]} (twice|in rows)"):
+            offline.sync_corpus(source.folder, to)
+        assert rk.Corpus.load(to).num_live == 6
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_leaves_the_old_rows_or_the_new(tmp_path):
+    source, to, rng = Source(tmp_path / "source").add(3000), tmp_path / "corpus", random.Random(1)
+    offline.sync_corpus(source.write(), to, rows_per_segment=1000)
+    begin, killed = time.monotonic(), 0
+    offline.sync_corpus(source.folder, to)
+    usual = time.monotonic() - begin
+    for _ in range(30):
+        before = dict(source.rows)
+        source.change(30)
+        source.remove(20)
+        source.add(40)
+        source.write()
+        child = os.fork()
+        if not child:
+            try:
+                offline.sync_corpus(source.folder, to)
+            finally:
+                os._exit(0)
+        time.sleep(rng.uniform(0, 1.5 * usual))
+        os.kill(child, signal.SIGKILL)
+        killed += os.waitpid(child, 0)[1] == signal.SIGKILL
+        corpus = rk.Corpus.load(to, verify=True)
+        live = np.flatnonzero(np.ones(len(corpus), bool) if corpus.live is None else corpus.live)
+        found = set(np.asarray(corpus.ids[live]).tolist())
+        assert found in (set(before), set(source.rows))
+        offline.sync_corpus(source.folder, to)
+        holds(to, source)
+    assert killed > 5
+
+
+def test_the_command(tmp_path, command):
+    source, to = Source(tmp_path / "source").add(90), tmp_path / "corpus"
+    source.write()
+    shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to, "--quiet")
+    assert shown.stdout == "90 rows: 90 added, 0 changed, 0 deleted\n"
+    shown = command(tmp_path, "corpus", "sync", "--from", "lancedb:nowhere", "--to", to)
+    assert shown.returncode == 1
+    assert "lancedb must have a table, as lancedb:PLACE?table=NAME, got none" in shown.stderr
+    for wrong in ("0s", "x", "5d", "-1"):
+        shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to, "--every", wrong)
+        assert shown.returncode == 2
