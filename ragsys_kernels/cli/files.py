@@ -72,6 +72,11 @@ class OnError(str, Enum):
     skip = "skip"
 
 
+class UnknownIds(str, Enum):
+    error = "error"
+    skip = "skip"
+
+
 class Fingerprint(str, Enum):
     sampled = "sampled"
     full = "full"
@@ -114,6 +119,14 @@ def select(
     ],
     candidates: Candidates = None,
     candidate_ids: CandidateIds = False,
+    unknown_ids: Annotated[
+        UnknownIds,
+        option(
+            INPUT,
+            "What ids of --candidates do that the corpus does not have: error, as --on-error says, or skip, which "
+            "picks from the others and counts them.",
+        ),
+    ] = UnknownIds.error,
     index: Annotated[
         str | None,
         option(
@@ -345,6 +358,7 @@ def select(
             query_group_column=query_group_column,
             candidate_column=candidate_column,
             candidate_ids=candidate_ids,
+            unknown_ids=unknown_ids.value,
             method=method.value,
             k=k,
             pool=pool,

@@ -57,6 +57,7 @@ class ShardRecord:
 
     ``skipped`` queries could not be used, ``short`` others got fewer than k picks. The picks of ``certified`` are
     proven to be those of the whole corpus; None where that is not known. ``recall`` are the numbers of `Recall`.
+    ``unknown`` ids of candidates, which the corpus does not have, were left out; None where they are errors.
     """
 
     index: int
@@ -69,6 +70,7 @@ class ShardRecord:
     errors_sha256: str | None = None
     certified: int | None = None
     recall: list[float] | None = None
+    unknown: int | None = None
 
     def check(self, manifest: Manifest) -> None:
         """Raise where the record does not agree with itself, or with the job."""
@@ -88,6 +90,8 @@ class ShardRecord:
         if self.recall is not None:
             right = len(self.recall) == 5 and all(isinstance(x, (int, float)) and 0 <= x <= _MOST for x in self.recall)
             _require(right, f"recall{where}", "five numbers", self.recall)
+        if self.unknown is not None:
+            _require(_is_count(self.unknown), f"unknown{where}", "a number", self.unknown)
         _require(_is_sha256(self.sha256), f"sha256{where}", "64 digits", self.sha256)
         errors = _is_sha256(self.errors_sha256) if self.skipped else self.errors_sha256 is None
         _require(errors, f"errors_sha256{where}", f"present for {self.skipped} skipped queries", self.errors_sha256)
@@ -263,6 +267,8 @@ def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str)
     options = {"k": spec.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
     if spec.candidate_ids:  # a job without it keeps its key
         options["candidate_ids"] = True
+    if spec.unknown_ids != "error":
+        options["unknown_ids"] = spec.unknown_ids
     options.update({
         name: value
         for name, value, usual in zip(("bad_rows", "on_duplicate"), spec.skips, ("raise", "error"), strict=True)

@@ -53,6 +53,7 @@ class JobSpec:
     query_group_column: str | None = None
     candidate_column: str | None = None
     candidate_ids: bool = False
+    unknown_ids: str = "error"
     method: str = "mmr"
     k: int = 6
     pool: int | str | None = None
@@ -261,6 +262,10 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
     """Refuse options that cannot be, before any work is done on the files."""
     for name in ("chunk_size", "shard_size"):
         _checks.count("select", name, getattr(spec, name))
+    if spec.unknown_ids not in ("error", "skip"):
+        raise ValueError(f"select: unknown_ids must be 'error' or 'skip', got {spec.unknown_ids!r}")
+    if spec.unknown_ids == "skip" and not spec.candidate_ids:
+        raise ValueError("select: unknown_ids must come with candidate_ids, got 'skip' alone")
     if spec.on_error not in ("raise", "skip"):
         raise ValueError(f"select: on_error must be 'raise' or 'skip', got {spec.on_error!r}")
     options = {**selection_options(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}

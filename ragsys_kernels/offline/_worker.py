@@ -60,6 +60,7 @@ class _Picked:
     bad: dict[int, str]
     picks: rk.Selection
     sample: Sample | None = None  # of them, with an index
+    unknown: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ResultRows:
     """Consecutive rows of the result, all of one shard.
 
     ``errors`` has the queries that were skipped among them; ``short`` others got fewer than k picks. The picks of
-    ``certified`` queries are proven to be those of the whole corpus.
+    ``certified`` queries are proven to be those of the whole corpus. ``unknown`` ids of candidates were left out.
     """
 
     start: int
@@ -76,6 +77,7 @@ class ResultRows:
     short: int
     certified: int
     sample: Sample | None = None
+    unknown: int = 0
 
     @property
     def stop(self) -> int:
@@ -143,7 +145,7 @@ class Worker:
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
         self._candidates: Any = self._inputs.candidates
         if self._candidates is not None:
-            self._candidates = self._inputs.usable.listed(self._candidates, corpus.lookup)
+            self._candidates = self._inputs.usable.listed(self._candidates, corpus.lookup, spec.unknown_ids == "skip")
         if self._inputs.index is not None:
             self._options["index"] = self._inputs.index.of(corpus.corpus)
         self._errors_schema = pa.schema(
@@ -193,13 +195,14 @@ class Worker:
         self, index: int, pieces: Iterator[ResultRows], job: JobFolder, advance: Callable[[int], None] | None
     ) -> ShardRecord:
         """Write the next rows, those of one shard."""
-        rows, skipped, short, proven = self.spec.shard(index, self.rows), [], 0, 0
+        rows, skipped, short, proven, unknown = self.spec.shard(index, self.rows), [], 0, 0, 0
         sample = Sample()
         with parquet(job.folder, shard_file(index), self.schema) as (table, file):
             for piece in pieces:
                 table.write(piece.picks)
                 short += piece.short
                 proven += piece.certified
+                unknown += piece.unknown
                 if piece.errors.num_rows:
                     skipped.append(piece.errors)
                 if piece.sample is not None:
@@ -232,6 +235,7 @@ class Worker:
             errors_sha256=errors_sha256,
             certified=certified,
             recall=None if recall is None else list(vars(recall).values()),
+            unknown=None if self.spec.unknown_ids == "error" else unknown,
         )
         job.add(record)
         return record
@@ -281,7 +285,11 @@ class Worker:
         with closing(pieces):
             for piece in pieces:
                 picks = self._picks(piece)
-                yield _Picked(piece.start, piece.query_ids, piece.bad, picks, self._sampled(piece, picks))
+                unknown = 0
+                if self.spec.unknown_ids == "skip" and piece.candidates is not None:
+                    unknown = int((piece.candidates.values < 0).sum())
+                sample = self._sampled(piece, picks)
+                yield _Picked(piece.start, piece.query_ids, piece.bad, picks, sample, unknown)
 
     def _sampled(self, piece: _Piece, picks: rk.Selection) -> Sample | None:
         if self._inputs.index is None or isinstance(piece.queries, Placed):
@@ -349,6 +357,7 @@ class Worker:
             int((lengths < self.spec.k).sum()) - len(bad),
             certified,
             picked.sample,
+            picked.unknown,
         )
 
 

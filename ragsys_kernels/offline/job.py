@@ -31,9 +31,10 @@ class Summary:
 
     ``queries`` is the number of all queries, ``done`` of those with a result, ``selected`` of those whose result this
     run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks,
-    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known). With an index,
-    ``recall`` says of about 100 queries, evenly spaced, what share of their exact pools it found (``mean``, with the
-    95 % ``interval``), and how many of their picks are others than those of exact pools. ``seconds`` runs
+    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known), ``unknown`` of ids
+    of candidates that the corpus does not have and that were left out. With an index, ``recall`` says of about 100
+    queries, evenly spaced, what share of their exact pools it found (``mean``, with the 95 % ``interval``), and how
+    many of their picks are others than those of exact pools. ``seconds`` runs
     from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
     corpus, and to start Ray.
     """
@@ -56,6 +57,7 @@ class Summary:
     short: int = 0
     certified: int | None = None
     recall: Recall | None = None
+    unknown: int = 0
 
     @property
     def complete(self) -> bool:
@@ -71,6 +73,7 @@ class Summary:
         place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
         skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
+        skipped += f", {self.unknown} unknown ids of candidates left out" if self.unknown else ""
         skipped += proven(self.certified, self.done - self.skipped)
         skipped += f", {self.recall}" if self.recall else ""
         if not self.selected and self.complete:
@@ -109,6 +112,7 @@ def select(
     query_group_column: str | None = None,
     candidate_column: str | None = None,
     candidate_ids: bool = False,
+    unknown_ids: Literal["error", "skip"] = "error",
     method: Method = "mmr",
     k: int = 6,
     pool: int | Literal["all", "certified"] | None = None,
@@ -179,8 +183,10 @@ def select(
         are ids of the corpus, also lists of strings, as the picks of an earlier job are: ``candidates="picks",
         candidate_column="ids", candidate_ids=True``.
     candidate_ids : bool
-        The candidates are ids of the corpus, which must have some, integers or strings, each once. A list with an id
-        that the corpus does not have cannot be used; see `on_error`.
+        The candidates are ids of the corpus, which must have some, integers or strings, each once.
+    unknown_ids : {"error", "skip"}
+        What an id of a candidate does that the corpus does not have: its list cannot be used, see `on_error`; or the
+        others of the list are picked from, and the summary counts what was left out.
     index : path, optional
         FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it, or a
         folder of files whose rows, in the order of their names, follow one another (one for each segment). It
@@ -304,6 +310,7 @@ def select(
         query_group_column=query_group_column,
         candidate_column=candidate_column,
         candidate_ids=_checks.flag("select", "candidate_ids", candidate_ids),
+        unknown_ids=unknown_ids,
         method=method,
         k=k,
         pool=pool,
@@ -406,6 +413,7 @@ def _run(
         short=sum(record.short for record in done.values()),
         certified=certified(done.values()),
         recall=Recall.total(record.recall for record in done.values() if record.recall is not None),
+        unknown=sum(record.unknown or 0 for record in done.values()),
         seconds=end - loaded,
         corpus_seconds=loaded - start,
         method=spec.method,

@@ -50,7 +50,7 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
         "scale": 1.5, "gamma": 0.75, "window": 9, "noise": 0.125, "min_gain": 0.0625, "kind": "xquad",
         "dtype": "float16", "backend": "reference", "num_threads": 5, "chunk_size": 11, "shard_size": 12,
         "on_error": "skip", "fingerprint": "full", "engine": "ray", "device": "cuda", "workers": 8, "bad_rows": "skip",
-            "on_duplicate": "last", "memory": "2G",
+            "on_duplicate": "last", "memory": "2G", "unknown_ids": "skip",
         "cpus_per_worker": 1.5, "gpus_per_worker": 0.5, "ray_address": "auto",
     }  # fmt: skip
     arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]

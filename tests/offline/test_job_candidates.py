@@ -86,6 +86,44 @@ def test_unknown_ids_follow_on_error(tmp_path, data, ids):
     check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
 
 
+@pytest.mark.parametrize("engine", [{"chunk_size": 50, "shard_size": 120}, {}])
+def test_unknown_ids_are_left_out_and_counted(tmp_path, data, ids, engine):
+    lists = lists_of(data, ids)
+    unknown = "document" if isinstance(ids[0], str) else 11
+    lists[7][2:2] = [unknown] * 2
+    lists[207] = [unknown]
+    lists[208] = []
+    path = tmp_path / "ids.parquet"
+    pq.write_table(pa.table({"candidates": lists}), path)
+    options = {"corpus": tmp_path / "corpus.parquet", "candidates": path, "candidate_ids": True, **engine}
+    summary = select(tmp_path, **options, unknown_ids="skip")
+    assert (summary.skipped, summary.unknown) == (0, 3)
+    assert "3 unknown ids of candidates left out" in str(summary)
+    assert select(tmp_path, **options, unknown_ids="skip").unknown == 3  # of a job that is complete
+    rows = data["candidates"].copy()
+    rows[[207, 208]] = -1
+    check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
+    check_refused(tmp_path, ValueError, "with unknown_ids skip, now none", out=tmp_path / "out", k=5, **options)
+
+
+def test_unknown_ids_of_padded_arrays(tmp_path, data):
+    ids = IDS["integers"]
+    pq.write_table(pa.table({"vector": vector_lists(data["corpus"]), "id": ids}), tmp_path / "corpus.parquet")
+    rows = data["candidates"].copy()
+    names = np.where(rows < 0, -1, np.array(ids)[rows])
+    names[3, :4] = [11, 12, -1, 13]
+    rows[3, :4] = -1
+    np.save(tmp_path / "ids.npy", names)
+    summary = select(tmp_path, candidates=tmp_path / "ids.npy", candidate_ids=True, unknown_ids="skip")
+    assert summary.unknown == 3
+    check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
+    for options, match in (
+        ({"unknown_ids": "skip"}, "unknown_ids must come with candidate_ids, got 'skip' alone"),
+        ({"unknown_ids": "no"}, "unknown_ids must be 'error' or 'skip', got 'no'"),
+    ):
+        check_refused(tmp_path, ValueError, f"select: {match}", **options)
+
+
 def test_repeated_ids_are_named(tmp_path, data, ids):
     """By the id, not by the row of the corpus, which nobody gave."""
     lists = lists_of(data, ids)

@@ -96,11 +96,12 @@ class ByIds:
     """A column of lists of ids, as lists of the rows of the corpus that has these ids; one of another type is refused.
 
     -1 in an array is padding, and so are the ids ``dropped``; lists with other ids than those of the corpus, or with
-    one twice, are rows that cannot be used.
+    one twice, are rows that cannot be used. With ``skip`` such other ids are -1 in the lists, in which there is no
+    padding then.
     """
 
-    def __init__(self, column: ListColumn, ids: Ids, dropped: Collection[Any] = ()) -> None:
-        self._column, self._ids, self._dropped = column, ids, frozenset(dropped)
+    def __init__(self, column: ListColumn, ids: Ids, dropped: Collection[Any] = (), skip: bool = False) -> None:
+        self._column, self._ids, self._dropped, self._skip = column, ids, frozenset(dropped), skip
         given, expected = (
             "strings" if text else "integers"
             for text in (next(iter(column.chunks(1, 0, 1, {}))).values.dtype == object, ids.kind == "str")
@@ -118,12 +119,17 @@ class ByIds:
             start += len(lists)
 
     def _rows_of(self, lists: Lists, rows: RowSource) -> Lists:
-        found = self._ids.rows_of(lists.values, unknown="pad")
         padding = None if lists.values.dtype == object else -1
+        found = self._ids.rows_of(lists.values, unknown="pad")
         unknown = (found < 0) & (lists.values != padding)
         if self._dropped:
             unknown[unknown] = [each not in self._dropped for each in lists.values[unknown].tolist()]
-        self._refuse(unknown, "be ids of the corpus", "", lists, rows)
+        if not self._skip:
+            self._refuse(unknown, "be ids of the corpus", "", lists, rows)
+        elif not (kept := (found >= 0) | unknown).all():
+            of_list = np.repeat(np.arange(len(lists)), lists.lengths)
+            lengths = lists.lengths - np.bincount(of_list[~kept], minlength=len(lists))
+            lists, found = Lists.of(lists.values[kept], lengths), found[kept]
         keys = np.repeat(np.arange(len(lists)), lists.lengths) * len(self._ids) + found
         ordered = np.sort(keys[found >= 0])
         twice = ordered[1:][ordered[1:] == ordered[:-1]]

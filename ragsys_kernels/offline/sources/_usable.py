@@ -52,10 +52,13 @@ class Usable:
     skipped: dict[int, str] = field(default_factory=dict)
     ids: dict[int, Any] = field(default_factory=dict)
 
-    def listed(self, lists: ListColumn, by: Ids | None) -> ListColumn | ByIds:
-        """Return lists of rows of the file, or of ids, as lists of the rows that are kept; no others are in them."""
+    def listed(self, lists: ListColumn, by: Ids | None, skip: bool = False) -> ListColumn | ByIds:
+        """Return lists of rows of the file, or of ids, as lists of the rows that are kept; no others are in them.
+
+        ``skip``: unknown ids are -1 there, and no error.
+        """
         if by is not None:
-            return ByIds(lists, by, self.ids.values() if self.ids else self.skipped)
+            return ByIds(lists, by, self.ids.values() if self.ids else self.skipped, skip)
         return lists if self.kept is None else ByIds(lists, Integers.of("select", self.kept), self.skipped)
 
 
