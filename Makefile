@@ -212,12 +212,14 @@ test-oldest: $(VENV)/.test build/triton/$(OLDEST_TRITON)
 	  TRITON_INTERPRET=1 $(BIN)/pytest -q -n 2 -k "bits or exact or options or once or a_matrix" tests/gpu/test_triton_*.py && \
 	  RAGSYS_KERNELS_TEST_COMPILE=sample $(BIN)/pytest -q -k triton_kernels_compiled_afresh tests/gpu/test_compile.py
 
-# Clients of other projects against a server, Ray Serve, the linter of the image; stores of vectors before it. In environments of
-# their own: LiteLLM wants an older huggingface-hub, and stores bring much.
-test-serve:
+# Clients of other projects against a server, Ray Serve, the oldest uvicorn, linters of what is deployed; stores of vectors before it.
+# In environments of their own: LiteLLM wants an older huggingface-hub, and stores bring much.
+OLDEST_UVICORN := 0.30.0
+test-serve: build/uvicorn/$(OLDEST_UVICORN)
 	@$(MAKE) --no-print-directory VENV=$(VENV)-serve $(VENV)-serve/.serve-clients
-	PATH="$(abspath $(VENV)-serve/bin):$$PATH" $(VENV)-serve/bin/pytest -q \
-	  tests/serving/test_real_clients.py tests/serving/test_ray_serve.py tests/project/test_docker.py
+	PATH="$(abspath $(VENV)-serve/bin):$$PATH" RAGSYS_KERNELS_TEST_UVICORN=$(CURDIR)/build/uvicorn/$(OLDEST_UVICORN) \
+	  $(VENV)-serve/bin/pytest -q tests/serving/test_real_clients.py tests/serving/test_ray_serve.py \
+	  tests/serving/test_connections.py tests/project/test_docker.py
 	@$(MAKE) --no-print-directory VENV=$(VENV)-stores $(VENV)-stores/.serve-stores
 	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py tests/conformance/test_conform_peers.py
 
@@ -228,6 +230,12 @@ $(VENV)/.serve-clients: $(SOURCES) | $(BIN)/python
 $(VENV)/.serve-stores: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[serve-stores]"
 	touch $@
+
+# An uvicorn beside the one that is installed, as old as the extra `serve` takes it.
+build/uvicorn/%: | $(BIN)/python
+	rm -rf $@ build/partial-uvicorn
+	$(PIP_BARE) --no-deps --target build/partial-uvicorn uvicorn==$*
+	mkdir -p build/uvicorn && mv build/partial-uvicorn $@
 
 # A Triton beside the one that is installed.
 build/triton/%: | $(BIN)/python

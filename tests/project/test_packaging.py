@@ -115,7 +115,8 @@ def test_source_archive_has_every_source_and_nothing_built(sdist):
     expected |= {"LICENSE", "README.md", "pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
     assert expected <= members, expected - members
     assert not [name for name in members if name.endswith((".so", ".pyc", ".o")) or "__pycache__" in name]
-    assert {name for name in members if name.startswith("docker/")} == {"docker/Dockerfile", "docker/compose.yaml"}
+    deployment = {"Dockerfile", "compose.yaml", "kubernetes.yaml", "grafana.json"}
+    assert {name for name in members if name.startswith("docker/")} == {f"docker/{name}" for name in deployment}
     assert sdist.name == f"ragsys_kernels-{rk.__version__}.tar.gz"
 
 
