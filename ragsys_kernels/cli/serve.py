@@ -20,9 +20,22 @@ LISTEN, LIMITS = "Listening", "Limits"
 @app.command()
 def serve(
     corpus: Annotated[
-        list[str],
-        option(RULE, "A corpus and the folder that Corpus.save wrote; more than once.", metavar="NAME=FOLDER"),
-    ],
+        list[str] | None,
+        option(
+            RULE,
+            "A corpus and the folder that Corpus.save wrote; more than once. Without one, queries have to come with "
+            "the vectors of their candidates.",
+            metavar="NAME=FOLDER",
+        ),
+    ] = None,
+    unknown: Annotated[
+        str,
+        option(
+            RULE,
+            "What ids do that a corpus does not have, in requests that do not say it: error (the query fails) or skip "
+            "(it is answered without them).",
+        ),
+    ] = "error",
     host: Annotated[str, option(LISTEN, "Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, option(LISTEN, "Port; 0 takes a free one.", min=0, max=65535)] = 8080,
     flight_port: Annotated[
@@ -71,6 +84,15 @@ def serve(
     ] = False,
     grace: Annotated[float, option(RUN, "Seconds that requests under way have after SIGTERM.", min=1)] = 30,
     access_log: Annotated[bool, option(RUN, "Print a line of JSON for each request.")] = True,
+    traces: Annotated[
+        bool,
+        option(
+            RUN,
+            "Trace requests by OpenTelemetry's instrumentation of ASGI, which has to be installed; /v1/select takes "
+            "longer then.",
+            "--traces",
+        ),
+    ] = False,
     max_body: Annotated[int, option(LIMITS, "Bytes of a request.", min=1)] = 32 << 20,
     max_header: Annotated[int, option(LIMITS, "Bytes of a request's headers.", min=1)] = 1 << 16,
     max_queries: Annotated[int, option(LIMITS, "Queries of a request.", min=1)] = 4096,
@@ -92,8 +114,11 @@ def serve(
         from ..serving.server import Settings, listening, run
         from ..serving.workers import serve as run_workers
 
+        if unknown not in ("error", "skip"):
+            raise ValueError(f"serve: unknown must be one of 'error', 'skip', got {unknown!r}")
         settings = Settings(
-            corpora=_corpora(corpus),
+            corpora=_corpora(corpus or []),
+            unknown=unknown,
             host=host,
             port=port,
             token=_token(token, token_file, host, insecure),
@@ -110,6 +135,7 @@ def serve(
             watch=watch,
             grace=grace,
             log=access_log,
+            traces=traces,
             limits=Limits(
                 body_bytes=max_body,
                 header_bytes=max_header,

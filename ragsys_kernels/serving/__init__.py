@@ -1,12 +1,13 @@
 """``ragsys-kernels serve``: selection as a service that other programs call over HTTP.
 
-    requests     schemas (the JSON, for the OpenAPI document), select (JSON), select_arrow, reading, rules
+    requests     schemas (the JSON, for the OpenAPI document), select (JSON), select_arrow, reading, rules, given (with
+                 their candidates' vectors)
     answers      batcher (what waits becomes the next kernel call), kernel (one call, one answer a query)
     protocols    rerank (with rerank_shapes, encoder), open_inference (with tensors), flight, ray_serve
     callers      client (with wire): needs httpx and NumPy alone
     state        corpora (loaded, swapped in one step), limits, metrics
-    transport    service (what routes share), app (the ASGI application), http (raw requests and answers), protocol
-                 (connections, and /v1/select without ASGI), server
+    transport    service (what routes share), app (the ASGI application), http (raw requests and answers), connections
+                 (which way they go), protocol (/v1/select without ASGI), server
 
 The extra ``serve`` brings what this package imports; ``import ragsys_kernels`` imports none of it.
 """

@@ -44,6 +44,7 @@ def add(service: Service) -> None:
             limits=asdict(service.limits),
             methods=list(METHODS),
             workers=service.workers,
+            connections=service.connections,
         )
 
     @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)

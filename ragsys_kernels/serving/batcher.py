@@ -180,6 +180,8 @@ class Batcher:
         self.check_room(queries)
         self.queued += queries
         for index, block in enumerate(blocks):
+            if block.skipped:
+                self._metrics.skipped(block.served.name, sum(map(len, block.skipped.values())))
             self._waiting.setdefault(block.key, deque()).append((block, ticket, index))
         if deadline is not None:
             ticket.expire_at(loop, deadline)
@@ -268,7 +270,7 @@ class Batcher:
     def _expected(self, entries: list[Entry]) -> tuple[tuple[object, ...], int, float]:
         """Return the kind of a call, its work, and how many seconds it should take."""
         block = entries[0][0]
-        kind = (block.served.name, block.method, block.candidates is None, block.pool is None)
+        kind = (block.served.name, block.method, block.candidates is None, block.pool is None, block.given is None)
         work = sum(block.work for block, _, _ in entries)
         return kind, work, _CALL + work * self._seconds.get(kind, _ELEMENT)
 
@@ -283,9 +285,10 @@ class Batcher:
     ) -> None:
         """Give each request its picks, and learn from the time of the call."""
         queries = sum([block.size for block, _, _ in entries])
-        element = max(0.0, seconds - _CALL) / work
-        known = self._seconds.get(kind, _ELEMENT)
-        self._seconds[kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
+        if work:
+            element = max(0.0, seconds - _CALL) / work
+            known = self._seconds.get(kind, _ELEMENT)
+            self._seconds[kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
         self._pace += _PACE * (seconds / queries - self._pace)
         self._metrics.batch(queries, seconds, self.queued)
         if len(answers) == 1 and not isinstance(answers[0], Exception):

@@ -72,7 +72,9 @@ class _Calls:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"select: on_error must be one of 'raise', 'skip', got {on_error!r}")
         arrow = self._wire == "arrow" or (
-            self._wire == "auto" and asked.count > _FEW and find_spec("pyarrow") is not None
+            self._wire == "auto"
+            and (asked.count > _FEW or asked.candidate_vectors is not None)
+            and find_spec("pyarrow") is not None
         )
         limit = _Limit(self._timeout if timeout is None else timeout)
         parts = []
@@ -186,18 +188,18 @@ def _asked_wait(answer: httpx.Response) -> float:
         return 0.0
 
 
-def _asked(queries: Any, query_ids: Any, relevance: Any, lists: dict[str, Any], **numbers: Any) -> wire.Asked:
+def _asked(
+    queries: Any, query_ids: Any, relevance: Any, lists: dict[str, Any], candidate_vectors: Any, **numbers: Any
+) -> wire.Asked:
     given = {name: x for name, x in numbers.items() if x is not None}
-    return wire.Asked(queries, query_ids, lists, relevance, given)
+    return wire.Asked(queries, query_ids, lists, relevance, given, candidate_vectors)
 
 
-def _common(corpus: str | None, method: str, pool: int | None, max_per_group: int | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"method": method, "pool": pool}
-    if corpus is not None:
-        found["corpus"] = corpus
-    if max_per_group is not None:
-        found["max_per_group"] = max_per_group
-    return found
+def _common(
+    corpus: str | None, method: str, pool: int | None, max_per_group: int | None, words: dict[str, str | None]
+) -> dict[str, Any]:
+    found = {"corpus": corpus, "max_per_group": max_per_group, **words}
+    return {"method": method, "pool": pool, **{name: x for name, x in found.items() if x is not None}}
 
 
 class Client(_Calls):
@@ -256,12 +258,16 @@ class Client(_Calls):
         lambda_b: float | Sequence[float] | None = None,
         candidates: Any = None,
         relevance: Any = None,
+        relevance_scale: str | None = None,
         initial: Any = None,
         allowed: Any = None,
         exclude: Any = None,
         max_per_group: int | None = None,
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
+        candidate_vectors: Any = None,
+        metric: str | None = None,
+        unknown: str | None = None,
         on_error: str = "raise",
         timeout: float | None = None,
     ) -> Picks:
@@ -279,6 +285,14 @@ class Client(_Calls):
             and kept away from; what alone may be picked; what must not be.
         relevance : (Q, P) numbers, or Q lists
             Of the candidates, instead of the cosine to the query.
+        relevance_scale : "as-is" | "minmax" | "zscore" | "rank", optional
+            What is made of it, as in `mmr`.
+        candidate_vectors : (Q, P, D) float32 | float16 | others, or Q arrays (any, D), optional
+            Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
+            is read, and queries are vectors. With ``metric``, "cosine" unless it is "dot".
+        unknown : "error" | "skip", optional
+            What ids do that the corpus does not have: their query is not answered, or is without them, and they are in
+            ``skipped``. Default: the server's.
         on_error : "raise" | "skip"
             A query that is not answered raises; or its picks are empty, with the reason in ``errors``.
 
@@ -293,8 +307,9 @@ class Client(_Calls):
         """
         lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
         numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
-        asked = _asked(queries, query_ids, relevance, lists, k=k, **numbers)
-        common = _common(corpus or self._corpus, method, pool, max_per_group)
+        asked = _asked(queries, query_ids, relevance, lists, candidate_vectors, k=k, **numbers)
+        words = {"metric": metric, "unknown": unknown, "relevance_scale": relevance_scale}
+        common = _common(corpus or self._corpus, method, pool, max_per_group, words)
         picks: Picks = self._run(self._select(asked, common, on_error, timeout))
         return picks
 
@@ -366,20 +381,25 @@ class AsyncClient(_Calls):
         lambda_b: float | Sequence[float] | None = None,
         candidates: Any = None,
         relevance: Any = None,
+        relevance_scale: str | None = None,
         initial: Any = None,
         allowed: Any = None,
         exclude: Any = None,
         max_per_group: int | None = None,
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
+        candidate_vectors: Any = None,
+        metric: str | None = None,
+        unknown: str | None = None,
         on_error: str = "raise",
         timeout: float | None = None,
     ) -> Picks:
         """See `Client.select`."""
         lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
         numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
-        asked = _asked(queries, query_ids, relevance, lists, k=k, **numbers)
-        common = _common(corpus or self._corpus, method, pool, max_per_group)
+        asked = _asked(queries, query_ids, relevance, lists, candidate_vectors, k=k, **numbers)
+        words = {"metric": metric, "unknown": unknown, "relevance_scale": relevance_scale}
+        common = _common(corpus or self._corpus, method, pool, max_per_group, words)
         picks: Picks = await self._run(self._select(asked, common, on_error, timeout))
         return picks
 

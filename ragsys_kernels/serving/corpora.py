@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,9 @@ from ..corpus.folder import DESCRIPTION, has_sums
 from ..selection.problem import Rows
 from .limits import RefusedError, invalid
 
+# What a model of queries that come with vectors is called, and the field that has these.
+NOTHING = "vectors"
+
 
 @dataclass(frozen=True, eq=False)
 class Served:
@@ -28,6 +31,8 @@ class Served:
     version: str = ""
     loaded: float = field(default_factory=time.time)
     kept: dict[str, Any] = field(default_factory=dict)  # what requests have prepared, to be used again
+    unknown: str = "error"  # or "skip": what ids do that there are not, unless a request says it
+    nothing: bool = False  # there is no corpus: queries come with their candidates' vectors
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -90,6 +95,7 @@ class Served:
             "ids": "string" if self.named else "int64",
             "bias": corpus.bias is not None,
             "groups": corpus.groups is not None,
+            "unknown": self.unknown,
             "version": self.version,
             "loaded": self.loaded,
         }
@@ -106,31 +112,49 @@ class Corpora:
         Where their rows are held.
     verify : bool
         Compare all bytes of a folder with its checksums, where it has them, whenever it is loaded.
+    unknown : {"error", "skip"}
+        What ids do that a corpus does not have, in requests that do not say it.
     """
 
-    def __init__(self, sources: Mapping[str, str | Path | Corpus], device: str = "cpu", verify: bool = False) -> None:
-        if not sources:
-            raise ValueError("serve: corpus must be given at least once, got none")
-        self._device, self._verify = device, verify
+    def __init__(
+        self,
+        sources: Mapping[str, str | Path | Corpus],
+        device: str = "cpu",
+        verify: bool = False,
+        unknown: str = "error",
+    ) -> None:
+        if unknown not in ("error", "skip"):
+            raise ValueError(f"serve: unknown must be one of 'error', 'skip', got {unknown!r}")
+        self._device, self._verify, self._unknown = device, verify, unknown
+        nothing = Corpus(np.zeros((1, 1), np.float32))
+        self._nothing = Served(NOTHING, nothing, "vectors", unknown=unknown, nothing=True)
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
         self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
         self._served = {
-            name: Served(name, source.to(device), "memory") if isinstance(source, Corpus) else self.load(name)
+            name: Served(name, source.to(device), "memory", unknown=unknown)
+            if isinstance(source, Corpus)
+            else self.load(name)
             for name, source in sources.items()
         }
 
     def all(self) -> list[Served]:
         return list(self._served.values())
 
-    def get(self, name: object, op: str = "select") -> Served:
-        """Return the corpus of a request: by its name, or the only one."""
+    def get(self, name: object, op: str = "select", queries: Iterable[Any] = ()) -> Served:
+        """Return the corpus of a request: by its name, the only one, or none for queries that come with vectors."""
         if name is None and len(self._served) == 1:
             return next(iter(self._served.values()))
         served = self._served.get(name) if isinstance(name, str) else None
         if served is None:
-            names = ", ".join(map(repr, self._served))
+            if name == NOTHING or (name is None and any(type(each) is dict and NOTHING in each for each in queries)):
+                return self._nothing
+            names = ", ".join(map(repr, self._served)) or f"those of the server, which has none: send {NOTHING}"
             raise invalid(op, "corpus", f"be one of {names}", repr(name)[:200])
         return served
+
+    def without(self, name: object) -> Served:
+        """Return the corpus of queries that may all come with vectors."""
+        return self.get(name, queries=({NOTHING: None},))
 
     def folder(self, name: str) -> Path:
         """Return the folder of a corpus, or refuse a name that has none."""
@@ -143,7 +167,8 @@ class Corpora:
     def load(self, name: str, verify: bool | None = None) -> Served:
         """Load the folder of a corpus anew; what is in service stays. ``verify`` None: as the others."""
         verify = self._verify if verify is None else verify
-        return Served(name, *loaded(self._folders[name], self._device, verify, self.compared))
+        corpus, version = loaded(self._folders[name], self._device, verify, self.compared)
+        return Served(name, corpus, version, unknown=self._unknown)
 
     def put(self, served: Served) -> None:
         """Put a loaded corpus in service: requests that begin now get it."""

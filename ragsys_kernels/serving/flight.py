@@ -167,7 +167,7 @@ class _Stream:
             if first is None:
                 return
             common = _rules_of(first)
-            served = service.corpora.get(common.pop("corpus", None))
+            served = service.corpora.without(common.pop("corpus", None))
             async for stream, many in self._batches(first):
                 size = len(stream) + await service.beside(many, unpacked, stream, service.limits, "batches")
                 if size > most:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,27 @@ import numpy as np
 from .. import _arrays, _checks, _dispatch, selection
 from ..corpus import certified
 from ..selection import METHODS
-from ..selection.problem import Problem, Selection
+from ..selection.problem import Problem, Rows, Selection
 from .corpora import Served
 
 _SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
-_COLUMNS = (*_SCALARS, "vectors", "candidates", "relevance", "initial", "allowed", "exclude")
+_LISTS = ("candidates", "initial", "allowed", "exclude")
+_COLUMNS = (*_SCALARS, "vectors", "relevance", *_LISTS)
 _PLAIN = ("mmr", "vrsd")
 _PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "relevance": 0.0}
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")
-_WIRE = {"queries": "query"}
+_WIRE = {"queries": "query", "embeddings": "vectors"}
+_ROW = re.compile(r"(?<= in row )\d+")
 
 
 @dataclass(slots=True, eq=False)
 class Block:
     """Queries with equal rules, in columns: a request is cut into blocks, and blocks of one key share a kernel call.
 
-    Rows stand for ids here; lists of them are padded with -1.
+    Rows stand for ids here; lists of them are padded with -1, which may also stand between rows. With ``given`` they
+    are places among the query's own candidates.
     """
 
     served: Served
@@ -52,6 +55,10 @@ class Block:
     max_per_group: int | None = None
     budget: float | np.ndarray | None = None  # or (Q,) float64: what the picks may cost, by the corpus's costs
     max_similarity: float | np.ndarray | None = None  # or (Q,) float32
+    given: Rows | None = None  # the candidates' own vectors, those of all queries end to end; None: the corpus's
+    names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
+    skipped: dict[int, list[Any]] | None = None  # ids that there are not, by query
+    relevance_scale: str = "as-is"
 
     def __len__(self) -> int:
         return self.size
@@ -59,16 +66,24 @@ class Block:
     @property
     def key(self) -> tuple[Any, ...]:
         """What queries must have in common to share a call. Pools share one if the larger is not twice the smaller."""
-        width = 0 if self.candidates is None else self.candidates.shape[1].bit_length()
+        width = -1 if self.candidates is None else self.candidates.shape[1].bit_length()
         optional = (self.vectors, self.relevance, self.allowed, self.budget, self.max_similarity)
-        given = tuple(each is None for each in optional)
-        return id(self.served), self.method, self.max_per_group, self.pool, given, width
+        known = tuple(each is None for each in optional)
+        rows = self.given
+        source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
+        return source, self.method, self.max_per_group, self.pool, known, width, self.relevance_scale
+
+    @property
+    def rows(self) -> Rows:
+        """What the picks are made of."""
+        return self.served.corpus if self.given is None else self.given
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists: padded, they may be many times those of the request."""
-        lists = (self.candidates, self.relevance, self.initial, self.allowed, self.exclude)
-        return sum([each.nbytes for each in lists if each is not None])
+        lists = (self.candidates, self.relevance, self.initial, self.allowed, self.exclude, self.names)
+        size = sum([each.nbytes for each in lists if each is not None])
+        return size if self.given is None else size + int(self.given.data.nbytes)
 
     @property
     def limited(self) -> bool:
@@ -79,7 +94,7 @@ class Block:
     def work(self) -> int:
         """Elements of rows that a call reads, roughly."""
         width = self.served.rows if self.candidates is None else self.candidates.shape[1]
-        return len(self) * width * self.served.dims
+        return len(self) * width * (self.served.dims if self.given is None else int(self.given.data.shape[1]))
 
     def retrieved(self) -> np.ndarray:
         """Return how many rows each query retrieves: its pool, and room for the rows already shown."""
@@ -88,11 +103,24 @@ class Block:
             counts += (self.initial >= 0).sum(axis=1)
         return counts
 
-    def take(self, queries: slice | np.ndarray | list[int]) -> Block:
-        """Return the block of some of the queries."""
-        columns: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
-        taken: dict[str, Any] = {name: x[queries] for name, x in columns.items() if isinstance(x, np.ndarray)}
-        return replace(self, size=len(np.arange(self.size)[queries]), **taken)
+    def ids_of(self, picked: np.ndarray) -> np.ndarray:
+        """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""
+        if self.given is None:
+            return self.served.ids_of(picked)
+        if self.names is None or not self.names.shape[1]:
+            return picked
+        named: np.ndarray = np.take_along_axis(self.names, picked, axis=1)
+        return named
+
+    def shown(self, query: int) -> np.ndarray:
+        """Return the ids of a query's ``initial``."""
+        assert self.initial is not None
+        before = self.initial[query]
+        before = before[before >= 0]
+        if self.given is None:
+            return self.served.ids_of(before)
+        shown: np.ndarray = before if self.names is None else self.names[query][before]
+        return shown
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -106,6 +134,9 @@ def joined(blocks: Sequence[Block]) -> Block:
             columns[name] = _spread(parts, blocks)
         elif any(part is not None for part in parts):
             columns[name] = _stacked(name, parts, blocks)
+    if (first := blocks[0].given) is not None:
+        data = np.concatenate([block.given.data for block in blocks if block.given is not None])
+        columns["given"] = Rows.of(data, first.dtype, first.metric, first.norm)
     return replace(blocks[0], **columns)
 
 
@@ -138,10 +169,31 @@ def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block])
 def answer(block: Block, num_threads: int | None = None, on_error: str = "skip") -> Selection:
     """Answer the queries of a block in one call of the kernels.
 
-    Every query gets the bits of ``served.corpus.select`` of that query alone. ``errors`` of the result has the reasons
-    of queries that could not be answered.
+    Every query gets the bits of ``served.corpus.select`` of that query alone, or of the rule's function with its own
+    vectors. ``errors`` of the result has the reasons of queries that could not be answered.
     """
+    if block.given is None or (block.size == 1 and len(block.given.data)):
+        return _answer(block, num_threads, on_error)
+    assert block.candidates is not None
+    counts = (block.candidates >= 0).sum(axis=1)
+    begins = (np.cumsum(counts) - counts)[:, None]
+    if not counts.any():
+        return Selection.empty(len(block), int(np.max(block.k))).with_errors({})
+    lists = {name: each for name in _LISTS if (each := getattr(block, name)) is not None}
+    moved: dict[str, Any] = {name: np.where(each >= 0, each + begins, -1) for name, each in lists.items()}
+    picks = _answer(replace(block, **moved), num_threads, on_error)
+    found = picks._replace(indices=np.where(picks.indices >= 0, picks.indices - begins, -1))
+    if picks.errors:
+        found.errors = {
+            q: _ROW.sub(lambda row, begin=int(begins[q, 0]): str(int(row[0]) - begin), why)  # type: ignore[misc]
+            for q, why in picks.errors.items()
+        }
+    return found
+
+
+def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     served, corpus = block.served, block.served.corpus
+    rows = block.rows
     problem = plain(block)
     if problem is not None:
         backend = _dispatch.choose(block.method, "selection", "cpu", "auto")[1]
@@ -152,17 +204,17 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
             if on_error == "raise":
                 raise
     options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
-    filters = {"allowed": _placed(served, block.allowed), "exclude": _placed(served, block.exclude)}
+    filters = {"allowed": _placed(rows, block.allowed), "exclude": _placed(rows, block.exclude)}
     candidates, errors, outside = block.candidates, None, {}
     whole = block.pool is None and candidates is None
     most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
-    live = corpus.num_live
     if block.pool is not None:
+        live = corpus.num_live
         counts = block.retrieved()
         found = corpus.search(
-            _placed(served, block.vectors),
+            _placed(rows, block.vectors),
             min(int(counts.max()), max(1, live)),
-            lambda_b=_placed(served, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
+            lambda_b=_placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
             **filters,
             **options,
         )
@@ -185,24 +237,25 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
         relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))
     for name in ("lambda_d", "lambda_b"):
         if name in METHODS[block.method].parameters:
-            options[name] = _placed(served, getattr(block, name))
+            options[name] = _placed(rows, getattr(block, name))
     picks: Selection = getattr(selection, block.method)(
-        _placed(served, block.vectors),
-        corpus,
+        _placed(rows, block.vectors),
+        rows,
         block.k,
-        candidates=_placed(served, candidates),
-        relevance=_placed(served, relevance),
-        initial=_placed(served, block.initial),
+        candidates=_placed(rows, candidates),
+        relevance=_placed(rows, relevance),
+        relevance_scale=block.relevance_scale,
+        initial=_placed(rows, block.initial),
         max_per_group=block.max_per_group,
-        budget=_placed(served, block.budget),
-        max_similarity=_placed(served, block.max_similarity),
+        budget=_placed(rows, block.budget),
+        max_similarity=_placed(rows, block.max_similarity),
         **filters,
         **outside,
         **options,
     )
     if errors and picks.errors is not None:
         picks.errors.update(errors)
-    if whole and corpus.device == "cpu":
+    if whole and served.corpus.device == "cpu":
         certified.of_all_rows(picks)
     return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
 
@@ -213,12 +266,12 @@ def plain(block: Block) -> Problem | None:
     The library's validation takes as long as the kernel does for one such query, and has nothing to find here: `rules`
     has checked all that it checks, and what the kernels find as they read is the same.
     """
-    corpus, candidates, k = block.served.corpus, block.candidates, block.k
+    rows, candidates, k = block.rows, block.candidates, block.k
     if (
         block.method not in _PLAIN
         or candidates is None
         or block.vectors is None
-        or not isinstance(corpus.data, np.ndarray)
+        or not isinstance(rows.data, np.ndarray)
     ):
         return None
     if block.relevance is not None or block.initial is not None or block.max_per_group is not None:
@@ -231,18 +284,18 @@ def plain(block: Block) -> Problem | None:
     mmr = block.method == "mmr"
     return Problem(
         block.method,
-        corpus,
+        rows,
         block.size,
         candidates.shape[1],
         most,
         0,
         block.vectors,
-        not mmr or corpus.metric == "cosine",
+        not mmr or rows.metric == "cosine",
         _weights(block.lambda_d if mmr else 1.0, block.size),
         _weights(block.lambda_b if mmr else 1.0, block.size),
         candidates,
         None,
-        corpus.bias if mmr else None,
+        rows.bias if mmr else None,
         k if isinstance(k, np.ndarray) else None,
     )
 
@@ -252,7 +305,7 @@ def cost_of(block: Block, picks: Selection) -> np.ndarray:
     costs, indices, cost = block.served.corpus.costs, picks.indices, np.zeros(len(block))
     for step in range(indices.shape[1]):
         made = indices[:, step] >= 0
-        cost[made] += np.asarray(_arrays.to_host(costs[_placed(block.served, indices[made, step])]))
+        cost[made] += np.asarray(_arrays.to_host(costs[_placed(block.rows, indices[made, step])]))
     return cost
 
 
@@ -266,13 +319,13 @@ def argument_of(message: str) -> str | None:
     return _WIRE.get(found[1], found[1]) if found else None
 
 
-def _placed(served: Served, array: Any) -> Any:
-    """Return an array where the corpus is; a number, or none, as it is."""
-    if not isinstance(array, np.ndarray) or isinstance(served.corpus.data, np.ndarray):
+def _placed(rows: Rows, array: Any) -> Any:
+    """Return an array where the rows are; a number, or none, as it is."""
+    if not isinstance(array, np.ndarray) or isinstance(rows.data, np.ndarray):
         return array
     import torch
 
-    return torch.from_numpy(np.ascontiguousarray(array)).to(served.corpus.data.device)
+    return torch.from_numpy(np.ascontiguousarray(array)).to(rows.data.device)
 
 
 def _on_host(picks: Selection) -> Selection:

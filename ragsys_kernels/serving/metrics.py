@@ -31,6 +31,9 @@ class Metrics:
             "ragsys_corpus_rows", "Rows of a corpus", ["corpus"], registry=registry, multiprocess_mode="livemax"
         )
         self._reloads = Counter("ragsys_reloads", "Reloads of a corpus", ["corpus", "outcome"], registry=registry)
+        self._skipped = Counter(
+            "ragsys_skipped_ids", "Ids of requests that a corpus does not have", ["corpus"], registry=registry
+        )
         self._dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
         self._known: dict[tuple[str, int], tuple[Any, Any]] = {}  # looking up labels takes longer than counting
 
@@ -55,6 +58,9 @@ class Metrics:
 
     def reload(self, name: str, well: bool) -> None:
         self._reloads.labels(name, "loaded" if well else "refused").inc()
+
+    def skipped(self, name: str, ids: int) -> None:
+        self._skipped.labels(name).inc(ids)
 
     def dropped(self, lines: int) -> None:
         self._dropped.inc(lines)

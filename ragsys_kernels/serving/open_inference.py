@@ -3,7 +3,9 @@
 A model's name may go on with a rule, as that of ``/rerank``: ``docs``, ``docs:vrsd``, ``docs:mmr:0.7``. Its inputs are
 the columns of the Arrow stream, one query a row; lists of different lengths are padded with -1, or with empty strings.
 Its outputs are padded likewise, with NaN in the columns of numbers; ``errors`` has the reason of each query that was
-not answered, and an empty string for the others. Rules for all queries are the parameters of a request.
+not answered, and an empty string for the others; ``skipped`` the ids that there are not, with ``unknown`` "skip" alone.
+Rules for all queries are the parameters of a request. The model ``vectors`` is of queries that come with the vectors of
+their candidates (``vectors``, padded as ``candidates`` are), which any other model takes too.
 """
 
 from __future__ import annotations
@@ -33,11 +35,21 @@ _OCTETS = b"application/octet-stream"
 _LENGTH = "inference-header-content-length"
 _LISTS = ("candidates", "initial", "allowed", "exclude")
 # Rank of each input tensor.
-_INPUTS = {"vector": 2, "query_id": 1, **dict.fromkeys(_LISTS, 2), "relevance": 2, "k": 1, "lambda_d": 1, "lambda_b": 1}
-_RULES = ("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity")
+_INPUTS = {
+    "vector": 2,
+    "query_id": 1,
+    **dict.fromkeys(_LISTS, 2),
+    "vectors": 3,
+    "relevance": 2,
+    **dict.fromkeys(("k", "lambda_d", "lambda_b"), 1),
+}
+_RULES = (
+    *("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "unknown"),
+    *("metric", "relevance_scale"),
+)
 # Parameters that are of the protocol and its servers.
 _OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
-_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors")
+_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped")
 
 
 def add(service: Service) -> None:
@@ -127,7 +139,7 @@ async def infer(service: Service, request: Request) -> Response:
     large = len(body) > LARGE_BODY
     content, asked = await service.beside(large, _parsed, body, json_bytes, rule, served, service.limits)
     request.queries = asked.count
-    wanted = _wanted(content)
+    wanted = _wanted(content, asked.skips)
     request.stage("parse")
     picks = await service.answer(asked, request, deadline)
     if len(asked.errors) == asked.count:
@@ -141,7 +153,7 @@ async def infer(service: Service, request: Request) -> Response:
 def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
     """Return the corpus and the rule of the model in the path."""
     try:
-        served, rule = rule_of(request.path_params["name"], corpora)
+        served, rule = rule_of(request.path_params["name"], corpora, True)
     except RefusedError as error:
         raise RefusedError(404, str(error), "name") from None
     version = request.path_params.get("version", served.version)
@@ -152,15 +164,18 @@ def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
 
 def _metadata(name: str, served: Served) -> dict[str, Any]:
     ids = "BYTES" if served.named else "INT64"
-    kinds = {"vector": "FP32", "relevance": "FP32", "k": "INT64", "lambda_d": "FP32", "lambda_b": "FP32"}
+    kinds = {**dict.fromkeys(("vector", "vectors", "relevance", "lambda_d", "lambda_b"), "FP32"), "k": "INT64"}
     inputs = []
     for each, rank in _INPUTS.items():
-        shape = [-1, served.dims] if each == "vector" else [-1] * rank
+        shape = [-1] * rank
+        if each in ("vector", "vectors") and not served.nothing:
+            shape[-1] = served.dims
         inputs.append({"name": each, "datatype": kinds.get(each, ids), "shape": shape})
     outputs = [{"name": "ids", "datatype": ids, "shape": [-1, -1]}]
     outputs += [{"name": each, "datatype": "FP32", "shape": [-1, -1]} for each in _OUTPUTS[1:4]]
     outputs += [{"name": "lengths", "datatype": "INT32", "shape": [-1]}]
     outputs += [{"name": "errors", "datatype": "BYTES", "shape": [-1]}]
+    outputs += [{"name": "skipped", "datatype": ids, "shape": [-1, -1]}]
     return {
         "name": name,
         "versions": [served.version],
@@ -199,7 +214,11 @@ def _columns(given: dict[str, np.ndarray]) -> pa.Table:
     for name, array in given.items():
         if _INPUTS[name] == 1:
             columns[name] = pa.array(array)
-        elif name == "relevance" and (real := kept.get("candidates")) is not None and real.shape == array.shape:
+        elif (
+            name in ("relevance", "vectors")
+            and (real := kept.get("candidates")) is not None
+            and real.shape == array.shape[:2]
+        ):
             columns[name] = _lists(array, real)
         else:
             columns[name] = _lists(array, kept.get(name))
@@ -216,21 +235,26 @@ def _lists(array: np.ndarray, real: np.ndarray | None) -> pa.Array:
     """Return the rows of a tensor as lists of those values that are real."""
     if real is None or real.all():
         lengths = np.full(len(array), array.shape[1])
-        flat = array.ravel()
+        flat = array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
     else:
         lengths, flat = real.sum(axis=1), array[real]
     offsets = np.zeros(len(array) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    values = pa.array(flat.tolist(), pa.string()) if flat.dtype == object else pa.array(flat)
+    if flat.ndim == 2:
+        if not flat.shape[1]:
+            raise invalid("infer", "vectors", "hold vectors of at least 1 dimension", 0)
+        values = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
+    else:
+        values = pa.array(flat.tolist(), pa.string()) if flat.dtype == object else pa.array(flat)
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
-def _wanted(content: dict[str, Any]) -> list[tuple[str, bool]]:
+def _wanted(content: dict[str, Any], skips: bool) -> list[tuple[str, bool]]:
     """Return the outputs that a request asks for, and which of them as bytes."""
     binary = tensors.parameters_of(content).get("binary_data_output") is True
     asked = content.get("outputs")
     if not asked:
-        return [(name, binary) for name in _OUTPUTS]
+        return [(name, binary) for name in _OUTPUTS if skips or name != "skipped"]
     found = []
     for output in asked if type(asked) is list else [None]:
         if type(output) is not dict or output.get("name") not in _OUTPUTS:
@@ -265,18 +289,24 @@ def _written(
 def arrays_of(asked: Asked, picks: list[Selection]) -> dict[str, np.ndarray]:
     """Return the output tensors."""
     count, width = asked.count, max(each.indices.shape[1] for each in picks)
-    ids = np.full((count, width), "" if asked.served.named else -1, object if asked.served.named else np.int64)
+    padding: Any = "" if asked.strings else -1
+    ids = np.full((count, width), padding, object if asked.strings else np.int64)
     numbers = {name: np.full((count, width), np.nan, np.float32) for name in _OUTPUTS[1:4]}
     lengths = np.zeros(count, np.int32)
-    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
+    left_out: dict[int, list[Any]] = {}
+    for (block, positions), picked in zip(asked.blocks, picks, strict=True):
+        left_out |= {positions[query]: names for query, names in (block.skipped or {}).items()}
         k = picked.indices.shape[1]
         real = np.arange(k) < picked.lengths[:, None]
         lengths[positions] = picked.lengths
         rows = np.array(positions)[:, None]
-        ids[rows, np.arange(k)] = np.where(real, asked.served.ids_of(picked.indices), "" if asked.served.named else -1)
+        ids[rows, np.arange(k)] = np.where(real, block.ids_of(picked.indices), padding)
         for name, array in numbers.items():
             array[rows, np.arange(k)] = np.where(real, getattr(picked, name), np.nan)
     errors = np.full(count, "", object)
     for position, error in asked.errors.items():
         errors[position] = str(error)
-    return {"ids": ids, **numbers, "lengths": lengths, "errors": errors}
+    skipped = np.full((count, max(map(len, left_out.values()), default=0)), padding, ids.dtype)
+    for position, names in left_out.items():
+        skipped[position, : len(names)] = names
+    return {"ids": ids, **numbers, "lengths": lengths, "errors": errors, "skipped": skipped}

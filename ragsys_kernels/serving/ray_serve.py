@@ -97,7 +97,7 @@ async def answered(service: Service, table: pa.Table, rules: Mapping[str, Any]) 
 
     common = dict(rules)
     try:
-        served = service.corpora.get(common.pop("corpus", None))
+        served = service.corpora.without(common.pop("corpus", None))
         asked = await service.beside(len(table) > 1, asked_of, table, common, served, service.limits)
         ticket = await service.batcher.answer([block for block, _ in asked.blocks])
         picks = ticket.found()

@@ -18,6 +18,7 @@ import pybase64
 from ..selection.problem import Selection
 from .corpora import Served
 from .cursors import decoded
+from .given import Given
 from .kernel import Block, argument_of
 from .limits import Limits, RefusedError, invalid
 from .rules import SHARED, Rules, rules_of, shown, wrong
@@ -39,6 +40,8 @@ class Asked:
     blocks: list[tuple[Block, list[int]]] = field(default_factory=list)
     errors: dict[int, RefusedError] = field(default_factory=dict)
     nbytes: int = 0
+    strings: bool = False  # whether ids of picks are strings
+    skips: bool = False  # whether ids that there are not are left out, in all blocks
 
     def add(self, block: Block, positions: list[int], limits: Limits) -> None:
         """Add a block, unless all of them would fill the memory."""
@@ -70,7 +73,7 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     RefusedError
         ``common`` has a field that there is not.
     """
-    asked = Asked(served, len(queries))
+    asked = Asked(served, len(queries), strings=served.named)
     reader = Reader(rules_of(op, common, served, limits))
     alike: dict[tuple[Any, ...], list[int]] = {}
     for i, query in enumerate(queries):
@@ -80,6 +83,8 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
         key = tuple(query)
         if not SHARED.isdisjoint(query):
             key += tuple(repr(query[name]) for name in key if name in SHARED)
+        if "vectors" in query:
+            key += _kind_of(query["vectors"])[1:]
         alike.setdefault(key, []).append(i)
     for positions in alike.values():
         for begin in range(0, len(positions), BLOCK):
@@ -120,36 +125,86 @@ class Reader:
                 given = [rules.common.get(name) if x is None else x for x in given]
             if given != [None] * n:
                 values[name] = given
-        if "cursor" in values:
-            values["initial"] = self._shown_before(values.get("initial", [None] * n), values["cursor"])
         columns: dict[str, Any] = {}
+        shared = rules.shared(first)
+        skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
+        own, dims, lengths = None, rules.served.dims, None
+        if "vectors" in values:
+            own = self._given(shared.metric, values["vectors"], values.pop("candidates", None))
+            dims, lengths = own.rows.data.shape[1], own.lengths
+        else:
+            rules.has_corpus()
+        if "cursor" in values:
+            named = rules.served.named if own is None else own.named
+            values["initial"] = self._shown_before(values.get("initial", [None] * n), values["cursor"], named)
         for name in ("candidates", "initial", "allowed", "exclude"):
             if name in values:
-                columns[name] = self.ids(name, values[name])
+                columns[name] = self.ids(name, values[name], skipped, own)
         if "query" in values:
-            columns["vectors"] = self._vectors(values["query"])
-        if "query_id" in values:
-            columns["query_rows"] = self._rows("query_id", values["query_id"])
+            columns["vectors"] = self._vectors(values["query"], dims)
+        if "query_id" in values and own is None:
+            columns["query_rows"] = rules.rows(
+                "query_id", self._plain("query_id", values["query_id"], rules.served.named)
+            )
+        elif "query_id" in values:
+            raise rules.invalid("query_id", "be left out with vectors", "both")
         if "relevance" in values:
-            columns["relevance"] = self._relevance(values["relevance"], columns.get("candidates"))
-        return rules.block(n, first, values, **columns)
+            if own is None and "candidates" in values:
+                lengths = [0 if x is None else len(x) for x in values["candidates"]]
+            columns["relevance"] = self._relevance(values["relevance"], lengths)
+        if own is not None:
+            columns |= {"given": own.rows, "names": own.names, "candidates": own.candidates}
+        return rules.block(n, first, values, skipped=skipped, **columns)
 
-    def _vectors(self, given: list[Any]) -> np.ndarray:
-        rules, kind, dims = self._rules, type(given[0]), self._rules.served.dims
+    def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
+        """Return the candidates that come with their vectors, little-endian bytes in base64."""
+        rules, parts, lengths, kinds = self._rules, [], [], set()
+        for x in given:
+            if type(x) is not dict or not x.keys() <= {"b64", "shape", "dtype"}:
+                raise rules.invalid("vectors", "be an object with b64, shape and dtype", shown(x))
+            rows, dtype, dims = _kind_of(x)
+            if not dims:
+                raise rules.invalid("vectors.shape", "be [P, D] with D of at least 1", str(x.get("shape"))[:100])
+            if dtype not in _DTYPES:
+                raise rules.invalid("vectors.dtype", "be one of 'float32', 'float16'", shown(x.get("dtype")))
+            try:
+                part = _from_base64(x["b64"])
+            except (KeyError, TypeError, ValueError):
+                raise rules.invalid("vectors.b64", "be base64", shown(x.get("b64"))) from None
+            size = rows * dims * _DTYPES[dtype].itemsize
+            if len(part) != size:
+                raise rules.invalid("vectors", f"be {size} bytes, as shape and dtype say", f"{len(part)} bytes")
+            parts.append(part)
+            lengths.append(rows)
+            kinds.add((dtype, dims))
+        if len(kinds) > 1:
+            raise rules.invalid("vectors", "be alike in dtype and dimensions", "others")
+        flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
+        vectors = flat.reshape(-1, dims)
+        if candidates is None or candidates == [None] * len(given):
+            return Given(rules, metric, vectors, lengths)
+        if set(map(type, candidates)) != {list}:
+            raise rules.invalid("candidates", "be a list of ids", wrong(candidates, list))
+        named = any(type(ids[0]) is str for ids in candidates if ids)
+        ids = self._plain("candidates", _end_to_end(candidates), named)
+        return Given(rules, metric, vectors, lengths, ids, list(map(len, candidates)))
+
+    def _vectors(self, given: list[Any], dims: int) -> np.ndarray:
+        rules, kind = self._rules, type(given[0])
         if kind not in (list, dict) or set(map(type, given)) != {kind}:
             rule = "be a list of numbers, or an object with b64, shape and dtype"
             raise rules.invalid("query", rule, shown(given[0]))
         if kind is dict:
-            return rules.finite("query", self._decoded(given))
+            return rules.finite("query", self._decoded(given, dims))
         if any(len(x) != dims for x in given):
             got = next(len(x) for x in given if len(x) != dims)
-            raise rules.invalid("query", f"have the corpus's {dims} dimensions", got)
+            raise rules.invalid("query", f"have the corpus's {dims} dimensions, or those of its vectors", got)
         vectors = rules.numbers("query", _end_to_end(given), "f")
         return rules.finite("query", vectors.reshape(len(given), dims))
 
-    def _decoded(self, given: list[dict[str, Any]]) -> np.ndarray:
+    def _decoded(self, given: list[dict[str, Any]], dims: int) -> np.ndarray:
         """Return vectors of little-endian bytes in base64."""
-        rules, dims, dtype = self._rules, self._rules.served.dims, given[0].get("dtype", "float32")
+        rules, dtype = self._rules, given[0].get("dtype", "float32")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise rules.invalid("query.dtype", "be one of 'float32', 'float16'", shown(dtype))
         size, parts = dims * _DTYPES[dtype].itemsize, []
@@ -168,33 +223,33 @@ class Reader:
         flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
         return flat.reshape(len(given), dims).astype(np.float32, copy=False)
 
-    def ids(self, name: str, lists: list[Any]) -> np.ndarray:
-        """Return the rows of lists of ids, padded with -1."""
+    def ids(
+        self, name: str, lists: list[Any], skipped: dict[int, dict[Any, None]] | None = None, own: Given | None = None
+    ) -> np.ndarray:
+        """Return the rows of lists of ids, padded with -1; see `Rules.id_rows`."""
         if None in lists:
             lists = [[] if x is None else x for x in lists]
         if set(map(type, lists)) != {list}:
             raise self._rules.invalid(name, "be a list of ids", wrong(lists, list))
-        return self._rules.id_rows(name, self._plain(name, _end_to_end(lists)), list(map(len, lists)))
+        flat = self._plain(name, _end_to_end(lists), self._rules.served.named if own is None else own.named)
+        return (self._rules if own is None else own).id_rows(name, flat, list(map(len, lists)), skipped)
 
-    def _rows(self, name: str, ids: list[Any]) -> np.ndarray:
-        return self._rules.rows(name, self._plain(name, ids))
-
-    def _plain(self, name: str, ids: Any) -> np.ndarray | list[Any]:
+    def _plain(self, name: str, ids: Any, named: bool) -> np.ndarray | list[Any]:
         """Return ids as `Rules.rows` takes them."""
-        if not self._rules.served.named:
+        if not named:
             return self._rules.numbers(name, ids, "q")
         names = list(ids)
         if not set(map(type, names)) <= {str}:
             raise self._rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
         return names
 
-    def _relevance(self, lists: list[Any], candidates: np.ndarray | None) -> np.ndarray:
+    def _relevance(self, lists: list[Any], lengths: list[int] | None) -> np.ndarray:
         if set(map(type, lists)) != {list}:
             raise self._rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
         values = self._rules.numbers("relevance", _end_to_end(lists), "f")
-        return self._rules.scores(values, list(map(len, lists)), candidates)
+        return self._rules.scores(values, list(map(len, lists)), lengths)
 
-    def _shown_before(self, initial: list[Any], cursors: list[Any]) -> list[Any]:
+    def _shown_before(self, initial: list[Any], cursors: list[Any], named: bool) -> list[Any]:
         """Return ``initial`` with the ids of the pages that cursors follow."""
         lists = []
         for ids, cursor in zip(initial, cursors, strict=True):
@@ -206,10 +261,22 @@ class Reader:
                 raise self._rules.invalid("initial", "be a list of ids", shown(ids))
             for name, each in (("initial", ids), ("cursor", before)):
                 self._rules.within(name, [len(each)])
-                self._plain(name, each)  # what is no id may have no hash
+                self._plain(name, each, named)  # what is no id may have no hash
             known = set(ids)
             lists.append([*ids, *(x for x in before if x not in known)])
         return lists
+
+
+def _kind_of(vectors: Any) -> tuple[int, str, int]:
+    """Return the number of vectors, their dtype and dimensions, as they are said to be; 0 and '' for what is wrong."""
+    if type(vectors) is not dict:
+        return 0, "", 0
+    shape, dtype = vectors.get("shape"), vectors.get("dtype", "float32")
+    if type(dtype) is not str:
+        dtype = ""
+    if type(shape) is not list or len(shape) != 2 or set(map(type, shape)) != {int} or shape[0] < 0 or shape[1] < 1:
+        return 0, dtype, 0
+    return shape[0], dtype, shape[1]
 
 
 def _end_to_end(lists: list[list[Any]]) -> Any:

@@ -22,11 +22,11 @@ import orjson
 
 from ..selection import METHODS
 from . import rerank_shapes as shapes
-from .corpora import Corpora, Served
+from .corpora import NOTHING, Corpora, Served
 from .http import JSON, Request, Response, json_response
 from .limits import Limits, RefusedError, invalid
 from .reading import Asked, read
-from .rules import shown
+from .rules import rules_of, shown
 from .select import LARGE_BODY
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; others belong to the clients' own services and change nothing here.
-_RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity")
+_RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "unknown")
 _FIELDS = ("initial", "allowed", "exclude", "query_id")
 # What a URL may have for clients whose body is not theirs to choose.
-_OF_URL = ("model", "top_n", "pool_size")
+_OF_URL = ("model", "top_n", "pool_size", "unknown")
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 _INTEGERS = re.compile(r"-?[0-9]{1,18}(?:,-?[0-9]{1,18})*\Z")
 _NAMED = 5  # ids that an error names
@@ -66,25 +66,34 @@ class Reranking:
     def __init__(self, content: dict[str, Any], corpora: Corpora, limits: Limits) -> None:
         self.content, self._limits = content, limits
         self.shape, self.documents = shapes.shape_of(content)
-        if not 1 <= len(self.documents) <= limits.candidates:
-            raise invalid("rerank", "documents", f"be 1 to {limits.candidates} ids", len(self.documents))
+        if len(self.documents) > limits.candidates:
+            raise invalid("rerank", "documents", f"be 0 to {limits.candidates} ids", len(self.documents))
         self._refuse_a_slice()
         self.served, self.common = rule_of(content.get("model"), corpora)
         self.common |= {name: content[name] for name in _RULES if content.get(name) is not None}
         self._query = {name: content[name] for name in _FIELDS if content.get(name) is not None}
-        ids = self._ids()
+        self.unknown: list[int] = []  # documents that the corpus does not have, by their places
+        skips = rules_of("rerank", self.common, self.served, limits).shared({}).skips
+        ids = self._ids(skips)
         self._first: dict[Any, int] = dict(zip(ids, range(len(ids)), strict=True))  # where each stands in the request
         self._repeats: list[tuple[Any, int]] = []
-        if len(self._first) < len(ids):
+        if len(self._first) < len(ids) or None in self._first:
             self._first.clear()
             for index, each in enumerate(ids):
-                if self._first.setdefault(each, index) != index:
+                if each is None:
+                    self.unknown.append(index)
+                elif self._first.setdefault(each, index) != index:
                     self._repeats.append((each, index))
         self.candidates = sorted(self._first)
         rows = self.served.rows_of(self.candidates if self.served.named else np.array(self.candidates, np.int64))
-        if rows.min() < 0:
-            raise self._unknown([x for x, row in zip(self.candidates, rows.tolist(), strict=True) if row < 0])
-        most = min(len(self.candidates), limits.k)
+        if rows.size and rows.min() < 0:
+            unknown = {x for x, row in zip(self.candidates, rows.tolist(), strict=True) if row < 0}
+            if not skips:
+                raise self._unknown(sorted(unknown))
+            self.unknown = sorted({*self.unknown, *(i for i, each in enumerate(ids) if each in unknown)})
+            self.candidates = [each for each in self.candidates if each not in unknown]
+            self._repeats = [(each, i) for each, i in self._repeats if each not in unknown]
+        most = max(1, min(len(self.candidates), limits.k))
         top_n = content.get("top_n")
         if top_n is not None and (type(top_n) is not int or top_n < 1):
             raise invalid("rerank", "top_n", "be an integer of at least 1", shown(top_n))
@@ -134,6 +143,7 @@ class Reranking:
         known = set(picked)
         rest = [(each, self._first[each]) for each in self.candidates if each not in known]
         rest += sorted(self._repeats)  # a repeated id is picked once
+        rest += [(shapes.text_of(self.documents[index]), index) for index in self.unknown]
         for place, (each, index) in enumerate(rest, n):
             found.append(shapes.Ranked(index, (total - place) / total, _selection(each, False)))
         return found
@@ -149,8 +159,8 @@ class Reranking:
             why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
             raise RefusedError(422, f"rerank: pool_size must {rule}, got {size}: {why}", "pool_size")
 
-    def _ids(self) -> list[Any]:
-        """Return the ids that documents stand for; what cannot be one stays as it is, and is unknown."""
+    def _ids(self, skips: bool) -> list[Any]:
+        """Return the ids that documents stand for; with ``skips`` None for what cannot be one, which is unknown."""
         texts, kinds = self.documents, set(map(type, self.documents))
         if dict in kinds:
             texts = [shapes.text_of(document) for document in self.documents]
@@ -163,11 +173,10 @@ class Reranking:
         if kinds == {str} and _INTEGERS.match(",".join(texts)):  # one look at all of them
             with suppress(ValueError):  # a text had a comma
                 return list(map(int, texts))
-        if wrong := [x for x in texts if type(x) is str and not self._is_number(x)]:
-            raise self._unknown(wrong)
-        ids = [int(x) for x in texts]
-        if beyond := [x for x in ids if not -(2**63) <= x < 2**63]:
-            raise self._unknown(beyond)
+        ids = [None if type(x) is str and not self._is_number(x) else int(x) for x in texts]
+        ids = [None if x is None or not -(2**63) <= x < 2**63 else x for x in ids]
+        if None in ids and not skips:
+            raise self._unknown([x for x, each in zip(texts, ids, strict=True) if each is None])
         return ids
 
     def _is_number(self, text: str) -> bool:
@@ -199,14 +208,17 @@ class Reranking:
         return invalid("rerank", "documents", rule, f"{len(ids)} unknown: {named}")
 
 
-def rule_of(model: Any, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
-    """Return the corpus and the rule of a model's name: ``docs:mmr:0.7``, its end left out as wanted."""
+def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served, dict[str, Any]]:
+    """Return the corpus and the rule of a model's name: ``docs:mmr:0.7``, its end left out as wanted.
+
+    With ``vectors`` there is a model of queries that come with these.
+    """
     if model is None:
         return corpora.get(None, "rerank"), {}
     if type(model) is not str:
         raise invalid("rerank", "model", "be a string, corpus:rule:lambda", shown(model))
     name, *rest = model.split(":")
-    known = [served.name for served in corpora.all()]
+    known = [served.name for served in corpora.all()] + [NOTHING] * vectors
     if name not in known:
         rule = f"be corpus:rule:lambda with one of the corpora {', '.join(map(repr, known))}"
         raise invalid("rerank", "model", rule, shown(model))
@@ -243,6 +255,8 @@ async def rerank(service: Service, request: Request) -> Response:
         vector = await service.encoder.encode(text, wanted.served.dims, deadline)
         request.stage("encode")
     asked = await service.beside(large, wanted.asked, vector)
+    if wanted.unknown:
+        service.metrics.skipped(wanted.served.name, len(wanted.unknown))
     request.stage("parse")
     [picks] = await service.answer(asked, request, deadline)
     for error in asked.errors.values():

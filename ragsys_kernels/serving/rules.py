@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from .. import selection
 from ..selection import METHODS
+from ..selection.problem import Rows
+from ..selection.relevance import SCALES
 from .corpora import Served
 from .kernel import Block
 from .limits import Limits, RefusedError, invalid
 
 DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
+# What fields may be that are a word.
+_WORDS = {"unknown": ("error", "skip"), "metric": ("cosine", "dot"), "relevance_scale": SCALES}
 # What lambda_d is where it is not given: the rule's own default.
 _LAMBDA_D = {
     name: inspect.signature(getattr(selection, name)).parameters["lambda_d"].default
@@ -31,6 +35,8 @@ FIELDS = frozenset(
         "query",
         "query_id",
         "candidates",
+        "vectors",
+        *_WORDS,
         "relevance",
         "initial",
         "allowed",
@@ -39,7 +45,7 @@ FIELDS = frozenset(
     ]
 )
 # What is one value for all queries of a block.
-SHARED = frozenset(("method", "pool", "max_per_group"))
+SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
 _MOST_OF_A_GROUP = 1 << 31
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
 
@@ -63,6 +69,17 @@ def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits)
     return cast(Rules, rules)
 
 
+class Shared(NamedTuple):
+    """What is one value for all queries of a block."""
+
+    method: str
+    pool: int | None
+    max_per_group: int | None
+    skips: bool  # ids that there are not
+    metric: str  # of vectors that come with the queries
+    scale: str  # of relevance
+
+
 class Rules:
     """The checks of one request: ``common`` holds for queries that do not say otherwise.
 
@@ -74,15 +91,17 @@ class Rules:
 
     def __init__(self, op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> None:
         self.op, self.served, self.limits = op, served, limits
-        self._rule: tuple[str, int | None, int | None] | None = None
+        self._rule: Shared | None = None
         self.known(common)
+        if common.get("vectors") is not None:  # each query would have a copy
+            raise self.invalid("vectors", "stand in each of the queries", "one beside them")
         self.common = {**DEFAULTS, **{name: x for name, x in common.items() if x is not None or name == "pool"}}
         # Bad ones may be refused here: they are wrong for all queries without their own.
         self._k = int(self.counts("k", [self.common["k"]], limits.k)[0])
         given = self.common["lambda_d"]
         self._lambda_d = None if given is None else float(self.weights("lambda_d", [given])[0])
         self._lambda_b = float(self.weights("lambda_b", [self.common["lambda_b"]])[0])
-        self._rule = self._shared({})
+        self._rule = self.shared({})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
 
@@ -108,6 +127,9 @@ class Rules:
         initial: np.ndarray | None = None,
         allowed: np.ndarray | None = None,
         exclude: np.ndarray | None = None,
+        given: Rows | None = None,
+        names: np.ndarray | None = None,
+        skipped: Mapping[int, Mapping[Any, None]] | None = None,
     ) -> Block:
         """Return the block of n queries.
 
@@ -120,10 +142,20 @@ class Rules:
         vectors : (n, D) float32
             Finite; or ``query_rows`` (n,), rows of the corpus whose vectors are the queries.
         candidates, initial, allowed, exclude : (n, any) int64
-            Rows, padded with -1.
+            Rows, padded with -1; with ``given`` places among the candidates.
         relevance : (n, P) float32
+        given : Rows, optional
+            The vectors that came with the queries, and with ``names`` (n, P) the ids of the candidates.
+        skipped : mapping, optional
+            Ids that there are not, by query.
         """
-        method, pool, cap = self._shared(first)
+        method, pool, cap, _, _, scale = self.shared(first)
+        if scale != "as-is" and relevance is None:
+            raise self.invalid("relevance_scale", "come with relevance", f"{scale!r} alone")
+        if given is not None:
+            for name, value in (("max_per_group", cap), ("budget", numbers.get("budget")), ("query_id", query_rows)):
+                if value is not None:
+                    raise self.invalid(name, "be left out with vectors", "both")
         if candidates is not None:
             pool = None
         elif relevance is not None:
@@ -154,15 +186,24 @@ class Rules:
             cap,
             self._budget(numbers["budget"]) if "budget" in numbers else None,
             self._ceiling(numbers["max_similarity"]) if "max_similarity" in numbers else None,
+            given,
+            names,
+            {q: list(ids) for q, ids in skipped.items()} if skipped else None,
+            scale,
         )
 
-    def _shared(self, first: Mapping[str, Any]) -> tuple[str, int | None, int | None]:
-        """Return the method, the pool and the most picks of a group."""
+    def shared(self, first: Mapping[str, Any]) -> Shared:
+        """Return what queries with these fields have in common."""
         if SHARED.isdisjoint(first) and self._rule is not None:
             return self._rule
-        method, cap = (
-            self.common.get(name) if first.get(name) is None else first[name] for name in ("method", "max_per_group")
+        method, cap, *words = (
+            self.common.get(name) if first.get(name) is None else first[name]
+            for name in ("method", "max_per_group", *_WORDS)
         )
+        for (name, choices), word in zip(_WORDS.items(), words, strict=True):
+            if word is not None and (type(word) is not str or word not in choices):
+                raise self.invalid(name, f"be one of {', '.join(map(repr, choices))}", shown(word))
+        unknown, metric, scale = words
         pool = first.get("pool", self.common["pool"])  # null is a value of it
         if not isinstance(method, str) or method not in METHODS:
             raise self.invalid("method", f"be one of {', '.join(map(repr, METHODS))}", shown(method))
@@ -172,7 +213,8 @@ class Rules:
                 raise self.invalid("max_per_group", "be left out: the corpus has no groups", cap)
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
-        return method, pool, cap
+        skips = (unknown or self.served.unknown) == "skip"
+        return Shared(method, pool, cap, skips, metric or "cosine", scale or "as-is")
 
     def _budget(self, values: Sequence[Any]) -> np.ndarray:
         """Return what the picks may cost, (n,) float64."""
@@ -194,34 +236,49 @@ class Rules:
         if not set(map(type, values)) <= {int, float}:
             raise self.invalid(name, "be a number", wrong(values, int, float))
 
-    def rows(self, name: str, ids: np.ndarray | list[Any]) -> np.ndarray:
-        """Return the rows of ids, int64 or strings, all of them known."""
+    def has_corpus(self) -> None:
+        """Refuse queries without vectors where there is no corpus."""
+        if self.served.nothing:
+            raise self.invalid("vectors", "be given where no corpus is named", "none")
+
+    def rows(self, name: str, ids: np.ndarray | list[Any], skips: bool = False) -> np.ndarray:
+        """Return the rows of ids, int64 or strings, all of them known; with ``skips`` -1 for those that are not."""
         if self.served.named != isinstance(ids, list) and len(ids):
             raise self.invalid(
                 name, f"be ids, {'strings' if self.served.named else 'integers'} in this corpus", "others"
             )
         rows = self.served.rows_of(ids)
-        if rows is not ids and rows.size and rows.min() < 0:
+        if rows is not ids and not skips and rows.size and rows.min() < 0:
             raise self.invalid(name, "be ids of the corpus", shown(_plain(ids[int(rows.argmin())])))
         return rows
 
     def within(self, name: str, lengths: list[int]) -> None:
-        """Refuse lists of ids that are too long, or have none where there must be some."""
-        least, most = int(name == "candidates"), self.limits.candidates
-        if min(lengths) < least or max(lengths) > most:
-            got = next(x for x in lengths if not least <= x <= most)
-            raise self.invalid(name, f"have {least} to {most} ids", got)
+        """Refuse lists of ids that are too long."""
+        if max(lengths) > self.limits.candidates:
+            what = "rows" if name == "vectors" else "ids"
+            raise self.invalid(name, f"have 0 to {self.limits.candidates} {what}", max(lengths))
 
-    def id_rows(self, name: str, ids: np.ndarray | list[Any], lengths: list[int]) -> np.ndarray:
-        """Return the rows of lists of ids, given end to end, one list a row and padded with -1."""
+    def id_rows(
+        self, name: str, ids: np.ndarray | list[Any], lengths: list[int], skipped: dict[int, dict[Any, None]] | None
+    ) -> np.ndarray:
+        """Return the rows of lists of ids, given end to end, one list a row and padded with -1.
+
+        ``skipped`` takes the ids that there are not, whose rows are -1 too; None: they are an error.
+        """
         self.within(name, lengths)
-        return padded(self.rows(name, ids), lengths, -1)
+        rows = self.rows(name, ids, skipped is not None)
+        if skipped is not None and rows.size and rows.min() < 0:
+            ends = np.cumsum(lengths)
+            for place in np.flatnonzero(rows < 0).tolist():
+                query = int(np.searchsorted(ends, place, side="right"))
+                skipped.setdefault(query, {})[_plain(ids[place])] = None
+        return padded(rows, lengths, -1)
 
-    def scores(self, values: np.ndarray, lengths: list[int], candidates: np.ndarray | None) -> np.ndarray:
+    def scores(self, values: np.ndarray, lengths: list[int], lengths_of_candidates: list[int] | None) -> np.ndarray:
         """Return relevance, given end to end, one list a row as the candidates are."""
-        if candidates is None:
+        if lengths_of_candidates is None:
             raise self.invalid("relevance", "come with candidates", "relevance alone")
-        if lengths != (candidates >= 0).sum(axis=1).tolist():
+        if lengths != lengths_of_candidates:
             raise self.invalid("relevance", "have a number for each of the candidates", "another length")
         return padded(self.finite("relevance", values), lengths, 0)
 
@@ -259,7 +316,7 @@ class Rules:
         raise self.invalid(name, f"be {what}", wrong(given, *kinds))
 
 
-def padded(flat: np.ndarray, lengths: list[int], padding: float) -> np.ndarray:
+def padded(flat: np.ndarray, lengths: list[int], padding: float | None) -> np.ndarray:
     """Return lists that stand end to end as rows."""
     width = max(lengths)
     if min(lengths) == width:

@@ -37,18 +37,37 @@ class Rule(_Strict):
     max_per_group: int | None = Field(None, ge=1, description="The most picks of one of the corpus's groups")
     budget: float | None = Field(None, ge=0, description="The most that the picks may cost, by the corpus's costs")
     max_similarity: float | None = Field(None, ge=-1, le=1, description="No pick is more similar to another")
-    candidates: list[Id] | None = Field(None, min_length=1, description="Ids to pick from; none is retrieved then")
+    candidates: list[Id] | None = Field(None, description="Ids to pick from; none is retrieved then")
     relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
+    relevance_scale: Literal["as-is", "minmax", "zscore", "rank"] | None = Field(
+        None, description="What is made of relevance over the query's candidates; default: as-is"
+    )
     initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
     allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
     exclude: list[Id] | None = Field(None, description="Ids that must not be picked")
     cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
+    unknown: Literal["error", "skip"] | None = Field(
+        None, description="What ids do that there are not: fail their query, or be left out; default: the server's"
+    )
+    metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors; default: cosine")
     query: list[float] | Vector | None = None
     query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
 
+class Vectors(_Strict):
+    """Vectors of a query's candidates as little-endian bytes in base64."""
+
+    b64: str
+    shape: list[int] = Field(min_length=2, max_length=2, description="[P, D]")
+    dtype: Literal["float32", "float16"] = "float32"
+
+
 class Query(Rule):
     """One query: ``query`` or ``query_id``; MMR with ``relevance`` needs neither."""
+
+    vectors: Vectors | None = Field(
+        None, description="Of the candidates, whose ids may then be any (default: their places): no corpus is read"
+    )
 
 
 class SelectRequest(Rule):
@@ -70,6 +89,9 @@ class Picks(BaseModel):
     )
     cost: float | None = Field(None, description="Of all picks; with a budget alone")
     cursor: str | None = Field(None, description="Send it with the same query for the next page; null: no more")
+    skipped: list[int] | list[str] | None = Field(
+        None, description='Ids that there are not, where there were any, with "unknown": "skip" alone'
+    )
 
 
 class Problem(BaseModel):
@@ -97,6 +119,7 @@ class CorpusInfo(BaseModel):
     ids: Literal["int64", "string"]
     bias: bool
     groups: bool
+    unknown: Literal["error", "skip"] = Field(description="What ids do that it does not have")
     version: str
     loaded: float = Field(description="Seconds since 1970")
 
@@ -110,6 +133,7 @@ class Info(BaseModel):
     limits: dict[str, Any]
     methods: list[str]
     workers: int
+    connections: str = Field(description="The way of /v1/select: short, or asgi and why; both give the same answers")
 
 
 class Health(BaseModel):
@@ -143,6 +167,9 @@ class RerankRequest(BaseModel):
     texts: list[Id | Document] | None = Field(None, description="text-embeddings-inference")
     input: list[Id | Document] | None = Field(None, description="Elasticsearch")
     top_n: int | None = Field(None, ge=1, description="Picks; default: all documents")
+    unknown: Literal["error", "skip"] | None = Field(
+        None, description="What documents do that the corpus does not have: fail, or come last"
+    )
     pool_size: int | None = Field(
         None, ge=1, description="Of the pool; if the documents are fewer they are a slice: 422. Header: x-pool-size"
     )
@@ -221,13 +248,13 @@ class Tensor(BaseModel):
 
 
 class WantedTensor(BaseModel):
-    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors"]
+    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped"]
     parameters: dict[str, Any] | None = None
 
 
 class InferRequest(BaseModel):
     """Rules for all queries are in ``parameters``: method, k, pool, lambda_d, lambda_b, max_per_group, budget,
-    max_similarity."""
+    max_similarity, unknown, metric, relevance_scale."""
 
     id: str | None = None
     inputs: list[Tensor] = Field(min_length=1, description="Columns of the queries: vector, query_id, candidates, ..")

@@ -137,7 +137,7 @@ def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[A
     if type(queries) is not list or not 1 <= len(queries) <= limits.queries:
         got = len(queries) if type(queries) is list else type(queries).__name__
         raise invalid("select", "queries", f"be a list of 1 to {limits.queries} queries", got)
-    return corpora.get(content.pop("corpus", None)), queries, content
+    return corpora.get(content.pop("corpus", None), queries=queries), queries, content
 
 
 def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
@@ -171,7 +171,7 @@ def _failed(error: RefusedError, index: int) -> bytes:
 def _single(block: Block, picks: Selection) -> bytes:
     """Return the answer to a query alone; `_texts` is quicker from two on."""
     n = int(picks.lengths[0])
-    ids = block.served.ids_of(picks.indices)[0, :n]
+    ids = block.ids_of(picks.indices)[0, :n]
     answer = {
         "ids": ids if ids.dtype != object else ids.tolist(),
         "scores": picks.scores[0, :n],
@@ -185,28 +185,30 @@ def _single(block: Block, picks: Selection) -> bytes:
     if n == block.k:
         shown = ids
         if block.initial is not None:
-            before = block.initial[0]
-            shown = np.concatenate([block.served.ids_of(before[before >= 0]), ids])
+            shown = np.concatenate([block.shown(0), ids])
         answer["cursor"] = encoded(shown)
+    if block.skipped:
+        answer["skipped"] = block.skipped[0]
     return orjson.dumps(answer, option=_OPTION)
 
 
 def _texts(block: Block, picks: Selection) -> list[bytes]:
     """Return the answer of each query of a block."""
     lengths = picks.lengths.tolist()
-    served, indices = block.served, picks.indices
-    ids = served.ids_of(indices)
+    ids = block.ids_of(picks.indices)
     columns = [_lists(array, lengths) for array in (ids, picks.scores, picks.relevance, picks.redundancy)]
     cursors = _cursors(block, picks, ids, lengths)
-    costs = [b""] * len(lengths)
+    more = [b""] * len(lengths)
     if block.budget is not None:
-        costs = [b',"cost":%b' % orjson.dumps(cost) for cost in cost_of(block, picks).tolist()]
+        more = [b',"cost":%b' % orjson.dumps(cost) for cost in cost_of(block, picks).tolist()]
+    for query, names in (block.skipped or {}).items():
+        more[query] += b',"skipped":%b' % orjson.dumps(names)
     certified = [b"null"] * len(lengths)
     if picks.certified is not None:
         certified = [b"true" if proven else b"false" for proven in picks.certified.tolist()]
     return [
         b'{"ids":%b,"scores":%b,"relevance":%b,"redundancy":%b,"certified":%b,"cursor":%b%b}' % fields
-        for fields in zip(*columns, certified, cursors, costs, strict=True)
+        for fields in zip(*columns, certified, cursors, more, strict=True)
     ]
 
 
@@ -233,7 +235,6 @@ def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]
     for q, n in enumerate(lengths):
         shown = ids[q, :n]
         if block.initial is not None:
-            before = block.initial[q]
-            shown = np.concatenate([block.served.ids_of(before[before >= 0]), shown])
+            shown = np.concatenate([block.shown(q), shown])
         found.append(b'"%b"' % encoded(shown).encode() if full[q] else b"null")
     return found

@@ -1,11 +1,12 @@
 """``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
 
-Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``relevance``,
-``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``, ``lambda_b``, ``budget``,
-``max_similarity``. Rules for all queries are in the URL: ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by
-Flight and of a handle of Ray Serve may have lists of ids too, for all queries without a column of that name. Columns
-out: ``query_id`` (the column ``id``, else the number of the row), ``ids``, ``scores``, ``relevance``, ``redundancy``,
-``certified`` (null: not known), ``error``.
+Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors`` (a
+list of vectors, those of the candidates), ``relevance``, ``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``,
+``lambda_b``, ``budget``, ``max_similarity``. Rules for all queries are in the URL:
+``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
+too, for all queries without a column of that name. Columns out: ``query_id`` (the column ``id``, else the number of the
+row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, and with the rule
+``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 from .._arrow_sizes import unpacked_bytes
 from ..selection.problem import Selection
 from .corpora import Corpora, Served
+from .given import Given
 from .http import ARROW, Request, Response
 from .kernel import Block
 from .limits import Limits, RefusedError, invalid
@@ -33,6 +35,7 @@ _COLUMNS = (
     "vector",
     "query_id",
     "candidates",
+    "vectors",
     "relevance",
     "initial",
     "allowed",
@@ -102,8 +105,11 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         _check_id(table.column("id"), limits)
     if not 1 <= table.num_rows <= limits.queries:
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
-    asked, rules = Asked(served, table.num_rows), rules_of("select", common, served, limits)
+    rules = rules_of("select", common, served, limits)
     columns = {name: _one(table.column(name)) for name in names}
+    if "vectors" not in columns:
+        rules.has_corpus()
+    asked = Asked(served, table.num_rows, strings=_strings(columns, served), skips=rules.shared({}).skips)
     common_ids = _ids_of_all(rules)
     for begin in range(0, table.num_rows, BLOCK):
         part = {name: column.slice(begin, BLOCK) for name, column in columns.items()}
@@ -148,13 +154,25 @@ def _check_id(column: pa.ChunkedArray, limits: Limits) -> None:
             raise invalid("select", "id", f"have at most {limits.body_bytes} bytes", f"values of {longest}")
 
 
-def _ids_of_all(rules: Rules) -> dict[str, np.ndarray]:
-    """Return the rows (1, any) of the lists of ids among the rules, which hold for all queries without their own."""
+def _strings(columns: dict[str, pa.Array], served: Served) -> bool:
+    """Return whether ids of picks are strings."""
+    if "vectors" not in columns:
+        return served.named
+    ids = columns.get("candidates")
+    kind = None if ids is None or not _is_list(ids.type) else ids.type.value_type
+    return kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _ids_of_all(rules: Rules) -> dict[str, list[Any]]:
+    """Return the lists of ids among the rules, checked, which hold for all queries without their own."""
     for name in rules.columns:
         if name not in _IDS and name not in _WEIGHTS:
             raise rules.invalid(name, "be left out of the rules beside columns", "a value for all queries")
-    reader = Reader(rules)
-    return {name: reader.ids(name, [rules.columns[name]]) for name in _IDS if name in rules.columns}
+    lists = {name: rules.columns[name] for name in _IDS if name in rules.columns}
+    if not rules.served.nothing:  # there a query's ids are its own
+        for name, ids in lists.items():
+            Reader(rules).ids(name, [ids], {} if rules.shared({}).skips else None)
+    return lists
 
 
 def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.RecordBatch:
@@ -177,8 +195,13 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
     full = all((picked.lengths == picked.indices.shape[1]).all() for picked in picks)
     rows = np.concatenate([*(_end_to_end(picked.indices, picked.lengths, full) for picked in picks), _NO_ROWS])
     floats = [_end_to_end(picked[i], picked.lengths, full) for i in (1, 2, 3) for picked in picks]
-    ids_of_picks = asked.served.ids_of(rows)
-    flat = [pa.array(ids_of_picks.tolist(), pa.string()) if asked.served.named else _arrow(ids_of_picks, pa.int64())]
+    if asked.blocks and asked.blocks[0][0].given is not None:  # as all are then
+        named = zip(asked.blocks, picks, strict=True)
+        parts = [_end_to_end(block.ids_of(picked.indices), picked.lengths, full) for (block, _), picked in named]
+        ids_of_picks = np.concatenate(parts)
+    else:
+        ids_of_picks = asked.served.ids_of(rows)
+    flat = [pa.array(ids_of_picks.tolist(), pa.string()) if asked.strings else _arrow(ids_of_picks, pa.int64())]
     values = _arrow(np.concatenate([*floats, _NO_FLOATS]), pa.float32())
     flat += [values.slice(i * len(rows), len(rows)) for i in range(3)]
     begins = _arrow(offsets, pa.int32())
@@ -190,7 +213,19 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
         errors = pa.array(
             [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
         )
-    return pa.record_batch([ids, *lists, _certified(asked, picks), errors], names=_ANSWER)
+    columns, names = [ids, *lists, _certified(asked, picks), errors], _ANSWER
+    if asked.skips:
+        columns, names = [*columns, pa.array(_skipped(asked), lists[0].type)], [*names, "skipped"]
+    return pa.record_batch(columns, names=names)
+
+
+def _skipped(asked: Asked) -> list[list[Any]]:
+    """Return the ids that there are not, of each query."""
+    found: list[list[Any]] = [[] for _ in range(asked.count)]
+    for block, positions in asked.blocks:
+        for query, ids in (block.skipped or {}).items():
+            found[positions[query]] = ids
+    return found
 
 
 def _certified(asked: Asked, picks: list[Selection]) -> pa.Array:
@@ -242,7 +277,8 @@ def table_of(body: bytes, what: str = "body") -> pa.Table:
 
 def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
     table = table_of(body)
-    served = corpora.get(common.pop("corpus", None))
+    name = common.pop("corpus", None)
+    served = corpora.without(name) if "vectors" in table.column_names else corpora.get(name)
     return table, asked_of(table, common, served, limits)
 
 
@@ -264,7 +300,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 def _read(
     rules: Rules,
-    common_ids: dict[str, np.ndarray],
+    common_ids: dict[str, list[Any]],
     columns: dict[str, pa.Array],
     positions: list[int],
     asked: Asked,
@@ -284,40 +320,84 @@ def _read(
         asked.add(block, positions, rules.limits)
 
 
-def _block(rules: Rules, common_ids: dict[str, np.ndarray], columns: dict[str, pa.Array], n: int) -> Block:
+def _block(rules: Rules, common_ids: dict[str, list[Any]], columns: dict[str, pa.Array], n: int) -> Block:
     for name, column in columns.items():
         if column.null_count and name != "id":
             raise rules.invalid(name, "be given", "null")
-    ids = {}
+    shared = rules.shared({})
+    skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
+    ids, lengths_of_candidates, given = {}, None, None
+    if "vectors" in columns:
+        given = _given(rules, shared.metric, columns, common_ids)
+        lengths_of_candidates = given.lengths
     for name in _IDS:
+        if given is not None and name == "candidates":
+            continue
         if name in columns:
             values, lengths = _lists(rules, name, columns[name])
-            ids[name] = rules.id_rows(name, _plain(rules, name, values), lengths)
+            named = rules.served.named if given is None else given.named
+            ids[name] = (given or rules).id_rows(name, _plain(rules, name, values, named), lengths, skipped)
         elif name in common_ids:
-            ids[name] = np.repeat(common_ids[name], n, axis=0)
+            ids[name] = Reader(rules).ids(name, [common_ids[name]] * n, skipped, given)
+            lengths = [len(common_ids[name])] * n
+        else:
+            continue
+        if name == "candidates":
+            lengths_of_candidates = lengths
     relevance = None
     if "relevance" in columns:
         values, lengths = _lists(rules, "relevance", columns["relevance"])
-        relevance = rules.scores(_floats(rules, "relevance", values), lengths, ids.get("candidates"))
-    vectors = _vectors(rules, columns["vector"]) if "vector" in columns else None
+        relevance = rules.scores(_floats(rules, "relevance", values), lengths, lengths_of_candidates)
+    dims = rules.served.dims if given is None else int(given.rows.data.shape[1])
+    vectors = _vectors(rules, columns["vector"], dims) if "vector" in columns else None
     rows = None
     if "query_id" in columns:
-        rows = rules.rows("query_id", _plain(rules, "query_id", columns["query_id"]))
+        if given is not None:
+            raise rules.invalid("query_id", "be left out with vectors", "both")
+        rows = rules.rows("query_id", _plain(rules, "query_id", columns["query_id"], rules.served.named))
     numbers: dict[str, Any] = {}
     for name in ("k", *_WEIGHTS):
         if name in columns:
             numbers[name] = columns[name].to_pylist()
         elif name in rules.columns:  # of all queries
             numbers[name] = [rules.columns[name]] * n
-    return rules.block(n, {}, numbers, vectors=vectors, query_rows=rows, relevance=relevance, **ids)
+    more: dict[str, Any] = dict(ids)
+    if given is not None:
+        more |= {"given": given.rows, "names": given.names, "candidates": given.candidates}
+    return rules.block(n, {}, numbers, vectors=vectors, query_rows=rows, relevance=relevance, skipped=skipped, **more)
 
 
-def _vectors(rules: Rules, column: pa.Array) -> np.ndarray:
+def _given(rules: Rules, metric: str, columns: dict[str, pa.Array], common_ids: dict[str, list[Any]]) -> Given:
+    """Return the candidates that come with their vectors, a list of vectors for each query."""
+    rows, lengths = _lists(rules, "vectors", columns["vectors"])
+    rules.within("vectors", lengths)
+    if pa.types.is_fixed_size_list(rows.type):
+        dims = rows.type.list_size  # before the values: of lists without any there may be any number
+        values = rows.values.slice(rows.offset * dims, len(rows) * dims)
+        if values.null_count:
+            raise rules.invalid("vectors", "hold no null", "null")
+    else:
+        values, sizes = _lists(rules, "vectors", rows)
+        dims = min(sizes, default=1) if len(set(sizes)) < 2 else 0
+    if not dims:
+        raise rules.invalid("vectors", "hold vectors of one length, at least 1", "others")
+    numbers = _numbers(values, np.float16) if values.type == pa.float16() else _floats(rules, "vectors", values)
+    vectors = numbers.reshape(-1, dims)
+    ids: Any = None
+    if "candidates" in columns:
+        ids, lengths_of_ids = _lists(rules, "candidates", columns["candidates"])
+        kind = ids.type
+        ids = _plain(rules, "candidates", ids, pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    elif "candidates" in common_ids:
+        raise rules.invalid("candidates", "be a column, as vectors are", "a list for all queries")
+    return Given(rules, metric, vectors, lengths, ids, None if ids is None else lengths_of_ids)
+
+
+def _vectors(rules: Rules, column: pa.Array, dims: int) -> np.ndarray:
     values, lengths = _lists(rules, "vector", column)
-    dims = rules.served.dims
     if lengths != [dims] * len(lengths):
         got = next(length for length in lengths if length != dims)
-        raise rules.invalid("vector", f"have the corpus's {dims} dimensions", got)
+        raise rules.invalid("vector", f"have the corpus's {dims} dimensions, or those of its vectors", got)
     return rules.finite("vector", _floats(rules, "vector", values).reshape(-1, dims))
 
 
@@ -340,7 +420,7 @@ def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
 def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[int]]:
     """Return the values of all lists of a column, none of which is null, and their lengths."""
     kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+    if not _is_list(kind):
         raise rules.invalid(name, "be a column of lists", kind)
     if pa.types.is_fixed_size_list(kind):
         lengths = [kind.list_size] * len(column)
@@ -354,11 +434,15 @@ def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[in
     return values, lengths
 
 
-def _plain(rules: Rules, name: str, values: pa.Array) -> Any:
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Any:
     """Return ids as `Rules.rows` takes them: int64, or a list of strings."""
     kind = values.type
     if pa.types.is_null(kind):  # of lists that are all empty
-        return [] if rules.served.named else _NO_ROWS
+        return [] if named else _NO_ROWS
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.to_pylist()
     if pa.types.is_integer(kind) and kind != pa.uint64():

@@ -19,12 +19,12 @@ from typing import Any
 import threadpoolctl
 import uvicorn
 
+from . import connections
 from .app import make_service
 from .corpora import Watch, fingerprint
 from .encoder import Encoder
 from .hosts import Hosts
 from .limits import Limits, RefusedError
-from .protocol import Protocol
 from .service import Service
 
 _logger = logging.getLogger("ragsys_kernels.serving")
@@ -54,6 +54,8 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     verify: bool = True  # corpora when they are loaded; of several workers' one does
     watch: bool = False  # reload a folder when it has a new version
+    unknown: str = "error"  # or "skip": what ids do that a corpus does not have
+    traces: bool = False
 
     def __post_init__(self) -> None:
         self.hosts()  # refuses bad names
@@ -85,6 +87,7 @@ class Settings:
             encoder=encoder,
             hosts=self.hosts(),
             verify=self.verify and self.workers == 1,
+            unknown=self.unknown,
         )
         if self.flight_port is not None:
             from .flight import attach  # gRPC takes time and memory
@@ -113,10 +116,14 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, settings: Settings, worker: bool = False) -> None:
         self.service, self._settings, self._worker = service, settings, worker
+        way, service.connections = connections.chosen("traces" if settings.traces else None)
+        if way == "auto" and not settings.traces:
+            _logger.warning("serve: connections go the plain way, %s", service.connections)
         super().__init__(
             uvicorn.Config(
-                service.asgi,
-                http=Protocol,
+                connections.traced(service.asgi) if settings.traces else service.asgi,
+                http=way,
+                timeout_keep_alive=math.ceil(settings.limits.idle_seconds),
                 loop="uvloop",
                 ws="none",
                 access_log=False,
@@ -183,8 +190,9 @@ class Server(uvicorn.Server):
             await asyncio.sleep(LOOK)
             now = time.monotonic()
             for connection in tuple(self.server_state.connections):
-                if isinstance(connection, Protocol):
-                    connection.close_if_slow(now, limits)
+                close_if_slow = getattr(connection, "close_if_slow", None)
+                if close_if_slow is not None:  # of the short way
+                    close_if_slow(now, limits)
 
 
 def _reloaded(task: asyncio.Future[Any]) -> None:

@@ -53,10 +53,11 @@ class Service:
         encoder: Encoder | None = None,
         hosts: Hosts | None = None,
         verify: bool = False,
+        unknown: str = "error",
     ) -> None:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
-        self.corpora = Corpora(corpora, device, verify)
+        self.corpora = Corpora(corpora, device, verify, unknown)
         self.metrics = Metrics()
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
@@ -66,6 +67,7 @@ class Service:
         self.encoder = encoder  # of texts that are queries
         self.together = Together(self.batcher, self.limits)
         self.status = "starting"  # "ready", then "stopping"
+        self.connections = "asgi"  # unless a server has another way; see `connections`
         self.open = {"/health", "/health/live", "/health/ready"}  # paths that need no token
         # Awaited when corpora are ready, and when requests have ended.
         self.starting: list[Callable[[], Awaitable[None]]] = []

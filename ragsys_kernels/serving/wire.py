@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
-_LISTS = ("candidates", "initial", "allowed", "exclude")
-_PER_QUERY = ("k", "lambda_d", "lambda_b")
+_BYTES = 8 << 20  # of the vectors of candidates in one request
 _VALUES = ("scores", "relevance", "redundancy")
 
 
@@ -32,6 +31,8 @@ class Picks:
         Reasons of the queries that were not answered, by their number.
     certified : (Q,) bool, or None
         Whether the picks are proven to be those of the whole corpus; None where the server does not know it of all.
+    skipped : dict of int to list
+        Ids that the corpus does not have, of the queries that were answered without them (``unknown="skip"``).
     """
 
     ids: np.ndarray
@@ -41,6 +42,7 @@ class Picks:
     lengths: np.ndarray
     errors: dict[int, str]
     certified: np.ndarray | None = None
+    skipped: dict[int, list[Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -50,16 +52,24 @@ class Asked:
     """The queries of one call, checked for what only the client can see; the server checks the rest."""
 
     def __init__(
-        self, queries: Any, query_ids: Any, lists: dict[str, Any], relevance: Any, numbers: dict[str, Any]
+        self,
+        queries: Any,
+        query_ids: Any,
+        lists: dict[str, Any],
+        relevance: Any,
+        numbers: dict[str, Any],
+        candidate_vectors: Any = None,
     ) -> None:
         self.vectors = None if queries is None else _vectors(queries)
         self.query_ids = None if query_ids is None else np.asarray(query_ids)
+        self.candidate_vectors = None if candidate_vectors is None else _candidate_vectors(candidate_vectors)
         counts = {
             name: len(x)
             for name, x in {
                 "queries": self.vectors,
                 "query_ids": self.query_ids,
                 **lists,
+                "candidate_vectors": self.candidate_vectors,
                 "relevance": relevance,
             }.items()
             if x is not None
@@ -83,6 +93,9 @@ class Asked:
                 raise ValueError(f"select: {name} must be a number or ({self.count},), got shape {np.shape(x)}")
 
     def parts(self, size: int) -> Iterator[slice]:
+        if self.candidate_vectors:
+            longest = max(vectors.nbytes for vectors in self.candidate_vectors)
+            size = max(1, min(size, _BYTES // max(1, longest)))
         for begin in range(0, self.count, size):
             yield slice(begin, min(begin + size, self.count))
 
@@ -94,6 +107,10 @@ class Asked:
             for query, vector in zip(queries, self.vectors[part], strict=True):
                 text = base64.b64encode(vector.tobytes()).decode()
                 query["query"] = {"b64": text, "shape": shape, "dtype": dtype}
+        if self.candidate_vectors is not None:
+            for query, rows in zip(queries, self.candidate_vectors[part], strict=True):
+                text = base64.b64encode(rows.tobytes()).decode()
+                query["vectors"] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
         columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers}
         if self.query_ids is not None:
             columns["query_id"] = self.query_ids.tolist()
@@ -116,8 +133,13 @@ class Asked:
             columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
         if self.query_ids is not None:
             columns["query_id"] = pa.array(self.query_ids[part].tolist())
-        for name, rows in self.lists.items():
-            columns[name] = pa.array(rows[part])
+        for name, lists in self.lists.items():
+            columns[name] = pa.array(lists[part])
+        if self.candidate_vectors is not None:
+            given = self.candidate_vectors[part]
+            rows = np.concatenate(given)
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+            columns["vectors"] = pa.ListArray.from_arrays(np.cumsum([0, *map(len, given)], dtype=np.int32), vectors)
         if self.relevance is not None:
             columns["relevance"] = pa.array(self.relevance[part], pa.list_(pa.float32()))
         for name, numbers in self.numbers.items():
@@ -136,7 +158,9 @@ def read(body: bytes, content_type: str) -> Picks:
     errors = {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result}
     ids = [result.get("ids", []) for result in results]
     proven = [result.get("certified") for result in results]
-    return _padded(ids, [[result.get(name, []) for result in results] for name in _VALUES], errors, proven)
+    picks = _padded(ids, [[result.get(name, []) for result in results] for name in _VALUES], errors, proven)
+    picks.skipped.update({i: result["skipped"] for i, result in enumerate(results) if "skipped" in result})
+    return picks
 
 
 def joined(parts: list[Picks]) -> Picks:
@@ -150,15 +174,17 @@ def joined(parts: list[Picks]) -> Picks:
     ids = [_wider(part.ids.astype(object) if strings else part.ids, width, None if strings else -1) for part in parts]
     values = [[_wider(getattr(part, name), width, np.nan) for part in parts] for name in _VALUES]
     errors: dict[int, str] = {}
+    skipped: dict[int, list[Any]] = {}
     begin = 0
     for part in parts:
         errors |= {begin + i: why for i, why in part.errors.items()}
+        skipped |= {begin + i: ids for i, ids in part.skipped.items()}
         begin += len(part)
     lengths = np.concatenate([part.lengths for part in parts])
     scores, relevance, redundancy = map(np.concatenate, values)
     proven = [part.certified for part in parts if part.certified is not None]
     certified = np.concatenate(proven) if len(proven) == len(parts) else None
-    return Picks(np.concatenate(ids), scores, relevance, redundancy, lengths, errors, certified)
+    return Picks(np.concatenate(ids), scores, relevance, redundancy, lengths, errors, certified, skipped)
 
 
 def _read_arrow(body: bytes) -> Picks:
@@ -181,7 +207,9 @@ def _read_arrow(body: bytes) -> Picks:
     for array, column in zip(values, lists[1:], strict=True):
         array[real] = column.flatten().to_numpy(zero_copy_only=False)
     proven = table.column("certified").to_pylist() if "certified" in table.column_names else [None] * table.num_rows
-    return Picks(ids, values[0], values[1], values[2], lengths, errors, _certified(proven, errors))
+    names = table.column("skipped").to_pylist() if "skipped" in table.column_names else []
+    skipped = {i: ids for i, ids in enumerate(names) if ids}
+    return Picks(ids, values[0], values[1], values[2], lengths, errors, _certified(proven, errors), skipped)
 
 
 def _certified(proven: list[bool | None], errors: dict[int, str]) -> np.ndarray | None:
@@ -218,6 +246,17 @@ def _vectors(queries: Any) -> np.ndarray:
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
         raise ValueError(f"select: queries must be (Q, D) numbers, got {vectors.dtype} of shape {vectors.shape}")
     return vectors.astype("<f2" if vectors.dtype == np.float16 else "<f4", copy=False)
+
+
+def _candidate_vectors(given: Any) -> list[np.ndarray]:
+    """Return little-endian float32 or float16 vectors of each query's candidates."""
+    rows = [np.asarray(each) for each in given]
+    for each in rows:
+        if each.ndim != 2 or each.dtype.kind not in "fiu" or each.shape[1] != rows[0].shape[1]:
+            got = f"{each.dtype} of shape {each.shape}"
+            raise ValueError(f"select: candidate_vectors must be (Q, P, D) numbers, or Q arrays (any, D), got {got}")
+    dtype = "<f2" if all(each.dtype == np.float16 for each in rows) else "<f4"
+    return [each.astype(dtype, copy=False) for each in rows]
 
 
 def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any]]:

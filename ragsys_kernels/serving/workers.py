@@ -100,6 +100,7 @@ class _Parent:
         self._watch = Watch(settings.corpora) if settings.watch else None
         self._looks = math.inf if self._watch is None else time.monotonic() + LOOK  # when to look at the folders again
         self._compared: set[str] = set()  # segments whose bytes are as they were saved
+        self._served = False  # whether one was ever ready
         self._verified: dict[str, str] = {}  # versions that were compared with their checksums before any worker began
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
@@ -215,7 +216,7 @@ class _Parent:
         elif kind == "failed" and not self._stopping:
             print(rest[0], file=sys.stderr)
             self._why = f"no worker can start: {rest[0].removeprefix('error: serve: ')}"
-            if not self._versions:  # none was ever ready, and the others would say the same
+            if not self._served:  # the others would say the same
                 self._stop(1)
         elif kind == "reload":
             self._reload(rest[0], worker)
@@ -249,7 +250,7 @@ class _Parent:
                 elif not self._reloads:
                     self._versions[name] = version
             if not self._reloads:
-                worker.serves = True
+                worker.serves = self._served = True
                 self._alone, self._failed = math.inf, []
                 worker.send(("serve",))
 
@@ -324,7 +325,7 @@ class _Parent:
                 self._go_on(reload)
         if self._stopping:
             return
-        if not self._versions:  # none was ever ready, and another would not be
+        if not self._served:  # another would not be ready either
             self._stop(1)
             return
         if not any(other.serves for other in self._workers):

@@ -24,6 +24,11 @@ TENSORS = [
     {"name": "k", "shape": [2], "datatype": "INT64", "data": [1, 2]},
     {"name": "candidates", "shape": [2, 2], "datatype": "INT64", "data": [1, 2, 3, -1]},
 ]
+GIVEN = [
+    TENSORS[0],
+    {"name": "vectors", "shape": [2, 2, 8], "datatype": "FP16", "data": [0.25] * 32},
+    {"name": "candidates", "shape": [2, 2], "datatype": "BYTES", "data": ["a", "b", "c", ""]},
+]
 NAMES = [
     {"name": "query_id", "shape": [1], "datatype": "BYTES", "data": ["d3"]},
     {"name": "exclude", "shape": [1, 2], "datatype": "BYTES", "data": ["d3", ""]},
@@ -39,6 +44,16 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     ("/rerank", {"model": "names", "query": "d5", "documents": ["d1", "d2"], "property": "text"}),
     ("/models/docs:vrsd/rerank", {"query": [0.1] * 8, "input": [1, 2, 3], "top_n": 1, "max_per_group": 1}),
     ("/v2/models/docs/infer", {"id": "x", "inputs": TENSORS, "outputs": WANTED, "parameters": {"pool": 5}}),
+    ("/rerank", {"query": "5", "texts": ["1", "x", "999"], "unknown": "skip"}),
+    ("/v2/models/vectors/infer", {"inputs": GIVEN, "parameters": {"k": 1, "unknown": "skip", "metric": "dot"}}),
+    (
+        "/v2/models/docs/infer",
+        {
+            "inputs": [*TENSORS, {"name": "relevance", "shape": [2, 2], "datatype": "FP32", "data": [0.1, 7, 2, 0]}],
+            "parameters": {"relevance_scale": "rank"},
+        },
+    ),
+    ("/v2/models/docs/infer", {"inputs": GIVEN[:2], "outputs": WANTED}),
     ("/v2/models/names:vrsd/infer", {"inputs": NAMES, "parameters": {"k": 3, "binary_data_output": True}}),
 ]
 ODD: list[Any] = [

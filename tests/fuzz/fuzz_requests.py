@@ -27,8 +27,8 @@ N, D = 64, 8
 ALLOWED = {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 503, 504}
 ODD = [
     None, True, False, 0, -1, 1, 2, 63, 64, 2**31, 2**63, 2**64, -(2**63), 1e39, -1e-300, 0.5, "", "x", "0", "mmr",
-    "\u0000", "\U0001f600", [], {}, [[]], [None], [1, "a"], [1.5], [True], {"b64": 3}, [0] * 300,
-    {"b64": "AAAA", "shape": [1, 2]},
+    "\u0000", "\U0001f600", "skip", "dot", [], {}, [[]], [None], [1, "a"], [1.5], [True], {"b64": 3}, [0] * 300,
+    {"b64": "AAAA", "shape": [1, 2]}, {"b64": "", "shape": [0, 8]}, {"b64": "AAAA", "shape": [2**62, 2**62]},
 ]  # fmt: skip
 
 
@@ -63,13 +63,23 @@ def good(rng: random.Random) -> dict:
         "candidates": rng.sample(range(N), 12), "initial": rng.sample(range(N), 3), "exclude": rng.sample(range(N), 3),
         "allowed": rng.sample(range(N), 40),
         "k": 4, "lambda_d": 0.5, "lambda_b": 0.5, "pool": 9, "method": rng.choice(METHODS), "cursor": None,
-        "max_per_group": 2,
+        "max_per_group": 2, "unknown": rng.choice(["skip", "error"]), "metric": rng.choice(["dot", "cosine"]),
+        "relevance_scale": "as-is",
     }.items():  # fmt: skip
         if rng.random() < 0.3:
             query[name] = value
-    if "candidates" in query and rng.random() < 0.3:
+    if "query" in query and "max_per_group" not in query and rng.random() < 0.4:  # with the candidates' vectors
+        rows = np.array([rng.uniform(-1, 1) for _ in range(12 * D)], rng.choice(["<f2", "<f4"])).reshape(12, D)
+        text = base64.b64encode(rows.tobytes()).decode()
+        query["vectors"] = {"b64": text, "shape": [12, D], "dtype": str(rows.dtype)}
+        query["unknown"] = "skip"
+        if rng.random() < 0.5:
+            query["candidates"] = rng.choice([[f"d{i}" for i in range(12)], rng.sample(range(2**40), 12)])
+    if ("candidates" in query or "vectors" in query) and rng.random() < 0.3:
         query["relevance"] = [rng.random() for _ in range(12)]
-    return {"corpus": "docs", "k": 3, "queries": [dict(query) for _ in range(rng.choice([1, 1, 2, 5]))]}
+        query["relevance_scale"] = rng.choice(["minmax", "zscore", "rank", None])
+    named = {} if "vectors" in query and rng.random() < 0.5 else {"corpus": "docs"}
+    return {**named, "k": 3, "queries": [dict(query) for _ in range(rng.choice([1, 1, 2, 5]))]}
 
 
 def spoiled(value: object, rng: random.Random) -> object:
@@ -115,7 +125,10 @@ def request(rng: random.Random, streams: list[bytes]) -> tuple[str, str, list[tu
         if rng.random() < 0.9:
             body = damaged(body, rng)
         path += rng.choice(
-            ["", "?k=3", "?k=x", "?pool=all", "?pool=0", "?lambda_d=nan", "?k=1&k=2", "?%ff=%00", "?corpus="]
+            [
+                *("", "?k=3", "?k=x", "?pool=all", "?pool=0", "?lambda_d=nan", "?k=1&k=2", "?%ff=%00", "?corpus="),
+                *("?unknown=skip", "?unknown=skip&metric=dot", "?unknown=x", "?corpus=vectors"),
+            ]
         )
     elif rng.random() < 0.3:
         body = damaged(json.dumps(good(rng)).encode(), rng)
@@ -175,7 +188,10 @@ async def fuzz(seed: int, requests: int) -> dict[int, int]:
     service = make_service({"docs": corpus}, hosts=hosts, limits=Limits(body_bytes=1 << 16, queries=64, queue=64))
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.standard_normal(3 * D).astype(np.float32)), D)
     table = pa.table({"id": [1, 2, 3], "vector": vectors, "candidates": [[1, 2, 3], [4, 5], [6]]})
-    streams = [arrow(table), arrow(table), arrow(table, "zstd"), arrow(table, "lz4"), *bombs()]
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(rows.standard_normal(6 * D).astype(np.float16)), D)
+    given = pa.table({"vector": vectors, "vectors": pa.ListArray.from_arrays([0, 3, 5, 6], rows)})
+    given = given.append_column("candidates", [[["a", "b", "c"], ["d", "e"], ["f"]]])
+    streams = [arrow(table), arrow(table, "zstd"), arrow(table, "lz4"), arrow(given), arrow(given, "zstd"), *bombs()]
     sound = json.dumps({"k": 3, "queries": [{"query_id": 5}]}).encode()
     seen: dict[int, int] = {}
     async with service.app.router.lifespan_context(service.app):

@@ -130,6 +130,26 @@ def test_a_bad_query_has_its_own_error(client):
     assert "finite" in answers["error"][3].as_py()
 
 
+def test_candidates_come_with_their_vectors_and_ids_may_be_missing(client):
+    parts = [RNG.standard_normal((int(n), 5)).astype(np.float16) for n in RNG.integers(1, 9, 1030)]
+    queries = RNG.standard_normal((1030, 5), dtype=np.float32)
+    names = [[f"d{i}" for i in range(len(part))] for part in parts]
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(parts).ravel()), 5)
+    columns = {
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(queries.ravel()), 5),
+        "vectors": pa.ListArray.from_arrays(np.cumsum([0, *map(len, parts)], dtype=np.int32), rows),
+        "candidates": pa.array(names),
+    }
+    answers = exchanged(client, [pa.record_batch(columns)], k=2, exclude=["d0", "gone"], unknown="skip")
+    assert answers["skipped"].to_pylist() == [["gone"]] * 1030
+    for q, (part, ids) in enumerate(zip(parts, answers["ids"].to_pylist(), strict=True)):
+        few = np.array([[*range(1, len(part)), *[-1] * 9]])
+        expected = rk.mmr(queries[[q]], part, 2, candidates=few).indices[0]
+        assert ids == [names[q][row] for row in expected if row >= 0]
+    with pytest.raises(flight.FlightServerError, match="vectors must be given where no corpus is named"):
+        exchanged(client, [batch_of(RNG.standard_normal((2, D), dtype=np.float32))])
+
+
 @pytest.mark.parametrize(
     ("rules", "column", "words"),
     [
@@ -138,7 +158,7 @@ def test_a_bad_query_has_its_own_error(client):
         ({"corpus": "docs", "lamda": 0}, "vector", "must be one of"),
         ({"corpus": "docs", "exclude": ["doc-1"]}, "vector", "exclude must be integers of 64 bits"),
         ({"corpus": "docs", "cursor": "n"}, "vector", "cursor must be left out"),
-        ({"corpus": "docs"}, "vectors", "one column of"),
+        ({"corpus": "docs"}, "embedding", "one column of"),
     ],
 )
 def test_bad_streams_end_with_the_error_alone(client, rules, column, words):

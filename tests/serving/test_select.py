@@ -105,3 +105,33 @@ def test_answers_have_the_bits_of_calls_in_process(corpus):
             assert same_bits(result, in_process(corpus, query, vector, call)), (query, result)
             certified.add(result["certified"])
     assert certified == ({True, False, None} if corpus.metric == "cosine" else {True, None})
+
+
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+@pytest.mark.parametrize("scale", ["as-is", "minmax", "zscore", "rank"])
+@pytest.mark.parametrize("method", ["mmr", "vrsd", "dpp"])
+def test_relevance_on_a_scale_has_the_bits_of_calls_in_process(corpus, scale, method):
+    rng = np.random.default_rng(8)
+    sizes = [int(n) for n in rng.integers(1, 40, 30)]
+    ids = [rng.choice(N, n, replace=False) for n in sizes]
+    scores = [rng.uniform(0, 9, n).astype(np.float32).round(1) for n in sizes]
+    query = {"query_id": 3, "k": 4, "method": method, "relevance_scale": scale}
+    queries = [{**query, "candidates": x.tolist(), "relevance": y.tolist()} for x, y in zip(ids, scores, strict=True)]
+
+    async def use(client, _):
+        alone = [client.post("/v1/select", json={"queries": [query]}) for query in queries]
+        together = client.post("/v1/select", json={"queries": [{**query, "candidates": [1]}, *queries]})
+        *alone, together = await asyncio.gather(*alone, together)
+        return [answer.json()["results"][0] for answer in alone], together.json()["results"]
+
+    alone, (first, *together) = servers.run({"docs": corpus}, use)
+    if scale == "as-is":
+        assert first["ids"] == [1]
+    else:
+        assert first["error"]["argument"] == "relevance_scale"
+    vector = corpus.vectors(np.array([3])).astype(np.float32)
+    for x, y, one, other in zip(ids, scores, alone, together, strict=True):
+        call = {"candidates": x[None], "relevance": y[None], "relevance_scale": scale, "method": method}
+        expected = in_process(corpus, {"k": 4}, vector[0], call)
+        assert same_bits(one, expected)
+        assert same_bits(other, expected)

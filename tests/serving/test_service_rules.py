@@ -128,7 +128,6 @@ def test_a_list_of_ids_beside_the_queries_holds_for_all_of_them(corpus, name):
         {"allowed": 3},
         {"initial": ["doc-1"]},
         {"exclude": [N]},
-        {"candidates": []},
         {"relevance": [1.0]},
         {"query": [1.0] * D},
         {"query_id": 1},

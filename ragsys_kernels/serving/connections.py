@@ -1,0 +1,76 @@
+"""Which way connections go: the short one of `protocol`, or the plain one of ASGI where uvicorn lacks what that needs.
+
+`protocol` builds on private parts of uvicorn, which a version may not have yet or no longer. Both ways end in the same
+functions. On the plain one `/v1/select` takes longer, and slow clients and long headers have uvicorn's own limits.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from .._extras import missing
+
+SHORT, ASGI = "short", "asgi"
+
+# What each class has to have, as a method or as an attribute of what it makes.
+_PARTS = {
+    "HttpToolsProtocol": (
+        *("connection_made", "connection_lost", "data_received", "send_400_response", "on_message_begin"),
+        *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "_start_asgi_task"),
+        *("app", "loop", "parser", "flow", "pipeline", "scope", "url", "headers", "cycle", "connections", "tasks"),
+        *("transport", "server_state", "limit_concurrency"),
+    ),
+    "RequestResponseCycle": ("response_started", "response_complete", "scope", "message_event", "keep_alive"),
+    "FlowControl": ("write_paused", "resume_reading"),
+    "ServerState": ("total_requests", "default_headers", "connections", "tasks"),
+}
+_MODULE = "uvicorn.protocols.http.httptools_impl"
+
+
+def chosen(plain: str | None = None) -> tuple[Any, str]:
+    """Return uvicorn's ``http``, a class or "auto", and what ``/info`` says of it; ``plain``: why ASGI is wanted."""
+    if plain is not None:
+        return "auto", f"{ASGI}: {plain}"
+    lacking = _lacking()
+    if lacking:
+        import uvicorn
+
+        return "auto", f"{ASGI}: uvicorn {uvicorn.__version__} has no {', '.join(lacking)}"
+    from .protocol import Protocol
+
+    return Protocol, SHORT
+
+
+def traced(application: Any) -> Any:
+    """Return an ASGI application whose requests OpenTelemetry's own instrumentation traces."""
+    try:
+        from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+        from opentelemetry.util.http import get_excluded_urls
+    except ModuleNotFoundError as error:
+        package = "opentelemetry-instrumentation-asgi"
+        raise missing("serve: traces", package, f"pip install {package}", error.name) from error
+    return OpenTelemetryMiddleware(application, excluded_urls=get_excluded_urls("ASGI"))
+
+
+def _lacking() -> list[str]:
+    """Return the parts that uvicorn lacks."""
+    try:
+        theirs = import_module(_MODULE)
+    except ImportError as error:
+        return [str(error.name or error)]
+    found = [] if hasattr(theirs, "STATUS_LINE") else ["STATUS_LINE"]
+    for name, parts in _PARTS.items():
+        kind = getattr(theirs, name, None)
+        if kind is None:
+            found.append(name)
+            continue
+        has = {*dir(kind), *_names_in(kind)}
+        found += [f"{name}.{part}" for part in parts if part not in has]
+    return found
+
+
+def _names_in(kind: Any) -> set[str]:
+    """Return the names in the code of a class, among which are the attributes that its methods set."""
+    methods = (method for base in kind.__mro__ for method in vars(base).values())
+    return {name for method in methods if hasattr(method, "__code__") for name in method.__code__.co_names}

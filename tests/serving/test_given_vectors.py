@@ -1,0 +1,364 @@
+"""Candidates that come with their vectors: no corpus is needed, and answers have the bits of the rules' functions."""
+
+import asyncio
+import base64
+import io
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("fastapi")
+import servers
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving import AsyncClient, InvalidRequestError, Limits
+
+D = 16
+METHODS = ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
+CORPUS = rk.Corpus(np.random.default_rng(1).standard_normal((40, 24), dtype=np.float32))
+pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+
+
+def encoded(array):
+    return {"b64": base64.b64encode(array.tobytes()).decode(), "shape": list(array.shape), "dtype": str(array.dtype)}
+
+
+def posted(body, path="/v1/select", corpora=(), headers=(), **options):
+    async def use(client, _):
+        how = {"content": body} if isinstance(body, bytes) else {"json": body}
+        return await client.post(path, headers=dict(headers), **how)
+
+    return servers.run(dict(corpora), use, **options)
+
+
+def results_of(queries, corpora=(), **common):
+    return posted({"queries": queries, **common}, corpora=corpora).json()["results"]
+
+
+def some(rng, dtype=np.float32, dims=D):
+    """A query with vectors of its candidates: as the JSON has it, and the call in process that it stands for."""
+    count = int(rng.integers(1, 40))
+    vectors = rng.standard_normal((count, dims)).astype(dtype)
+    query = rng.standard_normal(dims).astype(np.float32)
+    kind = rng.integers(3)
+    ids = [None, rng.permutation(10**6 + np.arange(count)).tolist(), [f"doc {i}" for i in rng.permutation(count)]][kind]
+    asked = {"vectors": encoded(vectors), "k": int(rng.integers(1, 9)), "query": encoded(query)}
+    if rng.random() < 0.5:
+        asked["query"] = query.tolist()
+    if ids is not None:
+        asked["candidates"] = ids
+    names = list(range(count)) if ids is None else ids
+    method, metric = str(rng.choice(METHODS)), str(rng.choice(["cosine", "cosine", "dot"]))
+    call = {"metric": metric, "candidates": np.arange(count)[None]}
+    if method not in ("vrsd", "sift"):
+        asked["lambda_d"] = call["lambda_d"] = float(np.float32(rng.uniform()))
+    if rng.random() < 0.3:
+        scores = rng.uniform(size=count).astype(np.float32)
+        asked["relevance"], call["relevance"] = scores.tolist(), scores[None]
+    for name, share in (("initial", 3), ("exclude", 4), ("allowed", 20)):
+        if rng.random() < 0.25:
+            places = rng.choice(count, min(count, share), replace=False)
+            asked[name], call[name] = [names[place] for place in places], places[None]
+    return {**asked, "method": method, "metric": metric}, (query, vectors, names, method, call)
+
+
+def in_process(asked, query, vectors, method, call):
+    picks = getattr(rk, method)(query[None], vectors, asked["k"], num_threads=1, **call)
+    n = int(picks.lengths[0])
+    return [array[0, :n] for array in picks[:4]]
+
+
+def test_answers_have_the_bits_of_calls_in_process_whatever_comes_with_them():
+    rng = np.random.default_rng(2)
+    dtypes, sizes = (np.float32, np.float16), (1, 1, 1, 2, 5, 20) * 6
+    asked = [[some(rng, dtypes[int(rng.integers(2))], int(rng.choice([D, D, 24]))) for _ in range(n)] for n in sizes]
+
+    async def use(client, _):
+        bodies = [{"queries": [query for query, _ in queries]} for queries in asked]
+        return await asyncio.gather(*(client.post("/v1/select", json=body) for body in bodies))
+
+    for corpora in ({}, {"docs": CORPUS}, {"docs": CORPUS, "more": CORPUS}):
+        for queries, answer in zip(asked, servers.run(corpora, use), strict=True):
+            assert answer.status_code == 200
+            for (query, (vector, vectors, names, method, call)), result in zip(
+                queries, answer.json()["results"], strict=True
+            ):
+                rows, *values = in_process(query, vector, vectors, method, call)
+                assert result["ids"] == [names[row] for row in rows]
+                for name, expected in zip(("scores", "relevance", "redundancy"), values, strict=True):
+                    assert np.array(result[name], np.float32).tobytes() == expected.tobytes()
+
+
+def test_picks_are_those_of_the_formula():
+    """By the float64 reference, on whole numbers, whose sums are exact."""
+    rng = np.random.default_rng(3)
+    vectors, query = rng.integers(-3, 4, (30, D)).astype(np.float16), rng.integers(-3, 4, D).astype(np.float32)
+    [result] = results_of([{"vectors": encoded(vectors), "query": query.tolist(), "metric": "dot", "k": 8}])
+    expected = rk.mmr(query[None], vectors.astype(np.float32), 8, metric="dot", backend="reference")
+    assert result["ids"] == expected.indices[0].tolist()
+    assert result["scores"] == expected.scores[0].tolist()
+
+
+def test_pages_and_empty_lists():
+    rng = np.random.default_rng(4)
+    vectors, ids = rng.standard_normal((30, D), dtype=np.float32), [f"d{i}" for i in range(30)]
+    query = {"vectors": encoded(vectors), "candidates": ids, "query": vectors[3].tolist(), "k": 5}
+    [first] = results_of([query])
+    [second] = results_of([{**query, "cursor": first["cursor"]}])
+    shown = np.array([[ids.index(x) for x in first["ids"]]])
+    expected = rk.mmr(vectors[[3]], vectors, 5, initial=shown)
+    assert second["ids"] == [ids[row] for row in expected.indices[0]]
+    nothing = {"vectors": {"b64": "", "shape": [0, D]}, "query": [0.5] * D}
+    found = results_of([nothing, query, {**nothing, "candidates": [], "method": "dpp"}, {**query, "allowed": []}])
+    assert [result["ids"] for result in found] == [[], first["ids"], [], []]
+    known = {**query, "exclude": ["d1", "gone"], "unknown": "skip"}
+    assert results_of([known, known])[0]["skipped"] == ["gone"]
+
+
+GOOD = encoded(np.ones((2, 3), np.float32))
+BAD = {
+    "no object": ({"vectors": [[1.0, 2.0, 3.0]]}, "vectors"),
+    "text": ({"vectors": "AAAA"}, "vectors"),
+    "another field": ({"vectors": {**GOOD, "x": 1}}, "vectors"),
+    "no shape": ({"vectors": {"b64": GOOD["b64"]}}, "vectors.shape"),
+    "flat shape": ({"vectors": {**GOOD, "shape": [6]}}, "vectors.shape"),
+    "negative shape": ({"vectors": {**GOOD, "shape": [-2, -3]}}, "vectors.shape"),
+    "no dimensions": ({"vectors": {"b64": "", "shape": [4, 0]}}, "vectors.shape"),
+    "booleans": ({"vectors": {**GOOD, "shape": [True, 6]}}, "vectors.shape"),
+    "huge shape": ({"vectors": {**GOOD, "shape": [2**62, 2**62]}}, "vectors"),
+    "short": ({"vectors": {**GOOD, "shape": [3, 3]}}, "vectors"),
+    "dtype": ({"vectors": {**GOOD, "dtype": "float64"}}, "vectors.dtype"),
+    "dtype no text": ({"vectors": {**GOOD, "dtype": ["float32"]}}, "vectors.dtype"),
+    "no base64": ({"vectors": {**GOOD, "b64": "ä"}}, "vectors.b64"),
+    "b64 no text": ({"vectors": {**GOOD, "b64": 3}}, "vectors.b64"),
+    "nan": ({"vectors": encoded(np.array([[1, 1, 1], [1, np.nan, 1]], np.float32))}, "vectors"),
+    "null": ({"vectors": None}, "vectors"),
+    "ids too few": ({"candidates": ["a"]}, "candidates"),
+    "ids of two kinds": ({"candidates": ["a", 1]}, "candidates"),
+    "ids of another kind": ({"candidates": [1.5, 2]}, "candidates"),
+    "ids twice": ({"candidates": ["a", "a"]}, "candidates"),
+    "ids no list": ({"candidates": "ab"}, "candidates"),
+    "another query": ({"query": [1.0, 2.0]}, "query"),
+    "a query of no numbers": ({"query": ["1", "2", "3"]}, "query"),
+    "query_id": ({"query_id": 0}, "query_id"),
+    "no query": ({"query": None}, "query"),
+    "relevance": ({"relevance": [0.5]}, "relevance"),
+    "exclude": ({"exclude": [2]}, "exclude"),
+    "exclude text": ({"exclude": ["0"]}, "exclude"),
+    "cursor": ({"cursor": "n"}, None),
+    "cursor of others": ({"cursor": "sWyJhIl0="}, "cursor"),
+    "budget": ({"budget": 3}, "budget"),
+    "max_per_group": ({"max_per_group": 3}, "max_per_group"),
+    "metric": ({"metric": "euclid"}, "metric"),
+}
+
+
+@pytest.mark.parametrize("corpora", [{}, {"a": CORPUS, "b": CORPUS}], ids=["alone", "beside two"])
+def test_bad_vectors_are_told_and_spoil_no_other_query(corpora):
+    good = {"vectors": GOOD, "query": [1.0, 0.0, 0.0]}
+    queries = [x for query, _ in BAD.values() for x in ({**good, **query}, good)]
+    results = results_of(queries, corpora)
+    told = {name: result.get("error", {}).get("argument") for name, result in zip(BAD, results[::2], strict=True)}
+    assert told == {name: argument for name, (_, argument) in BAD.items()}
+    assert [result["ids"] for result in results[1::2]] == [[0, 1]] * len(BAD)
+    assert results[0]["error"]["message"] == "select: vectors must be an object with b64, shape and dtype, got a list"
+    nan = results[2 * list(BAD).index("nan")]["error"]["message"]
+    assert nan.endswith("embeddings must be finite, got NaN or inf in row 1")
+
+
+def test_where_there_is_no_corpus():
+    answer = posted({"queries": [{"query": [1.0] * D}]})
+    assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "corpus")
+    assert "which has none: send vectors" in answer.json()["error"]["message"]
+    answer = posted({"queries": [{"vectors": GOOD, "query": [1.0, 0, 0]}, {"query": [1.0] * D}]})
+    assert answer.json()["results"][1]["error"]["argument"] == "vectors"
+    answer = posted({"vectors": GOOD, "queries": [{"query": [1.0, 0, 0]}]}, corpora={"docs": CORPUS})
+    assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "vectors")
+    assert posted({"texts": ["1"], "query": "2"}, "/rerank").json()["error"]["argument"] == "corpus"
+    assert posted({"texts": ["1"], "query": "2", "model": "vectors"}, "/rerank").json()["error"]["argument"] == "model"
+
+
+def test_a_server_without_a_corpus_starts_and_stops():
+    body = {"queries": [{"vectors": GOOD, "query": [1.0, 0, 0]}]}
+    for options in ((), ("--workers", "2")):
+        with servers.Process("--no-access-log", *options) as server:
+            assert httpx.post(f"{server.url}/v1/select", json=body).json()["results"][0]["ids"] == [0, 1]
+            assert httpx.get(f"{server.url}/info").json()["corpora"] == {}
+            assert httpx.get(f"{server.url}/").status_code == 200
+            assert server.stop()[0] == 0
+
+
+def arrow(table):
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def lists_of(parts, fixed=True):
+    """A column of lists of vectors."""
+    rows = np.concatenate(parts)
+    flat = pa.array(rows.ravel())
+    if fixed:
+        vectors = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+    else:
+        vectors = pa.ListArray.from_arrays(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1], flat)
+    return pa.ListArray.from_arrays(np.cumsum([0, *map(len, parts)], dtype=np.int32), vectors)
+
+
+KIND = [("content-type", "application/vnd.apache.arrow.stream")]
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("ids", ["places", "integers", "strings"])
+def test_arrow_takes_a_column_of_lists_of_vectors(dtype, ids, fixed):
+    rng = np.random.default_rng(5)
+    parts = [rng.standard_normal((int(n), D)).astype(dtype) for n in rng.integers(1, 30, 300)]
+    parts[7] = parts[7][:0]
+    names = {
+        "places": [list(range(len(part))) for part in parts],
+        "integers": [rng.permutation(10**9 + np.arange(len(part))).tolist() for part in parts],
+        "strings": [[f"d{i}" for i in rng.permutation(len(part))] for part in parts],
+    }[ids]
+    queries = rng.standard_normal((300, D), dtype=np.float32)
+    queries[9, 0] = np.nan
+    columns = {"vector": pa.FixedSizeListArray.from_arrays(pa.array(queries.ravel()), D)}
+    columns["vectors"] = lists_of(parts, fixed)
+    if ids != "places":
+        columns["candidates"] = names
+    answer = posted(arrow(pa.table(columns)), "/v1/select?k=4&unknown=skip", headers=KIND)
+    assert answer.status_code == 200, answer.text
+    found = pa.ipc.open_stream(answer.content).read_all().to_pylist()
+    for i, row in enumerate(found):
+        if i == 9:
+            assert "vector must be finite" in row["error"]
+            continue
+        assert row["error"] is None
+        if i == 7:
+            assert row["ids"] == []
+            continue
+        vectors = parts[i].astype(np.float32) if dtype is np.float64 else parts[i]
+        picks = rk.mmr(queries[[i]], vectors, 4, candidates=np.arange(len(vectors))[None])
+        n = int(picks.lengths[0])
+        assert row["ids"] == [names[i][row] for row in picks.indices[0, :n]]
+        assert np.array(row["scores"], np.float32).tobytes() == picks.scores[0, :n].tobytes()
+
+
+ZEROS = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(0, np.float32)), 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "argument"),
+    [
+        (pa.array([[1.0, 2.0]]), "vectors"),
+        (pa.array([["a"]]), "vectors"),
+        (pa.array([[[1, 2]]]), "vectors"),
+        (pa.array([[[1.0, 2.0], [1.0]]]), "vectors"),
+        (pa.array([[[]]], pa.list_(pa.list_(pa.float32()))), "vectors"),
+        (pa.array([[[1.0, None]]]), "vectors"),
+        (pa.array([[None, [1.0]]]), "vectors"),
+        (pa.array([None], pa.list_(pa.list_(pa.float32()))), "vectors"),
+        (pa.array([[[np.inf, 1.0]]], pa.list_(pa.list_(pa.float32()))), "vectors"),
+        (pa.array([[[1e39, 1.0]]]), "vectors"),
+        (pa.array([[[]] * 1000], pa.list_(pa.list_(pa.float32(), 0))), "vectors"),
+        (pa.array([[[[1.0]]]]), "vectors"),
+    ],
+    ids=str,
+)
+def test_bad_columns_of_vectors_are_told(column, argument):
+    table = pa.table({"vector": [[1.0, 2.0]], "vectors": column})
+    answer = posted(arrow(table), headers=KIND)
+    found = (
+        pa.ipc.open_stream(answer.content).read_all() if answer.headers["content-type"] != "application/json" else None
+    )
+    message = answer.json()["error"]["message"] if found is None else found["error"][0].as_py()
+    assert answer.status_code == 422
+    assert argument in message or "embeddings must be finite" in message
+
+
+def test_lists_without_bytes_take_no_memory():
+    """A list of 2**31 - 1 vectors of no dimensions has no bytes at all."""
+    inner = pa.Array.from_buffers(pa.list_(pa.float32(), 0), 2**31 - 1, [None], children=[pa.array([], pa.float32())])
+    column = pa.ListArray.from_arrays(pa.array([0, 2**31 - 1], pa.int32()), inner)
+    answer = posted(arrow(pa.table({"vector": [[1.0]], "vectors": column})), headers=KIND)
+    assert answer.status_code == 422
+
+
+def test_tensors():
+    rng = np.random.default_rng(6)
+    vectors = rng.standard_normal((2, 9, D)).astype(np.float16)
+    queries = rng.standard_normal((2, D), dtype=np.float32)
+    ids = np.arange(18).reshape(2, 9) + 70
+    ids[1, 5:] = -1
+    inputs = [
+        {"name": "vector", "shape": [2, D], "datatype": "FP32", "data": queries.ravel().tolist()},
+        {"name": "vectors", "shape": [2, 9, D], "datatype": "FP16", "data": vectors.ravel().tolist()},
+        {"name": "candidates", "shape": [2, 9], "datatype": "INT64", "data": ids.ravel().tolist()},
+    ]
+    body = {"inputs": inputs, "parameters": {"k": 3}}
+    for path, corpora in (("/v2/models/vectors/infer", {}), ("/v2/models/docs:mmr/infer", {"docs": CORPUS})):
+        answer = posted(body, path, corpora)
+        assert answer.status_code == 200, answer.text
+        outputs = {x["name"]: x for x in answer.json()["outputs"]}
+        found = np.array(outputs["ids"]["data"]).reshape(2, 3)
+        for q, n in ((0, 9), (1, 5)):
+            assert found[q].tolist() == ids[q][rk.mmr(queries[[q]], vectors[q, :n], 3).indices[0]].tolist()
+    about = servers.run({}, lambda client, _: client.get("/v2/models/vectors")).json()
+    assert next(x["shape"] for x in about["inputs"] if x["name"] == "vectors") == [-1, -1, -1]
+    wrong = {**body, "inputs": [inputs[0], {**inputs[1], "shape": [2, 9 * D]}]}
+    assert "vectors must have 3 dimensions" in posted(wrong, "/v2/models/vectors/infer").json()["error"]
+    none = [inputs[0], {"name": "vectors", "shape": [2, 4, 0], "datatype": "FP32", "data": []}]
+    assert posted({"inputs": none}, "/v2/models/vectors/infer").status_code == 422
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow", "auto"])
+def test_the_client_sends_them(wire):
+    rng = np.random.default_rng(7)
+    queries = rng.standard_normal((12, D), dtype=np.float32)
+    vectors = rng.standard_normal((12, 20, D)).astype(np.float16)
+    ids = rng.permutation(240).reshape(12, 20)
+    ragged = [vectors[q, : q + 1].astype(np.float64) for q in range(12)]
+
+    async def use(http, service):
+        async with AsyncClient("http://service", transport=httpx.ASGITransport(service.asgi), wire=wire) as client:
+            with pytest.raises(InvalidRequestError, match="candidates must have an id for each of the vectors"):
+                await client.select(queries, 3, candidate_vectors=ragged, candidates=ids)
+            return [
+                await client.select(queries, 3, candidate_vectors=vectors, candidates=ids, lambda_d=0.5),
+                await client.select(queries, 3, candidate_vectors=ragged, metric="dot"),
+            ]
+
+    first, second = servers.run({}, use)
+    expected = rk.mmr(queries, vectors, 3, lambda_d=0.5)
+    assert np.array_equal(first.ids, np.take_along_axis(ids, expected.indices, axis=1))
+    assert first.scores.tobytes() == expected.scores.tobytes()
+    for q in range(12):
+        alone = rk.mmr(queries[[q]], ragged[q].astype(np.float32), 3, metric="dot")
+        assert second.ids[q].tolist() == alone.indices[0].tolist()
+    with pytest.raises(ValueError, match=r"candidate_vectors must be \(Q, P, D\) numbers"):
+        asyncio.run(AsyncClient("http://service").select(queries, candidate_vectors=vectors[0]))
+
+
+def test_long_calls_are_cut_by_bytes():
+    rng = np.random.default_rng(8)
+    vectors, queries = rng.standard_normal((90, 600, 100), dtype=np.float32), np.ones((90, 100), np.float32)
+
+    async def use(http, service):
+        async with AsyncClient("http://service", transport=httpx.ASGITransport(service.asgi)) as client:
+            return await client.select(queries, 2, candidate_vectors=vectors)
+
+    picks = servers.run({}, use, limits=Limits(body_bytes=9 << 20))
+    assert np.array_equal(picks.ids, rk.mmr(queries, vectors, 2).indices)
+
+
+def test_what_they_hold_is_counted():
+    limits = Limits(body_bytes=1 << 20, memory_bytes=1 << 20)
+    query = {"vectors": encoded(np.ones((1000, 64), np.float32)), "query": [1.0] * 64}
+    assert posted({"queries": [query] * 2}, limits=limits).status_code == 200
+    assert posted({"queries": [query] * 4}, limits=limits).status_code == 413
+    few = {"vectors": encoded(np.ones((11, 1), np.float32)), "query": [1.0]}
+    [result] = posted({"queries": [few]}, limits=Limits(candidates=10)).json()["results"]
+    assert result["error"]["message"] == "select: vectors must have 0 to 10 rows, got 11"

@@ -1,0 +1,248 @@
+"""Ids that a corpus does not have: their query fails, or is answered without them; no hits are no error."""
+
+import asyncio
+import io
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("fastapi")
+import servers
+
+import ragsys_kernels as rk
+from ragsys_kernels.serving import AsyncClient, InvalidRequestError, make_service
+
+N, D = 90, 12
+RNG = np.random.default_rng(61)
+ROWS = RNG.standard_normal((N, D), dtype=np.float32)
+IDS = RNG.permutation(np.arange(300, 300 + N))
+GROUPS = np.arange(N) % 5
+NUMBERED = rk.Corpus(ROWS, ids=IDS, groups=GROUPS)
+NAMES = [f"doc-{i}" for i in IDS]
+CORPORA = {"docs": NUMBERED, "names": rk.Corpus(ROWS, ids=NAMES), "rows": rk.Corpus(ROWS)}
+METHODS = ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
+
+
+def posted(body, path="/v1/select", corpora=CORPORA, headers=(), **options):
+    async def use(client, service):
+        how = {"content": body} if isinstance(body, bytes) else {"json": body}
+        answer = await client.post(path, headers=dict(headers), **how)
+        return answer, service.metrics.text().decode()
+
+    return servers.run(corpora, use, **options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("corpus", ["docs", "names"])
+def test_the_others_are_picked_from_with_the_bits_of_a_call_without(corpus, method):
+    ids = IDS.tolist() if corpus == "docs" else NAMES
+    missing = [5, -7, 10**9] if corpus == "docs" else ["gone", "", "doc-1"]
+    rows = RNG.choice(N, 30, replace=False)
+    known = [ids[row] for row in rows]
+    mixed = [missing[0], *known[:9], missing[1], *known[9:], missing[2]]
+    scores = RNG.uniform(size=33).astype(np.float32)
+    kept = np.array([scores[i] for i, each in enumerate(mixed) if each not in missing])
+    query = {"query_id": ids[3], "method": method, "k": 6, "unknown": "skip"}
+    asked = [
+        {**query, "candidates": mixed},
+        {**query, "candidates": known},
+        {**query, "candidates": mixed, "relevance": scores.tolist()},
+        {**query, "pool": 20, "exclude": [ids[4], missing[0]], "initial": [missing[1], ids[9]]},
+        {**query, "pool": None, "allowed": [missing[2], *known]},
+    ]
+    answer, metrics = posted({"corpus": corpus, "queries": asked})
+    vector = CORPORA[corpus].vectors(np.array([3])).astype(np.float32)
+    call = {"method": method, "k": 6}
+    expected = [
+        CORPORA[corpus].select(vector, candidates=rows[None], **call),
+        CORPORA[corpus].select(vector, candidates=rows[None], **call),
+        CORPORA[corpus].select(vector, candidates=rows[None], relevance=kept[None], **call),
+        CORPORA[corpus].select(vector, pool=20, exclude=np.array([[4]]), initial=np.array([[9]]), **call),
+        CORPORA[corpus].select(vector, pool=None, allowed=rows[None], **call),
+    ]
+    results = answer.json()["results"]
+    for result, picks in zip(results, expected, strict=True):
+        n = picks.lengths[0]
+        assert result["ids"] == [ids[row] for row in picks.indices[0, :n]]
+        assert np.array(result["scores"], np.float32).tobytes() == picks.scores[0, :n].tobytes()
+    left_out = [result.get("skipped") for result in results]
+    assert left_out == [missing, None, missing, [missing[1], missing[0]], [missing[2]]]
+    assert f'ragsys_skipped_ids_total{{corpus="{corpus}"}} 9.0' in metrics
+
+
+def test_the_default_is_an_error_and_the_server_may_have_another():
+    query = {"query_id": 300, "candidates": [301, 999, 302], "k": 1}
+    body = {"corpus": "docs", "queries": [query, {**query, "unknown": "skip"}, {**query, "unknown": "error"}]}
+    strict = [result.get("error", {}).get("argument") for result in posted(body)[0].json()["results"]]
+    assert strict == ["candidates", None, "candidates"]
+    lenient = [result.get("skipped") for result in posted(body, unknown="skip")[0].json()["results"]]
+    assert lenient == [[999], [999], None]
+    with pytest.raises(ValueError, match="unknown must be one of 'error', 'skip', got 'no'"):
+        make_service(CORPORA, unknown="no")
+
+
+@pytest.mark.parametrize(
+    ("query", "argument"),
+    [
+        ({"query_id": 999}, "query_id"),  # there is nothing to ask with
+        ({"query_id": 300, "candidates": ["301"]}, "candidates"),
+        ({"query_id": 300, "candidates": [2**63]}, "candidates"),
+        ({"query_id": 300, "candidates": [301, 301]}, "candidates"),
+        ({"query_id": 300, "candidates": [None]}, "candidates"),
+        ({"query_id": 300, "unknown": "skipp"}, "unknown"),
+        ({"query_id": 300, "unknown": 1}, "unknown"),
+        ({"query_id": 300, "unknown": ["skip"]}, "unknown"),
+    ],
+)
+def test_what_is_wrong_is_wrong_all_the_same(query, argument):
+    [result] = posted({"corpus": "docs", "queries": [{"unknown": "skip", **query}]})[0].json()["results"]
+    assert result["error"]["argument"] == argument
+
+
+def test_a_search_without_hits_is_an_answer_without_picks():
+    queries = [{"query_id": 300, "candidates": [], "method": method, "k": k} for method in METHODS for k in (1, 4)] + [
+        {"query_id": 300, "candidates": [7, 8], "unknown": "skip"},
+        {"candidates": [], "relevance": []},
+    ]
+    answer, _ = posted({"corpus": "docs", "queries": [*queries, {"query_id": 300, "k": 2}]})
+    assert answer.status_code == 200
+    *none, whole = answer.json()["results"]
+    assert [result["ids"] for result in none] == [[]] * len(queries)
+    assert [result["cursor"] for result in none] == [None] * len(queries)
+    assert len(whole["ids"]) == 2
+
+
+def test_requests_without_hits_beside_others_take_nothing_from_them():
+    """Those over the whole corpus and those without candidates must not meet in a call."""
+
+    async def use(client, _):
+        bodies = [{"query_id": 3, "pool": None}, {"query_id": 3, "candidates": []}] * 8
+        asked = (client.post("/v1/select", json={"corpus": "rows", "queries": [body]}) for body in bodies)
+        return [len(answer.json()["results"][0]["ids"]) for answer in await asyncio.gather(*asked)]
+
+    assert servers.run(CORPORA, use) == [6, 0] * 8
+
+
+def arrow(table):
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("corpus", ["docs", "names"])
+def test_arrow_has_a_column_of_them(corpus):
+    ids, missing = (IDS.tolist(), 5) if corpus == "docs" else (NAMES, "gone")
+    table = pa.table({"query_id": [ids[1]] * 4, "candidates": [[ids[2], missing, ids[4]], [ids[2]], [missing], []]})
+    kind = [("content-type", "application/vnd.apache.arrow.stream")]
+    answer = posted(arrow(table), f"/v1/select?corpus={corpus}&unknown=skip", headers=kind)[0]
+    found = pa.ipc.open_stream(answer.content).read_all()
+    assert found.column_names[-1] == "skipped"
+    assert found["skipped"].to_pylist() == [[missing], [], [missing], []]
+    assert [sorted(row) for row in found["ids"].to_pylist()] == [sorted([ids[2], ids[4]]), [ids[2]], [], []]
+    assert found["error"].null_count == 4
+    strict = pa.ipc.open_stream(posted(arrow(table), f"/v1/select?corpus={corpus}", headers=kind)[0].content).read_all()
+    assert "skipped" not in strict.column_names
+    assert [why is None for why in strict["error"].to_pylist()] == [False, True, False, True]
+
+
+def test_tensors_have_them_padded():
+    inputs = [
+        {"name": "query_id", "shape": [2], "datatype": "INT64", "data": [300, 301]},
+        {"name": "candidates", "shape": [2, 3], "datatype": "INT64", "data": [302, 5, 6, 303, 304, -1]},
+    ]
+    body = {"inputs": inputs, "parameters": {"unknown": "skip"}}
+    outputs = {x["name"]: x for x in posted(body, "/v2/models/docs/infer")[0].json()["outputs"]}
+    assert (outputs["skipped"]["shape"], outputs["skipped"]["data"]) == ([2, 2], [5, 6, -1, -1])
+    assert outputs["lengths"]["data"] == [1, 2]
+    names = [{**inputs[0], "datatype": "BYTES", "data": [NAMES[0], NAMES[1]]}]
+    names.append({**inputs[1], "datatype": "BYTES", "data": [NAMES[2], "gone", "", NAMES[3], NAMES[4], ""]})
+    answer = posted({**body, "inputs": names}, "/v2/models/names/infer")[0].json()
+    assert next(x["data"] for x in answer["outputs"] if x["name"] == "skipped") == ["gone", ""]
+    body["parameters"] = {}
+    strict = posted(body, "/v2/models/docs/infer")[0].json()["outputs"]
+    assert [x["name"] for x in strict] == ["ids", "scores", "relevance", "redundancy", "lengths", "errors"]
+    assert "candidates must be ids of the corpus" in next(x["data"] for x in strict if x["name"] == "errors")[0]
+
+
+SHAPES = {
+    "tei": (lambda ids: {"texts": ids}, lambda answer: [(x["index"], x["score"]) for x in answer]),
+    "cohere": (
+        lambda ids: {"documents": ids},
+        lambda answer: [(x["index"], x["relevance_score"]) for x in answer["results"]],
+    ),
+    "elasticsearch": (
+        lambda ids: {"input": ids},
+        lambda answer: [(x["index"], x["relevance_score"]) for x in answer["rerank"]],
+    ),
+    "weaviate": (
+        lambda ids: {"documents": ids, "property": "text"},
+        lambda answer: [(int(x["document"] == "?"), x["score"]) for x in answer["scores"]],
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("how", ["body", "url", "server"])
+def test_rerank_puts_them_last(shape, how):
+    made, read = SHAPES[shape]
+    ids = [str(IDS[0]), "text", str(IDS[1]), "999", str(IDS[2]), "-" + "9" * 18, str(IDS[0])]
+    body, path, options = {"query": str(IDS[5]), "model": "docs", **made(ids)}, "/rerank", {}
+    if how == "body":
+        body["unknown"] = "skip"
+    elif how == "url":
+        path += "?unknown=skip"
+    else:
+        options = {"unknown": "skip"}
+    answer, metrics = posted(body, path, **options)
+    assert answer.status_code == 200, answer.text
+    found = read(answer.json())
+    assert [score for _, score in found] == sorted({score for _, score in found}, reverse=True)
+    if shape != "weaviate":
+        assert [index for index, _ in found][-4:] == [6, 1, 3, 5]
+        assert sorted(index for index, _ in found) == list(range(7))
+    assert 'ragsys_skipped_ids_total{corpus="docs"} 3.0' in metrics
+    selections = answer.json() if shape == "tei" else next(x for x in answer.json().values() if isinstance(x, list))
+    assert [x["selection"]["id"] for x in selections[-3:]] == ["text", "999", "-" + "9" * 18]
+    assert not any(x["selection"]["picked"] for x in selections[-4:])
+    strict = {name: x for name, x in body.items() if name != "unknown"}
+    assert posted(strict, "/rerank")[0].json()["error"]["argument"] == "documents"
+
+
+@pytest.mark.parametrize("documents", [[], ["nothing", "999"]])
+def test_rerank_of_nothing_that_is_known(documents):
+    answer, _ = posted({"query": str(IDS[5]), "model": "docs", "texts": documents, "unknown": "skip"}, "/rerank")
+    assert answer.status_code == 200
+    assert [x["index"] for x in answer.json()] == list(range(len(documents)))
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+def test_the_client_tells_them(wire):
+    lists = [[int(IDS[1]), 5], [int(IDS[2])], [], [6, 7]] * 3
+
+    async def main():
+        service = make_service(CORPORA)
+        async with service.app.router.lifespan_context(service.app):
+            transport = httpx.ASGITransport(service.asgi)
+            async with AsyncClient("http://service", transport=transport, corpus="docs", wire=wire) as client:
+                with pytest.raises(InvalidRequestError, match="candidates must be ids of the corpus, got 5"):
+                    await client.select(ROWS[:12], 1, candidates=lists)
+                return await client.select(ROWS[:12], 2, candidates=lists, unknown="skip")
+
+    picks = asyncio.run(main())
+    assert picks.skipped == {i: [5] if i % 4 == 0 else [6, 7] for i in range(12) if i % 4 in (0, 3)}
+    assert picks.lengths.tolist() == [1, 1, 0, 0] * 3
+    assert picks.errors == {}
+
+
+def test_pages_go_on_after_items_have_gone():
+    body = {"corpus": "docs", "queries": [{"query_id": 300, "k": 5}]}
+    cursor = posted(body)[0].json()["results"][0]["cursor"]
+    body["queries"][0] |= {"cursor": cursor, "unknown": "skip"}
+    first = NUMBERED.select(NUMBERED.vectors(NUMBERED.rows_of([300])).astype("f4"), 5).indices[0]
+    gone = int(NUMBERED.ids[first[2]])
+    result = posted(body, corpora={"docs": NUMBERED.delete([gone])})[0].json()["results"][0]
+    assert result["skipped"] == [gone]
+    assert not set(result["ids"]) & set(NUMBERED.ids[first].tolist())
