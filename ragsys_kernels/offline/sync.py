@@ -244,11 +244,17 @@ def _equal(old: rk.Corpus, places: np.ndarray, given: rk.Corpus, rows: np.ndarra
     """Return which rows of two corpora are stored as the same bytes."""
     equal = np.ones(len(rows), bool)
     for name in ("data", "scales", *_COLUMNS):
-        stored = getattr(old, name)
-        if stored is not None:
-            same = np.asarray(stored[places]) == np.asarray(getattr(given, name)[rows])
+        if getattr(old, name) is not None:
+            same = _values(old, name, places) == _values(given, name, rows)
             equal &= same if same.ndim == 1 else same.all(axis=1)
     return equal
+
+
+def _values(corpus: rk.Corpus, name: str, rows: np.ndarray) -> np.ndarray:
+    """Return what rows have in a column; of groups that are strings their names, for each corpus numbers its own."""
+    values = np.asarray(getattr(corpus, name)[rows])
+    named = name == "groups" and corpus.group_names is not None
+    return np.asarray(corpus.group_names[values]) if named else values
 
 
 def _read(
@@ -274,8 +280,8 @@ def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Iter
                 )
         total, found = stores.opened(str(source), _BATCH)
         return total, ((ids, vectors, {}) for ids, vectors in found)
-    names = (columns[name] for name in ("vector", "id", "bias", "group", "cost"))
-    vectors, given = columns_of(source, None, None, None, None, *names)
+    vector, id_column, bias, group, cost = (columns[name] for name in ("vector", "id", "bias", "group", "cost"))
+    vectors, given = columns_of(source, None, None, None, None, vector, id_column, bias, group, cost)
     if "ids" not in given:
         raise ValueError(f"source must have ids, in a column 'id' or one that id_column names, got none in {source}")
     return vectors.rows, _of_file(vectors, given)
@@ -288,7 +294,13 @@ def _of_file(vectors: Any, given: dict[str, Any]) -> Iterator[_Rows]:
         names = columns.pop("ids")
         if "bias" in columns:
             columns["bias"] = np.asarray(columns["bias"], np.float32)
+        columns = {name: _array(column) for name, column in columns.items()}
         ids: Any = names if isinstance(names, np.ndarray) else names.to_pylist()
         if not isinstance(ids, np.ndarray) and ids and isinstance(ids[0], int):
             ids = np.array(ids, np.int64)
         yield ids, np.asarray(rows), columns
+
+
+def _array(column: Any) -> np.ndarray:
+    """Return a column as an array; groups may be strings."""
+    return column if isinstance(column, np.ndarray) else np.array(column.to_pylist(), object)

@@ -96,7 +96,8 @@ def gist(
         raise ValueError(f"{op}: arrays must be on the host, got arrays on {device!r}")
     problem = validate.selection(
         op, queries, embeddings, k, candidates=candidates, relevance=relevance, relevance_scale=relevance_scale,
-        bias=bias, lambda_d=lambda_d, lambda_b=lambda_b, groups=groups, query_groups=query_groups, allowed=allowed, exclude=exclude, metric=metric,
+        bias=bias, lambda_d=lambda_d, lambda_b=lambda_b, groups=groups, query_groups=query_groups, allowed=allowed,
+        exclude=exclude, metric=metric,
     )  # fmt: skip
     found = Selection.empty(problem.num_queries, problem.k)
     if problem.num_queries:

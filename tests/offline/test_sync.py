@@ -112,6 +112,24 @@ def test_columns_are_compared_too(tmp_path):
         offline.sync_corpus(source.write(True), to)
 
 
+def test_groups_may_be_strings(tmp_path):
+    """Each corpus numbers its groups in its own way: those of a batch are compared by their names."""
+    vectors, to = np.random.default_rng(3).standard_normal((40, D), dtype=np.float32), tmp_path / "corpus"
+
+    def write(groups, order):
+        table = pa.table({"id": order, "vector": vectors[order].tolist(), "source": [groups[i] for i in order]})
+        pq.write_table(table, tmp_path / "rows.parquet")
+        return offline.sync_corpus(tmp_path / "rows.parquet", to, group_column="source")
+
+    groups, order = [f"g{i % 7}" for i in range(40)], np.arange(40)
+    assert write(groups, order).added == 40
+    assert write(groups, order[::-1]).changed == 0
+    groups[5], groups[9] = "another", "g0"
+    assert write(groups, order[::-1]).changed == 2
+    corpus = rk.Corpus.load(to)
+    assert list(corpus.group_names[corpus.groups[corpus.rows_of(order)]]) == groups
+
+
 def test_a_folder_that_has_gathered_much_is_compacted(tmp_path, monkeypatch):
     source, to = Source(tmp_path / "source").add(200), tmp_path / "corpus"
     offline.sync_corpus(source.write(), to, rows_per_segment=100)

@@ -66,7 +66,6 @@ def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
         "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
-        "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
         "METHODS", "Partials", "PoolSizeWarning", "RelevanceRangeWarning", "SearchResult", "Selection",
         "SelectionPath", "__version__", "answer_logprobs", "coverage", "dpp", "gist", "label_posteriors",
         "logprob_partials", "merge_partials", "mmr", "mmr_path", "msd", "show_config", "sift", "ssd",

@@ -118,6 +118,18 @@ def test_paths_take_it(scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
+def test_gist_and_similarities_in_the_place_of_vectors_take_it(scale):
+    before = scaled(SCORES, CANDIDATES, None, scale, HOST)
+    own = rk.gist(None, ROWS, 4, candidates=CANDIDATES, relevance=SCORES, relevance_scale=scale)
+    assert np.array_equal(own.indices, rk.gist(None, ROWS, 4, candidates=CANDIDATES, relevance=before).indices)
+    unit = ROWS / np.linalg.norm(ROWS, axis=1, keepdims=True)
+    pools = unit[np.maximum(CANDIDATES, 0)]
+    call = {"candidates": CANDIDATES, "similarity": pools @ pools.transpose(0, 2, 1), "backend": "reference"}
+    own = rk.mmr(None, None, 4, relevance=SCORES, relevance_scale=scale, **call)
+    assert np.array_equal(own.indices, rk.mmr(None, None, 4, relevance=before, **call).indices)
+
+
+@pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_named_as_without_a_scale(scale, bad):
     scores = SCORES.copy()
