@@ -20,6 +20,7 @@ from typing import IO, Any
 Guard = Callable[[], AbstractContextManager[None]]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+_TABLE = re.compile(r"[^:]+\.(duckdb|sqlite3?|db)::[^:]", re.IGNORECASE)  # a table of a file
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
 
 PARTIAL = ".partial"
@@ -30,8 +31,9 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether it is for fsspec; a local path else."""
-    return _URL.match(os.fsdecode(path)) is not None
+    """Whether it is for fsspec; a local path else, such as a table of a database, ``FILE.sqlite::TABLE``."""
+    text = os.fsdecode(path)
+    return _URL.match(text) is not None and _TABLE.match(text) is None
 
 
 def was_url(path: str | os.PathLike[str]) -> bool:

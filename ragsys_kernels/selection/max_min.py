@@ -154,8 +154,16 @@ def best_of(v: np.ndarray, distance: np.ndarray, k: int, weight: float, eps: flo
     if largest > 0:
         powers = (1 + eps) ** np.arange(1 + int(np.floor(np.log(2 / eps) / np.log1p(eps))))
         sets += _apart(distance, order, k, powers * eps * largest / 2)
-    values = [objective(v, distance, picks, weight)[-1] for picks in sets]
+    values = [weight * v[picks].sum() + (1 - weight) * _least(distance, picks, largest) for picks in sets]
     return sets[int(np.argmax(values))]
+
+
+def _least(distance: np.ndarray, picks: list[int], alone: float) -> float:
+    """Return the least distance of two picks, or that of one alone."""
+    if len(picks) < 2:
+        return alone
+    among = distance[picks][:, picks]
+    return float(among[np.tri(len(picks), k=-1, dtype=bool)].min())
 
 
 def _apart(distance: np.ndarray, order: np.ndarray, k: int, thresholds: np.ndarray) -> list[list[int]]:
