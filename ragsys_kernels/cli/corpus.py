@@ -83,6 +83,10 @@ def build(
     rows_per_segment: Segments = None,
     bad_rows: OfBadRows = BadRows.raise_,
     on_duplicate: OfDuplicates = OfOneId.error,
+    memory: Annotated[
+        str | None,
+        option(INPUT, "Memory for the rows, in place of --rows-per-segment: segments are a third of it.", metavar="2G"),
+    ] = None,
     overwrite: Annotated[bool, option(INPUT, "Replace a saved corpus at --out.", "--overwrite")] = False,
     vector_column: VectorColumn = None,
     id_column: IdColumn = None,
@@ -118,6 +122,7 @@ def build(
                 dtype=dtype.value,
                 overwrite=overwrite,
                 rows_per_segment=rows_per_segment,
+                memory=memory,
                 bad_rows=bad_rows.value,
                 on_duplicate=on_duplicate.value,
             )

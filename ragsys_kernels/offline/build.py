@@ -15,11 +15,13 @@ from .._files import check_local
 from .._types import BadRows, Metric, OnDuplicate, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
+from ..selection import codes
 from . import skipped, sources
 from ._pipeline import ahead
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of an element
 
 
 def build_corpus(
@@ -39,6 +41,7 @@ def build_corpus(
     dtype: Storage = "float32",
     overwrite: bool = False,
     rows_per_segment: int | None = None,
+    memory: int | str | None = None,
     bad_rows: BadRows = "raise",
     on_duplicate: OnDuplicate = "error",
 ) -> rk.Corpus:
@@ -63,6 +66,9 @@ def build_corpus(
     rows_per_segment : int, optional
         Write segments of so many rows, the last of fewer. Memory then holds three of them at most, and `append_corpus`,
         `delete_rows` and `compact_corpus` can change the folder. The rows are the same, to the last bit.
+    memory : int or str, optional
+        Bytes that the rows may take while the folder is made, as a number or as "2G", in place of `rows_per_segment`:
+        segments are a third of that.
     bad_rows : {"raise", "skip"}
         What a row does that cannot be used: without a vector, an id or another value, with NaN or inf, with a vector of
         another length, in a part of a file that cannot be read. "raise": it is an error. "skip": the files are read
@@ -91,6 +97,10 @@ def build_corpus(
         found = sources.usable("corpus", {"corpus": given[0], **given[1]}, bad_rows, on_duplicate)
         given = found.columns["corpus"], {name: column for name, column in found.columns.items() if name != "corpus"}
         options = {"metric": metric, "dtype": dtype}
+        if memory is not None:
+            if rows_per_segment is not None:
+                raise ValueError(f"memory must come without rows_per_segment, got {memory} and {rows_per_segment}")
+            rows_per_segment = _rows_of(_checks.size(_OP, "memory", memory), given[0].dims, dtype)
         if rows_per_segment is None:
             _read(*given, options).save(out, overwrite=replaces)
         else:
@@ -98,6 +108,12 @@ def build_corpus(
             segments.build(_OP, out, pieces(*given, options, size), size, replaces)
         skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
+
+
+def _rows_of(memory: int, dims: int, dtype: str) -> int:
+    """Return how many rows a segment has of which one is read, one made and one written at the same time."""
+    stored = dims * _BYTES[dtype] + codes.row_bytes(dims)
+    return max(1, memory // 3 // (4 * dims + stored))
 
 
 @contextmanager

@@ -323,3 +323,17 @@ def test_hundred_killed_changes_lose_nothing(tmp_path):
     assert done["at steps"] == 50
     assert done["completed"] > 20
     assert done["loads"] > 100
+
+
+def test_memory_says_how_many_rows_a_segment_has(tmp_path):
+    rows = np.random.default_rng(4).standard_normal((60_000, 32), dtype=np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    offline.build_corpus(tmp_path / "rows.npy", tmp_path / "c", memory="12M", dtype="int8")
+    sizes = [segment["rows"] for segment in segments.described(tmp_path / "c")["segments"]]
+    assert sum(sizes) == 60_000
+    assert max(sizes) * 3 * (32 * 4 + 32) <= 12 << 20
+    assert max(sizes) * 4 * (32 * 4 + 32 + 64) > 12 << 20
+    with pytest.raises(ValueError, match=r"^build_corpus: memory must come without rows_per_segment, got 1G and 5$"):
+        offline.build_corpus(tmp_path / "rows.npy", tmp_path / "d", memory="1G", rows_per_segment=5)
+    with pytest.raises(ValueError, match=r"^build_corpus: memory must be a number of bytes, such as 2G, got 'much'$"):
+        offline.build_corpus(tmp_path / "rows.npy", tmp_path / "d", memory="much")
