@@ -22,6 +22,8 @@ from . import _given
 STORAGE = ("float32", "float16", "bfloat16")
 # A Corpus also stores int8, with a scale for each row.
 CORPUS_STORAGE = (*STORAGE, "int8")
+# Vectors that are quantised already, as a Corpus and queries take them: numbers like others.
+BYTES = ("int8", "uint8")
 # The numbers of the types in the extension.
 NUMBERS = {name: number for number, name in enumerate(CORPUS_STORAGE)}
 

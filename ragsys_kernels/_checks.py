@@ -110,12 +110,12 @@ def skipped(op: str, on_error: Any) -> dict[int, str] | None:
     return {} if choice(op, "on_error", on_error, ("raise", "skip")) == "skip" else None
 
 
-def floats(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Return a floating-point array of any type as contiguous float32."""
+def floats(op: str, name: str, x: Any, place: Place = HOST, more: tuple[str, ...] = ()) -> Any:
+    """Return a floating-point array of any type, or one of ``more``, as contiguous float32."""
     array, dtype = place.view(op, name, x)
     if dtype == "float32":
         return place.packed(array) if array.ndim else array
-    if "float" not in dtype:
+    if "float" not in dtype and dtype not in more:
         raise TypeError(f"{op}: {name} must be floating point, got {dtype}")
     return place.float32(array, dtype)
 
@@ -147,10 +147,11 @@ def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST
     return place.packed(array)
 
 
-def storage(op: str, name: str, x: Any, place: Place = HOST) -> tuple[Any, str]:
-    """Return embeddings without copying them, and their element type; float64, which the caller converts, warns."""
+def storage(op: str, name: str, x: Any, place: Place = HOST, more: tuple[str, ...] = ()) -> tuple[Any, str]:
+    """Return embeddings without copying them, and their element type, also one of ``more``; float64, which the caller
+    converts, warns."""
     array, dtype = place.view(op, name, x)
-    if dtype not in _arrays.STORAGE and dtype != "float64":
+    if dtype not in (*_arrays.STORAGE, "float64", *more):
         raise TypeError(
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )

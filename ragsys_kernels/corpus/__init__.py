@@ -27,9 +27,10 @@ class Corpus(Rows):
 
     Parameters
     ----------
-    embeddings : (N, D) float32 | float16 | bfloat16
+    embeddings : (N, D) float32 | float16 | bfloat16 | int8 | uint8
         Read in blocks, so a memory-mapped file need not fit in memory beside the corpus. float64 (as lists of numbers
-        are) is converted to float32 block by block, with a `ConversionWarning`.
+        are) is converted to float32 block by block, with a `ConversionWarning`. int8 and uint8, as encoders quantise
+        vectors, are numbers like others; ``dtype="int8"`` keeps int8 as it is.
     bias : (N,) floating point, optional
         Quality of each row; `mmr`, `search` and `select` use it unless they are given another.
     groups : (N,) integers or str, optional

@@ -41,7 +41,12 @@ def as_is(op: str, embeddings: Any, place: Host | Torch) -> tuple[Any, str]:
     """Return embeddings (N, D) as they are given, and their element type."""
     if isinstance(embeddings, Blocks):
         return embeddings, embeddings.dtype
-    array, dtype = _checks.storage(op, "embeddings", embeddings, place)
+    array, dtype = _checks.storage(op, "embeddings", embeddings, place, _arrays.BYTES)
+    if dtype in _arrays.BYTES and isinstance(place, Torch):
+        rule = "floating point on a device"
+        raise TypeError(
+            f"{op}: embeddings must be {rule}, got {dtype}; make the corpus on the host and use .to(device)"
+        )
     if array.ndim != 2:
         raise ValueError(f"{op}: embeddings must have shape (N, D), got {_checks.shape_text(array.shape)}")
     return array, dtype
@@ -60,12 +65,12 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
                 raise ValueError("Corpus: " + rule.format(row=int(np.argmax(bad)), dtype=dtype))
         return data, scales, max_norm
     num_rows, dims = array.shape
-    cosine = metric == "cosine"
+    cosine, exact = metric == "cosine", given == dtype == "int8"
     shared = not cosine and given == dtype and isinstance(array, np.ndarray) and array.flags.c_contiguous
     kind = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
     # A view of a map, which itself would be copied when it is pickled for other processes.
     data = np.asarray(array) if shared else _arrays.cache_aligned(num_rows, dims, kind)
-    scales = np.empty(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
+    scales = np.ones(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
 
     def stored(begin: int, block: np.ndarray) -> float:
         """Store some rows, from the one of that number on; return the largest of their norms."""
@@ -79,7 +84,7 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
         vectors = unit(rows) if cosine else rows.astype(np.float64)
         if not shared:
             with np.errstate(over="ignore"):  # reported below
-                data[part] = _arrays.narrow(vectors.astype(np.float32), dtype)
+                data[part] = block if exact else _arrays.narrow(vectors.astype(np.float32), dtype)
             if cosine and scales is None:  # no element is larger than 1
                 return 1.0
             held = _arrays.widen(data[part], dtype)
@@ -90,7 +95,7 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
             elif cosine:
                 norms = np.linalg.norm(held.astype(np.float64), axis=1)
                 scales[part] = divide(np.ones_like(norms), norms)
-            else:
+            elif not exact:
                 scales[part] = np.abs(vectors).max(axis=1) / 127
         return 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max())
 

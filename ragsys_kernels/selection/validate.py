@@ -128,7 +128,7 @@ def selection(
         unit_queries, array = False, None
     else:
         unit_queries = op in ("vrsd", "sift") or rows.metric == "cosine"
-        array = floats(op, "queries", queries, place)
+        array = floats(op, "queries", queries, place, _arrays.BYTES)
         if array.ndim != 2:
             hint = "; use queries[None, :] for one query" if array.ndim == 1 else ""
             raise ValueError(f"{op}: queries must have shape (Q, D), got {shape_text(array.shape)}{hint}")

@@ -78,6 +78,7 @@ _ARRAYS: dict[str, Callable[[Place, str], _named.Arrays]] = {
     **dict.fromkeys(_named.HDF5, _named.Hdf),
 }
 _FLOATS = ("float32", "float16", "float64")
+_BYTES = ("int8", "uint8")  # vectors that are quantised already
 _INTEGERS = ("int64", "int32")
 _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], bool], pa.DataType]] = {
     float: ("floats", _FLOATS, pa.types.is_floating, pa.float32()),
@@ -144,13 +145,16 @@ def vectors(
     if isinstance(source, Place):
         if source.suffix != ".npy":
             return _ann.column(source, argument, False, _ann.as_floats)
-        return npy(source, argument, rank=2, dtypes=_FLOATS).narrowed()
+        stored = npy(source, argument, rank=2, dtypes=(*_FLOATS, *_BYTES)).narrowed()
+        return stored if argument == "corpus" else stored.as_floats(_BYTES)
     if not isinstance(source, Table):
         names = (*_USUAL, "train" if argument == "corpus" else "test")
         found: Column = _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
         return found
     column = column or _usual_text(source)
-    accepts = _is_float_list if column is None else _is_float_list_or_text
+    accepts = _is_float_list
+    if column is not None or not any(_is_float_list(field.type) for field in source.schema):
+        accepts = _is_vector
     name, kind = _find(source, argument, column, "lists of floats", accepts, _USUAL)
     text = _is_text(kind)
     rule = "have {dims} values in each row"
@@ -158,7 +162,8 @@ def vectors(
         dims = kind.list_size
     elif dims is None:
         dims, rule = _first_length(source, name, text, usual), rule + (" as most have" if usual else " as in the first")
-    dtype = np.dtype(np.float16 if not text and kind.value_type == pa.float16() else np.float32)
+    as_stored = not text and (kind.value_type == pa.float16() or (argument == "corpus" and _is_byte(kind.value_type)))
+    dtype = np.dtype(kind.value_type.to_pandas_dtype() if as_stored else np.float32)
     rule = rule.format(dims=dims)
 
     def convert(lists: pa.Array, rows: RowSource) -> Any:
@@ -351,8 +356,13 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_float_list_or_text(kind: pa.DataType) -> bool:
-    return _is_float_list(kind) or _is_text(kind)
+def _is_byte(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_int8(kind) or pa.types.is_uint8(kind))
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    """Whether a column may hold vectors: lists of floats, or of bytes, or text."""
+    return _is_float_list(kind) or _is_text(kind) or (_is_list(kind) and _is_byte(kind.value_type))
 
 
 def _usual_text(table: Table) -> str | None:

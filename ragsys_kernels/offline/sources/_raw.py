@@ -82,6 +82,12 @@ class RawColumn:
             self._convert = self._finish = partial(HOST.float32, dtype="float64")
         return self
 
+    def as_floats(self, kinds: Sequence[str]) -> RawColumn:
+        """Return the column, elements of these types as float32."""
+        if self._dtype.name in kinds:
+            self._convert = self._finish = partial(np.asarray, dtype=np.float32)
+        return self
+
     def where(self, row: int) -> str:
         return f"row {row} of {self.path}"
 

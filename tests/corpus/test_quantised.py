@@ -1,0 +1,83 @@
+"""Vectors that are quantised already: int8 as it is, to the last bit, and uint8, from arrays and files."""
+
+import numpy as np
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+
+N, D = 300, 40
+RNG = np.random.default_rng(0)
+INT8 = RNG.integers(-128, 128, (N, D)).astype(np.int8)
+INT8[5], INT8[6, 0] = 0, -128
+UINT8 = RNG.integers(0, 256, (N, D)).astype(np.uint8)
+ASKED = RNG.integers(-128, 128, (7, D)).astype(np.int8)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_products_of_integers_are_exact(backend):
+    corpus = rk.Corpus(INT8, metric="dot", dtype="int8")
+    np.testing.assert_array_equal(corpus.data, INT8)
+    products = ASKED.astype(np.int64) @ INT8.T.astype(np.int64)
+    for queries in (ASKED, ASKED.astype(np.float32)):
+        found = corpus.search(queries, 20, backend=backend)
+        order = np.argsort(-products, axis=1, kind="stable")[:, :20]
+        np.testing.assert_array_equal(found.indices, order)
+        np.testing.assert_array_equal(found.scores, np.take_along_axis(products, order, axis=1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("rows", [INT8, np.asfortranarray(INT8), INT8[::-1], UINT8], ids=["int8", "F", "back", "uint8"])
+def test_cosines(rows, dtype):
+    if rows.dtype == np.uint8 and dtype == "int8":
+        return  # rounded, as floats are
+    corpus = rk.Corpus(rows, dtype=dtype)
+    if dtype == "int8":
+        np.testing.assert_array_equal(corpus.data, rows)
+    wide, asked = rows.astype(np.float64), ASKED.astype(np.float64)
+    norms = np.linalg.norm(wide, axis=1)
+    exact = asked @ (wide / np.where(norms, norms, 1)[:, None]).T / np.linalg.norm(asked, axis=1)[:, None]
+    found = corpus.search(ASKED, 10)
+    np.testing.assert_allclose(found.scores, np.take_along_axis(exact, found.indices, axis=1), atol=1e-3)
+    np.testing.assert_allclose(found.scores, -np.sort(-exact, axis=1)[:, :10], atol=1e-3)
+    for rule in (rk.mmr, rk.vrsd):
+        picks = rule(ASKED, corpus, 5)
+        floats = rule(ASKED.astype(np.float32), rk.Corpus(rows.astype(np.float32)), 5)
+        if dtype != "float16":
+            np.testing.assert_array_equal(picks.indices, floats.indices)
+
+
+def test_folders_and_appended_rows(tmp_path):
+    corpus = rk.Corpus(INT8[:200], dtype="int8").append(INT8[200:])
+    np.testing.assert_array_equal(corpus.data, INT8)
+    corpus.save(tmp_path / "c")
+    np.testing.assert_array_equal(rk.Corpus.load(tmp_path / "c").data, INT8)
+
+
+@pytest.mark.parametrize("form", ["npy", "fixed", "lists"])
+@pytest.mark.parametrize("rows", [INT8, UINT8], ids=["int8", "uint8"])
+@pytest.mark.parametrize("size", [None, 130])
+def test_files(tmp_path, rows, form, size):
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / ("x.npy" if form == "npy" else "x.parquet")
+    if form == "npy":
+        np.save(path, rows)
+    else:
+        kind = pa.from_numpy_dtype(rows.dtype)
+        kind = pa.list_(kind, D) if form == "fixed" else pa.list_(kind)
+        pq.write_table(pa.table({"v": pa.array(list(rows), kind)}), path)
+    for dtype in ("float32", "int8"):
+        built = offline.build_corpus(path, tmp_path / "c", dtype=dtype, overwrite=True, rows_per_segment=size)
+        np.testing.assert_array_equal(built.data, rk.Corpus(rows, dtype=dtype).data)
+    offline.select(corpus=path, queries=path, out=tmp_path / "out", k=3, pool=20)
+    direct = rk.Corpus(rows).select(rows, 3, pool=20)
+    assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["ids"].to_pylist() == direct.indices.tolist()
+
+
+def test_refused():
+    with pytest.raises(TypeError, match=r"^mmr: embeddings must be float32, float16 or bfloat16, got int8"):
+        rk.mmr(ASKED, INT8, 3)
+    for kind in (np.int16, bool):
+        with pytest.raises(TypeError, match=f"^Corpus: embeddings must be float32, .* got {np.dtype(kind)}"):
+            rk.Corpus(INT8.astype(kind))
