@@ -113,6 +113,12 @@ def whole(x: Any) -> Any:
     return integers(x) if np.ndim(x) else count(x)
 
 
+def groups(x: Any) -> Any:
+    if isinstance(x, (list, tuple, np.ndarray)) and len(x) and all(isinstance(each, str) for each in list(x)):
+        return [str(each) for each in x]
+    return integers(x)
+
+
 def text(x: Any) -> str:
     if not isinstance(x, str):
         raise NoPlainFormError
@@ -176,7 +182,7 @@ SELECTION = {
     "kind": text, "aspects": floats, "weights": floats, "density": flag,
 }  # fmt: skip
 CORPUS = {
-    "embeddings": floats, "bias": floats, "groups": integers, "metric": text, "dtype": text, "device": text,
+    "embeddings": floats, "bias": floats, "groups": groups, "metric": text, "dtype": text, "device": text,
     "ids": external_ids, "costs": doubles,
 }  # fmt: skip
 SEARCH = {
@@ -267,6 +273,7 @@ def _corpus(rng: np.random.Generator) -> Good:
         corpus = rk.Corpus(**arguments)
         queries = np.eye(3, corpus.dims, dtype=np.float32)
         own = None if corpus.groups is None else np.arange(3)
+        own = own if corpus.group_names is None else ["0", "1", "2"]
         known = (
             np.array([zlib.crc32(str(each).encode()) for each in corpus.ids]),
             np.zeros(0) if corpus.costs is None else corpus.costs,

@@ -83,16 +83,16 @@ def test_calls_that_end_as_none_may_are_found_and_told(monkeypatch):
     """A raw error, one that names nothing, an array read as another."""
     floats = validate.floats
 
-    def raw(op, name, x, place=_arrays.HOST):
+    def raw(op, name, x, place=_arrays.HOST, more=()):
         return floats(op, name, np.array(x, np.float32), place)
 
-    def nameless(op, name, x, place=_arrays.HOST):
+    def nameless(op, name, x, place=_arrays.HOST, more=()):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_arrays, "host_view", lambda op, _, x: host_view(op, "it", x))
-            return floats(op, "it", x, place)
+            return floats(op, "it", x, place, more)
 
-    def misread(op, name, x, place=_arrays.HOST):
-        return floats(op, name, x, place) + (getattr(x, "dtype", None) != np.float32)
+    def misread(op, name, x, place=_arrays.HOST, more=()):
+        return floats(op, name, x, place, more) + (getattr(x, "dtype", None) != np.float32)
 
     host_view = _arrays.host_view
     for broken, what in ((raw, "raises "), (nameless, "the error does not name"), (misread, "in plain form")):
