@@ -189,3 +189,17 @@ def test_padding_is_no_range_and_products_have_one_of_their_own():
     assert warned(lambda: rk.mmr(None, corpus, 3, relevance=near)) == []
     assert len(warned(lambda: rk.mmr(None, corpus, 3, relevance=far))) == 1
     assert len(warned(lambda: rk.mmr_path(None, ROWS, 3, relevance=far))) == 1
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_tensors_are_scaled_as_arrays_are(scale):
+    """The pass before a device's kernels, on tensors of the host."""
+    torch = pytest.importorskip("torch")
+    from ragsys_kernels._arrays import Torch
+
+    live = np.arange(P) % 3 > 0
+    for candidates, rows in ((CANDIDATES, None), (None, live), (None, None)):
+        given = (None if x is None else torch.from_numpy(x) for x in (candidates, rows))
+        found = scaled(torch.from_numpy(SCORES), *given, scale, Torch("cpu"))
+        assert found.dtype == torch.float32
+        assert found.numpy().tobytes() == scaled(SCORES, candidates, rows, scale, HOST).tobytes()
