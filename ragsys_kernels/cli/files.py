@@ -102,21 +102,22 @@ def _pool(text: str) -> int | str:
 
 @app.command()
 def select(
-    corpus: Annotated[
+    queries: Queries,
+    out: Annotated[
         str,
+        option(INPUT, "Folder or URL of the result: new, empty, or of the same job, which is resumed.", metavar="DIR"),
+    ],
+    corpus: Annotated[
+        str | None,
         option(
             INPUT,
             "Vectors to choose from, of shape (N, D): path or URL (s3://...) of .npy, .parquet or a folder of it, "
             ".arrow, .feather, .jsonl, .csv, .fvecs, .fbin, .safetensors, a saved Hugging Face data set, a folder of "
             "corpus build, or a pattern of several files.",
             metavar="FILE",
+            show_default="none, where candidates come with their vectors",
         ),
-    ],
-    queries: Queries,
-    out: Annotated[
-        str,
-        option(INPUT, "Folder or URL of the result: new, empty, or of the same job, which is resumed.", metavar="DIR"),
-    ],
+    ] = None,
     candidates: Candidates = None,
     candidate_ids: CandidateIds = False,
     unknown_ids: Annotated[
@@ -175,6 +176,12 @@ def select(
         option(COLUMNS, "Column of the query groups, in the file of --query-groups, else in that of --queries."),
     ] = None,
     candidate_column: CandidateColumn = None,
+    candidate_vector_column: Annotated[
+        str | None,
+        option(
+            COLUMNS, "Column of lists of vectors, those of the candidates, whose ids may then be any: without --corpus."
+        ),
+    ] = None,
     method: Annotated[
         Method,
         option(
@@ -357,6 +364,7 @@ def select(
             query_id_column=query_id_column,
             query_group_column=query_group_column,
             candidate_column=candidate_column,
+            candidate_vector_column=candidate_vector_column,
             candidate_ids=candidate_ids,
             unknown_ids=unknown_ids.value,
             method=method.value,

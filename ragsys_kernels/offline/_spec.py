@@ -35,8 +35,8 @@ class JobSpec:
     ``instruction_set`` is the one that the job's shards are made with: scores of another differ in their last bits.
     """
 
-    corpus: PathLike
     queries: PathLike
+    corpus: PathLike | None = None
     candidates: PathLike | None = None
     index: PathLike | None = None
     bias: PathLike | None = None
@@ -52,6 +52,7 @@ class JobSpec:
     query_id_column: str | None = None
     query_group_column: str | None = None
     candidate_column: str | None = None
+    candidate_vector_column: str | None = None
     candidate_ids: bool = False
     unknown_ids: str = "error"
     method: str = "mmr"
@@ -130,7 +131,8 @@ class Inputs:
     """The opened columns of all input files; they agree in their numbers of rows.
 
     ``held`` is how the corpus is held, metric and dtype; ``saved`` is a corpus that was saved, with what belongs to it.
-    ``usable`` tells which rows of the corpus are left out.
+    ``usable`` tells which rows of the corpus are left out. ``own`` are the vectors of each query's candidates, which
+    are then all there is: ``corpus`` is this column.
     """
 
     corpus: Column
@@ -146,6 +148,7 @@ class Inputs:
     held: dict[str, Any]
     saved: rk.Corpus | None = None
     usable: sources.Usable = field(default_factory=sources.Usable)
+    own: Column | None = None
 
     @classmethod
     def open(cls, spec: JobSpec, verify: bool = False) -> Inputs:
@@ -153,7 +156,11 @@ class Inputs:
 
         With ``verify`` all bytes of a saved corpus are compared with its checksums: once for all workers of a job.
         """
+        if spec.candidate_vector_column is not None:
+            return cls._of_own(spec)
         corpus, queries = spec.corpus, spec.queries
+        if corpus is None:
+            raise ValueError("select: corpus must be given unless candidates come with their vectors, got none")
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
         loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify, spec.memory)
         if loaded is None and spec.memory is not None:
@@ -193,10 +200,37 @@ class Inputs:
         inputs._check_sizes()
         return inputs
 
+    @classmethod
+    def _of_own(cls, spec: JobSpec) -> Inputs:
+        """Open the files of a job whose candidates come with their vectors."""
+        for name in ("corpus", "index", "memory", "device", *(name for name in _OF_CORPUS if name != "metric")):
+            if (value := getattr(spec, name)) is not None:
+                raise ValueError(f"select: {name} must be left out with candidate_vector_column, got {value}")
+        if spec.candidates is None:
+            raise ValueError("select: candidate_vector_column must come with candidates, got none")
+        queries = sources.vectors(spec.queries, "queries", spec.query_vector_column)
+        own = sources.vector_lists(spec.candidates, str(spec.candidate_vector_column), queries.dims)
+        inputs = cls(
+            corpus=own,
+            corpus_ids=None,
+            bias=None,
+            groups=None,
+            costs=None,
+            queries=queries,
+            query_ids=sources.ids(spec.queries, "queries", spec.query_id_column),
+            query_groups=sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, spec.queries),
+            candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, True),
+            index=None,
+            held={"metric": spec.metric or "cosine", "dtype": "float32"},
+            own=own,
+        )
+        inputs._check_sizes()
+        return inputs
+
     def opened(self) -> dict[str, Column | sources.Index]:
         """Return the opened columns, and the index, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        others = ("held", "saved", "usable")
+        others = ("held", "saved", "usable", "own")
         return {name: column for name, column in found.items() if column is not None and name not in others}
 
     def has(self, name: str) -> bool:
@@ -209,7 +243,7 @@ class Inputs:
         columns = (("corpus", self.corpus, self.corpus_ids, "id_column"),
                    ("queries", self.queries, self.query_ids, "query_id_column"))  # fmt: skip
         for argument, vectors, ids, option in columns:
-            no_columns = argument == "corpus" and self.saved is not None
+            no_columns = argument == "corpus" and (self.saved is not None or self.own is not None)
             if ids is None and not no_columns and sources.Place(vectors.path, argument).suffix != ".npy":
                 yield (
                     f"select: the ids of {argument} are row numbers, for {vectors.path} has no column 'id'; "
@@ -287,6 +321,8 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
+    if spec.candidate_ids and inputs.own is not None:
+        raise ValueError("select: candidate_ids must be left out with candidate_vector_column, got both")
     if spec.candidate_ids and inputs.candidates is None:
         raise ValueError("select: candidate_ids must come with candidates, got candidate_ids alone")
     if spec.candidate_ids and inputs.corpus_ids is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from .sources import ByIds, Column, Lists, id_values, load_corpus
 Array = npt.NDArray[Any]
 
 _CHUNKS_AHEAD = 2
+_CHUNK_OF_VECTORS = 256  # queries whose candidates come with their vectors: 100 of 768 floats each are 79 MB
+_ROW = re.compile(r" in row \d+.*")  # of vectors that were read together, a number that nobody knows
 
 
 @dataclass
@@ -38,6 +41,7 @@ class _Piece:
     query_ids: pa.Array | None
     query_groups: Array | None
     candidates: Lists | None
+    own: Lists | None  # the candidates' vectors
     bad: dict[int, str] = field(default_factory=dict)
 
 
@@ -49,6 +53,8 @@ def _make_harmless(piece: _Piece) -> None:
         piece.queries[rows] = 0
         if piece.candidates is not None:
             piece.candidates = piece.candidates.without(rows)
+        if piece.own is not None:
+            piece.own = piece.own.without(rows)
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class _Picked:
     picks: rk.Selection
     sample: Sample | None = None  # of them, with an index
     unknown: int = 0
+    ids: pa.Array | None = None  # of candidates with their vectors, whose places the picks are
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,8 @@ class Held:
 
     @classmethod
     def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
+        if inputs.own is not None:
+            return cls(rk.Corpus(np.zeros((1, inputs.own.dims), np.float32), **inputs.held), None)
         column = inputs.corpus_ids
         ids = None if column is None else column.whole()
         lookup = _lookup(ids, inputs) if spec.candidate_ids else None
@@ -144,7 +153,7 @@ class Worker:
         self._corpus = Selector(corpus.corpus, spec.device)
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
         self._candidates: Any = self._inputs.candidates
-        if self._candidates is not None:
+        if self._candidates is not None and self._inputs.own is None:
             self._candidates = self._inputs.usable.listed(self._candidates, corpus.lookup, spec.unknown_ids == "skip")
         if self._inputs.index is not None:
             self._options["index"] = self._inputs.index.of(corpus.corpus)
@@ -242,12 +251,14 @@ class Worker:
 
     def _pieces(self, start: int, stop: int) -> Generator[_Piece, None, None]:
         """Read queries `start` to `stop`: a chunk at a time, cut where a shard ends."""
-        inputs, size = self._inputs, self.spec.chunk_size
+        inputs = self._inputs
+        size = self.spec.chunk_size if inputs.own is None else min(self.spec.chunk_size, _CHUNK_OF_VECTORS)
         named: dict[str, Column | None] = {
             "queries": inputs.queries,
             "query_ids": inputs.query_ids,
             "query_groups": inputs.query_groups,
             "candidates": self._candidates,
+            "own": inputs.own,
         }
         bad: dict[str, dict[int, str]] = {name: {} for name in named}
 
@@ -269,8 +280,19 @@ class Worker:
                     for row in range(first, end):  # a damaged row group enters rows of many pieces at once
                         if row in reasons:
                             piece.bad.setdefault(row, reasons.pop(row))
+                self._check_own(piece)
                 yield piece
                 first = end
+
+    def _check_own(self, piece: _Piece) -> None:
+        """Look whether each vector of a query's candidates has an id."""
+        if piece.own is None or piece.candidates is None:
+            return
+        for query in np.flatnonzero(piece.own.lengths != piece.candidates.lengths).tolist():
+            row, reason = piece.start + query, "candidates must have an id for each of the vectors, got another number"
+            if self.spec.on_error == "raise":
+                raise ValueError(f"select: {reason} in {self._inputs.corpus.where(row)}")
+            piece.bad.setdefault(row, reason)
 
     def _placed(self, pieces: Generator[_Piece, None, None]) -> Generator[_Piece, None, None]:
         """Move the queries to the device; those with candidates go run by run, with these."""
@@ -289,7 +311,10 @@ class Worker:
                 if self.spec.unknown_ids == "skip" and piece.candidates is not None:
                     unknown = int((piece.candidates.values < 0).sum())
                 sample = self._sampled(piece, picks)
-                yield _Picked(piece.start, piece.query_ids, piece.bad, picks, sample, unknown)
+                ids = None
+                if piece.own is not None and piece.candidates is not None:
+                    ids = pa.array(piece.candidates.values)
+                yield _Picked(piece.start, piece.query_ids, piece.bad, picks, sample, unknown, ids)
 
     def _sampled(self, piece: _Piece, picks: rk.Selection) -> Sample | None:
         if self._inputs.index is None or isinstance(piece.queries, Placed):
@@ -315,6 +340,8 @@ class Worker:
 
     def _selection(self, piece: _Piece, run: slice) -> rk.Selection:
         """Select for some queries of a piece."""
+        if piece.own is not None:
+            return self._of_own(piece.own, piece.queries[run], run)  # type: ignore[index]
         with nullcontext() if self._inputs.index is None else self._inputs.index.searched():
             return self._corpus.select(
                 piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
@@ -324,6 +351,24 @@ class Worker:
                 on_error="skip",
                 **self._options,
             )
+
+    def _of_own(self, own: Lists, queries: Array, run: slice) -> rk.Selection:
+        """Select out of candidates with their vectors; picks are places among those of the whole piece."""
+        lengths, begins = own.lengths[run], own.offsets[run.start : run.stop]
+        width = max(1, int(lengths.max(initial=0)))
+        if not lengths.any():
+            return rk.Selection.empty(len(lengths), self.spec.k).with_errors({})
+        first, places = int(begins[0]), np.arange(width)
+        candidates = np.where(places < lengths[:, None], (begins - first)[:, None] + places, -1)
+        options = {name: value for name, value in self._options.items() if name not in ("method", "pool")}
+        rows = own.values[first : int(own.offsets[run.stop])]
+        call, metric = getattr(rk, self.spec.method), self._inputs.held["metric"]
+        picks: rk.Selection = call(
+            queries, rows, self.spec.k, candidates=candidates, metric=metric, on_error="skip", **options
+        )
+        errors = {q: _ROW.sub("", why) for q, why in (picks.errors or {}).items()}
+        moved = np.where(picks.indices >= 0, picks.indices + first, -1)
+        return picks._replace(indices=moved).with_errors(errors)
 
     def _result(self, picked: _Picked) -> ResultRows:
         """Turn padded rows into lists of the real picks, empty ones for the queries that are skipped."""
@@ -341,7 +386,8 @@ class Worker:
             real = np.arange(picks.indices.shape[1]) < lengths[:, None]
             flat, *values = (pa.array(column[real]) for column in columns)
         kind = self.schema.field("ids").type.value_type
-        ids = flat if self._corpus_ids is None else self._corpus_ids.take(flat).cast(kind)
+        names = self._corpus_ids if picked.ids is None else picked.ids
+        ids = flat if names is None else names.take(flat).cast(kind)
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         table, certified = [query_ids, *lists], 0
         if self.schema.names[-1] == "certified":
@@ -367,11 +413,14 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
     def kind(column: Column | None) -> pa.DataType:
         return pa.int64() if column is None else next(iter(column.chunks(1, 0, 1, {}))).type
 
-    values = pa.list_(pa.float32())
+    values, of_ids = pa.list_(pa.float32()), kind(inputs.corpus_ids)
+    if inputs.own is not None and inputs.candidates is not None:
+        texts = next(iter(inputs.candidates.chunks(1, 0, 1, {}))).values.dtype == object
+        of_ids = pa.string() if texts else pa.int64()
     return pa.schema(
         [
             ("query_id", kind(inputs.query_ids)),
-            ("ids", pa.list_(kind(inputs.corpus_ids))),
+            ("ids", pa.list_(of_ids)),
             ("scores", values),
             ("relevance", values),
             ("redundancy", values),

@@ -93,9 +93,9 @@ class Summary:
 
 def select(
     *,
-    corpus: PathLike,
     queries: PathLike,
     out: PathLike,
+    corpus: PathLike | None = None,
     candidates: PathLike | None = None,
     index: PathLike | None = None,
     bias: PathLike | None = None,
@@ -111,6 +111,7 @@ def select(
     query_id_column: str | None = None,
     query_group_column: str | None = None,
     candidate_column: str | None = None,
+    candidate_vector_column: str | None = None,
     candidate_ids: bool = False,
     unknown_ids: Literal["error", "skip"] = "error",
     method: Method = "mmr",
@@ -182,6 +183,9 @@ def select(
         or a column of integer lists of any length. Default: the `pool` most relevant rows. With `candidate_ids` they
         are ids of the corpus, also lists of strings, as the picks of an earlier job are: ``candidates="picks",
         candidate_column="ids", candidate_ids=True``.
+    candidate_vector_column : str, optional
+        Column of the candidates' file with lists of vectors, one for each of its ids, which may then be any: the job
+        has no corpus. Vectors are float16 or float32, of the queries' length; 256 queries are read at a time.
     candidate_ids : bool
         The candidates are ids of the corpus, which must have some, integers or strings, each once.
     unknown_ids : {"error", "skip"}
@@ -309,6 +313,7 @@ def select(
         query_id_column=query_id_column,
         query_group_column=query_group_column,
         candidate_column=candidate_column,
+        candidate_vector_column=candidate_vector_column,
         candidate_ids=_checks.flag("select", "candidate_ids", candidate_ids),
         unknown_ids=unknown_ids,
         method=method,

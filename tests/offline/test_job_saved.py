@@ -174,7 +174,7 @@ def test_a_flipped_bit_is_found_before_the_job_begins(tmp_path, data, monkeypatc
 def test_a_saved_corpus_is_verified_once(tmp_path, data, monkeypatch):
     rk.Corpus(data["corpus"]).save(tmp_path / "saved")
     read, load = [], segments.load
-    monkeypatch.setattr(segments, "load", lambda path, verify: read.append(verify) or load(path, verify))
+    monkeypatch.setattr(segments, "load", lambda path, verify, *more: read.append(verify) or load(path, verify, *more))
     spec = JobSpec(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
     Inputs.open(spec, verify=True)
     Worker(spec)  # as another process begins

@@ -65,6 +65,7 @@ __all__ = [
     "parquet_batches",
     "saved",
     "usable",
+    "vector_lists",
     "vectors",
 ]
 
@@ -198,6 +199,23 @@ def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool 
         return Lists.of(*_rows.lists(values, rows))
 
     return TableColumn(source, argument, name, convert)
+
+
+def vector_lists(file: PathLike, column: str, dims: int) -> Column:
+    """Open a column of lists of vectors, those of the candidates of each query, as `Lists` of rows (n, D)."""
+    argument = "candidates"
+    source = _open(file, argument, column)
+    if not isinstance(source, Table):
+        raise ValueError(f"select: {argument} must be a table to have lists of vectors, got {file}")
+    name, kind = _find(source, argument, column, "lists of lists of floats", _is_list_of_vectors)
+    dtype = np.dtype(np.float16 if kind.value_type.value_type == pa.float16() else np.float32)
+
+    def convert(values: pa.Array, rows: RowSource) -> Any:
+        return Lists.of(*_rows.vector_lists(values, rows, dims, dtype))
+
+    found = TableColumn(source, argument, name, convert)
+    found.dims = dims
+    return found
 
 
 def ids(file: PathLike, argument: str, column: str | None = None) -> Column | None:
@@ -363,6 +381,10 @@ def _is_byte(kind: pa.DataType) -> bool:
 def _is_vector(kind: pa.DataType) -> bool:
     """Whether a column may hold vectors: lists of floats, or of bytes, or text."""
     return _is_float_list(kind) or _is_text(kind) or (_is_list(kind) and _is_byte(kind.value_type))
+
+
+def _is_list_of_vectors(kind: pa.DataType) -> bool:
+    return _is_list(kind) and _is_float_list(kind.value_type)
 
 
 def _usual_text(table: Table) -> str | None:

@@ -71,6 +71,25 @@ def lists(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
     return np.array(numpy(values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.large_string()))), lengths
 
 
+def vector_lists(arrays: pa.Array, rows: RowSource, dims: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the vectors (n, D) of lists of vectors end to end, and the lengths, 0 of those that cannot be used."""
+    unusable, inner, lengths = _checked(arrays, rows)
+    if pa.types.is_fixed_size_list(inner.type):
+        sizes = np.full(len(inner), inner.type.list_size)
+    else:
+        sizes = np.array(numpy(inner.value_lengths().fill_null(0)))
+    wrong = sizes != dims
+    if inner.flatten().null_count:
+        wrong |= np.array([each is None or None in each for each in inner.to_pylist()], bool)
+    others = holding(wrong, lengths)
+    rows.refuse(others, f"hold vectors of the queries' {dims} dimensions, without nulls", "another")
+    unusable |= others
+    if unusable.any():
+        inner = arrays.filter(pa.array(~unusable)).flatten()
+        lengths = np.where(unusable, 0, lengths)
+    return np.array(numpy(inner.flatten()), dtype).reshape(-1, dims), lengths
+
+
 def numbers(values: pa.Array, rows: RowSource, kind: pa.DataType) -> Array:
     """Return single numbers as an array; 0 for the rows that cannot be used."""
     present(values, rows, rows.argument)
