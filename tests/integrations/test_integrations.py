@@ -101,6 +101,8 @@ DEFAULTS = [
 def test_defaults_are_those_of_what_a_call_stands_for(case):
     ours, theirs = (defaults(named(path)) for path in case[:2])
     names = case[2] if len(case) > 2 else {name: name for name in ours if name in theirs}
+    if theirs.get("k", 0) is None:  # which stands for an argument that the call needs
+        names.pop("k", None)
     assert names
     assert {name: ours[name] for name in names} == {name: theirs[other] for name, other in names.items()}
 
