@@ -107,27 +107,37 @@ def replacing(path: Path, *, durable: bool = True, guard: Guard = nullcontext) -
 
 
 @contextmanager
-def staging(place: Path) -> Iterator[Path]:
+def staging(place: Path, goes_on: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """Yield a new folder beside ``place``, to fill and `put` there; when the block ends, its name is removed.
 
-    Folders that killed processes have left are removed first.
+    Folders that killed processes have left are removed first, but for one with which the caller goes on: then it is
+    this one, which an interrupt leaves too.
     """
     restore(place)
+    going_on: tuple[Path, int] | None = None
     for old in _left(place, _OLD):
         if os.path.lexists(place):
             _remove(old)
     for left in _left(place, PARTIAL):
         with suppress(OSError):  # another process is at work on it, or has removed it
             descriptor = _locked(left)
+            if going_on is None and goes_on is not None and goes_on(left):
+                going_on = left, descriptor
+                continue
             try:
                 _remove(left)
             finally:
                 os.close(descriptor)
-    folder, descriptor = _new(place)
+    folder, descriptor = going_on or _new(place)
+    kept = False
     try:
         yield folder
+    except KeyboardInterrupt:
+        kept = goes_on is not None
+        raise
     finally:
-        _remove(folder)
+        if not kept:
+            _remove(folder)
         os.close(descriptor)
 
 

@@ -87,13 +87,16 @@ def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
 
 
 @contextmanager
-def replaced(path: PathLike, overwrite: bool) -> Iterator[Path]:
-    """Yield a folder to fill, which gets the path in one step when the block ends without an error."""
+def replaced(path: PathLike, overwrite: bool, goes_on: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+    """Yield a folder to fill, which gets the path in one step when the block ends without an error.
+
+    ``goes_on`` says whether it is one that a killed process has left.
+    """
     place = place_of(path)
     _files.check_local("Corpus", "path", path)
     _files.restore(place)
     _check_free(place, overwrite)
-    with written_to(place), _files.staging(place) as folder:
+    with written_to(place), _files.staging(place, goes_on) as folder:
         yield folder
         try:
             _files.put(folder, place, overwrite=overwrite)

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import mmap
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,6 +46,7 @@ from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .spans import Piece
 
 _SEGMENTS, _DELETED = "segments", "deleted"
+_PROGRESS = "_build.json"  # of a build that is under way
 _NAME = re.compile(r"[0-9a-z-]{1,64}")
 DUPLICATES = ("error", "replace")
 
@@ -523,6 +525,23 @@ class Version:
             self._masked.add(number)
             self.changed = True
 
+    def note(self, key: str) -> None:
+        """Write down what there is, for another process to go on with; see `build`."""
+        with _worded(self._op, self._place), _files.replacing(self._place / _PROGRESS) as file:
+            file.write(json.dumps({"key": key, "segments": self._segments}).encode())
+
+    def go_on(self, noted: list[dict[str, Any]]) -> None:
+        """Take the segments that another process has noted, as far as they are whole."""
+        with suppress(DamageError):
+            for segment in noted:
+                with _of_segment(segment):
+                    rows, known = folder.opened(_check_own(self._place, segment), False)
+                self._kinds = _alike(rows, known)
+                self._segments.append(segment)
+                self._live.append(None)
+                self._known.append(known)
+        _sweep(self._place, {"segments": self._segments})
+
     def replace_all(self) -> None:
         """Leave out all segments that there are: what is added counts alone."""
         self._segments, self._known, self._names, self._live, self._masked = [], [], [], [], set()
@@ -622,15 +641,36 @@ def changing(op: str, path: PathLike) -> Iterator[Version]:
 
 
 def build(
-    op: str, path: PathLike, made: Iterable[tuple[Rows, ids.Ids]], rows_per_segment: int, overwrite: bool
+    op: str,
+    path: PathLike,
+    made: Callable[[int], Iterable[tuple[Rows, ids.Ids]]],
+    rows_per_segment: int,
+    overwrite: bool,
+    key: str = "",
 ) -> None:
-    """Write a folder of segments, one for each of ``made``, which exists whole or not at all."""
+    """Write a folder of segments, which exists whole or not at all.
+
+    ``made`` yields the segments from a row on. With a ``key``, which says of what they are made, a build that was
+    killed goes on with the segments that it had.
+    """
     place = folder.place_of(path)
-    with _owned(op, place), folder.replaced(path, overwrite) as staged:
+
+    def goes_on(left: Path) -> bool:
+        try:
+            return bool(json.loads((left / _PROGRESS).read_bytes())["key"] == key)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    with _owned(op, place), folder.replaced(path, overwrite, goes_on if key else None) as staged:
         version = Version(op, staged, None)
         version.rows_per_segment = rows_per_segment
-        for rows, known in made:
+        if (staged / _PROGRESS).exists():
+            version.go_on(json.loads((staged / _PROGRESS).read_bytes())["segments"])
+        for rows, known in made(version.num_rows):
             version.add(rows, known)
+            if key:
+                version.note(key)
+        (staged / _PROGRESS).unlink(missing_ok=True)
         version.commit()
 
 

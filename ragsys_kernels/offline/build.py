@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,8 +67,10 @@ def build_corpus(
     overwrite : bool
         Replace a saved corpus at `out`.
     rows_per_segment : int, optional
-        Write segments of so many rows, the last of fewer. Memory then holds three of them at most, and `append_corpus`,
-        `delete_rows` and `compact_corpus` can change the folder. The rows are the same, to the last bit.
+        Write segments of so many rows, the last of fewer. A build that was killed or interrupted goes on with the
+        segments that it had, when it is called again with the same files and options. Memory holds three of them at
+        most, and `append_corpus`, `delete_rows` and `compact_corpus` can change the folder. The rows are the same, to
+        the last bit.
     memory : int or str, optional
         Bytes that the rows may take while the folder is made, as a number or as "2G", in place of `rows_per_segment`:
         segments are a third of that.
@@ -94,7 +99,8 @@ def build_corpus(
     with words_of(_OP):
         columns = (vector_column, id_column, bias_column, group_column, cost_column)
         given = columns_of(corpus, ids, bias, groups, costs, *columns, usual=bad_rows == "skip")
-        found = sources.usable("corpus", {"corpus": given[0], **given[1]}, bad_rows, on_duplicate)
+        read = {"corpus": given[0], **given[1]}
+        found = sources.usable("corpus", read, bad_rows, on_duplicate)
         given = found.columns["corpus"], {name: column for name, column in found.columns.items() if name != "corpus"}
         options = {"metric": metric, "dtype": dtype}
         if memory is not None:
@@ -105,9 +111,17 @@ def build_corpus(
             _read(*given, options).save(out, overwrite=replaces)
         else:
             size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
-            segments.build(_OP, out, pieces(*given, options, size), size, replaces)
+            rules = {**options, "bad_rows": bad_rows, "on_duplicate": on_duplicate, "rows_per_segment": size}
+            segments.build(_OP, out, partial(pieces, *given, options, size), size, replaces, _key(read, rules))
         skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
+
+
+def _key(read: dict[str, Column], rules: dict[str, Any]) -> str:
+    """Return what is the same when a build is run again: the files, as jobs know them, and the options."""
+    known: dict[str, Any] = {}
+    files = {name: column.identity(False, known) for name, column in read.items()}
+    return hashlib.sha256(json.dumps([rk.__version__, files, rules], sort_keys=True).encode()).hexdigest()
 
 
 def _rows_of(memory: int, dims: int, dtype: str) -> int:
@@ -165,18 +179,17 @@ def _read(vectors: Column, given: dict[str, Column], options: dict[str, Any]) ->
 
 
 def pieces(
-    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int
+    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int, start: int = 0
 ) -> Generator[tuple[rk.Corpus, Ids], None, None]:
-    """Yield the rows as corpora of so many rows, the next of which is made while the caller has one."""
-    yield from ahead(_made(vectors, given, options, size), 1)
+    """Yield the rows from one on as corpora of so many rows, the next of which is made while the caller has one."""
+    yield from ahead(_made(vectors, given, options, size, start), 1)
 
 
 def _made(
-    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int
+    vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int, begin: int
 ) -> Generator[tuple[rk.Corpus, Ids], None, None]:
-    read = [column.chunks(size) for column in given.values()]
-    begin = 0
-    for rows in vectors.chunks(size):
+    read = [column.chunks(size, begin) for column in given.values()]
+    for rows in vectors.chunks(size, begin) if begin < max(1, vectors.rows) else ():
         columns: dict[str, Any] = dict(zip(given, map(next, read), strict=True))
         if "bias" in columns:
             columns["bias"] = np.asarray(columns["bias"], np.float32)

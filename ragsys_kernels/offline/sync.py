@@ -118,7 +118,7 @@ def sync_corpus(
     with words_of(_OP), closing(ahead(_read(source, columns, progress), 2)) as rows:
         if not segments.is_segmented(os.fspath(to)):
             made = _Made(rows, {"metric": metric or "cosine", "dtype": dtype or "float32"}, size)
-            segments.build(_OP, to, made, size, False)
+            segments.build(_OP, to, lambda _: made, size, False)
             done = Synced(made.rows, made.rows, 0, 0, False)
         else:
             done = _changed(rows, to, metric, dtype, size)

@@ -1,5 +1,6 @@
 """Folders of segments: what is damaged is named, one process writes at a time, kills lose nothing."""
 
+import contextlib
 import errno
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 from segmented import Rows, check_equal, corpus_of, in_folder
 
 import ragsys_kernels as rk
-from ragsys_kernels import offline
+from ragsys_kernels import _files, offline
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.corpus import segments
 
@@ -337,3 +338,77 @@ def test_memory_says_how_many_rows_a_segment_has(tmp_path):
         offline.build_corpus(tmp_path / "rows.npy", tmp_path / "d", memory="1G", rows_per_segment=5)
     with pytest.raises(ValueError, match=r"^build_corpus: memory must be a number of bytes, such as 2G, got 'much'$"):
         offline.build_corpus(tmp_path / "rows.npy", tmp_path / "d", memory="much")
+
+
+class Stopped(BaseException):
+    """As a kill: nothing is tidied up."""
+
+
+def left_beside(place):
+    return [each for each in place.parent.iterdir() if each.name.startswith(f".{place.name}.")]
+
+
+def build_until(tmp_path, count, monkeypatch, error, **options):
+    """Build from rows.npy, ended with an error once so many segments are written; return how many were added."""
+    added, add = [], segments.Version.add
+
+    def counted(self, *arguments):
+        if len(added) == count:
+            raise error
+        add(self, *arguments)
+        added.append(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.Version, "add", counted)
+        if error is Stopped:
+            patch.setattr(_files, "_remove", lambda folder: None)
+        with contextlib.suppress(error):
+            offline.build_corpus(tmp_path / "rows.npy", tmp_path / "c", rows_per_segment=100, **options)
+    return len(added)
+
+
+@pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_a_build_that_was_ended_goes_on(tmp_path, monkeypatch, error, count):
+    rows = np.random.default_rng(4).standard_normal((650, 16), dtype=np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    np.save(tmp_path / "ids.npy", np.arange(650)[::-1] * 3)
+    options = {"ids": tmp_path / "ids.npy", "dtype": "float16"}
+    assert build_until(tmp_path, count, monkeypatch, error, **options) == count
+    assert not (tmp_path / "c").exists()
+    (left,) = left_beside(tmp_path / "c")
+    (left / "segments" / "half").mkdir()  # of a segment that was not whole
+    assert build_until(tmp_path, -1, monkeypatch, error, **options) == 7 - count
+    assert left_beside(tmp_path / "c") == []
+    found = rk.Corpus.load(tmp_path / "c", verify=True)
+    whole = rk.Corpus(rows, dtype="float16", ids=np.arange(650)[::-1] * 3)
+    assert np.array_equal(found.data, whole.data)
+    assert np.array_equal(found.ids[:], whole.ids[:])
+    assert sorted(os.listdir(tmp_path / "c")) == ["corpus.json", "segments"]
+    assert len(os.listdir(tmp_path / "c" / "segments")) == 7
+
+
+@pytest.mark.parametrize("change", ["rows", "dtype", "damage"])
+def test_a_build_of_something_else_begins_anew(tmp_path, monkeypatch, change):
+    rows = np.random.default_rng(4).standard_normal((650, 16), dtype=np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    build_until(tmp_path, 4, monkeypatch, Stopped)
+    options, again = {}, 7
+    if change == "rows":
+        np.save(tmp_path / "rows.npy", rows[::-1])
+    elif change == "dtype":
+        options["dtype"] = "int8"
+    else:
+        (left,) = left_beside(tmp_path / "c")
+        name = json.loads((left / "_build.json").read_bytes())["segments"][2]["name"]
+        (left / "segments" / name / "data.npy").write_bytes(b"")
+        again = 5  # the two before it are whole
+    assert build_until(tmp_path, -1, monkeypatch, Stopped, **options) == again
+    expected = rk.Corpus(rows[::-1] if change == "rows" else rows, **options)
+    assert np.array_equal(rk.Corpus.load(tmp_path / "c", verify=True).data, expected.data)
+
+
+def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    np.save(tmp_path / "rows.npy", np.ones((650, 16), np.float32))
+    build_until(tmp_path, 4, monkeypatch, ZeroDivisionError)
+    assert left_beside(tmp_path / "c") == []

@@ -34,7 +34,7 @@ def built(folder, dtype="float32", metric="cosine", cuts=()):
         return
     ends = [0, *cuts, N]
     parts = (part(slice(*each)) for each in itertools.pairwise(ends))
-    segments.build("build", folder, ((each, each.ids) for each in parts), 1000, False)
+    segments.build("build", folder, lambda _: ((each, each.ids) for each in parts), 1000, False)
     with segments.changing("delete", folder) as version:
         version.delete(np.arange(0, N, 7))
 

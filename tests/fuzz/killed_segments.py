@@ -133,7 +133,7 @@ def check(path, shared):
 def main(folder, seed, kills):
     rng, path = random.Random(seed), Path(folder) / "corpus"
     first = rk.Corpus(**rows_of(np.arange(FIRST)))
-    segments.build("test", path, [(first, first.ids)], 100, False)
+    segments.build("test", path, lambda _: [(first, first.ids)], 100, False)
     held, queries = rk.Corpus.load(path), rows_of([3, 5])["embeddings"] + 0.1
     answer = held.search(queries, 20)
     shared = mmap.mmap(-1, 16)
