@@ -54,7 +54,7 @@ def test_folders_and_appended_rows(tmp_path):
     np.testing.assert_array_equal(rk.Corpus.load(tmp_path / "c").data, INT8)
 
 
-@pytest.mark.parametrize("form", ["npy", "fixed", "lists"])
+@pytest.mark.parametrize("form", ["npy", "fixed", "lists", "bin"])
 @pytest.mark.parametrize("rows", [INT8, UINT8], ids=["int8", "uint8"])
 @pytest.mark.parametrize("size", [None, 130])
 def test_files(tmp_path, rows, form, size):
@@ -63,6 +63,9 @@ def test_files(tmp_path, rows, form, size):
     path = tmp_path / ("x.npy" if form == "npy" else "x.parquet")
     if form == "npy":
         np.save(path, rows)
+    elif form == "bin":
+        path = tmp_path / ("x.i8bin" if rows.dtype == np.int8 else "x.u8bin")
+        path.write_bytes(np.array(rows.shape, np.int32).tobytes() + rows.tobytes())
     else:
         kind = pa.from_numpy_dtype(rows.dtype)
         kind = pa.list_(kind, D) if form == "fixed" else pa.list_(kind)

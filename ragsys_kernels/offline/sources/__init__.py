@@ -145,7 +145,8 @@ def vectors(
     source = _open(file, argument, column)
     if isinstance(source, Place):
         if source.suffix != ".npy":
-            return _ann.column(source, argument, False, _ann.as_floats)
+            kept = argument == "corpus" and source.suffix in _ann.BYTES
+            return _ann.column(source, argument, False, None if kept else _ann.as_floats)
         stored = npy(source, argument, rank=2, dtypes=(*_FLOATS, *_BYTES)).narrowed()
         return stored if argument == "corpus" else stored.as_floats(_BYTES)
     if not isinstance(source, Table):

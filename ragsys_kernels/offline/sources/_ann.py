@@ -21,11 +21,15 @@ Array = npt.NDArray[Any]
 _VECS = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
 _BIN = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1", ".ibin": "<i4"}
 SUFFIXES: tuple[str, ...] = (*_VECS, *_BIN)
+BYTES = (".u8bin", ".i8bin")  # whose rows lie as an array's
 _LENGTH = np.dtype("<i4")
 
 
-def column(place: Place, argument: str, ids: bool, convert: Callable[[Array], Any]) -> RawColumn:
-    """Open a file of vectors, or with `ids` one of rows of integers; `convert` takes its rows as they are stored."""
+def column(place: Place, argument: str, ids: bool, convert: Callable[[Array], Any] | None) -> RawColumn:
+    """Open a file of vectors, or with `ids` one of rows of integers; `convert` takes its rows as they are stored.
+
+    Without it they stay as they are.
+    """
     suffix = place.suffix
     dtype = np.dtype(_VECS.get(suffix) or _BIN[suffix])
     if ids != (dtype.kind == "i" and dtype.itemsize == 4):
@@ -46,7 +50,8 @@ def column(place: Place, argument: str, ids: bool, convert: Callable[[Array], An
         lengths = np.ascontiguousarray(stored[:, : _LENGTH.itemsize]).view(_LENGTH)[:, 0]
         if (wrong := lengths[lengths != dims]).size:
             raise ValueError(f"select: {argument} must have {dims} values in each row, got {wrong[0]} in {place}")
-        return convert(np.ascontiguousarray(stored[:, _LENGTH.itemsize :]).view(dtype))
+        found = np.ascontiguousarray(stored[:, _LENGTH.itemsize :]).view(dtype)
+        return found if convert is None else convert(found)
 
     return RawColumn(place, "u1", (size // row_bytes, row_bytes), 0, convert=values, finish=values, dims=dims)
 
