@@ -72,6 +72,13 @@ class OnError(str, Enum):
     skip = "skip"
 
 
+class Scale(str, Enum):
+    as_is = "as-is"
+    minmax = "minmax"
+    zscore = "zscore"
+    rank = "rank"
+
+
 class UnknownIds(str, Enum):
     error = "error"
     skip = "skip"
@@ -182,6 +189,14 @@ def select(
             COLUMNS, "Column of lists of vectors, those of the candidates, whose ids may then be any: without --corpus."
         ),
     ] = None,
+    relevance_column: Annotated[
+        str | None,
+        option(COLUMNS, "Column of lists of numbers, the relevance of the candidates instead of their cosine."),
+    ] = None,
+    relevance_scale: Annotated[
+        Scale,
+        option(RULE, "What is made of that relevance, for each query: its range, its z-scores, or its ranks."),
+    ] = Scale.as_is,
     method: Annotated[
         Method,
         option(
@@ -365,6 +380,8 @@ def select(
             query_group_column=query_group_column,
             candidate_column=candidate_column,
             candidate_vector_column=candidate_vector_column,
+            relevance_column=relevance_column,
+            relevance_scale=relevance_scale.value,
             candidate_ids=candidate_ids,
             unknown_ids=unknown_ids.value,
             method=method.value,

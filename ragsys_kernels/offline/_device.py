@@ -55,11 +55,20 @@ class Selector:
             return Placed(pinned.to(self._place.device, non_blocking=True), bad, self._stream.record_event())
 
     def select(
-        self, queries: Any, k: int, *, query_groups: Any = None, candidates: Any = None, **options: Any
+        self,
+        queries: Any,
+        k: int,
+        *,
+        query_groups: Any = None,
+        candidates: Any = None,
+        relevance: Any = None,
+        **options: Any,
     ) -> rk.Selection:
         """Select as `Corpus.select` does; on a device values are looked at too."""
         if self._place is None and not isinstance(queries, Placed):
-            return self.corpus.select(queries, k, query_groups=query_groups, candidates=candidates, **options)
+            return self.corpus.select(
+                queries, k, query_groups=query_groups, candidates=candidates, relevance=relevance, **options
+            )
         placed = queries if isinstance(queries, Placed) else self.placed(queries)
         if placed.arrived is not None and self._place is not None:
             stream = self._place.torch.cuda.current_stream(self._place.device)
@@ -67,7 +76,7 @@ class Selector:
             placed.queries.record_stream(stream)
         if not holds_text(query_groups):
             query_groups = self._moved(query_groups)
-        options.update(query_groups=query_groups, candidates=self._moved(candidates))
+        options.update(query_groups=query_groups, candidates=self._moved(candidates), relevance=self._moved(relevance))
         options["check_values"] = None if self._sound and candidates is None else True
         picks = self.corpus.select(placed.queries, k, **options)
         reason = f"{options.get('method', 'mmr')}: queries must be finite, got NaN or inf"

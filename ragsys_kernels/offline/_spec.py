@@ -17,6 +17,7 @@ from .. import _checks, _info
 from .._files import is_url
 from .._types import PathLike
 from ..corpus.certified import BACKENDS
+from ..selection.relevance import SCALES
 from . import sources
 from ._device import Selector
 from .sources import Column
@@ -53,6 +54,8 @@ class JobSpec:
     query_group_column: str | None = None
     candidate_column: str | None = None
     candidate_vector_column: str | None = None
+    relevance_column: str | None = None
+    relevance_scale: str = "as-is"
     candidate_ids: bool = False
     unknown_ids: str = "error"
     method: str = "mmr"
@@ -149,6 +152,7 @@ class Inputs:
     saved: rk.Corpus | None = None
     usable: sources.Usable = field(default_factory=sources.Usable)
     own: Column | None = None
+    relevance: Column | None = None
 
     @classmethod
     def open(cls, spec: JobSpec, verify: bool = False) -> Inputs:
@@ -196,6 +200,7 @@ class Inputs:
             held=held,
             saved=saved,
             usable=usable,
+            relevance=sources.candidate_scores(spec.candidates, spec.relevance_column),
         )
         inputs._check_sizes()
         return inputs
@@ -223,6 +228,7 @@ class Inputs:
             index=None,
             held={"metric": spec.metric or "cosine", "dtype": "float32"},
             own=own,
+            relevance=sources.candidate_scores(spec.candidates, spec.relevance_column),
         )
         inputs._check_sizes()
         return inputs
@@ -267,7 +273,7 @@ class Inputs:
             )
         owners = {
             "corpus": ("corpus_ids", "bias", "groups", "costs"),
-            "queries": ("query_ids", "query_groups", "candidates"),
+            "queries": ("query_ids", "query_groups", "candidates", "relevance"),
         }
         for owner, argument in ((owner, argument) for owner, arguments in owners.items() for argument in arguments):
             dependent, expected = getattr(self, argument), getattr(self, owner).rows
@@ -303,6 +309,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
     if spec.on_error not in ("raise", "skip"):
         raise ValueError(f"select: on_error must be 'raise' or 'skip', got {spec.on_error!r}")
     options = {**selection_options(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}
+    options.pop("relevance_scale", None)  # there is no relevance here
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
         # The library checks the rest, on one zero row.
@@ -321,6 +328,11 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
+    _checks.choice("select", "relevance_scale", spec.relevance_scale, SCALES)
+    if spec.relevance_scale != "as-is" and inputs.relevance is None:
+        raise ValueError(f"select: relevance_scale must come with relevance_column, got {spec.relevance_scale!r} alone")
+    if inputs.relevance is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):
+        raise ValueError("select: relevance_column must come without unknown_ids where rows are skipped, got both")
     if spec.candidate_ids and inputs.own is not None:
         raise ValueError("select: candidate_ids must be left out with candidate_vector_column, got both")
     if spec.candidate_ids and inputs.candidates is None:
@@ -363,6 +375,8 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     for name, limit in (("budget", spec.budget), ("max_similarity", spec.max_similarity)):
         if limit is not None:  # a job without them keeps its key
             options[name] = limit
+    if spec.relevance_scale != "as-is":
+        options["relevance_scale"] = spec.relevance_scale
     for name in OF_ONE_RULE:
         value = getattr(spec, name)
         if value is not None and value is not False:

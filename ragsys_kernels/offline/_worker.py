@@ -42,6 +42,7 @@ class _Piece:
     query_groups: Array | None
     candidates: Lists | None
     own: Lists | None  # the candidates' vectors
+    relevance: Lists | None
     bad: dict[int, str] = field(default_factory=dict)
 
 
@@ -55,6 +56,8 @@ def _make_harmless(piece: _Piece) -> None:
             piece.candidates = piece.candidates.without(rows)
         if piece.own is not None:
             piece.own = piece.own.without(rows)
+        if piece.relevance is not None:
+            piece.relevance = piece.relevance.without(rows)
 
 
 @dataclass(frozen=True)
@@ -259,6 +262,7 @@ class Worker:
             "query_groups": inputs.query_groups,
             "candidates": self._candidates,
             "own": inputs.own,
+            "relevance": inputs.relevance,
         }
         bad: dict[str, dict[int, str]] = {name: {} for name in named}
 
@@ -280,19 +284,25 @@ class Worker:
                     for row in range(first, end):  # a damaged row group enters rows of many pieces at once
                         if row in reasons:
                             piece.bad.setdefault(row, reasons.pop(row))
-                self._check_own(piece)
+                self._check_lengths(piece)
                 yield piece
                 first = end
 
-    def _check_own(self, piece: _Piece) -> None:
-        """Look whether each vector of a query's candidates has an id."""
-        if piece.own is None or piece.candidates is None:
-            return
-        for query in np.flatnonzero(piece.own.lengths != piece.candidates.lengths).tolist():
-            row, reason = piece.start + query, "candidates must have an id for each of the vectors, got another number"
-            if self.spec.on_error == "raise":
-                raise ValueError(f"select: {reason} in {self._inputs.corpus.where(row)}")
-            piece.bad.setdefault(row, reason)
+    def _check_lengths(self, piece: _Piece) -> None:
+        """Look whether each candidate of a query has a vector, and a score, where there are such."""
+        for lists, rule in (
+            (piece.own, "candidates must have an id for each of the vectors, got another number"),
+            (piece.relevance, "relevance must have a number for each of the candidates, got others"),
+        ):
+            if lists is None or piece.candidates is None:
+                continue
+            for query in np.flatnonzero(lists.lengths != piece.candidates.lengths).tolist():
+                row = piece.start + query
+                if self.spec.on_error == "raise":
+                    raise ValueError(
+                        f"select: {rule} in {(self._inputs.candidates or self._inputs.queries).where(row)}"
+                    )
+                piece.bad.setdefault(row, rule)
 
     def _placed(self, pieces: Generator[_Piece, None, None]) -> Generator[_Piece, None, None]:
         """Move the queries to the device; those with candidates go run by run, with these."""
@@ -333,7 +343,7 @@ class Worker:
         for query, error in (picks.errors or {}).items():
             row, reason = piece.start + query, error.partition(": ")[2]
             if self.spec.on_error == "raise":
-                column = self._inputs.candidates if reason.startswith("candidates ") else None
+                column = self._inputs.candidates if reason.startswith(("candidates ", "relevance ")) else None
                 raise ValueError(f"select: {reason} in {(column or self._inputs.queries).where(row)}")
             piece.bad.setdefault(row, reason)
         return picks
@@ -341,18 +351,19 @@ class Worker:
     def _selection(self, piece: _Piece, run: slice) -> rk.Selection:
         """Select for some queries of a piece."""
         if piece.own is not None:
-            return self._of_own(piece.own, piece.queries[run], run)  # type: ignore[index]
+            return self._of_own(piece, piece.own, run)
         with nullcontext() if self._inputs.index is None else self._inputs.index.searched():
             return self._corpus.select(
                 piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
                 self.spec.k,
                 query_groups=None if piece.query_groups is None else piece.query_groups[run],
                 candidates=None if piece.candidates is None else piece.candidates[run].padded(),
+                relevance=None if piece.relevance is None else piece.relevance[run].padded(),
                 on_error="skip",
                 **self._options,
             )
 
-    def _of_own(self, own: Lists, queries: Array, run: slice) -> rk.Selection:
+    def _of_own(self, piece: _Piece, own: Lists, run: slice) -> rk.Selection:
         """Select out of candidates with their vectors; picks are places among those of the whole piece."""
         lengths, begins = own.lengths[run], own.offsets[run.start : run.stop]
         width = max(1, int(lengths.max(initial=0)))
@@ -363,8 +374,16 @@ class Worker:
         options = {name: value for name, value in self._options.items() if name not in ("method", "pool")}
         rows = own.values[first : int(own.offsets[run.stop])]
         call, metric = getattr(rk, self.spec.method), self._inputs.held["metric"]
+        relevance = None if piece.relevance is None else piece.relevance[run].padded()
         picks: rk.Selection = call(
-            queries, rows, self.spec.k, candidates=candidates, metric=metric, on_error="skip", **options
+            piece.queries[run],  # type: ignore[index]
+            rows,
+            self.spec.k,
+            candidates=candidates,
+            relevance=relevance,
+            metric=metric,
+            on_error="skip",
+            **options,
         )
         errors = {q: _ROW.sub("", why) for q, why in (picks.errors or {}).items()}
         moved = np.where(picks.indices >= 0, picks.indices + first, -1)

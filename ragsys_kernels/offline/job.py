@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from .. import _checks, _env
-from .._types import BadRows, Method, OnDuplicate, PathLike
+from .._types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale
 from . import ray_engine, skipped
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._recall import Recall
@@ -112,6 +112,8 @@ def select(
     query_group_column: str | None = None,
     candidate_column: str | None = None,
     candidate_vector_column: str | None = None,
+    relevance_column: str | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     candidate_ids: bool = False,
     unknown_ids: Literal["error", "skip"] = "error",
     method: Method = "mmr",
@@ -186,6 +188,10 @@ def select(
     candidate_vector_column : str, optional
         Column of the candidates' file with lists of vectors, one for each of its ids, which may then be any: the job
         has no corpus. Vectors are float16 or float32, of the queries' length; 256 queries are read at a time.
+    relevance_column : str, optional
+        Column of the candidates' file with lists of numbers: the relevance of each, instead of its cosine to the query.
+    relevance_scale : {"as-is", "minmax", "zscore", "rank"}
+        What is made of it, as in `mmr`.
     candidate_ids : bool
         The candidates are ids of the corpus, which must have some, integers or strings, each once.
     unknown_ids : {"error", "skip"}
@@ -314,6 +320,8 @@ def select(
         query_group_column=query_group_column,
         candidate_column=candidate_column,
         candidate_vector_column=candidate_vector_column,
+        relevance_column=relevance_column,
+        relevance_scale=relevance_scale,
         candidate_ids=_checks.flag("select", "candidate_ids", candidate_ids),
         unknown_ids=unknown_ids,
         method=method,

@@ -46,7 +46,7 @@ def test_every_option_reaches_the_job(monkeypatch, tmp_path):
         "bias": "b", "groups": "g", "costs": "t", "cost_column": "t1", "budget": 2.5, "max_similarity": -0.5,
         "query_groups": "h", "vector_column": "v1", "id_column": "i1", "bias_column": "b1", "group_column": "g1",
         "query_vector_column": "v2", "query_id_column": "i2", "query_group_column": "g2", "candidate_column": "c1",
-        "candidate_vector_column": "c2",
+        "candidate_vector_column": "c2", "relevance_column": "r1", "relevance_scale": "rank",
         "method": "vrsd", "k": 3, "pool": 7, "lambda_d": 0.25, "lambda_b": 0.5, "max_per_group": 2, "metric": "dot",
         "scale": 1.5, "gamma": 0.75, "window": 9, "noise": 0.125, "min_gain": 0.0625, "kind": "xquad",
         "dtype": "float16", "backend": "reference", "num_threads": 5, "chunk_size": 11, "shard_size": 12,

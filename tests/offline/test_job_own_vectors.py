@@ -76,6 +76,40 @@ def test_picks_have_the_bits_of_calls_in_process(tmp_path, dtype, method, metric
     assert job(tmp_path, method=method, metric=metric, shard_size=300).selected == 0
 
 
+@pytest.mark.parametrize("scale", ["as-is", "minmax", "rank"])
+@pytest.mark.parametrize("own", [True, False])
+def test_relevance_of_the_candidates_is_a_column(tmp_path, own, scale):
+    vectors, names = hits(strings=False)
+    write(tmp_path, vectors, names)
+    scores = [RNG.uniform(0, 8, n).astype(np.float32) for n in SIZES]
+    table = pq.read_table(tmp_path / "hits.parquet").append_column("bm25", pa.array(scores, pa.list_(pa.float32())))
+    options = {"relevance_column": "bm25", "relevance_scale": scale, "lambda_d": 0.5}
+    if not own:
+        rows = RNG.standard_normal((60, D), dtype=np.float32)
+        vectors = [rows[:n] for n in SIZES]
+        names = [list(range(n)) for n in SIZES]
+        np.save(tmp_path / "corpus.npy", rows)
+        table = table.set_column(0, "ids", pa.array(names, pa.list_(pa.int64()))).drop_columns("vectors")
+        options |= {"corpus": tmp_path / "corpus.npy", "candidate_vector_column": None}
+    pq.write_table(table, tmp_path / "hits.parquet", row_group_size=90)
+    assert job(tmp_path, **options).skipped == 0
+    ids, values = (picked(tmp_path)[name].to_pylist() for name in ("ids", "relevance"))
+    for q in np.flatnonzero(SIZES):
+        few = np.arange(SIZES[q])[None]
+        call = {"candidates": few, "relevance": scores[q][None], "relevance_scale": scale, "lambda_d": 0.5}
+        picks = rk.mmr(None, vectors[q], 4, **call)
+        n = int(picks.lengths[0])
+        assert ids[q] == [names[q][row] for row in picks.indices[0, :n]]
+        assert values[q] == picks.relevance[0, :n].tolist()
+    lists = [each.tolist() for each in scores]
+    lists[9], lists[12] = [*lists[9], 1.0], [None] * len(lists[12])
+    place = table.column_names.index("bm25")
+    pq.write_table(table.set_column(place, "bm25", pa.array(lists)), tmp_path / "hits.parquet")
+    with pytest.raises(ValueError, match=r"relevance must have (a number for each of the candidates|no null values)"):
+        job(tmp_path, "bad", **options)
+    assert job(tmp_path, "bad", **options, on_error="skip").skipped == 2
+
+
 def test_what_cannot_be_used_follows_on_error(tmp_path):
     vectors, names = hits()
     vectors[7] = vectors[7].copy()
@@ -126,6 +160,9 @@ def test_options_that_need_a_corpus_are_refused(tmp_path):
         ({"candidate_vector_column": "ids"}, "candidates must hold lists of lists of floats in column 'ids'"),
         ({"candidate_vector_column": "none"}, "candidates must have a column 'none'"),
         ({"candidate_ids": True}, "candidate_ids must be left out with candidate_vector_column, got both"),
+        ({"relevance_scale": "rank"}, "relevance_scale must come with relevance_column, got 'rank' alone"),
+        ({"relevance_scale": "max", "relevance_column": "x"}, "relevance must have a column 'x'"),
+        ({"relevance_column": "ids"}, "relevance must hold lists of floats in column 'ids'"),
         ({"pool": 5}, "pool must be left out when candidates are given, got 5"),
         ({"budget": 5.0}, "costs and budget must come together"),
         ({"max_per_group": 2}, "max_per_group must come with groups"),

@@ -57,6 +57,7 @@ __all__ = [
     "Place",
     "Usable",
     "candidate_lists",
+    "candidate_scores",
     "id_values",
     "ids",
     "listed",
@@ -198,6 +199,24 @@ def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool 
 
     def convert(values: pa.Array, rows: RowSource) -> Any:
         return Lists.of(*_rows.lists(values, rows))
+
+    return TableColumn(source, argument, name, convert)
+
+
+def candidate_scores(file: PathLike | None, column: str | None) -> Column | None:
+    """Open a column of lists of numbers, the relevance of each query's candidates, as `Lists` of float32."""
+    argument = "relevance"
+    if column is None:
+        return None
+    if file is None:
+        raise ValueError(f"select: relevance_column must come with candidates, got {column!r} alone")
+    source = _open(file, argument, column)
+    if not isinstance(source, Table):
+        raise ValueError(f"select: {argument} must be a column of a table, got {file}")
+    name, _ = _find(source, argument, column, "lists of floats", _is_float_list)
+
+    def convert(values: pa.Array, rows: RowSource) -> Any:
+        return Lists.of(*_rows.scores(values, rows))
 
     return TableColumn(source, argument, name, convert)
 

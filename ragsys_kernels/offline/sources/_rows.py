@@ -71,6 +71,16 @@ def lists(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
     return np.array(numpy(values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.large_string()))), lengths
 
 
+def scores(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
+    """Return the numbers of lists end to end as float32, and the lengths, 0 of those that cannot be used."""
+    unusable, values, lengths = _checked(arrays, rows)
+    if unusable.any():
+        values = arrays.filter(pa.array(~unusable)).flatten()
+        lengths = np.where(unusable, 0, lengths)
+    with np.errstate(over="ignore"):  # seen as inf
+        return np.array(numpy(values), np.float32), lengths
+
+
 def vector_lists(arrays: pa.Array, rows: RowSource, dims: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the vectors (n, D) of lists of vectors end to end, and the lengths, 0 of those that cannot be used."""
     unusable, inner, lengths = _checked(arrays, rows)
