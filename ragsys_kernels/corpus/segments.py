@@ -540,6 +540,7 @@ class Version:
                 self._segments.append(segment)
                 self._live.append(None)
                 self._known.append(known)
+                self._names.append(rows.group_names)
         _sweep(self._place, {"segments": self._segments})
 
     def replace_all(self) -> None:

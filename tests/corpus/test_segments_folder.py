@@ -19,7 +19,8 @@ from ragsys_kernels import _files, offline
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.corpus import segments
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.fixture
@@ -373,7 +374,10 @@ def test_a_build_that_was_ended_goes_on(tmp_path, monkeypatch, error, count):
     rows = np.random.default_rng(4).standard_normal((650, 16), dtype=np.float32)
     np.save(tmp_path / "rows.npy", rows)
     np.save(tmp_path / "ids.npy", np.arange(650)[::-1] * 3)
-    options = {"ids": tmp_path / "ids.npy", "dtype": "float16"}
+    names = [f"{i // 40}" if i % 3 else "often" for i in range(650)]  # each segment has new ones and old ones
+    pq.write_table(pa.table({"source": names}), tmp_path / "names.parquet")
+    options = {"ids": tmp_path / "ids.npy", "dtype": "float16", "groups": tmp_path / "names.parquet"}
+    options["group_column"] = "source"
     assert build_until(tmp_path, count, monkeypatch, error, **options) == count
     assert not (tmp_path / "c").exists()
     (left,) = left_beside(tmp_path / "c")
@@ -384,6 +388,8 @@ def test_a_build_that_was_ended_goes_on(tmp_path, monkeypatch, error, count):
     whole = rk.Corpus(rows, dtype="float16", ids=np.arange(650)[::-1] * 3)
     assert np.array_equal(found.data, whole.data)
     assert np.array_equal(found.ids[:], whole.ids[:])
+    assert found.group_names[found.groups].tolist() == names
+    assert len(found.group_names) == len(set(names))
     assert sorted(os.listdir(tmp_path / "c")) == ["corpus.json", "segments"]
     assert len(os.listdir(tmp_path / "c" / "segments")) == 7
 
