@@ -147,7 +147,7 @@ def _pools() -> Iterator[Form]:
     # In a cluster of 32 warps one writes a pick. Loops over columns and the query; the norms; steps, and their parts.
     setup, choice = (12, 12, 12, 2), PASSES * 8
     held = {
-        "mmr": (*setup, 0, K, K, K / 32, K, PASSES, choice, 0, 0, 0),
+        "mmr": (*setup, 0, *(0,) * 4, K, K, K / 32, K, PASSES, choice, 0, 0, 0),  # without initial items
         # Of the sixth 1,255 of 1,409 sum rows again where they cancel.
         "vrsd": (*setup, 3, K * 154 / 1409, K, K / 32, K, PASSES, choice, 0, 0, 0),
     }

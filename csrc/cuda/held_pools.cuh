@@ -48,7 +48,8 @@ struct HeldPool {
   unsigned row = 0;  // while it is open
   bool open = false;
   float scale = 0.0f, relevance_scale = 0.0f;
-  // Of lane c: the position of the item that is column c, -1 where it is none, and its row.
+  // Of lane c: the position of the item that is column c, -1 where it is none, and its row. Initial items come behind
+  // the pool.
   int column = -1;
   unsigned column_row = 0;
   Slots<1> x;
@@ -235,6 +236,52 @@ struct HeldPool {
     }
   }
 
+  // MMR: takes the initial items, which are columns that the rows meet before the first pick; returns how many there
+  // are. VRSD, which has to know more of them, has no registers for that.
+  __device__ int take_initial(const Rows& rows) {
+    int taken = 0;
+#pragma unroll 1
+    for (int first = 0; first < a.num_initial; first += kColumns) {
+      column = -1;
+      if (lane < kColumns && first + lane < a.num_initial) {
+        const long long its_row = row_of_id(a, q, id_at(a.initial, a.initial_bytes, q * a.num_initial + first + lane));
+        if (its_row >= 0) column = a.pool + first + lane, column_row = unsigned(its_row);
+      }
+      // All warps of the block have done with the columns before.
+      SYNC(15);
+      copy_columns(0);
+      copies_done();
+      // The initial items are there before they are met.
+      SYNC(16);
+      meet(rows);
+#pragma unroll 1
+      for (int c = 0; c < kColumns; ++c) {
+        if (__shfl_sync(kAll, column, c) < 0) continue;
+        const unsigned its_row = __shfl_sync(kAll, column_row, c);
+        if (row == its_row) open = false;
+        float norm2 = 0.0f;
+#pragma unroll 1
+        for (int two = lane; 2 * two < a.dims; two += kWarp) {
+          const unsigned words = *word_of(c, two);
+          const float y = widen(T{(unsigned short)words}), y2 = widen(T{(unsigned short)(words >> 16)});
+          norm2 = __fmaf_rn(y, y, __fmaf_rn(y2, y2, norm2));
+        }
+        Slots<1> its;
+        const float its_scale = settle<Rule>(a, q, -1, its_row, warp_sum(norm2), 0.0f, its, 0);
+        const float similarity[1] = {__fmul_rn(__fmul_rn(product_with(c), its_scale), scale)};
+        rule.take(similarity, {});
+        if (a.max_per_group) {
+          const long long barred = a.groups[its_row];
+          if (reaches_cap(barred, taken)) open = open && a.groups[row] != barred;
+          // The group is there before others are compared with it.
+          SYNC(17);
+        }
+        ++taken;
+      }
+    }
+    return taken;
+  }
+
   // The best items of warps, best first, ties by position: the first is the pick. Each has the place that as many come
   // before it, which takes less time than to look for one after the other.
   __device__ void choose_columns(int step) {
@@ -327,6 +374,9 @@ struct HeldPool {
     // Every block of the cluster has begun before others write to it. None ends before all have told it of the last
     // step.
     CLUSTER_SYNC(10);
+    int taken = 0;
+    if constexpr (!Rule::kVrsd)
+      if (a.num_initial) taken = take_initial(rows);
     const int wanted = a.ks ? int(min(max(a.ks[q], 0ll), (long long)a.k)) : a.k;
     int made = 0;
 #pragma unroll 1
@@ -338,7 +388,8 @@ struct HeldPool {
           if (cancels) rule.square[0] = whole;
         }
       }
-      const float w = rule.value(x, 0, made == 0);
+      const bool first = made + taken == 0;
+      const float w = rule.value(x, 0, first);
       tell(made, open && w > -infinity() ? key_of(w) : 0u);  // never NaN
       // The bests of all warps are there. Even and odd steps have tables of their own: a warp that tells of the next
       // step but one has heard from all of the next, and they had read this step's table before.
@@ -355,8 +406,8 @@ struct HeldPool {
       best_of(keys, positions, best, pick);
       if (best == 0) break;
       if (open && position() == int(pick)) {
-        put(a, q, made, (long long)row - q * a.pool_stride, rule.score(x, 0, w, made == 0), x.v[0],
-            rule.redundancy(0, made == 0));
+        put(a, q, made, (long long)row - q * a.pool_stride, rule.score(x, 0, w, first), x.v[0],
+            rule.redundancy(0, first));
         open = false;
       }
       if (++made == wanted) break;
@@ -382,7 +433,7 @@ struct HeldPool {
       rule.take(similarity, told);
       if (a.max_per_group) {
         const long long barred = a.groups[its.w];
-        if (reaches_cap(barred, made - 1)) open = open && a.groups[row] != barred;
+        if (reaches_cap(barred, taken + made - 1)) open = open && a.groups[row] != barred;
       }
       if constexpr (Rule::kVrsd) {
         add(c, its_scale);

@@ -103,7 +103,9 @@ def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | N
     return Configuration(f"rsk_{op}_small_{slots}_{dtype}", SMALL_SLOTS[slots], shared, 0, source=SMALL_SOURCE)
 
 
-def configure_held(op: str, dtype: str, P: int, D: int, K: int, capped: bool) -> Configuration | None:
+def configure_held(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int = 0
+) -> Configuration | None:
     """Return how a pool is launched whose rows stay in registers; None where they do not fit."""
     dims = next((dims for dims in _HELD_DIMS if dims >= D), None)
     rows = next((rows for rows in _HELD_ROWS if rows >= P), None)
@@ -113,7 +115,7 @@ def configure_held(op: str, dtype: str, P: int, D: int, K: int, capped: bool) ->
     table = 2 * 16 * warps * blocks
     columns = _COLUMNS // 2 * (4 * dims + 16) + warps * _COLUMNS * (128 // warps + 8) * 4
     shared = columns + table + 16 + (4 * dims + table if op == "vrsd" else 0)
-    shared += 8 * min(P, K) if capped else 0
+    shared += 8 * (min(P, K) + num_initial) if capped else 0
     kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
     return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)
 

@@ -82,7 +82,7 @@ def _run(problem: Problem, result: Selection) -> None:
     by = configure if capability >= SMALL_CAPABILITY else configure_rows
     how = by(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
     if how.source == SOURCE and capability >= HELD_CAPABILITY and _may_be_held(problem):
-        how = configure_held(problem.op, rows.dtype, P, D, K, capped) or how
+        how = configure_held(problem.op, rows.dtype, P, D, K, capped, num_initial) or how
     module = cuda_module.load(how.source)
     blocks, workspace = Q, None
     if how.workspace:
@@ -105,7 +105,7 @@ def _may_be_held(problem: Problem) -> bool:
 
     Rows are loaded with 16 bytes throughout and have numbers of 32 bits, and each vector that they meet is one of them.
     """
-    if variants.variant("pools") != "held" or problem.constraints.initial is not None:
+    if variants.variant("pools") != "held" or (problem.op == "vrsd" and problem.constraints.initial is not None):
         return False
     rows = problem.rows.data
     return _arrays.pointer(rows) % 16 == 0 and cuda_module.row_stride(rows) % 8 == 0 and rows.shape[0] <= 1 << 32

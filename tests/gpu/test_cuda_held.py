@@ -29,6 +29,9 @@ BARRIERS = {
     12: "the columns are there before they are met",
     13: "VRSD: a row is added to the sum before it is read",
     14: "nothing of the last step is read any more when it is changed",
+    15: "the columns have been met before initial items take their place",
+    16: "initial items are there before they are met",
+    17: "the group of an initial item is there before others are compared with it",
 }
 
 
@@ -76,8 +79,10 @@ def run(module, monkeypatch):
 @pytest.mark.parametrize("op", OPS)
 def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype):
     features = {"bias": True, "groups": True, "ragged": True}
-    for options in ({}, features, {"dense": True, "bias": True, "groups": True}):
+    for options in ({}, features, {"dense": True, "bias": True, "groups": True}, {"bias": True, "groups": True}):
         arguments = problem_of(op, 2, 150, 9, 40, dtype=dtype, kind="integers", seed=len(options), **options)
+        if len(options) == 2 and op == "mmr":
+            arguments |= {"initial": np.arange(40).reshape(2, 20) * 3 - 1, "max_per_group": 30}
         expected = getattr(reference, op)(checked(op, arguments), 1)
         for seed in SEEDS:
             found = run(op, arguments, seed=seed)
@@ -164,7 +169,18 @@ def test_zeros_of_both_signs_are_one(run):
     np.testing.assert_array_equal(run("mmr", arguments).indices, [[5, 70, 100]])
 
 
-FEATURES = ("plain", "relevance", "item bias", "whole corpus", "per query", "caps", "int32", "dense", "empty")
+FEATURES = (
+    "plain",
+    "relevance",
+    "item bias",
+    "whole corpus",
+    "per query",
+    "caps",
+    "int32",
+    "dense",
+    "empty",
+    "initial",
+)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -191,6 +207,9 @@ def test_features(run, module, op, feature):
         arguments.update(groups=rng.integers(0, 5, (Q, P)), max_per_group=1)
     elif feature == "empty":
         arguments["candidates"][1] = -1
+    elif feature == "initial" and op == "mmr":  # of the pool and others, twice, none, more than columns
+        arguments["initial"] = np.array([[150, *arguments["candidates"][0, :3], 150, -1], [-1] * 6, [-1, *range(5)]])
+        arguments.update(groups=rng.integers(0, 9, 160), max_per_group=3, k=12)
     for metric in ("cosine", "dot"):
         arguments["metric"] = metric
         for seed in (0, 1):
@@ -215,6 +234,23 @@ def test_what_cannot_be_picked(run, op):
     assert not np.isin([0, 1, 2], result.indices).any()
     assert (result.indices[1] == -1).all()
     assert np.isneginf(result.scores[1]).all()
+
+
+@pytest.mark.parametrize("S", [1, 16, 17, 40])
+def test_initial_items_are_picks_before_the_first(run, module, S):
+    """As many as columns and more; out of rows that the pool has none of, and out of it."""
+    op = "mmr"
+    arguments = problem_of(op, 2, 140, 6, 64, N=300, kind="clustered", bias=True, groups=True, seed=S)
+    rng = np.random.default_rng(S)
+    arguments["initial"] = rng.integers(-1, 300, (2, S))
+    for metric in ("cosine", "dot"):
+        for dtype in (np.int64, np.int32):
+            given = arguments | {"metric": metric, "initial": arguments["initial"].astype(dtype)}
+            found = run(op, given, seed=1)
+            assert "_held_" in kernel_of(module)
+            testing.check_selection(op, given, found)
+            assert not any(np.isin(found.indices[q], given["initial"][q]).any() for q in range(2))
+            assert_same(run(op, given, seed=2), found)
 
 
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
@@ -245,7 +281,8 @@ def test_queries_of_any_length(run, op, size):
 @pytest.mark.parametrize("op", OPS)
 def test_soak(run, op):
     arguments = soaks.problem(op, 150, D=40, dtype="float16")
-    del arguments["initial"]
+    if op == "vrsd":
+        del arguments["initial"]
     first = run(op, arguments)
     testing.check_selection(op, arguments, first)
     for seed in range(1, 6):
@@ -284,12 +321,13 @@ def test_what_keeps_other_kernels(run, module, monkeypatch):
         "a row stride that is not whole packs": {"embeddings": wide[:, :40]},
         "a base that is not aligned": {"embeddings": np.pad(rows, ((0, 0), (0, 8)))[:, 4:44]},
         "dimensions that are not whole packs": {"embeddings": rows[:, :36], "queries": good["queries"][:, :36]},
-        "initial items": {"initial": np.array([[3], [4]])},
         "few rows": {"candidates": good["candidates"][:, :100]},
     }
     for what, changes in others.items():
         run("mmr", good | changes)
         assert "_held_" not in kernel_of(module), what
+    run("vrsd", problem_of("vrsd", 2, 140, 4, 40) | {"initial": np.array([[3], [4]])})
+    assert "_held_" not in kernel_of(module)
     for shape in ((1, 1025, 2, 8), (1, 130, 2, 776)):
         run("vrsd", problem_of("vrsd", *shape))
         assert "_held_" not in kernel_of(module)
@@ -333,6 +371,11 @@ def test_a_missing_barrier_is_caught(run, barrier):
     """By a wrong answer under some schedule, or by what the emulation finds."""
     op = "vrsd" if barrier == 13 else "mmr"
     arguments = against_the_first(200, 80) if barrier == 13 else problem_of(op, 1, 200, 6, 80, kind="clustered", seed=6)
+    if barrier > 14:
+        arguments["initial"] = np.arange(40)[None] * 9 % 200
+    if barrier == 17:  # without which 15 has nothing to keep apart
+        pairs = np.arange(16)[:, None] + [0, 20]  # of each group as many as there may be, one after the other
+        arguments |= {"groups": np.arange(400) % 20, "max_per_group": 2, "initial": pairs.reshape(1, -1), "k": 40}
     expected = run(op, arguments)
 
     def right(seed):
@@ -362,6 +405,8 @@ def test_sanitizers(run, module, sanitizer):
     for op in OPS:
         arguments = problem_of(op, 1, 137, 5, 24, N=140, bias=True, groups=True, ragged=True, seed=2)
         arguments["candidates"][0, :2] = [140, -7]
+        if op == "mmr":
+            arguments["initial"] = np.array([[3, -1, 1 << 40, *range(20, 35)]])
         expected = run(op, arguments)
         for seed in (0, 1):
             assert_same(run(op, arguments, seed=seed, on=sanitized), expected)
