@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
+from ragsys_kernels.offline.sources import Lists
 
 Q, D = 700, 12
 RNG = np.random.default_rng(91)
@@ -74,6 +75,16 @@ def test_picks_have_the_bits_of_calls_in_process(tmp_path, dtype, method, metric
     without = ["query_id", "ids", "scores", "relevance"]  # redundancy is NaN with VRSD
     assert picked(tmp_path, "again").select(without).equals(table.select(without))
     assert job(tmp_path, method=method, metric=metric, shard_size=300).selected == 0
+
+
+def test_long_lists_are_selected_from_in_runs(tmp_path, monkeypatch):
+    """As where a list is so long that all would not fit beside it."""
+    write(tmp_path, *hits(np.float16))
+    job(tmp_path)
+    monkeypatch.setattr(Lists, "runs", lambda self: (slice(i, min(i + 7, len(self))) for i in range(0, len(self), 7)))
+    job(tmp_path, "runs")
+    without = ["query_id", "ids", "scores", "relevance"]
+    assert picked(tmp_path, "runs").select(without).equals(picked(tmp_path).select(without))
 
 
 @pytest.mark.parametrize("scale", ["as-is", "minmax", "rank"])
