@@ -11,6 +11,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
+from .._given import texts
 from ..corpus import pools
 
 QUERIES = 100  # of a job, at least, if it has as many
@@ -67,12 +68,12 @@ class Sample:
     groups: list[np.ndarray] = field(default_factory=list)
     picks: list[np.ndarray] = field(default_factory=list)
 
-    def add(self, rows: np.ndarray, queries: np.ndarray, groups: np.ndarray | None, picks: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, queries: np.ndarray, groups: Any, picks: np.ndarray) -> None:
         if len(rows):
             self.queries.append(np.array(queries[rows]))
             self.picks.append(picks[rows])
             if groups is not None:
-                self.groups.append(groups[rows])
+                self.groups.append((groups if isinstance(groups, np.ndarray) else texts(groups))[rows])
 
     def extend(self, other: Sample) -> None:
         for name, parts in vars(self).items():

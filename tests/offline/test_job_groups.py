@@ -74,3 +74,13 @@ def test_missing_groups_are_named(files):
     pq.write_table(table, files / "corpus.parquet")
     with pytest.raises(ValueError, match=r"^build_corpus: groups must have no null rows, got one in row 89 of "):
         offline.build_corpus(files / "corpus.parquet", files / "c", group_column="source")
+
+
+def test_pools_of_an_index_leave_out_the_same(files):
+    faiss = pytest.importorskip("faiss")
+    vectors = np.stack(pq.read_table(files / "corpus.parquet")["v"].to_numpy())
+    faiss.write_index(rk.Corpus(vectors).to_faiss(), str(files / "index"))
+    for column in ("number", "source"):
+        offline.select(corpus=files / "corpus.parquet", queries=files / "queries.parquet", out=files / column, k=4,
+                       index=files / "index", pool=30, group_column=column, query_group_column=column)  # fmt: skip
+    assert picks(files / "source").equals(picks(files / "number"))
