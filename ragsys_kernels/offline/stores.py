@@ -109,6 +109,8 @@ def _sqlite(place: str, options: dict[str, str], size: int) -> _Found:
     client = _client("sqlite_vec", "sqlite-vec")
     path = Path(_exists(place, "sqlite-vec")).resolve()
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as store:
+        if not hasattr(store, "enable_load_extension"):
+            raise ValueError(f"{OP}: sqlite-vec must have a Python whose sqlite3 loads extensions, got one without")
         store.enable_load_extension(True)
         client.load(store)
         try:

@@ -1,6 +1,8 @@
 """Stores are read through their own clients: the folder holds their rows, also after these have changed."""
 
 import sqlite3
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -158,6 +160,18 @@ def test_places_that_are_not_there_are_refused(tmp_path, kind):
             ),
             tmp_path / "to",
         )
+
+
+def test_a_python_without_extensions_of_sqlite_is_told(tmp_path, monkeypatch):
+    class Plain:
+        def close(self):
+            pass
+
+    monkeypatch.setitem(sys.modules, "sqlite_vec", types.ModuleType("sqlite_vec"))
+    monkeypatch.setattr(sqlite3, "connect", lambda *_, **__: Plain())
+    (tmp_path / "notes.db").touch()
+    with pytest.raises(ValueError, match="sqlite-vec must have a Python whose sqlite3 loads extensions"):
+        offline.sync_corpus(f"sqlite-vec:{tmp_path / 'notes.db'}?table=notes", tmp_path / "to")
 
 
 def test_files_are_no_stores():
