@@ -71,16 +71,21 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
     # A view of a map, which itself would be copied when it is pickled for other processes.
     data = np.asarray(array) if shared else _arrays.cache_aligned(num_rows, dims, kind)
     scales = np.ones(num_rows, np.float32) if _arrays.scaled(metric, dtype) else None
+    compiled = not shared and given in (*_arrays.STORAGE, "float64") and _dispatch.why_not("cpu") is None
 
     def stored(begin: int, block: np.ndarray) -> float:
         """Store some rows, from the one of that number on; return the largest of their norms."""
         part = slice(begin, begin + len(block))
+        if compiled and given != "float64":
+            return _stored(begin, block, given, data[part], dtype, None if scales is None else scales[part], cosine)
         with np.errstate(over="ignore"):  # reported below
             rows = _arrays.widen(block, given)
         if not (finite := np.isfinite(rows).all(axis=1)).all():
             row = begin + int(np.argmin(finite))
             rule = _WITHIN if given == "float64" and np.isfinite(block[row - begin]).all() else _FINITE
             raise ValueError("Corpus: " + rule.format(row=row, dtype="float32"))
+        if compiled:
+            return _stored(begin, rows, "float32", data[part], dtype, None if scales is None else scales[part], cosine)
         vectors = unit(rows) if cosine else rows.astype(np.float64)
         if not shared:
             with np.errstate(over="ignore"):  # reported below
@@ -112,6 +117,22 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
         raise ValueError(f"Corpus: embeddings must keep their rows while they are read, got {begin} of {num_rows}")
     # Rounding to int8 lengthens a row by at most half a step in each of its D elements.
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
+
+
+def _stored(
+    begin: int, rows: np.ndarray, given: str, data: np.ndarray, dtype: str, scales: np.ndarray | None, cosine: bool
+) -> float:
+    """Store rows by the compiled kernel, in the way of `store`; ``begin`` is the number of the first."""
+    if rows.strides[1] != rows.itemsize:
+        rows = np.ascontiguousarray(rows)
+    numbers = _arrays.NUMBERS
+    row, status, largest_norm = _dispatch.extension().store(
+        rows, numbers[given], data, numbers[dtype], scales, cosine, _dispatch.isa_index()
+    )
+    if status:
+        rule = _FINITE if status == 1 else _WITHIN
+        raise ValueError("Corpus: " + rule.format(row=begin + row, dtype=dtype))
+    return float(largest_norm)
 
 
 def _blocks(array: Any, size: int) -> Iterator[np.ndarray]:

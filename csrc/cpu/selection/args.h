@@ -151,6 +151,25 @@ struct EncodeArgs {
   std::uint8_t* out;    // (N, code_stride(D))
 };
 
+enum class StoreStatus : int { ok = 0, not_finite = 1, beyond = 2 };
+
+// What becomes of rows in a corpus.
+struct StoreArgs {
+  const void* rows;  // (N, D) float32, float16 or bfloat16
+  std::int64_t num_rows, dims, row_stride;
+  DType given, dtype;
+  bool cosine;
+  void* out;      // (N, D) of dtype
+  float* scales;  // (N,), or null where this type has none
+};
+
+// The first row that cannot be stored, with the reason, and the largest norm of the others.
+struct Stored {
+  std::int64_t row;
+  StoreStatus status;
+  double largest_norm;
+};
+
 struct RelevanceArgs {
   SelectArgs pool;  // the fields that describe queries, rows, candidates and bias
   float* out;       // (Q, P): relevance with bias; -inf for padding
@@ -161,6 +180,7 @@ struct RelevanceArgs {
 void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
 void encode(const EncodeArgs& args, int isa, int num_threads);
+Stored store_rows(const StoreArgs& args, int isa);
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
 // Whether all rows can be scanned by their codes for so many vectors, and it pays.

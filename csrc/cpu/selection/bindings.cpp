@@ -240,6 +240,25 @@ Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional
   return out;
 }
 
+// Rows into `out` and `scales`. Returns the first row that cannot be stored, or their number, the reason, and the
+// largest norm.
+py::tuple store(const py::array& rows, int given, py::array& out, int dtype, std::optional<py::array>& scales,
+                bool cosine, int isa) {
+  const Matrix from = matrix(rows, given, "rows"), to = matrix(out, dtype, "out");
+  require(from.dtype != DType::i8 && to.rows == from.rows && to.columns == from.columns && out.writeable(), "out");
+  require(to.stride == to.columns || to.rows <= 1, "out");
+  if (scales) require(scales->writeable(), "scales");
+  StoreArgs args = {from.data, from.rows, from.columns,       from.stride, from.dtype,
+                    to.dtype,  cosine,    out.mutable_data(), nullptr};
+  if (scales) {
+    const float* const checked = pointer(*scales, from.rows, "scales");
+    args.scales = const_cast<float*>(checked);
+  }
+  Stored stored;
+  without_gil([&] { stored = store_rows(args, isa); });
+  return py::make_tuple(stored.row, int(stored.status), stored.largest_norm);
+}
+
 py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::array& rows, int dtype, int norm,
                          const Optional& scales, const Optional& queries, bool unit_queries, const Optional& candidates,
                          const Optional& bias, const Optional& lambda_b, int isa, int num_threads) {
@@ -390,6 +409,8 @@ void bind_selection(py::module_& m) {
         py::arg("budget"), py::arg("max_similarity"), py::arg("num_threads"));
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
+  m.def("store", &store, py::arg("rows"), py::arg("given"), py::arg("out"), py::arg("dtype"), py::arg("scales"),
+        py::arg("cosine"), py::arg("isa"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
         py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"), py::arg("candidates"),
         py::arg("bias"), py::arg("lambda_b"), py::arg("isa"), py::arg("num_threads"));

@@ -73,6 +73,7 @@ struct Kernels {
   EachType<SelectQuery> select[int(Method::msd)];  // the others are rule_kernels
   EachType<void(const RelevanceArgs&, std::int64_t q, Workspace&)> relevance;
   EachType<void(const EncodeArgs&, std::int64_t row)> encode_row;
+  EachType<StoreStatus(const StoreArgs&, std::int64_t row, float* x, float* held, double* norm)> store_row;
   const ScanKernels* scan;
   // Null where there is no scan by packed codes.
   void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,

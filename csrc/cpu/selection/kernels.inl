@@ -5,6 +5,7 @@
 #include "selection/objectives/mmr.inl"
 #include "selection/objectives/vrsd.inl"
 #include "selection/scan.inl"
+#include "selection/store.inl"
 #if RSK_VEC_BYTES == 64
 #include "selection/code_scan.inl"
 #endif
@@ -34,6 +35,7 @@ constexpr Kernels kKernels = {
     {RSK_EACH_TYPE(Select<Mmr>::query), RSK_EACH_TYPE(Select<Vrsd>::query)},  // in the order of Method, up to msd
     RSK_EACH_TYPE(query_relevance),
     RSK_EACH_TYPE(encode_row),
+    RSK_EACH_TYPE(store_row),
     &kScanKernels,
 #if RSK_VEC_BYTES == 64
     pack_rows,

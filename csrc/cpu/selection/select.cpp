@@ -59,6 +59,20 @@ void encode(const EncodeArgs& args, int isa, int num_threads) {
   parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode_row[args.dtype](args, row); });
 }
 
+Stored store_rows(const StoreArgs& args, int isa) {
+  const auto store_row = kernels_of(isa).store_row[args.given];
+  const std::size_t room = std::size_t(args.dims + 16) / 16 * 16;
+  std::vector<float> x(room), held(room);
+  Stored stored = {args.num_rows, StoreStatus::ok, 0.0};
+  for (std::int64_t row = 0; row < args.num_rows; ++row) {
+    double norm = 0.0;
+    const StoreStatus status = store_row(args, row, x.data(), held.data(), &norm);
+    if (status != StoreStatus::ok) return {row, status, stored.largest_norm};
+    stored.largest_norm = std::max(stored.largest_norm, norm);
+  }
+  return stored;
+}
+
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride) {
   float largest = 0.0f;
   for (std::int64_t row = 0; row < num_rows; ++row) {
