@@ -73,8 +73,8 @@ class RawColumn:
         mapped = self._dtype in _AS_STORED and self._dtype.isnative
         if not all(self._shape) or (self._file is not None and mapped):
             return self.whole()
-        chunk = "float32" if self._convert is not None else self._dtype.name
-        return Blocks((self.rows, self.dims), chunk, self.chunks)
+        known = self._convert is None or self._dtype.name in _AS_STORED  # of the other byte order they keep their type
+        return Blocks((self.rows, self.dims), self._dtype.name if known else "float32", self.chunks)
 
     def narrowed(self) -> RawColumn:
         """Return the column, float64 as float32: what is beyond its range is inf, which is refused with its row."""
