@@ -403,10 +403,10 @@ class Corpus(Rows):
             if certified.can_prove(self, method, index, backend):
                 of_rule["outside"] = certified.outside(found, self.num_live)
             allowed = exclude = None  # all of these may be picked
-        numbers, columns = None, {"groups": groups, "costs": costs, **of_rule}
+        numbers, given = None, {"groups": groups, "costs": costs, **of_rule}
         if self._memory is not None and not (whole or allowed is not None or exclude is not None):
-            corpus, numbers, candidates, initial, columns = windows.pools(
-                corpus, self._memory, candidates, initial, columns
+            corpus, numbers, candidates, initial, given = windows.pools(
+                corpus, self._memory, candidates, initial, given
             )
         picks: Selection = getattr(selection, method)(
             asked,
@@ -427,7 +427,7 @@ class Corpus(Rows):
             on_error=on_error,
             budget=budget,
             max_similarity=max_similarity,
-            **columns,
+            **given,
         )
         if numbers is not None:
             picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
@@ -602,10 +602,10 @@ class Corpus(Rows):
         A folder of up to 1 MB, or any with ``verify``, is read whole, at some 2 GB/s: all bytes are compared, and its
         ids have to be unique. Folders of format 1 have no checksums; their codes are made on each load: save them anew.
 
-        With ``memory``, a number of bytes, the rows may be more than that: `search` reads a part of them after the
-        other, each once for all queries of a call (so give it many), and `select` the rows of the pools that it finds.
-        What has been read leaves the memory of the process. ``pool=None``, to which "certified" comes for some queries,
-        still reads all rows for each pick.
+        With ``memory``, in bytes, the corpus may be larger than that. `search` then reads the rows in windows, each
+        once for all queries of a call, so pass many queries; `select` also reads the rows of the pools. The memory of a
+        window is given back when the window has been searched. ``pool=None``, which "certified" falls back to for some
+        queries, reads all rows for each pick and does not keep to this limit.
 
         Raises
         ------
@@ -613,15 +613,17 @@ class Corpus(Rows):
             The folder does not hold a corpus, or one that is damaged.
         """
         op = "Corpus"
-        corpus = cls.loaded(path, _checks.flag(op, "verify", verify)).to(device)
         if memory is not None:
-            if corpus.device != "cpu":
+            memory = _checks.count(op, "memory", memory)
+            if device != "cpu":
                 raise ValueError(f"{op}: memory must be left out with a device, got {device!r}")
-            object.__setattr__(corpus, "_memory", _checks.count(op, "memory", memory))
+        corpus = cls._loaded(path, _checks.flag(op, "verify", verify)).to(device)
+        if memory is not None:
+            object.__setattr__(corpus, "_memory", memory)
         return corpus
 
     @classmethod
-    def loaded(cls, path: PathLike, verify: bool, compared: set[str] | None = None) -> Corpus:
+    def _loaded(cls, path: PathLike, verify: bool, compared: set[str] | None = None) -> Corpus:
         """Load as `load` does; of segments, only those not in ``compared`` are verified, and then added."""
         return cls._of(segments.load(path, verify, compared))
 

@@ -123,8 +123,8 @@ def _stored(
     begin: int, rows: np.ndarray, given: str, data: np.ndarray, dtype: str, scales: np.ndarray | None, cosine: bool
 ) -> float:
     """Store rows by the compiled kernel, in the way of `store`; ``begin`` is the number of the first."""
-    if rows.strides[1] != rows.itemsize or not rows.dtype.isnative:
-        rows = np.ascontiguousarray(rows, rows.dtype.newbyteorder("="))
+    if rows.strides[1] != rows.itemsize:
+        rows = np.ascontiguousarray(rows)
     numbers = _arrays.NUMBERS
     row, status, largest_norm = _dispatch.extension().store(
         rows, numbers[given], data, numbers[dtype], scales, cosine, _dispatch.isa_index()

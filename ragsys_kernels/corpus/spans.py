@@ -138,7 +138,7 @@ class Range:
         self._filled = last
 
     def advise(self, first: int, last: int, advice: int) -> None:
-        """Tell the system what comes of the pages of some addresses: those that a file has as they are."""
+        """Advise the system about the pages of some addresses, but for those that are no longer as in their file."""
         for begin, end in self._files:
             low = max(begin, (first - self._begin) // self._page * self._page)
             high = min(end, last - self._begin)

@@ -130,7 +130,7 @@ def _padded(found: Found, n: int) -> Found:
 
 
 def forget(rows: Any, begin: int, end: int) -> None:
-    """Give back the memory of rows that are mapped from files; who reads them again gets them from there."""
+    """Give back the memory of rows that are mapped from files, which reading them again maps anew."""
     for _, array in _arrays_of(rows):
         _advise(array, begin, end, "MADV_DONTNEED")
 
@@ -141,7 +141,7 @@ def _read_ahead(rows: Any, begin: int, end: int) -> None:
 
 
 def _advise(array: np.ndarray, begin: int, end: int, name: str) -> None:
-    """Tell the system what comes of some rows of an array, if no file has them nothing."""
+    """Advise the system about some rows of an array, if they are mapped from a file."""
     advice = getattr(mmap, name, None)
     if begin >= end or advice is None:  # not on every system
         return

@@ -207,7 +207,7 @@ def loaded(
     """
     while True:
         version = fingerprint(folder)
-        corpus = Corpus.loaded(folder, verify and has_sums(folder), compared).to(device)
+        corpus = Corpus._loaded(folder, verify and has_sums(folder), compared).to(device)
         if fingerprint(folder) == version:  # no other save came between
             return corpus, version
 
