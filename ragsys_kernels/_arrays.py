@@ -74,7 +74,7 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             raise TypeError(f"{op}: {name} must be an array without a mask, got a masked one; fill it with .filled()")
-        array = _given.array(op, name, x) if x.dtype == object and _given.is_nested(x) else x
+        array = _given.array(op, name, x) if x.dtype.kind == "O" and _given.is_nested(x) else x
     elif _torch_tensor(x):
         return _torch_view(op, name, x)
     elif _given.is_nested(x):

@@ -138,7 +138,9 @@ def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
 
 def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
     """Return ids (Q, P), int32 or int64, as they are but contiguous; lists of unequal lengths are padded."""
-    array, dtype = place.view(op, name, padded(x))
+    if type(x) is not np.ndarray or x.dtype.kind == "O":  # else the common case
+        x = padded(x)
+    array, dtype = place.view(op, name, x)
     if dtype not in ("int32", "int64"):
         raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
     rows = "Q" if num_queries is None else str(num_queries)

@@ -109,7 +109,7 @@ def _dictionary(x: Any) -> tuple[Any, np.ndarray] | None:
 def is_nested(x: Any) -> bool:
     """Return whether `array` makes NumPy's array of an object: one of a table library, or a list of arrays."""
     if isinstance(x, np.ndarray):
-        return x.dtype == object and x.ndim == 1 and len(x) > 0 and isinstance(x[0], (list, tuple, np.ndarray))
+        return x.dtype.kind == "O" and x.ndim == 1 and len(x) > 0 and isinstance(x[0], (list, tuple, np.ndarray))
     if isinstance(x, (list, tuple)):
         return bool(x) and hasattr(x[0], "__array__") and not isinstance(x[0], np.generic)
     return bool(of_table(x))
@@ -172,7 +172,7 @@ def _of_arrow(op: str, name: str, x: Any) -> np.ndarray:
 
 def padded(x: Any) -> Any:
     """Return lists of ids of unequal lengths as one array, -1 behind the end of each; others as they are."""
-    if isinstance(x, np.ndarray) and x.dtype != object:
+    if isinstance(x, np.ndarray) and x.dtype.kind != "O":
         return x
     if of_table(x):
         if hasattr(x, "type") and "list" not in str(x.type).partition("<")[0]:
