@@ -617,18 +617,18 @@ class Corpus(Rows):
             memory = _checks.count(op, "memory", memory)
             if device != "cpu":
                 raise ValueError(f"{op}: memory must be left out with a device, got {device!r}")
-        corpus = cls._loaded(path, _checks.flag(op, "verify", verify)).to(device)
+        corpus = cls._of(segments.load(path, _checks.flag(op, "verify", verify))).to(device)
         if memory is not None:
             object.__setattr__(corpus, "_memory", memory)
         return corpus
-
-    @classmethod
-    def _loaded(cls, path: PathLike, verify: bool, compared: set[str] | None = None) -> Corpus:
-        """Load as `load` does; of segments, only those not in ``compared`` are verified, and then added."""
-        return cls._of(segments.load(path, verify, compared))
 
     @classmethod
     def _of(cls, opened: segments.Opened) -> Corpus:
         corpus = cls.__new__(cls)
         vars(corpus).update(vars(opened.rows), ids=opened.ids, _parts=opened.parts)
         return corpus
+
+
+def reloaded(path: PathLike, verify: bool, compared: set[str] | None) -> Corpus:
+    """Return what `Corpus.load` does; of segments, only those not in ``compared`` are verified, and then added."""
+    return Corpus._of(segments.load(path, verify, compared))
