@@ -24,6 +24,10 @@ PAGES = {
     "design/selection.md": "ragsys_kernels/selection/README.md",
     "design/scoring.md": "ragsys_kernels/scoring/README.md",
     "design/kernels.md": "csrc/README.md",
+    "design/selection_triton.md": "ragsys_kernels/selection/triton/README.md",
+    "design/selection_cuda.md": "ragsys_kernels/selection/cuda/README.md",
+    "design/scoring_triton.md": "ragsys_kernels/scoring/triton/README.md",
+    "design/scoring_cuda.md": "ragsys_kernels/scoring/cuda/README.md",
 }
 RESULTS = ROOT / "benchmarks" / "results"
 

@@ -20,8 +20,8 @@ BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "refe
 # Backends for arrays on a device; which comes first is for the shape to say.
 DEVICE_BACKENDS = preference.BACKENDS
 
-# The files of backends that are named like a library, which a file of that name could shadow.
-FILES = {"numpy": "numpy_kernels", "triton": "triton_kernels", "cuda": "cuda_kernels"}
+# Where the functions of a backend are, if not in the module of its name.
+MODULES = {"numpy": "numpy_kernels", "triton": "triton.backend", "cuda": "cuda.backend"}
 
 # How to get the compiled kernels, in the words of setup.py.
 BUILD = (
@@ -193,7 +193,7 @@ def module_of(family: str, backend: str) -> ModuleType:
 @functools.cache
 def _module(family: str, backend: str) -> ModuleType:
     with imports():
-        return importlib.import_module(f"ragsys_kernels.{family}.{FILES.get(backend, backend)}")
+        return importlib.import_module(f"ragsys_kernels.{family}.{MODULES.get(backend, backend)}")
 
 
 @functools.cache

@@ -170,7 +170,7 @@ def _pool(shape: Pools, kernel: str) -> Case:
 
 def _held(shape: Pools) -> Case:
     """Return the case of a pool in the registers of a cluster."""
-    configuration = importlib.import_module("ragsys_kernels.selection.cuda_configuration")
+    configuration = importlib.import_module("ragsys_kernels.selection.cuda.configuration")
     assert shape.P is not None
     how = configuration.configure_held(shape.op, shape.dtype, shape.P, shape.D, shape.K, False)
     read = Q * shape.P * shape.D * 2
@@ -183,7 +183,7 @@ def _held(shape: Pools) -> Case:
 
 
 def _logprobs() -> Iterator[Form]:
-    logits, linear = (importlib.import_module(f"ragsys_kernels.scoring.triton_{form}") for form in ("logits", "linear"))
+    logits, linear = (importlib.import_module(f"ragsys_kernels.scoring.triton.{form}") for form in ("logits", "linear"))
     for V in (LONGEST, 50_257, 32_000):
         shape, last = Scores(512, V, None, "bfloat16"), 1 / logits.splits_of(V)
         # A split; where rows begin anywhere, how packs are put together; the last split, element by element.

@@ -127,8 +127,8 @@ def cases() -> Iterator[Case]:
 
 
 def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:
-    regime_a = importlib.import_module("ragsys_kernels.selection.triton_gram")
-    regime_c = importlib.import_module("ragsys_kernels.selection.triton_whole_corpus")
+    regime_a = importlib.import_module("ragsys_kernels.selection.triton.gram")
+    regime_c = importlib.import_module("ragsys_kernels.selection.triton.whole_corpus")
     for op, dtypes in (("mmr", ("float32", "float16")), ("vrsd", ("float16",))):
         for dtype in dtypes:
             words = (op, "plain", dtype)
@@ -171,7 +171,7 @@ def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case
 
 def _by_proof(dtype: str) -> Case:
     """Return the case of the whole corpus by proof: the two products of a search, and the columns' of one check."""
-    regime_c = importlib.import_module("ragsys_kernels.selection.triton_proof")
+    regime_c = importlib.import_module("ragsys_kernels.selection.triton.proof")
     N, D, K = WHOLE_N, DIMS[0], WHOLE_K
     corpus, blocks = N * D * BYTES[dtype], -(-WHOLE_Q // 64)
     tile = regime_c.product_tile(dtype, WHOLE_Q, D, K - 1, True, True)
@@ -205,8 +205,8 @@ def _regime_a(
 
 
 def scoring() -> Iterator[Case]:
-    logits = importlib.import_module("ragsys_kernels.scoring.triton_logits")
-    linear = importlib.import_module("ragsys_kernels.scoring.triton_linear")
+    logits = importlib.import_module("ragsys_kernels.scoring.triton.logits")
+    linear = importlib.import_module("ragsys_kernels.scoring.triton.linear")
     for V, D in VOCABULARIES.items():
         for T in TOKENS:
             for dtype in ("float32", "bfloat16"):
@@ -248,7 +248,7 @@ def linear_cache_bytes(T: int, V: int, D: int, size: int, rows: int, columns: in
 
 
 def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:
-    kernels = importlib.import_module("ragsys_kernels.selection.cuda_configuration")
+    kernels = importlib.import_module("ragsys_kernels.selection.cuda.configuration")
     for arch in compilation.NVIDIA:
         for op in ("mmr", "vrsd"):
             for P, K in sizes:
@@ -274,7 +274,7 @@ def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator
 def cuda_scoring() -> Iterator[Case]:
     kernels = {
         kernel.name: kernel
-        for kernel in importlib.import_module("ragsys_kernels.scoring.cuda_configuration").kernels()
+        for kernel in importlib.import_module("ragsys_kernels.scoring.cuda.configuration").kernels()
         if "_softcap" not in kernel.name
     }
     for V, D in VOCABULARIES.items():

@@ -31,7 +31,9 @@ from benchmarks.harness import data
 from benchmarks.harness.ledger import ROOT
 from ragsys_kernels import _arrays, _env
 from ragsys_kernels._gpu import cuda_module, variants
-from ragsys_kernels.selection import cuda_configuration, cuda_kernels, validate
+from ragsys_kernels.selection import validate
+from ragsys_kernels.selection.cuda import backend as cuda_kernels
+from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 SECTOR = 32
 # Rows that pools are taken from: the most frequent words, or all texts.

@@ -18,7 +18,7 @@ __device__ inline long long below(long long x, const long long* ascending, long 
   return low;
 }
 
-// Members as `_rules` of cuda_kernels.py gives them.
+// Members as `_rules` of scoring/cuda/backend.py gives them.
 struct Rules {
   const long long* allowed;  // ascending; null: all columns enter
   const void* temperature;   // null: all have that of `inverse`

@@ -1,5 +1,4 @@
-// What a selection kernel takes: one struct by value, which ragsys_kernels/selection/cuda_kernels.py fills in this
-// order.
+// What a selection kernel takes: one struct by value, which selection/cuda/backend.py fills in this order.
 #pragma once
 #include "common.cuh"
 

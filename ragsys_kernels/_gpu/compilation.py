@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,7 +22,7 @@ NVIDIA = ARCHITECTURES[:3]
 HOPPER = "sm_90"
 
 # Each has `ahead_of_time()`, the list of its op's compilations.
-TRITON_MODULES = ("ragsys_kernels.selection.triton_compilations", "ragsys_kernels.scoring.triton_compilations")
+TRITON_MODULES = ("ragsys_kernels.selection.triton.compilations", "ragsys_kernels.scoring.triton.compilations")
 
 
 class Compilation(NamedTuple):
@@ -116,6 +117,7 @@ def _source_of(compilation: Compilation) -> str:
 
     apart = ("name", "kernel", "amd_warps", "archs")
     options = [str(value) for name, value in compilation._asdict().items() if name not in apart]
+    options = [re.sub(r"JITFunction\([\w.]+:", "JITFunction(", option) for option in options]  # wherever its file is
     code = dict(_code(compilation.kernel))
     for value in compilation.constexprs.values():  # functions that the kernel is given
         if isinstance(value, triton.runtime.JITFunction):
@@ -158,11 +160,20 @@ def _code_of(kernel: Any, found: dict[str, str]) -> dict[str, str]:
 def cuda_tasks(paths: Sequence[Path]) -> list[Task]:
     """Return the CUDA C++ files, for every architecture of NVIDIA that they have kernels for."""
     return [
-        Task(arch, path.name, _digest(cuda_module.source(path.stem) + str(cuda_module.OPTIONS)), path=path)
+        Task(
+            arch,
+            path.name,
+            _digest(_without_comments(cuda_module.source(path.stem)) + str(cuda_module.OPTIONS)),
+            path=path,
+        )
         for arch in NVIDIA
         for path in paths
         if int(arch.removeprefix("sm_")) >= cuda_module.NEEDS.get(path.stem, 0)
     ]
+
+
+def _without_comments(code: str) -> str:
+    return re.sub(r"[ \t]*//[^\n]*", "", code)
 
 
 def _digest(text: str) -> str:

@@ -12,7 +12,8 @@ import pytest
 from cuda_on_cpu import emulator
 from ragsys_kernels import _arrays, _dispatch
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.scoring import cuda_configuration, cuda_kernels
+from ragsys_kernels.scoring.cuda import backend as cuda_kernels
+from ragsys_kernels.scoring.cuda import configuration as cuda_configuration
 
 SOURCE = cuda_configuration.SOURCE
 

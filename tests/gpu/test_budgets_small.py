@@ -3,7 +3,7 @@
 import pytest
 
 from ragsys_kernels._gpu import cuda_module, resources
-from ragsys_kernels.selection import cuda_configuration
+from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 sass = pytest.importorskip("ragsys_kernels._gpu.sass")
 

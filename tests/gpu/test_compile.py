@@ -26,12 +26,12 @@ from gpu_budgets import Budget
 from ragsys_kernels._gpu import compilation, compilers, cuda_module, resources
 from ragsys_kernels._gpu.compilation import Task
 from ragsys_kernels._gpu.resources import Compiled
-from ragsys_kernels.scoring import cuda_configuration
-from ragsys_kernels.selection import cuda_configuration as selection_configuration
+from ragsys_kernels.scoring.cuda import configuration as cuda_configuration
+from ragsys_kernels.selection.cuda import configuration as selection_configuration
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
-FOLDERS = [path.parent for path in sorted(Path(resources.__file__).parents[1].glob("*/triton_kernels.py"))]
+FOLDERS = [path.parent for path in sorted(Path(resources.__file__).parents[1].glob("*/triton/backend.py"))]
 LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
 COMPILE = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE")
 ALL = COMPILE == "all"
@@ -247,7 +247,7 @@ def _defined(module):
     package = module.rpartition(".")[0]
     folder = Path(importlib.import_module(package).__file__).parent
     defined = set()
-    for path in folder.glob("triton_*.py"):
+    for path in folder.glob("*.py"):
         found = vars(importlib.import_module(f"{package}.{path.stem}"))
         defined |= {x.__name__ for x in found.values() if isinstance(x, triton.runtime.JITFunction)}
     return (
@@ -288,7 +288,7 @@ def _fullest(module):
 def ptx_approximations(ptx):
     """Instructions of float32 that are off by an ulp or more where IEEE 754 has one result."""
     found = set(re.findall(r"\b((?:sqrt|rsqrt|rcp|div)\.(?:approx|full))(?:\.ftz)?\.f32\b", ptx))
-    # tanh of a soft cap has an approximate inverse, and two fused products that mend it (`triton_scale.py`).
+    # tanh of a soft cap has an approximate inverse, and two fused products that mend it (`scoring/triton/scale.py`).
     if found == {"div.full"} and len(re.findall(r"\bfma\.rn", ptx)) >= 2 * ptx.count("div.full"):
         return []
     return sorted(found)
@@ -337,11 +337,11 @@ def test_addresses_are_computed_in_64_bits(fullest, module):
     assert not wrong
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
 def test_launches_say_whether_products_and_sums_are_fused(folder):
     """Triton warns, at the first launch on a GPU, where they leave it to its default, which will change."""
     launched = 0
-    for path in folder.glob("triton_*.py"):
+    for path in folder.glob("*.py"):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
                 continue

@@ -13,9 +13,9 @@ from ragsys_kernels._gpu import resources
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 MODULES = {
-    "gram": "ragsys_kernels.selection.triton_compilations",
-    "corpus": "ragsys_kernels.selection.triton_compilations",
-    "_logprob": "ragsys_kernels.scoring.triton_compilations",
+    "gram": "ragsys_kernels.selection.triton.compilations",
+    "corpus": "ragsys_kernels.selection.triton.compilations",
+    "_logprob": "ragsys_kernels.scoring.triton.compilations",
 }
 
 

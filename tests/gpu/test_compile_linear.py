@@ -8,7 +8,7 @@ import pytest
 from ragsys_kernels._gpu import resources
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-MODULE = "ragsys_kernels.scoring.triton_compilations"
+MODULE = "ragsys_kernels.scoring.triton.compilations"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,9 @@ from cuda_selection import OPS, assert_same, checked, kernel_of, not_empty
 
 from ragsys_kernels import _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_configuration, cuda_kernels, reference
+from ragsys_kernels.selection import reference
+from ragsys_kernels.selection.cuda import backend as cuda_kernels
+from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 DTYPES = ("float16", "bfloat16")
 problem_of = functools.partial(cuda_selection.problem_of, dtype="float16")

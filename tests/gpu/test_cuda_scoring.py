@@ -17,7 +17,9 @@ from scoring_problems import DTYPES, stored
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.scoring import cuda_configuration, cuda_kernels, reference
+from ragsys_kernels.scoring import reference
+from ragsys_kernels.scoring.cuda import backend as cuda_kernels
+from ragsys_kernels.scoring.cuda import configuration as cuda_configuration
 from ragsys_kernels.scoring.problem import Pairs, Partials, ScoringProblem
 
 SOURCES = Path(__file__).parents[2] / "csrc" / "cuda"

@@ -16,7 +16,9 @@ from cuda_selection import OPS, assert_same, checked, kernel_of, not_empty, prob
 
 from ragsys_kernels import Corpus, _arrays, testing
 from ragsys_kernels._gpu import cuda_module
-from ragsys_kernels.selection import cuda_configuration, cuda_kernels, filtered_problems, reference
+from ragsys_kernels.selection import filtered_problems, reference
+from ragsys_kernels.selection.cuda import backend as cuda_kernels
+from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 DTYPES = ("float32", "float16", "bfloat16")
 # Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 bits; only

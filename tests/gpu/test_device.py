@@ -78,7 +78,7 @@ def arrays_of(record):
 @pytest.mark.parametrize("name", ["all options", "a filter", "quality", "ks"])
 def test_a_problem_on_a_device_has_tensors_alone(place, name):
     """So that Triton takes it as it is."""
-    triton_kernels = pytest.importorskip("ragsys_kernels.selection.triton_kernels")
+    triton_kernels = pytest.importorskip("ragsys_kernels.selection.triton.backend")
     problem = {**testing.selection_problem(3, 12, 4, 6, bias=True, groups=True), "max_per_group": 1}
     problem |= {"initial": problem["candidates"][:, :2], "lambda_d": [0.1, 0.2, 0.3], "lambda_b": np.full(3, 0.5)}
     problem |= {"max_similarity": 0.5, "costs": np.ones(24), "budget": 3.0, "k": [1, 2, 3]}

@@ -116,7 +116,7 @@ def test_a_planned_selection_has_the_same_bits(device, case):
 
 @pytest.mark.parametrize("slots", [128, 4])
 def test_a_planned_selection_of_large_pools_has_the_same_bits(device, monkeypatch, slots):
-    from ragsys_kernels.selection import triton_gram
+    from ragsys_kernels.selection.triton import gram as triton_gram
 
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", slots)
     for op in ("mmr", "vrsd"):

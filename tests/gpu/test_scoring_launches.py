@@ -83,7 +83,7 @@ def test_token_logprobs_takes_one_launch_or_two(launched, device, options):
 
 def test_a_merge_that_one_warp_has_no_room_for_is_a_launch(launched, device, monkeypatch):
     if device.backend == "triton":
-        from ragsys_kernels.scoring import triton_logits
+        from ragsys_kernels.scoring.triton import logits as triton_logits
 
         want = tuple(name for name in EVERYTHING if name != "rank")
         before = device.answer_logprobs(X, targets=TARGETS, want=want)

@@ -18,8 +18,9 @@ pytest.importorskip("triton")
 if interpreted.HERE:
     import triton.language as tl
 
-    from ragsys_kernels.selection import triton_bounds, triton_gram
-    from ragsys_kernels.selection.triton_launch import row_tile
+    from ragsys_kernels.selection.triton import bounds as triton_bounds
+    from ragsys_kernels.selection.triton import gram as triton_gram
+    from ragsys_kernels.selection.triton.launch import row_tile
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 

@@ -17,7 +17,8 @@ pytest.importorskip("triton")
 if interpreted.HERE:
     from searches import check, found, values_of
 
-    from ragsys_kernels.selection import triton_filter, triton_kernels
+    from ragsys_kernels.selection.triton import backend as triton_kernels
+    from ragsys_kernels.selection.triton import bit_search as triton_filter
 
 N, D = 700, 40
 

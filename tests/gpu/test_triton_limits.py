@@ -17,7 +17,8 @@ pytest.importorskip("triton")
 if interpreted.HERE:
     import triton.language as tl
 
-    from ragsys_kernels.selection import triton_bounds, triton_gram
+    from ragsys_kernels.selection.triton import bounds as triton_bounds
+    from ragsys_kernels.selection.triton import gram as triton_gram
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 

@@ -12,7 +12,7 @@ import ragsys_kernels as rk
 torch = pytest.importorskip("torch")
 
 if interpreted.HERE:
-    from ragsys_kernels.scoring import triton_linear
+    from ragsys_kernels.scoring.triton import linear as triton_linear
 
 
 def normal(T, V, D):

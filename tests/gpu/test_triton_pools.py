@@ -22,9 +22,9 @@ import triton.language as tl  # noqa: E402
 if interpreted.HERE:
     from triton.runtime.interpreter import InterpreterBuilder
 
-    from ragsys_kernels.selection import triton_gram
-    from ragsys_kernels.selection.triton_objectives import OBJECTIVES
-    from ragsys_kernels.selection.triton_objectives.objective import Objective
+    from ragsys_kernels.selection.triton import gram as triton_gram
+    from ragsys_kernels.selection.triton.objectives import OBJECTIVES
+    from ragsys_kernels.selection.triton.objectives.objective import Objective
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 
@@ -150,7 +150,7 @@ def test_a_query_that_has_no_room_in_the_tile_stays_beside_it(pool, dims, dtype,
     np.testing.assert_array_equal(result.indices, rk.mmr(**problem, backend="reference").indices)
 
 
-# --- Rules that are not the library's, each as a file of triton_objectives would have it.
+# --- Rules that are not the library's, each as a file of triton/objectives would have it.
 
 
 @triton.jit

@@ -19,7 +19,8 @@ if interpreted.HERE:
     import proof_problems
     import traffic
 
-    from ragsys_kernels.selection import triton_kernels, triton_proof
+    from ragsys_kernels.selection.triton import backend as triton_kernels
+    from ragsys_kernels.selection.triton import proof as triton_proof
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 

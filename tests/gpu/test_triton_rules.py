@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if interpreted.HERE:
-    from ragsys_kernels.selection import triton_gram
+    from ragsys_kernels.selection.triton import gram as triton_gram
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 

@@ -31,8 +31,10 @@ INF, NAN = np.inf, np.nan
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
-    from ragsys_kernels.scoring import _device, finish, triton_kernels, triton_linear, validate
+    from ragsys_kernels.scoring import _device, finish, validate
     from ragsys_kernels.scoring.problem import ScoringProblem
+    from ragsys_kernels.scoring.triton import backend as triton_kernels
+    from ragsys_kernels.scoring.triton import linear as triton_linear
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if interpreted.HERE:
-    from ragsys_kernels.selection import triton_bounds, triton_gram, triton_kernels, triton_stream, triton_whole_corpus
-    from ragsys_kernels.selection.triton_launch import Tile
+    from ragsys_kernels.selection.triton import backend as triton_kernels
+    from ragsys_kernels.selection.triton import bounds as triton_bounds
+    from ragsys_kernels.selection.triton import gram as triton_gram
+    from ragsys_kernels.selection.triton import stream as triton_stream
+    from ragsys_kernels.selection.triton import whole_corpus as triton_whole_corpus
+    from ragsys_kernels.selection.triton.launch import Tile
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 

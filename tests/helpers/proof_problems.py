@@ -20,8 +20,10 @@ import searches
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
-from ragsys_kernels.selection import triton_filter, triton_proof, validate
-from ragsys_kernels.selection.triton_launch import Tile
+from ragsys_kernels.selection import validate
+from ragsys_kernels.selection.triton import bit_search as triton_filter
+from ragsys_kernels.selection.triton import proof as triton_proof
+from ragsys_kernels.selection.triton.launch import Tile
 
 KINDS = ("random", "clusters", "repeated", "near ties", "zeros", "lengths", "integers")
 SMALL = {

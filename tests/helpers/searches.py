@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ragsys_kernels.selection import triton_filter, triton_kernels
+from ragsys_kernels.selection.triton import backend as triton_kernels
+from ragsys_kernels.selection.triton import bit_search as triton_filter
 
 
 def values_of(problem):

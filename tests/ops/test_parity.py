@@ -19,7 +19,7 @@ OPS = sorted(path.parent.name for path in PACKAGE.glob("*/reference.py"))
 
 def functions(op, backend):
     """Public functions defined in a backend file, with their signatures, read without importing it."""
-    tree = ast.parse((PACKAGE / op / f"{_dispatch.FILES.get(backend, backend)}.py").read_text())
+    tree = ast.parse((PACKAGE / op / f"{_dispatch.MODULES.get(backend, backend).replace('.', '/')}.py").read_text())
     defined = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     found = {node.name: (ast.unparse(node.args), ast.unparse(node.returns)) for node in defined}
     for node in tree.body:  # one function under several names

@@ -1,0 +1,199 @@
+"""How selection's CUDA C++ kernels are launched, by shape, and what each is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..._gpu.cuda_module import NEEDS, Kernel
+
+SOURCE = "greedy_select"
+# Pools of few rows of 16 bits, whose products with one another lie in shared memory.
+SMALL_SOURCE = "greedy_small"
+# The first devices with its instructions.
+SMALL_CAPABILITY = 80
+# Larger pools of rows of 16 bits, which stay in the registers of a cluster of blocks.
+HELD_SOURCE = "greedy_held"
+HELD_CAPABILITY = NEEDS[HELD_SOURCE]
+
+_ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+
+# As in the source: rows that a warp takes at a time, the most warps of a block, and the bests: of each at even and odd
+# steps, a float and an int, and those of the block.
+_GROUP = 16
+_MAX_WARPS = 8
+_BESTS = _MAX_WARPS * 2 * 8 + 32
+
+# Rows of picks, which others meet, that a block keeps in shared memory: more would leave room for fewer blocks.
+_KEPT_BYTES = 32 << 10
+
+
+# As in the source of small pools: slots of a kernel and its threads; parts of a query, which take slots too; slices of
+# rows in shared memory, and dimensions of a slice.
+SMALL_SLOTS = {32: 32, 64: 64, 112: 128, 128: 128}
+_PARTS = {"float16": 2, "bfloat16": 3}
+_STAGES, _SLICE = 3, 64
+
+# As in the source of pools in registers: the most dimensions, and warps of a block, which has 128 rows; the most rows,
+# and blocks of a cluster.
+_HELD_DIMS = {384: 4, 768: 8}
+_HELD_ROWS = {256: 2, 512: 4, 1024: 8}
+_COLUMNS = 16
+
+
+class Configuration(NamedTuple):
+    """How a problem is launched."""
+
+    kernel: str
+    threads: int
+    shared: int  # bytes of dynamic shared memory
+    workspace: int  # floats of each block, 0 where its state is in shared memory
+    kept: int = 0  # MMR from memory: initial items and picks whose rows are in shared memory too
+    source: str = SOURCE
+    blocks: int = 1  # of a query
+
+
+def configure(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
+) -> Configuration:
+    """Return how a problem is launched: by the products of its rows with one another where these are few and of 16
+    bits, else with its rows in shared memory where they fit, else its state, else neither.
+    """
+    small = configure_small(op, dtype, P + num_initial, D)
+    if small is not None and small.shared <= max_shared:
+        return small
+    return configure_rows(op, dtype, P, D, K, capped, max_shared, num_initial)
+
+
+def configure_rows(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
+) -> Configuration:
+    """Return how a problem is launched where picks meet rows.
+
+    A step of a resident pool reads it at the speed of shared memory, several times that of the L2 cache, which is worth
+    more than the blocks that would fit on a multiprocessor without its rows.
+    """
+    groups = -(-P // _GROUP)
+    warps = min(groups, _MAX_WARPS)
+    row_bytes = -(-D * _ITEMSIZES[dtype] // 16) * 16
+    sum_floats = row_bytes // _ITEMSIZES[dtype] if op == "vrsd" else 0
+    state = sum_floats + (2 * K if capped else 0) + 3 * P
+    resident = _BESTS + P * row_bytes + 4 * state
+    if resident <= max_shared:
+        return Configuration(f"rsk_{op}_resident_{dtype}", 32 * warps, resident, 0)
+    turns = num_initial + K if op == "mmr" else 0
+    if op == "mmr":  # how many turns each item has met, and for each turn a row and its scale
+        state += P + 3 * turns
+    workspace = 0
+    streaming = _BESTS + 4 * state
+    if streaming > max_shared:
+        workspace, streaming = -(-state // 4) * 4, _BESTS
+    kept = min(turns, min(_KEPT_BYTES, max_shared - streaming) // row_bytes)
+    return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming + kept * row_bytes, workspace, kept)
+
+
+def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | None:
+    """Return how so many items and initial items are launched as a small pool; None where there are too many."""
+    parts = _PARTS.get(dtype, 0)
+    slots = next((slots for slots in SMALL_SLOTS if rows + parts <= slots), None)
+    if not parts or slots is None:
+        return None
+    slices = -(-D // _SLICE)
+    matrix = -(-max(4 * slots * (slots + 1), _STAGES * slots * _SLICE * 2) // 16) * 16
+    shared = matrix + 16 + parts * slices * _SLICE * 2
+    return Configuration(f"rsk_{op}_small_{slots}_{dtype}", SMALL_SLOTS[slots], shared, 0, source=SMALL_SOURCE)
+
+
+def configure_held(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int = 0
+) -> Configuration | None:
+    """Return how a pool is launched whose rows stay in registers; None where they do not fit."""
+    dims = next((dims for dims in _HELD_DIMS if dims >= D), None)
+    rows = next((rows for rows in _HELD_ROWS if rows >= P), None)
+    if dtype not in _PARTS or dims is None or rows is None or D % 8:
+        return None
+    warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]
+    table = 2 * 16 * warps * blocks
+    columns = _COLUMNS // 2 * (4 * dims + 16) + warps * _COLUMNS * (128 // warps + 8) * 4
+    shared = columns + table + 16 + (4 * dims + table if op == "vrsd" else 0)
+    shared += 8 * (min(P, K) + num_initial) if capped else 0
+    kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
+    return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)
+
+
+# What a block of an H100 may have; of an A100 166,912.
+MAX_SHARED = 232_448
+
+
+def kernels() -> list[Kernel]:
+    """Return every kernel of the source; its sizes are functions of (P, D, K)."""
+    return [
+        _kernel(op, dtype, kind) for op in ("mmr", "vrsd") for kind in ("resident", "streaming") for dtype in _ITEMSIZES
+    ] + [
+        kernel
+        for op in ("mmr", "vrsd")
+        for dtype in _PARTS
+        for kernel in (
+            *(_small(op, dtype, slots) for slots in SMALL_SLOTS),
+            *(_held(op, dtype, rows, dims) for rows in _HELD_ROWS for dims in _HELD_DIMS),
+        )
+    ]
+
+
+def _small(op: str, dtype: str, slots: int) -> Kernel:
+    name, most = f"rsk_{op}_small_{slots}_{dtype}", slots - _PARTS[dtype]
+
+    def as_if_of(P: int, D: int) -> Configuration:
+        how = configure_small(op, dtype, min(P, most), D)
+        assert how is not None
+        return how
+
+    return Kernel(
+        name,
+        SMALL_SOURCE,
+        lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
+        lambda P, D, K: SMALL_SLOTS[slots],
+        lambda P, D, K: as_if_of(most, D).shared,
+        lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
+    )
+
+
+def _held(op: str, dtype: str, rows: int, dims: int) -> Kernel:
+    def as_if_of(K: int) -> Configuration:
+        how = configure_held(op, dtype, rows, dims, K, False)
+        assert how is not None
+        return how
+
+    def fits(P: int, D: int, K: int) -> bool:
+        how = configure_held(op, dtype, P, D, K, False)
+        return how is not None and how.kernel == as_if_of(K).kernel
+
+    return Kernel(
+        as_if_of(1).kernel,
+        HELD_SOURCE,
+        fits,
+        lambda P, D, K: as_if_of(K).threads,
+        lambda P, D, K: as_if_of(K).shared,
+        lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
+    )
+
+
+def _kernel(op: str, dtype: str, kind: str) -> Kernel:
+    name = f"rsk_{op}_{kind}_{dtype}"
+
+    def configuration(P: int, D: int, K: int) -> Configuration:
+        return configure_rows(op, dtype, P, D, K, False, MAX_SHARED)
+
+    def shared_bytes(P: int, D: int, K: int) -> int:
+        how = configuration(P, D, K)
+        if how.kernel != name:  # as if rows were to fit, or not to
+            how = configure_rows(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
+        return how.shared
+
+    return Kernel(
+        name,
+        SOURCE,
+        lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
+        lambda P, D, K: configuration(P, D, K).threads,
+        shared_bytes,
+        lambda P, D, K: P * D * _ITEMSIZES[dtype] + 8 * P + 4 * D,
+    )

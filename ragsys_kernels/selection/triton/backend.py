@@ -1,0 +1,107 @@
+"""Triton kernels for torch tensors on a GPU: which of the three regimes runs a problem.
+
+``gram.py`` is regime a; ``bounds.py`` (MMR) and ``stream.py`` (VRSD, MSD) are b,
+``whole_corpus.py`` is c; ``README.md`` says what each reads. Nothing
+waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import _arrays, _env
+from ..._dispatch import BackendUnavailableError
+from ..._gpu import compilers
+from ..._types import Array
+from .. import filtered_problems
+from ..problem import Problem, Selection
+from . import bounds, gram, stream, whole_corpus
+from .launch import num_initial, outputs
+from .objectives import OBJECTIVES
+
+# What the kernels have (capabilities.py), some of it not in all regimes.
+RULES = frozenset(OBJECTIVES)
+CONSTRAINTS = frozenset(("budget", "max_similarity"))
+
+
+def mmr(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def vrsd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def msd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def dpp(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def ssd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def sift(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def coverage(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
+    return whole_corpus.search(_tensors(problem))
+
+
+def _tensors(problem: Problem) -> Problem:
+    """Return the problem with tensors, which on a device it has: to copy its fields takes longer than a launch."""
+    return problem if _arrays.library_of(problem.rows.data) == "torch" else _arrays.tensors(problem)
+
+
+def _select(problem: Problem) -> Selection:
+    problem = _tensors(problem)
+    if problem.pool + num_initial(problem) <= gram.GRAM_SLOTS:
+        problem = filtered_problems.as_pools(problem)
+    _refuse(problem)
+    out = outputs(problem)
+    _regime(problem).select(problem, out)
+    return out
+
+
+def _refuse(problem: Problem) -> None:
+    """Raise the reason that no kernel runs a problem, by its shape and its options."""
+    options, limits = problem.options, problem.constraints
+    slots, most = problem.pool + num_initial(problem), gram.GRAM_SLOTS
+    asked = ["a budget"] if limits.costs is not None else []
+    asked += ["max_similarity"] if limits.max_similarity is not None else []
+    reason = None
+    if slots > most and problem.op not in ("mmr", "vrsd", "msd"):
+        reason = f"its kernels take {problem.op} for pools and initial items of up to {most} items, got {slots}"
+    elif slots > most and _is_corpus(problem) and (asked or problem.op == "msd"):
+        asked = ([problem.op] if problem.op == "msd" else []) + asked
+        reason = f"its kernels take {' with '.join(asked)} for pools, and for a whole corpus of up to {most} rows"
+    elif getattr(options, "aspects", None) is not None:
+        reason = "its kernels cover the items of the pool, not aspects of their own"
+    elif getattr(options, "density", False):
+        reason = "its kernels do not pick by gain per cost"
+    elif problem.op == "coverage" and problem.rows.dtype == "float32" and not _env.triton_interpreter():
+        reason = compilers.why_no_matrix_of_float32(compilers.architecture())
+    if reason is not None:
+        raise BackendUnavailableError(f"{problem.op}: backend 'triton' cannot run here: {reason}")
+
+
+def _regime(problem: Problem) -> Any:
+    """Return the module that runs a problem, by shape alone."""
+    slots = problem.pool + num_initial(problem)
+    if slots <= gram.GRAM_SLOTS:
+        return gram
+    if _is_corpus(problem):
+        return whole_corpus
+    return bounds if problem.op == "mmr" else stream
+
+
+def _is_corpus(problem: Problem) -> bool:
+    return problem.candidates is None and not problem.pool_stride

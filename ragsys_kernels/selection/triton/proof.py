@@ -1,0 +1,385 @@
+"""Regime c of MMR by proof: picks are drafted from a search's rows, and one read of the corpus proves them or not.
+
+Rows are multiplied with a few vectors of each query in 16 bits, which leaves a bit of each row that may be worth as
+much as a drafted pick. If all of these were in the pool that the draft is from, it is the answer; if not, they are in
+the next pool. After some rounds all values of all rows are computed for the queries that are left, such as those of
+which more rows are equal than a pool has room for. Which queries go on is known to the device alone. The kernels are in
+``proof_kernels.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from ... import _arrays
+from ..._gpu.compilers import is_hopper
+from ..._gpu.plans import launch
+from ..._gpu.variants import variant
+from ..problem import Problem, Selection
+from . import bit_search, gram
+from .launch import (
+    PICK_TILE,
+    QUERY_BLOCK,
+    SMALL_TILE,
+    Tile,
+    bias_by_row,
+    cdiv,
+    chunks,
+    next_power_of_2,
+    num_initial,
+    outputs,
+    query_parts,
+)
+from .proof_kernels import (
+    proof_columns_kernel,
+    proof_pool_kernel,
+    proof_product_kernel,
+    proof_rest_kernel,
+    proof_taken_kernel,
+)
+
+# Rows of a pool: as many as a Gram matrix has room for beside the query and a few initial items. So many of them come
+# from a search, or half as many as the corpus has tiles.
+SLOTS = gram.GRAM_SLOTS
+POOL = SLOTS - 16
+FIRST = 96
+
+# The most initial items, and the most picks: a pool has far more rows.
+MOST_SHOWN = 12
+MOST_PICKS = 16
+LEAST_SHARE = 4
+
+# How often drafts are checked at most, one more than there are picks if these are few: each check but the first settles
+# a pick at least. At λ_d = 0.75 one is enough for nearly every query, at 0.5 some take five.
+ROUNDS = 6
+
+# Rows that each step adds to the next pool at most where too many are contenders; tiles that are compared together.
+MOST_OF_STEP = 8
+TILES_BLOCK = 1024
+
+# Columns that are multiplied while a tile of rows is read: all, if they are so few, else so many at a time with options
+# and without, and where the best rows of tiles are found too.
+MOST_TERMS = 5
+TERMS = (4, 3)
+TERMS_WITH_PEAKS = (3, 2)
+
+# Of products by matrix units and of those that the picks are by, for each dimension: a part of |e| (|λ q| + |(1-λ) c|).
+ROUNDING = 4e-7
+
+# Of what computes all values: its tile, programs, and the most parts of the corpus.
+REST_TILE = Tile(64, 64, 1, 4, 2)
+PROGRAMS = 1024
+PARTS = 64
+
+WORKSPACE_BYTES = 1 << 28
+
+
+def fits(problem: Problem) -> bool:
+    """Return whether a call goes this way, by its shape alone."""
+    return (
+        problem.op == "mmr"
+        and problem.relevance is None
+        and bit_search.knows_lengths(problem.rows)
+        and problem.constraints.costs is None
+        and problem.constraints.max_similarity is None
+        and 2 <= problem.k <= MOST_PICKS
+        and num_initial(problem) <= MOST_SHOWN
+        and problem.pool < bit_search.MOST_ROWS
+        and first_rows(problem) >= LEAST_SHARE * problem.k
+        and variant("corpus") == "bits"
+    )
+
+
+def first_rows(problem: Problem) -> int:
+    """Return how many rows the first pool has."""
+    return min(FIRST, cdiv(problem.pool, bit_search.ROWS) // bit_search.TILES)
+
+
+def product_tile(dtype: str, num_queries: int, dims: int, terms: int, plain: bool, hopper: bool) -> Tile:
+    """Return the tile of the products, which holds one of them for each of several columns."""
+    # Operands that go through registers leave less room: 64 queries spill on sm_80, 32 with options on gfx942.
+    queries = 16 if num_queries <= 16 or not (hopper or plain) else 64 if hopper else 32
+    narrow = dtype == "float32" or not hopper
+    dims = min(32 if narrow else 64, max(16, next_power_of_2(dims)))
+    rows = bit_search.ROWS if plain and hopper else max(32, bit_search.ROWS // 2)
+    return Tile(rows, dims, queries, 8, 3 if hopper and plain and terms > 3 else 2, 255)
+
+
+def terms_at_a_time(terms: int, plain: bool, peaks: bool) -> int:
+    """Return how many columns are multiplied at a time, so that the last time has as many as the others."""
+    if plain and not peaks and terms <= MOST_TERMS:
+        return terms
+    return cdiv(terms, cdiv(terms, (TERMS_WITH_PEAKS if peaks else TERMS)[plain]))
+
+
+def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
+    """Launch all rounds.
+
+    ``factors`` make unit vectors of rows whose lengths had to be computed; ``most`` is the largest length of a vector,
+    on the device, where the host does not know it.
+    """
+    rows = problem.rows
+    if rows.norm == "computed":
+        rows = dataclasses.replace(rows, norm="scaled", scales=factors, max_norm=1.0)
+        problem = dataclasses.replace(problem, rows=rows)
+    per_query = (
+        problem.pool // 8
+        + (20 + 4 * MOST_PICKS) * cdiv(problem.pool, bit_search.ROWS)
+        + 2 * MOST_PICKS * rows.data.shape[1]
+    )
+    parts = chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 64)
+    for q0, num_queries in parts:
+        part = slice(q0, q0 + num_queries)
+        some = problem if len(parts) == 1 else problem.take(part)
+        _Rounds(some, Selection(*(field[part] for field in out)), most).run()
+
+
+class _Rounds:
+    """Launches for some queries."""
+
+    def __init__(self, problem: Problem, out: Selection, most: Any) -> None:
+        self.problem, self.out, self.most, self.hopper = problem, out, most, is_hopper()
+        self.S, self.K, self.Q = num_initial(problem), problem.k, problem.num_queries
+        self.data = problem.rows.data
+        self.apart: tuple[Any, Any] | None = None
+        self.D = self.data.shape[1]
+        limits = problem.constraints
+        self.cap = limits.max_per_group or None
+        self.plain = problem.bias is None and limits.query_groups is None and self.cap is None
+        columns = self.S + self.K - 1
+        # Without peaks, and with them.
+        self.at_a_time = [terms_at_a_time(columns, self.plain, peaks) for peaks in (False, True)]
+        self.terms = max(cdiv(columns, each) * each for each in self.at_a_time)
+        self.tiles_of = [
+            product_tile(problem.rows.dtype, self.Q, self.D, each, self.plain, self.hopper) for each in self.at_a_time
+        ]
+        self.tile = self.tiles_of[0]
+        self.stride = cdiv(self.D, self.tile.dims) * self.tile.dims  # of columns, which end in zeros
+        self.tiles = cdiv(problem.pool, self.tile.rows)
+        self.words = self.tiles * (self.tile.rows // 32)
+
+    def empty(self, *shape: int, dtype: str = "float32") -> Any:
+        return _arrays.empty(self.data, shape, dtype)
+
+    def run(self) -> None:
+        """Launch the drafts and their checks, and what answers the rest."""
+        Q, T = self.Q, self.terms
+        found = first_rows(self.problem)
+        self.best, scores = self.empty(Q, found, dtype="int64"), self.empty(Q, found)
+        searched = dataclasses.replace(self.problem, k=found)
+        self.factors, self.back = bit_search.search_some(searched, self.hopper, self.best, scores, self.most)
+        self.high = self.empty(T, Q, self.stride, dtype=bit_search.columns_type(self.problem.rows.dtype))
+        self.of_columns = {name: self.empty(T, Q) for name in ("back", "error", "bars")}
+        self.barred = {"barred": None, "barred_group": None}
+        if self.cap is not None:
+            self.barred = {"barred": self.empty(T, Q, dtype="int32"), "barred_group": self.empty(T, Q, dtype="int64")}
+        self.peaks = self.empty(T, self.tiles, Q, dtype="int32")
+        self.bits, self.listed = self.empty(Q, self.words, dtype="int32"), self.empty(Q, 2 * SLOTS, dtype="int32")
+        self.pools, self.known = self.empty(Q, POOL, dtype="int64"), self.empty(Q, dtype="int32")
+        rounds = min(ROUNDS, self.K + 1)
+        counts = torch.zeros((rounds + 1, 1), dtype=torch.int32, device=self.data.device).unbind()
+        orders = [self.empty(Q, dtype="int32") for _ in range(2)]
+        self._pool(None, None, None, False)
+        last, order, count = None, None, None
+        for turn in range(rounds + 1):
+            draft = self._draft()
+            self._columns(draft, last, (order, count), (orders[turn % 2], counts[turn]), turn == rounds)
+            order, count = orders[turn % 2], counts[turn]
+            if turn < rounds:
+                self._products(order, count, turn > 0)
+                self._pool(draft, order, count, turn > 0)
+            last = draft
+        self._rest(order, count)
+
+    def _outputs(self) -> dict[str, Any]:
+        out = self.out
+        return {
+            "out_index": out.indices,
+            "out_score": out.scores,
+            "out_relevance": out.relevance,
+            "out_redundancy": out.redundancy,
+            "out_length": out.lengths,
+        }
+
+    def _pool(self, draft: Selection | None, order: Any, count: Any, peaks: bool) -> None:
+        """Launch what makes the first pools, or the next ones of the bits."""
+        launch(
+            proof_pool_kernel,
+            (self.Q,),
+            bits=None if draft is None else self.bits,
+            peaks=self.peaks if peaks else None,
+            bars=self.of_columns["bars"],
+            order=order,
+            count=count,
+            listed=self.listed,
+            best=self.best,
+            pools=self.pools,
+            known=self.known,
+            **_drafted(draft),
+            **self._outputs(),
+            num_queries=self.Q,
+            words=self.words,
+            tiles=self.tiles,
+            terms=self.terms,
+            found=self.best.shape[1],
+            each=max(1, min(MOST_OF_STEP, POOL // 2 // self.K)),
+            K=self.K,
+            WORDS=min(bit_search.WORDS, next_power_of_2(self.words)),
+            ROWS=self.tile.rows,
+            POOL=POOL,
+            SLOTS=SLOTS,
+            LANES=MOST_PICKS,
+            BLOCK=TILES_BLOCK,
+            **SMALL_TILE.options(),
+        )
+
+    def _draft(self) -> Selection:
+        """Return the picks out of the pools, by regime a."""
+        pools = dataclasses.replace(self.problem, candidates=self.pools, pool=POOL)
+        if pools.bias is not None and pools.bias.ndim == 2:
+            pools.bias = torch.gather(pools.bias, 1, self.pools.clamp(min=0))
+        picks = outputs(pools)
+        if self.apart is None and gram.in_tile(pools):
+            self.apart = query_parts(pools)
+        gram.select(pools, picks, self.apart)
+        return picks
+
+    def _columns(self, draft: Selection, last: Selection | None, before: Any, after: Any, finished: bool) -> None:
+        """Launch what answers proven queries, and makes the columns of the others."""
+        problem = self.problem
+        rows = problem.rows
+        launch(
+            proof_columns_kernel,
+            (self.Q,),
+            rows=self.data,
+            factors=rows.scales,
+            queries=problem.queries,
+            query_factors=self.factors,
+            query_back=self.back,
+            groups=problem.constraints.groups if self.cap else None,
+            lambda_d=problem.lambda_d,
+            lambda_b=problem.lambda_b if problem.bias is not None else None,
+            initial=problem.constraints.initial,
+            ks=problem.ks,
+            **_drafted(draft),
+            last=None if last is None else last.indices,
+            known=self.known,
+            pools=self.pools,
+            order_in=before[0],
+            count_in=before[1],
+            order=after[0],
+            count=after[1],
+            high=None if finished else self.high,
+            **self.of_columns,
+            **self.barred,
+            **self._outputs(),
+            most=self.most,
+            longest=bit_search.LONGER * float(rows.max_norm or 1.0),
+            rounding=bit_search.rounding(rows, ROUNDING, 16),
+            row_stride=self.data.stride(0),
+            num_queries=self.Q,
+            num_ids=problem.pool,
+            terms=self.terms,
+            S=self.S,
+            K=self.K,
+            D=self.D,
+            stride=self.stride,
+            cap=self.cap,
+            POOL=POOL,
+            SLOTS=SLOTS,
+            LANES=MOST_PICKS,
+            BLOCK=QUERY_BLOCK,
+            **PICK_TILE.options(),
+        )
+
+    def _products(self, order: Any, count: Any, peaks: bool) -> None:
+        """Launch the products of all rows with the columns."""
+        problem, tile, each = self.problem, self.tiles_of[peaks], self.at_a_time[peaks]
+        limits = problem.constraints
+        launch(
+            proof_product_kernel,
+            (self.tiles * cdiv(self.Q, tile.queries),),
+            rows=self.data,
+            factors=problem.rows.scales,
+            high=self.high,
+            **self.of_columns,
+            **self.barred,
+            bias=problem.bias,
+            groups=limits.groups,
+            query_groups=limits.query_groups,
+            lambda_d=problem.lambda_d,
+            lambda_b=problem.lambda_b,
+            order=order,
+            count=count,
+            bits=self.bits,
+            peaks=self.peaks if peaks else None,
+            row_stride=self.data.stride(0),
+            num_queries=self.Q,
+            num_ids=problem.pool,
+            tiles=self.tiles,
+            terms=self.terms,
+            D=self.D,
+            stride=self.stride,
+            BIAS_BY_ROW=bias_by_row(problem),
+            EVEN_D=self.D % tile.dims == 0,
+            **bit_search.in_16_bits(problem.rows.dtype),
+            **bit_search.shrinking(problem.rows),
+            TERMS=each,
+            ONCE=each >= self.S + self.K - 1,
+            QUERIES=tile.queries,
+            ROWS=tile.rows,
+            DIMS=tile.dims,
+            **tile.options(),
+        )
+
+    def _rest(self, order: Any, count: Any) -> None:
+        """Launch what computes the values of all rows, at each step, for the queries that are left."""
+        problem = self.problem
+        limits = problem.constraints
+        parts = min(PARTS, cdiv(problem.pool, REST_TILE.rows))
+        keys = self.empty(self.K, self.Q, parts, dtype="int64")
+        given = {
+            "order": order,
+            "count": count,
+            "keys": keys,
+            "rows": self.data,
+            "factors": problem.rows.scales,
+            "queries": problem.queries,
+            "query_factors": self.factors,
+            "back": self.back,
+            "bias": problem.bias,
+            "groups": limits.groups,
+            "query_groups": limits.query_groups,
+            "initial": limits.initial,
+            "lambda_d": problem.lambda_d,
+            "lambda_b": problem.lambda_b,
+            "row_stride": self.data.stride(0),
+            "num_queries": self.Q,
+            "num_ids": problem.pool,
+            "parts": parts,
+            "S": self.S,
+            "D": self.D,
+            "BIAS_BY_ROW": bias_by_row(problem),
+            "PARTS": next_power_of_2(parts),
+            "DIMS": min(next_power_of_2(self.D), REST_TILE.dims),
+        }
+        for step in range(self.K):
+            launch(
+                proof_rest_kernel,
+                (min(PROGRAMS, self.Q * parts),),
+                **given,
+                ks=problem.ks,
+                step=step,
+                cap=self.cap,
+                ROWS=REST_TILE.rows,
+                **REST_TILE.options(),
+            )
+        launch(proof_taken_kernel, (self.Q,), **given, **self._outputs(), K=self.K, ROWS=16, **SMALL_TILE.options())
+
+
+def _drafted(draft: Selection | None) -> dict[str, Any]:
+    names = ("draft", "scores", "relevance", "redundancy", "lengths")
+    return dict(zip(names, (None,) * 5 if draft is None else draft, strict=True))

@@ -1,0 +1,669 @@
+"""The kernels that prove drafted picks of MMR to be those of a whole corpus, which ``proof.py`` launches.
+
+After the picks c_1 .. c_t a row e is worth the smallest of <e, λ q - (1 - λ) c_j>, j <= t. So a draft of K picks is
+proven by the products of all rows with K - 1 vectors of a query, its *columns*: a row whose largest possible value
+reaches that of a drafted pick, at any step, is a *contender* and gets a bit. What products in 16 bits leave out is
+bounded, as in ``bit_search_kernels.py``; README.md has the bound.
+
+Queries that are not proven yet lie side by side in ``order``; workspaces are by their places there, the pools and
+drafts by query.
+"""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, assignment"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .bit_search_kernels import (
+    NO_KEY,
+    Asked,
+    bits_set,
+    in_16_bits,
+    key_of,
+    ordered,
+    products_of,
+    row_of,
+    row_scale,
+    values_of,
+)
+from .objective import NO_PICK, comparable, mmr_value, running_max, store_pick
+
+# Of a bias, weighted and added in float32: a part of it.
+BIASED = tl.constexpr(1e-6)
+# Less than any key of a best row.
+NO_PEAK = tl.constexpr(-(2**31))
+# No row: after all rows in ascending order.
+NO_ROW = tl.constexpr(0x7FFFFFFF)
+# What is known of the pool of a query: it has some of the contenders, all of them, or the query is answered.
+SOME, ALL, ANSWERED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@triton.jit
+def _item(initial, draft, q, t, num_ids, S, K):
+    """Return initial item or drafted pick t, numbered one after the other, and whether there is one."""
+    t += tl.zeros([], tl.int32)  # of the interpreter a plain number
+    item = tl.load(draft + q * K + t - S, mask=(t >= S) & (t < S + K), other=-1)
+    if initial is not None:
+        item = tl.where(t < S, tl.load(initial + q * S + t, mask=t < S, other=-1).to(tl.int64), item)
+    has = (item >= 0) & (item < num_ids)
+    return tl.where(has, item, 0), has
+
+
+@triton.jit
+def _answer(
+    q, step, inside, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL: tl.constexpr,
+    SLOTS: tl.constexpr, out_index, out_score, out_relevance, out_redundancy, out_length,
+):  # fmt: skip
+    """Make the draft the answer, and leave the query nothing to draft from."""
+    tl.store(known + q, ANSWERED)
+    at = q * K + step
+    tl.store(out_index + at, picks, mask=inside)
+    tl.store(out_score + at, tl.load(scores + at, mask=inside, other=0.0), mask=inside)
+    tl.store(out_relevance + at, tl.load(relevance + at, mask=inside, other=0.0), mask=inside)
+    tl.store(out_redundancy + at, tl.load(redundancy + at, mask=inside, other=0.0), mask=inside)
+    tl.store(out_length + q, tl.load(lengths + q))
+    slot = tl.arange(0, SLOTS)
+    tl.store(pools + q * POOL + slot, tl.full([SLOTS], -1, tl.int64), mask=slot < POOL)
+
+
+@triton.jit(do_not_specialize=("num_queries", "num_ids", "terms", "S", "K", "cap"))
+def proof_columns_kernel(
+    rows,
+    factors,
+    queries,
+    query_factors,
+    query_back,
+    groups,
+    lambda_d,
+    lambda_b,
+    initial,
+    ks,
+    draft,
+    scores,
+    relevance,
+    redundancy,
+    lengths,
+    last,
+    known,
+    pools,
+    order_in,
+    count_in,
+    order,
+    count,
+    high,
+    back,
+    error,
+    bars,
+    barred,
+    barred_group,
+    out_index,
+    out_score,
+    out_relevance,
+    out_redundancy,
+    out_length,
+    most,
+    longest,
+    rounding,
+    row_stride,
+    num_queries,
+    num_ids,
+    terms,
+    S,
+    K,
+    D,
+    stride,
+    cap,
+    POOL: tl.constexpr,
+    SLOTS: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Answer a query whose draft is proven, and give each of the others its columns and what a row has to reach.
+
+    A draft is proven if it is the one before it too, made of all contenders of that one: no other row is better at any
+    step. ``high`` (T, C, stride) are columns times a power of two, in 16 bits, ``back`` (T, C) what undoes that,
+    ``error`` what a product with them is off by, and ``bars`` (T, C) what a row must reach with the products up to that
+    column.
+    """
+    place = tl.program_id(0).to(tl.int64)
+    q = place
+    if count_in is not None:
+        if place >= tl.load(count_in):
+            return
+        q = tl.load(order_in + place).to(tl.int64)
+    step = tl.arange(0, LANES)
+    inside = step < K
+    picks = tl.load(draft + q * K + step, mask=inside, other=-1)
+    if last is not None:
+        before = tl.load(last + q * K + step, mask=inside, other=-1)
+        pool = tl.load(known + q)
+        if pool == ANSWERED:
+            return
+        if (pool == ALL) & (tl.max((picks != before).to(tl.int32), 0) == 0):
+            _answer(
+                q, step, inside, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL, SLOTS,
+                out_index, out_score, out_relevance, out_redundancy, out_length,
+            )  # fmt: skip
+            return
+    i = tl.atomic_add(count, 1, sem="relaxed").to(tl.int64)
+    tl.store(order + i, q.to(tl.int32))
+    if high is not None:
+        wanted = K
+        if ks is not None:
+            wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
+        shown = tl.zeros([], tl.int32)
+        size = longest
+        if most is not None:
+            size = longest * tl.load(most)
+        weight = tl.load(lambda_d + q)
+        of_query = weight * tl.load(query_back + q)
+        if lambda_b is not None:  # there is a bias
+            of_query *= tl.load(lambda_b + q)
+        of_item = 1.0 - weight
+        factor = tl.load(query_factors + q)
+        d = tl.arange(0, BLOCK)
+        for t in range(terms):
+            row, has = _item(initial, draft, q, t, num_ids, S, K)
+            shown += (has & (t < S)).to(tl.int32)
+            scale = of_item
+            if factors is not None:
+                scale *= tl.load(factors + row)
+            scale = tl.where(has, scale, 0.0)
+            base = rows + row * row_stride
+            largest = tl.zeros([BLOCK], tl.float32)
+            for d0 in range(0, D, BLOCK):
+                y = of_query * (factor * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0))
+                x = scale * tl.load(base + d0 + d, mask=d0 + d < D, other=0).to(tl.float32)
+                largest = tl.maximum(largest, tl.maximum(tl.abs(x), tl.abs(y)))
+            # A power of two that brings the larger of the two into [1, 2), within the range where its inverse is a
+            # normal number too.
+            exponent = tl.max(largest, 0).to(tl.int32, bitcast=True) >> 23
+            exponent = tl.minimum(tl.maximum(exponent, 1), 253)
+            up = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+            down = (exponent << 23).to(tl.float32, bitcast=True)
+            lost, xs, ys = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+            at = (t * num_queries.to(tl.int64) + i) * stride + d
+            for d0 in range(0, stride, BLOCK):
+                y = of_query * (factor * tl.load(queries + q * D + d0 + d, mask=d0 + d < D, other=0.0)) * up
+                x = scale * tl.load(base + d0 + d, mask=d0 + d < D, other=0).to(tl.float32) * up
+                rounded = (y - x).to(high.dtype.element_ty)
+                tl.store(high + at + d0, tl.where(has, rounded, 0.0), mask=d0 + d < stride)
+                rest = (y - x) - rounded.to(tl.float32)
+                lost += rest * rest
+                xs += x * x
+                ys += y * y
+            off = 1.01 * tl.sqrt_rn(tl.sum(lost, 0))
+            off += rounding * (tl.sqrt_rn(tl.sum(xs, 0)) + tl.sqrt_rn(tl.sum(ys, 0)))
+            place_of = t * num_queries.to(tl.int64) + i
+            tl.store(back + place_of, tl.where(has, down, 0.0))
+            tl.store(error + place_of, tl.where(has, size * down * off, float("inf")))
+            # The first of all picks is the best of the search.
+            at_step = t - S + 1
+            there = (at_step >= 0) & (at_step < wanted) & ((at_step > 0) | (shown > 0))
+            bar = tl.load(scores + q * K + at_step, mask=there, other=float("inf"))
+            tl.store(bars + place_of, bar)  # -inf where the draft has no such pick
+            if cap is not None:
+                group = tl.load(groups + row)
+                same = tl.zeros([], tl.int32)
+                for earlier in range(t + 1):
+                    other, real = _item(initial, draft, q, earlier, num_ids, S, K)
+                    same += (real & (tl.load(groups + other) == group)).to(tl.int32)
+                tl.store(barred + place_of, (has & (same >= cap)).to(tl.int32))
+                tl.store(barred_group + place_of, group)
+
+
+@triton.jit
+def _several(x, at, real, plane, products, DOT: tl.constexpr, TERMS: tl.constexpr):
+    """Add a slice of rows x [ROWS, DIMS] times that of each column, which lie a plane from one another."""
+    x = tl.trans(x)
+    new = ()
+    for j in tl.static_range(TERMS):
+        y = tl.load(at + j * plane, mask=real[:, None], other=0.0).to(DOT)  # [QUERIES, DIMS]
+        new = new + (tl.dot(y, x, products[j]),)  # noqa: RUF005 - Triton unpacks no tuple
+    return new
+
+
+@triton.jit
+def _contenders(
+    t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, peaks, ok, place, tile, tiles,
+    i, real, num_queries, TERMS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Return the value of rows after the columns from t0 on, and whether it may reach that of a pick.
+
+    ``peaks`` get the best row of the tile after each column as a key: its value, in the last bits its place.
+    """
+    for j in tl.static_range(TERMS):
+        at = (t0 + j) * num_queries.to(tl.int64) + i
+        this = products[j] * tl.load(back + at, mask=real, other=0.0)[:, None]
+        if after is not None:
+            this *= after
+        this += tl.load(error + at, mask=real, other=0.0)[:, None]
+        value = tl.minimum(value, this, propagate_nan=tl.PropagateNan.ALL)
+        if barred is not None:
+            full = tl.load(barred + at, mask=real, other=0)[:, None] != 0
+            same = tl.load(barred_group + at, mask=real, other=0)[:, None] == group[None, :]
+            value = tl.where(full & same, float("-inf"), value)
+        bar = tl.load(bars + at, mask=real, other=float("inf"))[:, None]
+        w = value
+        if v is not None:
+            w += v
+        w = comparable(w, ok)
+        kept |= ((w >= bar) & (w > float("-inf"))).to(tl.int32)
+        if peaks is not None:
+            key = (ordered(w) & -ROWS) | (ROWS - 1 - place)[None, :]
+            best = tl.max(tl.where(w > float("-inf"), key, NO_PEAK), 1)
+            tl.store(peaks + ((t0 + j) * tiles + tile) * num_queries + i, best, mask=real)
+    return value, kept
+
+
+@triton.jit(do_not_specialize=("num_ids", "num_queries", "terms"))
+def proof_product_kernel(
+    rows,
+    factors,
+    high,
+    back,
+    error,
+    bars,
+    barred,
+    barred_group,
+    bias,
+    groups,
+    query_groups,
+    lambda_d,
+    lambda_b,
+    order,
+    count,
+    bits,
+    peaks,
+    row_stride,
+    num_queries,
+    num_ids,
+    tiles,
+    terms,
+    shrink,
+    grow,
+    D,
+    stride,
+    BIAS_BY_ROW: tl.constexpr,
+    EVEN_D: tl.constexpr,
+    DOT: tl.constexpr,
+    SHRUNK: tl.constexpr,
+    TERMS: tl.constexpr,
+    ONCE: tl.constexpr,
+    QUERIES: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """A bit a row, ``bits`` (C, tiles, ROWS / 32), that says whether it may be worth as much as a drafted pick.
+
+    ``peaks`` (T, tiles, C), or None: the best row of each tile after each column. TERMS columns are multiplied while a
+    tile of rows is read; ONCE: these are all. SHRUNK as in `filter_product_kernel`.
+    """
+    blocks = tl.cdiv(num_queries, QUERIES)
+    program = tl.program_id(0)
+    unproven = tl.load(count)
+    if (program % blocks) * QUERIES >= unproven:
+        return
+    tile = (program // blocks).to(tl.int64)  # programs that share a tile of the corpus are neighbours
+    i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
+    n = tile * ROWS + tl.arange(0, ROWS)
+    real, there = i < unproven, n < num_ids
+    d = tl.arange(0, DIMS)
+    at_rows = rows + n[:, None] * row_stride
+    plane = (tl.zeros([], tl.int64) + num_queries) * stride
+    full = D // DIMS * DIMS
+    value = tl.full([QUERIES, ROWS], float("inf"), tl.float32)
+    kept = tl.zeros([QUERIES, ROWS], tl.int32)
+    f = row_scale(factors, n, there, shrink)
+    after = None
+    if SHRUNK:
+        after = grow
+    elif factors is not None:
+        after = f[None, :]
+    ok = real[:, None] & there[None, :]
+    if query_groups is not None:
+        own = tl.load(query_groups + tl.load(order + i, mask=real, other=0), mask=real, other=0)
+        ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
+    for t0 in range(0, TERMS if ONCE else terms, TERMS):
+        at_high = high + t0 * plane + i[:, None] * stride
+        products = ()
+        for _ in tl.static_range(TERMS):
+            products = products + (tl.zeros([QUERIES, ROWS], tl.float32),)  # noqa: RUF005 - as above
+        # Full slices need no mask along D: with one, 16-byte loads become one load an element.
+        for d0 in range(0, full, DIMS):
+            x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0)
+            x = in_16_bits(x, f, SHRUNK, DOT)
+            products = _several(x, at_high + (d0 + d)[None, :], real, plane, products, DOT, TERMS)
+        if not EVEN_D:
+            tail = (full + d < D)[None, :]
+            x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0)
+            x = in_16_bits(x, f, SHRUNK, DOT)
+            products = _several(x, at_high + (full + d)[None, :], real, plane, products, DOT, TERMS)
+        v = None
+        if bias is not None:
+            q = tl.load(order + i, mask=real, other=0).to(tl.int64)
+            weight = tl.load(lambda_d + q, mask=real, other=0.0) * (1.0 - tl.load(lambda_b + q, mask=real, other=0.0))
+            if BIAS_BY_ROW:
+                v = weight[:, None] * tl.load(bias + n, mask=there, other=0.0)[None, :]
+            else:
+                pair = real[:, None] & there[None, :]
+                v = weight[:, None] * tl.load(bias + q[:, None] * num_ids + n[None, :], mask=pair, other=0.0)
+            v += BIASED * tl.abs(v)
+        group = None
+        if barred is not None:
+            group = tl.load(groups + n, mask=there, other=0)
+        value, kept = _contenders(
+            t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, peaks, ok,
+            tl.arange(0, ROWS), tile, tiles, i, real, num_queries, TERMS, ROWS,
+        )  # fmt: skip
+    bit = tl.full([ROWS], 1, tl.int32) << (tl.arange(0, ROWS) % 32)
+    words = tl.sum(tl.reshape(tl.where(kept != 0, bit[None, :], 0), [QUERIES, ROWS // 32, 32]), 2)
+    w = tile * (ROWS // 32) + tl.arange(0, ROWS // 32)
+    tl.store(bits + i[:, None] * (tiles * (ROWS // 32)) + w[None, :], words, mask=real[:, None])
+
+
+@triton.jit
+def _count(x, at, size, limit, EQUAL: tl.constexpr):
+    """Return how many of ``size`` rows in memory are below each of x; EQUAL: are the same, at a place below a limit.
+
+    A few at a time: all against all would take a register each.
+    """
+    found = tl.zeros([x.shape[0]], tl.int32)
+    for j0 in range(0, size, 16):
+        j = j0 + tl.arange(0, 16)
+        y = tl.load(at + j, mask=j < size, other=NO_ROW).to(tl.int32)[None, :]
+        if EQUAL:
+            found += tl.sum(((y == x[:, None]) & (j[None, :] < limit[:, None])).to(tl.int32), 1)
+        else:
+            found += tl.sum((y < x[:, None]).to(tl.int32), 1)
+    return found
+
+
+@triton.jit
+def _best_of_tiles(peaks, bars, at, place, num_queries, tiles, terms, each, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Put the ``each`` best rows after each column into memory, each of another tile; return how many they are."""
+    made = tl.zeros([], tl.int32)
+    for t in range(terms):
+        if tl.load(bars + t * num_queries.to(tl.int64) + place) < float("inf"):
+            lane_key = tl.full([BLOCK], NO_PEAK, tl.int32)
+            lane_tile = tl.arange(0, BLOCK)
+            for tile0 in range(0, tiles, BLOCK):
+                tile = tile0 + tl.arange(0, BLOCK)
+                key_at = peaks + (t * tiles.to(tl.int64) + tile) * num_queries + place
+                key = tl.load(key_at, mask=tile < tiles, other=NO_PEAK)
+                lane_tile = tl.where(key > lane_key, tile, lane_tile)
+                lane_key = tl.maximum(lane_key, key)
+            for _ in range(each):
+                best = tl.max(lane_key, 0)
+                tile = tl.min(tl.where(lane_key == best, lane_tile, NO_ROW), 0)
+                tl.store(at + made, tile * ROWS + ROWS - 1 - (best & (ROWS - 1)), mask=best > NO_PEAK)
+                made += (best > NO_PEAK).to(tl.int32)
+                lane_key = tl.where(lane_tile == tile, NO_PEAK, lane_key)
+    return made
+
+
+@triton.jit(do_not_specialize=("num_queries", "words", "tiles", "terms", "found", "each", "K"))
+def proof_pool_kernel(
+    bits,
+    peaks,
+    bars,
+    order,
+    count,
+    listed,
+    best,
+    pools,
+    known,
+    draft,
+    scores,
+    relevance,
+    redundancy,
+    lengths,
+    out_index,
+    out_score,
+    out_relevance,
+    out_redundancy,
+    out_length,
+    num_queries,
+    words,
+    tiles,
+    terms,
+    found,
+    each,
+    K,
+    WORDS: tl.constexpr,
+    ROWS: tl.constexpr,
+    POOL: tl.constexpr,
+    SLOTS: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Answer queries of which all contenders have been in the pool; make another pool for the others.
+
+    It has the draft's picks, the contenders, or where these are too many the best after each column, and of the best
+    rows of the search, ``best`` (C, found), as many as there is room for. Without ``bits`` it is the first pool.
+    """
+    place = tl.program_id(0).to(tl.int64)
+    slot = tl.arange(0, SLOTS)
+    here = listed + place * (2 * SLOTS)
+    row = tl.full([SLOTS], NO_ROW, tl.int32)
+    taken = tl.zeros([], tl.int32)
+    begun = tl.zeros([], tl.int32)
+    q = place
+    if bits is not None:
+        if place >= tl.load(count):
+            return
+        q = tl.load(order + place).to(tl.int64)
+        # 1. The list of contenders, unless they are too many.
+        contenders = tl.zeros([], tl.int32)
+        for w0 in range(0, words, WORDS):
+            w = w0 + tl.arange(0, WORDS)
+            x = tl.load(bits + place * words + w, mask=w < words, other=0)
+            set_here = bits_set(x)
+            at = contenders + tl.cumsum(set_here, 0) - set_here
+            contenders += tl.sum(set_here, 0)
+            while (contenders <= SLOTS) & (
+                tl.max(tl.where(x != 0, 1, 0), 0) > 0
+            ):  # a bit of each word, from the lowest
+                low = x & -x
+                tl.store(here + at, w * 32 + bits_set(low - 1), mask=x != 0)
+                at += tl.where(x != 0, 1, 0)
+                x ^= low
+        few = contenders <= POOL - K  # the picks have to be in it too: nothing else holds the first of all
+        taken = tl.where(few, contenders, 0)
+        tl.debug_barrier()
+        row = tl.load(here + slot, mask=slot < taken, other=NO_ROW)
+        unseen = (slot < taken) & (_count(row, pools + q * POOL, POOL, slot * 0 + POOL, True) == 0)
+        step = tl.arange(0, LANES)
+        picks = tl.load(draft + q * K + step, mask=step < K, other=-1)
+        tl.debug_barrier()  # every thread has read the pool
+        if few & (tl.max(unseen.to(tl.int32), 0) == 0):
+            _answer(
+                q, step, step < K, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL, SLOTS,
+                out_index, out_score, out_relevance, out_redundancy, out_length,
+            )  # fmt: skip
+            return
+        tl.store(known + q, tl.where(few, ALL, SOME))
+        if peaks is None:  # noqa: SIM102 - the next is of the device
+            if few == 0:
+                return  # the same draft again, with peaks
+        # 2. What else is to be in the pool, the most important first.
+        tl.store(here + SLOTS + step, picks.to(tl.int32), mask=step < K)
+        begun += K
+        if peaks is not None:  # noqa: SIM102 - as above
+            if few == 0:
+                begun += _best_of_tiles(
+                    peaks, bars, here + SLOTS + K, place, num_queries, tiles, terms, each, ROWS, BLOCK
+                )
+    old = tl.load(best + q * found + slot - begun, mask=(slot >= begun) & (slot - begun < found), other=-1).to(tl.int32)
+    tl.store(here + SLOTS + slot, old, mask=slot >= begun)
+    tl.debug_barrier()
+    old = tl.load(here + SLOTS + slot)
+    again = _count(old, here, taken, slot * 0 + SLOTS, True) + _count(old, here + SLOTS, SLOTS, slot, True)
+    fresh = (old >= 0) & (again == 0)
+    fresh &= tl.cumsum(fresh.to(tl.int32), 0) <= POOL - taken
+    old = tl.where(fresh, old, NO_ROW)
+    tl.debug_barrier()
+    tl.store(here + SLOTS + slot, old)
+    tl.debug_barrier()
+    # 3. In ascending order, as ties go to the lowest row: each to the place that as many others are below.
+    total = taken + tl.sum(fresh.to(tl.int32), 0)
+    place_of_row = slot + _count(row, here + SLOTS, SLOTS, slot, False)
+    place_of_old = _count(old, here, taken, slot, False) + _count(old, here + SLOTS, SLOTS, slot, False)
+    tl.store(pools + q * POOL + place_of_row, row.to(tl.int64), mask=slot < taken)
+    tl.store(pools + q * POOL + place_of_old, old.to(tl.int64), mask=fresh)
+    tl.store(pools + q * POOL + slot, tl.full([SLOTS], -1, tl.int64), mask=(slot >= total) & (slot < POOL))
+
+
+@triton.jit
+def _taken(initial, keys, q, i, t, num_queries, num_ids, parts, S, PARTS: tl.constexpr):
+    """Return initial item or pick t, numbered one after the other, and whether there is one."""
+    p = tl.arange(0, PARTS)
+    t += tl.zeros([], tl.int32)  # of the interpreter a plain number
+    at = ((t - S) * num_queries.to(tl.int64) + i) * parts
+    row = row_of(tl.max(tl.load(keys + at + p, mask=p < tl.where(t >= S, parts, 0), other=NO_KEY), 0))
+    if initial is not None:
+        row = tl.where(t < S, tl.load(initial + q * S + t, mask=t < S, other=-1).to(tl.int64), row)
+    has = (row >= 0) & (row < num_ids)
+    return tl.where(has, row, 0), has
+
+
+@triton.jit
+def _worth(
+    asked, n, ok, q, i, step, initial, keys, lambda_d, num_queries, parts, S, cap,
+    BIAS_BY_ROW: tl.constexpr, PARTS: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Return v, m and the value of rows n at a step, and which may be picked; whether nothing was taken before."""
+    v, ok = values_of(asked, n, ok, q, BIAS_BY_ROW, DIMS)
+    m = tl.full([n.shape[0]], NO_PICK, tl.float32)
+    same = tl.zeros([n.shape[0]], tl.int32)
+    taken = tl.zeros([], tl.int32)
+    for t in range(S + step):
+        row, has = _taken(initial, keys, q, i, t, num_queries, asked.num_ids, parts, S, PARTS)
+        if has:
+            scale = 1.0
+            if asked.factors is not None:
+                scale = tl.load(asked.factors + row)
+            m = running_max(m, products_of(asked, n, ok, asked.rows + row * asked.row_stride, scale, DIMS))
+            ok &= n != row
+            if cap is not None:
+                same += (tl.load(asked.groups + n, mask=ok, other=0) == tl.load(asked.groups + row)).to(tl.int32)
+                ok &= same < cap
+        taken += has.to(tl.int32)
+    first = taken == 0
+    return v, m, mmr_value(v, m, tl.load(lambda_d + q), first), ok, first
+
+
+@triton.jit(do_not_specialize=("num_queries", "num_ids", "step", "parts", "S", "K", "cap"))
+def proof_rest_kernel(
+    order,
+    count,
+    keys,
+    rows,
+    factors,
+    queries,
+    query_factors,
+    back,
+    bias,
+    groups,
+    query_groups,
+    initial,
+    ks,
+    lambda_d,
+    lambda_b,
+    row_stride,
+    num_queries,
+    num_ids,
+    step,
+    parts,
+    S,
+    D,
+    cap,
+    BIAS_BY_ROW: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """Keys (K, C, parts) of the best row of each part of the corpus at a step, for what is not proven.
+
+    Programs share the work of a number of queries that the host does not know.
+    """
+    asked = Asked(
+        rows, factors, queries, query_factors, back, bias, groups, query_groups, lambda_b, row_stride, num_ids, D
+    )
+    tiles = tl.cdiv(num_ids, ROWS)
+    for work in range(tl.program_id(0), tl.load(count) * parts, tl.num_programs(0)):
+        i = tl.zeros([], tl.int64) + work // parts  # as in `_item`
+        part = tl.zeros([], tl.int32) + work % parts
+        q = tl.load(order + i).to(tl.int64)
+        best = tl.full([ROWS], NO_KEY, tl.int64)
+        wanted = step + 1
+        if ks is not None:
+            wanted = tl.load(ks + q).to(tl.int32)
+        for tile in range(tl.where(step < wanted, part, tiles), tiles, parts):
+            n = (tl.zeros([], tl.int64) + tile) * ROWS + tl.arange(0, ROWS)
+            _, _, w, ok, _ = _worth(
+                asked, n, n < num_ids, q, i, step, initial, keys, lambda_d, num_queries, parts, S, cap,
+                BIAS_BY_ROW, PARTS, DIMS,
+            )  # fmt: skip
+            best = tl.maximum(best, key_of(w, n, ok))
+        tl.store(keys + (step * num_queries.to(tl.int64) + i) * parts + part, tl.max(best, 0))
+
+
+@triton.jit(do_not_specialize=("num_queries", "num_ids", "parts", "S", "K"))
+def proof_taken_kernel(
+    order,
+    count,
+    keys,
+    rows,
+    factors,
+    queries,
+    query_factors,
+    back,
+    bias,
+    groups,
+    query_groups,
+    initial,
+    lambda_d,
+    lambda_b,
+    out_index,
+    out_score,
+    out_relevance,
+    out_redundancy,
+    out_length,
+    row_stride,
+    num_queries,
+    num_ids,
+    parts,
+    S,
+    K,
+    D,
+    BIAS_BY_ROW: tl.constexpr,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIMS: tl.constexpr,
+):
+    """The outputs of the picks that `proof_rest_kernel` has found."""
+    asked = Asked(rows, factors, queries, query_factors, back, bias, None, None, lambda_b, row_stride, num_ids, D)
+    i = tl.program_id(0).to(tl.int64)
+    if i >= tl.load(count):
+        return
+    q = tl.load(order + i).to(tl.int64)
+    lane = tl.arange(0, ROWS)
+    made = tl.zeros([], tl.int32)
+    for step in range(K):
+        row, found = _taken(initial, keys, q, i, S + step, num_queries, num_ids, parts, S, PARTS)
+        n = tl.where(lane == 0, row, 0)
+        v, m, w, _, first = _worth(
+            asked, n, lane == 0, q, i, step, initial, keys, lambda_d, num_queries, parts, S, None,
+            BIAS_BY_ROW, PARTS, DIMS,
+        )  # fmt: skip
+        score = tl.where(first, tl.load(lambda_d + q) * v, w)
+        m = tl.where(first, 0.0, m)
+        score = tl.sum(tl.where(lane == 0, score, 0.0), 0)
+        v = tl.sum(tl.where(lane == 0, v, 0.0), 0)
+        m = tl.sum(tl.where(lane == 0, m, 0.0), 0)
+        store_pick(q * K + step, found, row, score, v, m, out_index, out_score, out_relevance, out_redundancy)
+        made += found.to(tl.int32)
+    tl.store(out_length + q, made)
