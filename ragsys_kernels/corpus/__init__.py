@@ -600,7 +600,7 @@ class Corpus(Rows):
 
         Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved.
         A folder of up to 1 MB, or any with ``verify``, is read whole, at some 2 GB/s: all bytes are compared, and its
-        ids have to be unique. Folders of format 1 have no checksums; their codes are made on each load: save them anew.
+        ids have to be unique.
 
         With ``memory``, in bytes, the corpus may be larger than that. `search` then reads the rows in windows, each
         once for all queries of a call, so pass many queries; `select` also reads the rows of the pools. The memory of a

@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -33,14 +32,14 @@ from .. import _arrays, _env, _files
 from .._lock import LOCK_FILE
 from .._npy import HEADER, header
 from .._types import PathLike
-from ..selection.codes import encode, row_bytes
+from ..selection.codes import row_bytes
 from ..selection.problem import Rows
 from . import groups, ids, spans
 
 ARRAYS = ("data", "scales", "bias", "groups", "costs", "codes")
 
 DESCRIPTION = "corpus.json"
-_FORMAT, _FORMER = 2, 1
+_FORMAT = 2
 SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
@@ -154,13 +153,6 @@ def written_to(place: Path) -> Iterator[None]:
         worded = type(error)(text)
         worded.errno = error.errno
         raise worded from error
-
-
-def has_sums(path: PathLike) -> bool:
-    """Whether a folder can be verified, as those of format 1 cannot; True of a damaged one, which `load` refuses."""
-    with suppress(DamageError):
-        return bool(described(_files.standing(place_of(path)))[0]["format"] != _FORMER)
-    return True
 
 
 def place_of(path: PathLike) -> Path:
@@ -342,12 +334,11 @@ def _content(opened: IO[bytes]) -> bytes:
 def description_of(folder: Path) -> dict[str, Any]:
     """Return what ``corpus.json`` says, unchanged since it was written."""
     description, content = described(folder)
-    if description["format"] not in (_FORMER, _FORMAT, SEGMENTED):
-        raise DamageError(rule=f"have format {_FORMAT} or {_FORMER}", got=str(description["format"]))
-    if description["format"] != _FORMER:
-        description.pop("sha256", None)
-        if content != content_of(description):
-            raise DamageError(f"{DESCRIPTION} is damaged or was edited")
+    if description["format"] not in (_FORMAT, SEGMENTED):
+        raise DamageError(rule=f"have format {_FORMAT} or {SEGMENTED}", got=str(description["format"]))
+    description.pop("sha256", None)
+    if content != content_of(description):
+        raise DamageError(f"{DESCRIPTION} is damaged or was edited")
     return description
 
 
@@ -355,14 +346,7 @@ def problems(folder: Path) -> list[str]:
     """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
     with one_form():
         description = description_of(folder)
-        _check_sums(description)
         return unlike(folder, description["files"], read=True)
-
-
-def _check_sums(description: dict[str, Any]) -> None:
-    if description["format"] == _FORMER:
-        why = "it has no checksums; load it and save it again"
-        raise DamageError(why, f"have format {_FORMAT} to be verified", str(_FORMER))
 
 
 def unlike(folder: Path, files: dict[str, Any], read: bool, quick: bool = False) -> list[str]:
@@ -415,15 +399,7 @@ def _digest(file: Path) -> str:
 def opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
     """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
     with one_form():
-        description = description_of(folder)
-        if verify:
-            _check_sums(description)
-        former = description["format"] == _FORMER
-        if not former:
-            return checked(folder, description, verify)
-        rows = _former(folder, description)
-    codes, code_error = encode(rows.data, rows.dtype, rows.metric, rows.scales)
-    return replace(rows, codes=codes, code_error=code_error), ids.Ids(len(rows.data))
+        return checked(folder, description_of(folder), verify)
 
 
 def checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
@@ -445,21 +421,6 @@ def checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Ro
         if not read and _sample(array, description["sampled_rows"]) != files[f"{name}.npy"]["sample_sha256"]:
             raise DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
     return found
-
-
-def _former(folder: Path, description: dict[str, Any]) -> Rows:
-    """Return rows of format 1 without codes, their largest norm computed: nothing proves that the stored ones fit."""
-    names = [name for name in ("data", "scales", "bias", "groups") if os.path.lexists(folder / f"{name}.npy")]
-    if "data" not in names:
-        raise DamageError(rule="hold data.npy")
-    arrays = {name: _mapped(folder / f"{name}.npy") for name in names}
-    rows, _ = _fitting({**description, "code_error": 0.0}, arrays, arrays["data"].shape)
-    step = max(1, _BLOCK // rows.data.shape[1])
-    blocks = (rows.vectors(slice(begin, begin + step)) for begin in range(0, len(rows.data), step))
-    max_norm = float(np.max([np.linalg.norm(block, axis=1).max() for block in blocks]))
-    if not (np.isfinite(max_norm) and (rows.bias is None or np.isfinite(rows.bias).all())):
-        raise DamageError("its rows or their bias are not finite")
-    return replace(rows, max_norm=max_norm)
 
 
 def _mapped(file: Path) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _arrays
 from ..corpus import Corpus, reloaded
-from ..corpus.folder import DESCRIPTION, has_sums
+from ..corpus.folder import DESCRIPTION
 from ..selection.problem import Rows
 from .limits import RefusedError, invalid
 
@@ -207,7 +207,7 @@ def loaded(
     """
     while True:
         version = fingerprint(folder)
-        corpus = reloaded(folder, verify and has_sums(folder), compared).to(device)
+        corpus = reloaded(folder, verify, compared).to(device)
         if fingerprint(folder) == version:  # no other save came between
             return corpus, version
 

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import _env
-from ..corpus.folder import has_sums
 from . import metrics
 from .corpora import Served, Watch, loaded
 from .limits import RefusedError
@@ -130,8 +129,7 @@ class _Parent:
     def _verify(self) -> None:
         """Compare the folders with their checksums, which the workers then need not."""
         for name, folder in self._settings.corpora.items() if self._settings.verify else ():
-            if has_sums(folder):
-                self._verified[name] = loaded(Path(folder), verify=True, compared=self._compared)[1]
+            self._verified[name] = loaded(Path(folder), verify=True, compared=self._compared)[1]
 
     def _start(self) -> None:
         """Start a worker at the first place that is free."""

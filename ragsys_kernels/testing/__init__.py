@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._warn import warn
 from ..selection import aspects, mmr, options, validate, volume, vrsd
 from ..selection.methods import METHODS
 from ..selection.problem import Problem, Selection
@@ -126,9 +125,7 @@ class Work(NamedTuple):
     code_products: int  # products of 8-bit codes, which read no row
 
 
-def selection_work(
-    method: str, problem: dict[str, Any], *, bounds: str = "automatic", rule: str | None = None
-) -> tuple[Selection, Work]:
+def selection_work(method: str, problem: dict[str, Any], *, bounds: str = "automatic") -> tuple[Selection, Work]:
     """Run a selection on the CPU backend and count its work.
 
     Parameters
@@ -141,12 +138,7 @@ def selection_work(
         Which bounds leave out dot products: "automatic" lets the kernel choose, "dense" uses none, "pruned" the
         triangle inequality, "coded" the codes of a `Corpus`. A rule without such bounds uses its own. The picks are the
         same.
-    rule
-        The former name of ``bounds``.
     """
-    if rule is not None:
-        warn("selection_work: rule is called bounds now, and goes with the next release", DeprecationWarning)
-        bounds = rule
     from ..selection import cpu
 
     checked = checked_problem(method, problem)

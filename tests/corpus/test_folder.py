@@ -21,7 +21,6 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels.corpus import folder as corpus_folder
-from ragsys_kernels.selection.codes import row_bytes
 
 ARRAYS = ("data", "scales", "bias", "groups", "codes")
 SMALL = {  # the dtype, the metric, whether there are bias and groups
@@ -34,14 +33,6 @@ def corpus_of(dtype="float32", metric="cosine", extras=True, rows=150, dims=13, 
     rng = np.random.default_rng(seed)
     bias, groups = (rng.standard_normal(rows), rng.integers(0, 9, rows)) if extras else (None, None)
     return rk.Corpus(rng.standard_normal((rows, dims)).astype(np.float32), bias, groups, metric, dtype)
-
-
-def former(path):
-    """Make the folder one of format 1, which had no checksums."""
-    file = path / "corpus.json"
-    content = json.loads(file.read_text())
-    kept = {name: content[name] for name in ("metric", "dtype", "max_norm", "code_error")}
-    file.write_text(json.dumps({"format": 1, **kept}) + "\n")
 
 
 def signed(path, **changes):
@@ -100,7 +91,6 @@ def arrays_in(path):
 
 def test_large_folder_is_loaded_without_reading_its_rows(large, monkeypatch):
     monkeypatch.setattr(corpus_folder, "_digest", lambda file: pytest.fail("read"))
-    monkeypatch.setattr(corpus_folder, "encode", lambda *_: pytest.fail("encoded"))
     loaded = rk.Corpus.load(large / "corpus")
     expected = corpus_of("float16", rows=15000, dims=50, seed=1)
     for name in arrays_in(large / "corpus"):
@@ -265,84 +255,11 @@ def test_verify_command(saved, verify):
     assert verify(saved) == (1, found, "")
 
 
-def test_verify_command_where_nothing_can_be_verified(saved, tmp_path, verify):
-    former(saved)
-    reasons = {saved: "must have format 2 to be verified, got 1 in ", tmp_path / "no": "must be a folder written by "}
-    for path, reason in reasons.items():
-        code, out, errors = verify(path)
-        assert (code, out) == (1, "")
-        assert errors.startswith("error: verify: Corpus: path ")
-        assert reason in errors
-        assert errors.count("\n") == 1
-
-
-# --- Format 1.
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_folder_of_format_1_is_loaded(tmp_path, kind):
-    corpus, path = corpus_of(*SMALL[kind]), tmp_path / "corpus"
-    corpus.save(path)
-    former(path)
-    assert not check(path, found(corpus))
-    loaded = rk.Corpus.load(path)
-    assert repr(loaded) == repr(corpus)
-    assert loaded.code_error == corpus.code_error
-    assert corpus.max_norm / 1.02 <= loaded.max_norm <= corpus.max_norm * (1 + 1e-6)
-    loaded.save(path, overwrite=True)
-    assert not check(path, found(corpus), verify=True)
-
-
-def test_folder_of_format_1_cannot_be_verified(tmp_path):
-    corpus_of().save(tmp_path / "corpus")
-    former(tmp_path / "corpus")
-    with pytest.raises(ValueError, match=r"must have format 2 to be verified, got 1 in .*; load it and save it again$"):
-        rk.Corpus.load(tmp_path / "corpus", verify=True)
-
-
-@pytest.mark.parametrize("name", ["scales", "bias", "groups"])
-def test_columns_of_format_1_have_a_value_for_each_row(tmp_path, name):
-    corpus_of("float16").save(tmp_path / "corpus")
-    former(tmp_path / "corpus")
-    file = tmp_path / "corpus" / f"{name}.npy"
-    np.save(file, np.load(file)[:-1])
-    with pytest.raises(ValueError, match=f"arrays that fit their description, got another {name} in "):
-        rk.Corpus.load(tmp_path / "corpus")
-
-
-def test_array_of_format_1_ends_with_its_file(tmp_path):
-    corpus_of().save(tmp_path / "corpus")
-    former(tmp_path / "corpus")
-    file = tmp_path / "corpus" / "bias.npy"
-    file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(ValueError, match=r": bias\.npy does not end with its array$"):
-        rk.Corpus.load(tmp_path / "corpus")
-
-
-def test_codes_and_sizes_of_format_1_are_not_believed(compiled, tmp_path):
-    for kind in ("float32", "float16", "dot"):
-        corpus, path = corpus_of(*SMALL[kind]), tmp_path / kind
-        corpus.save(path)
-        former(path)
-        content = json.loads((path / "corpus.json").read_text())
-        (path / "corpus.json").write_text(json.dumps({**content, "code_error": 1e-9, "max_norm": 1e-9}))
-        np.save(path / "codes.npy", np.zeros((150, row_bytes(13)), np.uint8))
-        assert not check(path, found(corpus))
-        loaded = rk.Corpus.load(path)
-        assert loaded.code_error == corpus.code_error
-        assert loaded.max_norm == pytest.approx(corpus.max_norm, rel=1e-6)
-
-
-def test_rows_of_format_1_that_are_not_finite_are_refused(tmp_path):
-    for name in ("data", "bias"):
-        path = tmp_path / name
-        corpus_of().save(path)
-        former(path)
-        array = np.load(path / f"{name}.npy")
-        array[7] = np.nan
-        np.save(path / f"{name}.npy", array)
-        with pytest.raises(ValueError, match="its rows or their bias are not finite"):
-            rk.Corpus.load(path)
+def test_verify_command_where_nothing_can_be_verified(tmp_path, verify):
+    code, out, errors = verify(tmp_path / "no")
+    assert (code, out) == (1, "")
+    assert errors.startswith("error: verify: Corpus: path must be a folder written by ")
+    assert errors.count("\n") == 1
 
 
 # --- Damage of all kinds.
@@ -424,22 +341,18 @@ def damage(path, other, dice):
     return kind
 
 
-@pytest.mark.parametrize("of_format", [2, 1])
-def test_damaged_folders_are_refused_or_select_as_before(tmp_path, of_format):
-    """The values of rows of format 1 apart, which nothing tells from right ones."""
-    dice = random.Random(of_format)
+def test_damaged_folders_are_refused_or_select_as_before(tmp_path):
+    dice = random.Random(2)
     refused = dict.fromkeys(SMALL, 0)
     expected = {}
     for name, (dtype, metric, extras) in SMALL.items():
         for folder, seed in (("right", 1), ("other", 2)):
             corpus = corpus_of(dtype, metric, extras, seed=seed)
             corpus.save(tmp_path / folder / name)
-            if of_format == 1:
-                former(tmp_path / folder / name)
             if folder == "right":
                 expected[name] = found(corpus)
     kinds = set()
-    for _ in range(400 if of_format == 2 else 200):
+    for _ in range(400):
         name = dice.choice(list(SMALL))
         path = tmp_path / "damaged"
         shutil.copytree(tmp_path / "right" / name, path)
@@ -447,28 +360,11 @@ def test_damaged_folders_are_refused_or_select_as_before(tmp_path, of_format):
         kind = damage(path, tmp_path / "other" / name, dice)
         kinds.add(kind)
         same = all(file.is_file() and file.read_bytes() == content for file, content in before.items())
-        if of_format == 2:
-            refused[name] += check(path, expected[name])
-            assert check(path, expected[name], verify=True) == (not same) or kind.startswith("signed"), kind
-        elif not values_differ(path, before):
-            refused[name] += check(path, expected[name])
+        refused[name] += check(path, expected[name])
+        assert check(path, expected[name], verify=True) == (not same) or kind.startswith("signed"), kind
         shutil.rmtree(path)
-    assert len(kinds) == (16 if of_format == 2 else 15)
+    assert len(kinds) == 16
     assert min(refused.values()) > 10
-
-
-def values_differ(path, before):
-    """Whether an array but the codes has other values or is gone, and nothing else tells of it."""
-    for file, content in before.items():
-        if file.name in ("corpus.json", "codes.npy"):
-            continue
-        if not file.exists():
-            return file.name in ("bias.npy", "groups.npy")
-        if file.is_dir() or file.read_bytes()[:128] != content[:128] or file.stat().st_size != len(content):
-            continue
-        if file.read_bytes() != content:
-            return True
-    return False
 
 
 # --- Saving.

@@ -1,6 +1,5 @@
 """Jobs over the folder of a saved corpus: the same picks as over the files that it was made of."""
 
-import json
 import pickle
 import shutil
 
@@ -179,14 +178,6 @@ def test_a_saved_corpus_is_verified_once(tmp_path, data, monkeypatch):
     Inputs.open(spec, verify=True)
     Worker(spec)  # as another process begins
     assert read == [True, False]
-
-
-def test_a_corpus_of_format_1_has_nothing_to_verify(tmp_path, data):
-    rk.Corpus(data["corpus"]).save(tmp_path / "saved")
-    file = tmp_path / "saved" / "corpus.json"
-    said = json.loads(file.read_text())
-    file.write_text(json.dumps({"format": 1, **{x: said[x] for x in ("metric", "dtype", "max_norm", "code_error")}}))
-    assert select(tmp_path, "saved", "out").complete
 
 
 @pytest.mark.parametrize("rule", [{}, {"method": "vrsd"}, {"pool": "certified"}, {"max_per_group": 1}])

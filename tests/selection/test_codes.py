@@ -277,14 +277,6 @@ def test_codes_are_used_where_they_save_more_than_they_cost(isa, dtype):
         assert testing.selection_work("mmr", problem, bounds="coded")[1].code_products > 0
 
 
-def test_the_former_name_of_bounds_is_taken_for_one_release(compiled):
-    problem = testing.selection_problem(2, 20, 5, 9)
-    with pytest.warns(DeprecationWarning, match="^selection_work: rule is called bounds now") as warned:
-        former = testing.selection_work("mmr", problem, rule="dense")[1]
-    assert warned[0].filename == __file__
-    assert former == testing.selection_work("mmr", problem, bounds="dense")[1]
-
-
 @pytest.mark.parametrize("embeddings", ["array", "int8", "dot"])
 def test_without_codes_there_are_no_products_of_codes(compiled, embeddings):
     problem = testing.selection_problem(2, 100, 5, 20, seed=8)

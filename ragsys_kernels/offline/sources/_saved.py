@@ -11,7 +11,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._types import PathLike
-from ...corpus.folder import DESCRIPTION, has_sums
+from ...corpus.folder import DESCRIPTION
 from ...corpus.ids import Ids, Joined
 from ...corpus.segments import files, is_segmented
 from ._place import Place
@@ -80,14 +80,14 @@ def saved(
 ) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] | None:
     """Return the corpus, mapped into memory, with its vectors and its ids; None where the path is not of such a one.
 
-    All its bytes are compared with its checksums, where it has them, unless ``verify`` is False. Refuse options that
+    All its bytes are compared with its checksums unless ``verify`` is False. Refuse options that
     say otherwise than it does how its rows are held and what belongs to them.
     """
     place = Place(path, "corpus")
     if place.local is None or not (place.local / DESCRIPTION).is_file():
         return None
     try:
-        corpus = rk.Corpus.load(place.local, verify=verify and has_sums(place.local), memory=memory)
+        corpus = rk.Corpus.load(place.local, verify=verify, memory=memory)
     except ValueError as error:
         raise ValueError(f"select: corpus must be usable, got {path}: {error}") from error
     for name, value in options.items():
