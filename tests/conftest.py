@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import warnings
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,8 +33,24 @@ hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 
 
-def pytest_collection_modifyitems(items):
-    """Files with slow tests first: two processes that share the tests then end together."""
+def pytest_addoption(parser):
+    parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of the tests, I from 0")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark what is not in a sample as slow. Files with slow tests go first: two processes then end together."""
+    begun = set()
+    for item in items:
+        sampled, function = item.get_closest_marker("sampled"), (item.path, getattr(item, "originalname", item.name))
+        if sampled and function in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+            item.add_marker("slow")
+        begun.add(function)
+    if part := config.getoption("--part"):
+        index, parts = map(int, part.split("/"))
+        others = [item for item in items if zlib.adler32(item.nodeid.encode()) % parts != index]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if zlib.adler32(item.nodeid.encode()) % parts == index]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

@@ -8,6 +8,7 @@ from ragsys_kernels._gpu import cuda_module, resources
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 sass = pytest.importorskip("ragsys_kernels._gpu.sass")
+pytestmark = pytest.mark.slow  # nvcc takes half a minute
 
 # Of sm_90: registers and bytes of shared memory of a multiprocessor, of which each block takes 1 KiB more.
 REGISTERS, SHARED = 1 << 16, 228 << 10

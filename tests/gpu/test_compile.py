@@ -216,6 +216,7 @@ SHARED_OF_ALL_BLOCKS = {"sm_80": 164 * 1024, "sm_90": 228 * 1024}
 
 
 @needs_triton
+@pytest.mark.slow
 def test_two_queries_with_pools_of_16_bit_rows_share_a_multiprocessor(tasks, compiled):
     """The picks of one then run under the loads of the other, which go past the registers, several slices ahead."""
     name = "gram tile 128 mmr plain float16"
@@ -373,6 +374,7 @@ def defect(arch, index):
 
 
 @needs_triton
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("arch", compilation.ARCHITECTURES)
 def test_defects_are_found(compiled, arch):
     kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])

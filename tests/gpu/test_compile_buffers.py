@@ -11,7 +11,10 @@ import pytest
 
 from ragsys_kernels._gpu import resources
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+pytestmark = [
+    pytest.mark.sampled(4),
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
+]
 MODULES = {
     "gram": "ragsys_kernels.selection.triton.compilations",
     "corpus": "ragsys_kernels.selection.triton.compilations",

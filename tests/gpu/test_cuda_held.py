@@ -19,6 +19,8 @@ from ragsys_kernels.selection import reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
+pytestmark = pytest.mark.sampled(6)
+
 DTYPES = ("float16", "bfloat16")
 problem_of = functools.partial(cuda_selection.problem_of, dtype="float16")
 # The order of the threads and two shuffled ones, in which stores to other blocks come late.

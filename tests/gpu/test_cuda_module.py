@@ -142,6 +142,7 @@ def nvrtc():
 
 
 @in_tree
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", cuda_module.sources())
 def test_nvrtc_compiles_every_source(name, target):

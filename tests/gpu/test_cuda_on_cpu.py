@@ -5,6 +5,8 @@ import pytest
 from backends import missing
 from cuda_on_cpu import emulator
 
+pytestmark = pytest.mark.sampled(5)
+
 BLOCK = 64
 
 

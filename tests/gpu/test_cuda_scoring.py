@@ -26,7 +26,7 @@ SOURCES = Path(__file__).parents[2] / "csrc" / "cuda"
 SOURCE = cuda_configuration.SOURCE
 INF, NAN = np.inf, np.nan
 
-pytestmark = pytest.mark.skipif(scoring.why_not() is not None, reason=str(scoring.why_not()))
+pytestmark = [pytest.mark.sampled(5), pytest.mark.skipif(scoring.why_not() is not None, reason=str(scoring.why_not()))]
 
 
 EMPTY = _arrays.empty
@@ -434,6 +434,7 @@ def test_no_access_beyond_an_array_and_no_race(sanitizer):
     assert {name for name, *_ in checked.launches} == {kernel.name for kernel in cuda_configuration.kernels()}
 
 
+@pytest.mark.slow
 def test_address_sanitizer_finds_a_row_that_is_too_short():
     checked = emulator.Module(SOURCE, "address")
     p = problem(np.zeros((1, 1000), np.float32), rows=[0], columns=[[0]])

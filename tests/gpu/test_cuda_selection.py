@@ -20,6 +20,8 @@ from ragsys_kernels.selection import filtered_problems, reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
+pytestmark = pytest.mark.sampled(6)
+
 DTYPES = ("float32", "float16", "bfloat16")
 # Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 bits; only
 # the state; neither.

@@ -18,6 +18,8 @@ from ragsys_kernels._gpu import plans
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.slow
+
 if interpreted.HERE:
     from ragsys_kernels._gpu import recording
 
@@ -296,4 +298,4 @@ def test_old_kinds_are_forgotten(device, monkeypatch):
     assert len(plans._plans) <= 4
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

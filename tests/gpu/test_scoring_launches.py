@@ -15,6 +15,8 @@ import ragsys_kernels as rk
 from ragsys_kernels import _arrays
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.slow
 INF, NAN = np.inf, np.nan
 
 if interpreted.HERE:
@@ -227,4 +229,4 @@ def test_a_threshold_of_ignore_index_and_of_shapes(device):
     assert call(cu_answers=[0], temperature=np.ones(0)).sum.shape == (0,)
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

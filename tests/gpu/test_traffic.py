@@ -7,6 +7,8 @@ triton, torch = pytest.importorskip("triton"), pytest.importorskip("torch")
 import triton.language as tl  # noqa: E402
 from traffic import SECTOR_BYTES, counted  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 @triton.jit
 def copy_kernel(source, target, n, times, BLOCK: tl.constexpr):
@@ -51,4 +53,4 @@ def test_nothing_is_counted_outside_the_block():
     assert not moved.launches
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

@@ -14,6 +14,8 @@ from ragsys_kernels.selection import reference, validate
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.slow
+
 if interpreted.HERE:
     from searches import check, found, values_of
 
@@ -164,4 +166,4 @@ def test_other_searches_go_densely():
         assert triton_filter.fits(validate.selection("search", queries, rows, 1, k_name="n")) is fits
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

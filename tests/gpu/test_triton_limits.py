@@ -20,7 +20,7 @@ if interpreted.HERE:
     from ragsys_kernels.selection.triton import bounds as triton_bounds
     from ragsys_kernels.selection.triton import gram as triton_gram
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+pytestmark = [pytest.mark.sampled(20), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
 RULES = ("mmr", "vrsd", "msd")
 
@@ -84,6 +84,7 @@ def test_a_ceiling_alone_leaves_no_near_duplicates(rule):
         assert np.all((some @ some.T)[np.triu_indices(len(some), 1)] <= most + 1e-5)
 
 
+@pytest.mark.slow
 def test_a_ceiling_holds_where_all_tiles_have_their_turn(monkeypatch):
     """Items that turn out to be above the ceiling once they have met all picks, when no more bounds are looked for."""
     monkeypatch.setattr(triton_bounds, "ROUNDS", tl.constexpr(1))
@@ -112,6 +113,7 @@ def test_nothing_fits_or_all_is_the_same(rule):
     assert (check(rule, {**problem, "max_similarity": 0.5}).lengths == 1).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_ceiling_of_one_bars_no_cosine(rule):
     """Not even of copies, whose cosine may round to more than 1."""
@@ -123,4 +125,4 @@ def test_a_ceiling_of_one_bars_no_cosine(rule):
     np.testing.assert_array_equal(check(rule, {**problem, "max_similarity": 1.0}).indices, free.indices)
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

@@ -11,6 +11,8 @@ import ragsys_kernels as rk
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.sampled(9)
+
 if interpreted.HERE:
     from ragsys_kernels.scoring.triton import linear as triton_linear
 
@@ -175,4 +177,4 @@ def test_splits_are_cut_by_the_number_of_columns_alone():
         assert -(-columns // (triton_linear.COLUMNS * tiles)) <= triton_linear.MOST_SPLITS
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

@@ -19,6 +19,8 @@ triton = pytest.importorskip("triton")
 
 import triton.language as tl  # noqa: E402
 
+pytestmark = pytest.mark.sampled(3)
+
 if interpreted.HERE:
     from triton.runtime.interpreter import InterpreterBuilder
 

@@ -22,7 +22,7 @@ if interpreted.HERE:
     from ragsys_kernels.selection.triton import backend as triton_kernels
     from ragsys_kernels.selection.triton import proof as triton_proof
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
 N, D = 420, 24
 
@@ -267,4 +267,4 @@ def test_drawn_corpora(number):
     proof_problems.check_search(ask)
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 if interpreted.HERE:
     from ragsys_kernels.selection.triton import gram as triton_gram
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+pytestmark = [pytest.mark.sampled(4), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
 # Each rule with each of its options.
 RULES = {
@@ -74,6 +74,7 @@ def test_dot_products_of_dense_pools_with_their_own_costs(rule):
     check(method, {**problem, "costs": rng.uniform(0, 3, (3, 17)), "budget": np.array([4.0, 2.0, 0.0])})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["dpp", "ssd in a window"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_picks_depend_on_no_scale_of_the_scores(rule, bias):
@@ -119,6 +120,7 @@ def test_in_a_window_only_its_picks_take_from_the_volume(window, kind):
         np.testing.assert_allclose(left[i], expected, atol=1e-3 if kind == "alike" else 2e-2)
 
 
+@pytest.mark.slow
 def test_z_scores_of_equal_values_and_of_values_apart_by_rounding():
     """SSD without a weight of the volume reports them."""
     for number in (1, 19, 100):
@@ -233,4 +235,4 @@ def test_what_no_kernel_runs_is_refused_by_name():
         rk.coverage(**problem, costs=np.ones(38), budget=3.0, density=True, backend="triton")
 
 
-interpreted.elsewhere(globals(), slow=True)
+interpreted.elsewhere(globals())

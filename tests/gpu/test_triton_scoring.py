@@ -26,6 +26,8 @@ from scoring_problems import DTYPES, hard_rows, linear, logits, stored
 import ragsys_kernels as rk
 from ragsys_kernels import _arrays
 
+pytestmark = pytest.mark.sampled(6)
+
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
@@ -104,7 +106,7 @@ def test_error_is_within_twice_that_of_torch_in_the_same_type(device, dtype):
     assert (np.abs(got - want) <= 2 * np.abs(own - want) + floor).all()
 
 
-@dtypes
+@pytest.mark.parametrize("dtype", ["float32", *(pytest.param(x, marks=pytest.mark.slow) for x in DTYPES[1:])])
 def test_rows_have_their_bits_wherever_they_begin(device, dtype):
     """At every distance from a multiple of 16 bytes, between neighbours that are NaN, and at the ends of the memory."""
     V, T = 2 * 2048 + 50, 3
@@ -546,6 +548,7 @@ def test_rows_have_their_bits_in_any_batch(device, form):
     np.testing.assert_array_equal(np.asarray(found.lse)[some], want["lse"][some])
 
 
+@pytest.mark.slow
 # The variant with descriptors takes 16-bit rows of whole slices, and neither ranks nor entropies.
 @pytest.mark.parametrize(
     ("chosen", "dtype", "D", "want"),

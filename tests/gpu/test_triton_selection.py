@@ -26,7 +26,7 @@ if interpreted.HERE:
     from ragsys_kernels.selection.triton import whole_corpus as triton_whole_corpus
     from ragsys_kernels.selection.triton.launch import Tile
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+pytestmark = [pytest.mark.sampled(6), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 REGIMES = ("gram", "stream", "corpus")
@@ -140,7 +140,7 @@ def test_relevance_given(regime, method):
 @pytest.mark.parametrize(
     ("regime", "method", "form"),
     [
-        ("corpus", "mmr", "excluded_lists"),
+        pytest.param("corpus", "mmr", "excluded_lists", marks=pytest.mark.slow),
         ("corpus", "vrsd", "masks"),
         ("gram", "vrsd", "mask"),
     ],
@@ -314,6 +314,7 @@ def test_search_returns_the_best_rows(dtype, monkeypatch):
         np.testing.assert_array_equal(scores.numpy(), expected[1])
 
 
+@pytest.mark.slow
 def test_a_search_keeps_half_as_much_of_a_query_as_a_selection(monkeypatch):
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 0)
     problem = testing.selection_problem(128, 40, 3, 8, N=40)

@@ -93,27 +93,36 @@ if HERE:
     interpreter._get_np_dtype = dtype_once(interpreter._get_np_dtype)
 
 
-def elsewhere(module, slow=False):
-    """Last line of such a module: unless this process interprets, one test that runs the module in one that does."""
+def run(files, tmp_path, *options):
+    """Run test files in a process that interprets."""
+    for library in ("torch", "triton"):
+        if importlib.util.find_spec(library) is None:
+            missing("triton", f"{library} is not installed")
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}", *options]
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *map(str, files)],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(rk.__file__).parents[1])},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stdout[-20000:]
+
+
+def elsewhere(module):
+    """Last line of such a module: unless this process interprets, one slow test that runs the module in one that does.
+
+    Those of its tests that are not slow also run in `test_interpreted.py`, with those of all such modules.
+    """
     if HERE:
         return
     for name in [name for name in module if name.startswith("test_")]:
         del module[name]
 
+    @pytest.mark.slow
     def test_in_the_interpreter(tmp_path):
-        for library in ("torch", "triton"):
-            if importlib.util.find_spec(library) is None:
-                missing("triton", f"{library} is not installed")
-        options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]
-        result = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, module["__file__"]],
-            env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(Path(rk.__file__).parents[1])},
-            cwd=Path(module["__file__"]).parents[2],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=600,
-        )
-        assert result.returncode == 0, result.stdout[-20000:]
+        run([module["__file__"]], tmp_path)
 
-    module["test_in_the_interpreter"] = pytest.mark.slow(test_in_the_interpreter) if slow else test_in_the_interpreter
+    module["test_in_the_interpreter"] = test_in_the_interpreter

@@ -191,6 +191,7 @@ rk.vrsd(**problem, backend="reference")
     run_python(code.replace(', backend="reference"', ""), package=without_extension, RAGSYS_KERNELS_BACKEND="reference")
 
 
+@pytest.mark.slow
 def test_broken_extension_is_reported(without_extension, run_python, tmp_path):
     shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "ragsys_kernels" / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
@@ -289,6 +290,7 @@ def test_show_config_tells_versions_backends_instruction_set_and_threads(compile
     assert f"instruction set: {compiled.SUPPORTED_ISAS[-1]} (built: {built}; on this processor: {here})" in lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["Haswell", "Nehalem"])
 def test_show_config_tells_whether_equal_rows_had_equal_bits(run_python, kernels):
     """OpenBLAS reads the name of its kernels when it is loaded; another BLAS pays no attention."""
@@ -304,6 +306,7 @@ rk.show_config()
     assert first.removeprefix("wanted: ") in line
 
 
+@pytest.mark.slow
 def test_show_config_works_without_the_extension(without_extension, run_python):
     text = run_python("import ragsys_kernels as rk; rk.show_config()", package=without_extension).stdout
     assert "backend cpu: unavailable: the compiled extension is not installed; " in text
@@ -373,6 +376,7 @@ def test_environment_is_read_in_one_place():
     assert readers == ["_env.py"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("backend", "library"), [("triton", "triton"), ("triton", "torch"), ("cuda", "cupy")])
 def test_missing_library_of_a_device_is_named_with_its_installation(run_python, backend, library):
     """Everything else works without it."""

@@ -66,6 +66,7 @@ def supported():
     return module.SUPPORTED_ISAS if module else ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("isa", supported())
 def test_every_instruction_set_picks_right_and_repeats_itself(run_python, isa):
     first, second = (run_python(PROBLEMS, RAGSYS_KERNELS_ISA=isa).stdout for _ in range(2))

@@ -53,6 +53,7 @@ def tuples(result):
     return result if isinstance(result, tuple) else (result,)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "args", "options"), {name: call for call in CALLS for name in call[:1]}.values())
 def test_operator_passes_the_checks_of_torch(name, args, options):
     torch.library.opcheck(getattr(torch.ops.ragsys_kernels, name).default, args, options)

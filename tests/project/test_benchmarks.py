@@ -141,6 +141,7 @@ def fake_rows(shapes):
             }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_report_from_a_ledger(module, tmp_path):
     pytest.importorskip("matplotlib")
     shapes = module("suites.shapes")
@@ -200,6 +201,7 @@ def redrawn(tmp_path_factory):
 PLOTS = sorted(path.name for path in RESULTS.glob("*.svg"))
 
 
+@pytest.mark.slow
 def test_no_plot_is_missing(redrawn):
     assert sorted(path.name for path in redrawn.glob("*.svg")) == PLOTS
 

@@ -91,6 +91,7 @@ def stand_ins(monkeypatch):
         monkeypatch.setattr(place, "SentenceTransformerEncoder", lambda name, **_: TinyEncoder())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(DOCS / page) and page not in ELSEWHERE])
 def test_python_of_a_page_runs_and_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
@@ -108,6 +109,7 @@ def test_the_recipe_for_qdrant_takes_no_points_for_an_answer():
     assert found["select"]([], [1.0, 0.0], 3, 0.5) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ENVIRONMENT)
 def test_python_of_a_page_runs_in_its_environment(page, run_python):
     for module in NEEDS[page]:
@@ -300,6 +302,7 @@ def names(module):
     return [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
 
 
+@pytest.mark.slow
 def test_every_public_name_is_on_a_page(site):
     anchors = set()
     for page in (site / "api").glob("*.html"):

@@ -122,6 +122,7 @@ def test_scores_of_every_instruction_set_and_thread_count(score_tool):
         score_tool.check(isa, THREADS)
 
 
+@pytest.mark.slow
 def test_scores_without_a_matrix_unit(score_tool, folder):
     """Products of bfloat16 by dot products or as float32, which tests on a processor with the unit do not reach."""
     if "avx512" not in score_tool.isas():

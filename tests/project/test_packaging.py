@@ -179,6 +179,7 @@ print(rk.__file__)
 """
 
 
+@pytest.mark.slow
 def test_without_a_compiler_one_line_says_what_to_install(unpacked, build, tmp_path):
     missing = {"CC": "/nonexistent/gcc", "CXX": "/nonexistent/g++", "RAGSYS_KERNELS_REQUIRE_EXT": "0"}
     result = build(unpacked, "wheel", tmp_path / "out", **missing)
@@ -194,6 +195,7 @@ def test_without_a_compiler_one_line_says_what_to_install(unpacked, build, tmp_p
     assert result.returncode != 0
 
 
+@pytest.mark.slow
 def test_wheel_without_extension_is_pure_and_runs_the_reference(unpacked, build, tmp_path, run_python):
     # A compiler that fails shows that none is called.
     off = {"RAGSYS_KERNELS_NO_EXT": "1", "CC": "/bin/false", "CXX": "/bin/false"}
@@ -215,6 +217,7 @@ def test_pure_wheel_leaves_out_an_extension_built_in_place(tree, build, tmp_path
         assert not [name for name in archive.namelist() if name.endswith((".so", ".pyc"))]
 
 
+@pytest.mark.slow
 def test_failed_compilation_is_a_warning(unpacked, build, tmp_path, run_python):
     result = build(unpacked, "wheel", tmp_path / "out", CC="/bin/false", CXX="/bin/false")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -225,6 +228,7 @@ def test_failed_compilation_is_a_warning(unpacked, build, tmp_path, run_python):
     run_python(PURE, package=tmp_path / "site")
 
 
+@pytest.mark.slow
 def test_failed_compilation_is_an_error_where_the_extension_is_required(unpacked, build, tmp_path):
     broken = {"RAGSYS_KERNELS_REQUIRE_EXT": "1", "CC": "/bin/false", "CXX": "/bin/false"}
     result = build(unpacked, "wheel", tmp_path / "out", **broken)
@@ -260,6 +264,7 @@ def one_kernel(unpacked):
     return unpacked
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_wheel_has_the_compiled_kernels_if_asked_for(one_kernel, build, tmp_path, run_python):
     asked = {"RAGSYS_KERNELS_NO_EXT": "1", "RAGSYS_KERNELS_CUDA": "1"}
@@ -277,6 +282,7 @@ def test_wheel_has_the_compiled_kernels_if_asked_for(one_kernel, build, tmp_path
     assert found == [str(site / binaries[0]), str(site / "ragsys_kernels/_cuda_src/nothing.cu")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["none", "fails"])
 def test_compiled_kernels_that_are_asked_for_and_cannot_be_are_an_error(one_kernel, build, tmp_path, compiler):
     home = tmp_path / "cuda"

@@ -10,6 +10,8 @@ from scoring_problems import DTYPES, hard_rows, logits, stored
 
 import ragsys_kernels as rk
 
+pytestmark = pytest.mark.sampled(5)
+
 INF, NAN = np.inf, np.nan
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 

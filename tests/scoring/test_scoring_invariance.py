@@ -7,6 +7,8 @@ from scoring_problems import DTYPES, blas_keeps_bits, linear, logits, stored
 
 import ragsys_kernels as rk
 
+pytestmark = pytest.mark.sampled(5)
+
 SHAPES = [(50, 33), (23, 4099), (9, 32769), (5, 151936)]
 LINEAR = [(70, 1500, 40), (33, 4100, 300), (70, 700, 1100), (9, 50257, 24)]
 

@@ -10,6 +10,8 @@ from scoring_problems import DTYPES, blas_keeps_bits, linear
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, _info
 
+pytestmark = pytest.mark.sampled(8)
+
 INF, NAN = np.inf, np.nan
 
 
