@@ -100,7 +100,7 @@ bench-node: node
 	cd node && npm install --no-audit --no-fund && npm install --no-save --no-audit --no-fund @langchain/core@1 && npm run bench
 
 # The source archive and manylinux wheels in dist, then each in a fresh environment: wheels/README.md.
-# ARGS="--python 3.12 --machine x86_64"
+# ARGS="--python 3.12 --machine x86_64", or ARGS=--available for the versions that are here.
 .PHONY: wheels check-wheels
 wheels: $(VENV)-wheels/.wheels
 	$(VENV)-wheels/bin/python wheels/build.py $(ARGS)

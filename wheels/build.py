@@ -65,16 +65,18 @@ def compiler(folder: Path, version: str, machine: str) -> dict[str, str]:
     return {"CC": str(driver), "CXX": str(driver), "LDSHARED": linker, "LDCXXSHARED": linker}
 
 
-def interpreters(versions: Sequence[str]) -> dict[str, Path]:
-    """Return an interpreter of each version, or say which are missing."""
+def interpreters(versions: Sequence[str], available: bool = False) -> dict[str, Path]:
+    """Return an interpreter of each version, or of those that are here if `available`; say which are missing."""
     found = {version: find_python(version) for version in versions}
     missing = [version for version in versions if found[version] is None]
-    if missing:
-        here = [version for version in versions if version not in missing]
+    here = [version for version in versions if version not in missing]
+    if missing and available and here:
+        print(f"left out: Python {', '.join(missing)}, of which no interpreter with headers is here", flush=True)
+    elif missing:
         raise SystemExit(
             f"make wheels: Python {', '.join(missing)} with headers must be here, found {', '.join(here) or 'none'}; "
             f"install them (pyenv, uv), or on Debian: python wheels/debian.py {' '.join(missing)}"
-            + (f'; without them: make wheels ARGS="--python {" ".join(here)}"' if here else "")
+            + ("; without them: make wheels ARGS=--available" if here else "")
         )
     return {version: python for version, python in found.items() if python is not None}
 
@@ -106,8 +108,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="default: dist")
     parser.add_argument("--python", nargs="+", choices=VERSIONS, default=VERSIONS, help="default: all")
     parser.add_argument("--machine", nargs="+", choices=MACHINES, default=tuple(MACHINES), help="default: all")
+    parser.add_argument("--available", action="store_true", help="leave out versions without an interpreter here")
     args = parser.parse_args()
-    pythons = interpreters(args.python)
+    pythons = interpreters(args.python, args.available)
     args.out.mkdir(parents=True, exist_ok=True)
     archive = source_archive(args.out)
     print(f"{archive.name}  {archive.stat().st_size / 1e6:.1f} MB", flush=True)

@@ -43,19 +43,29 @@ def test_an_interpreter_is_found_only_with_headers_of_its_version(pythons):
     assert pythons.find_foreign("3.99", "aarch64") is None
 
 
-def test_missing_interpreters_are_all_named_before_anything_is_built(monkeypatch, tmp_path):
+@pytest.fixture
+def build(monkeypatch):
     monkeypatch.syspath_prepend(str(WHEELS))
     spec = importlib.util.spec_from_file_location("wheels_build", WHEELS / "build.py")
-    build = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(build)
-    monkeypatch.setattr(build, "find_python", {"3.10": Path("a"), "3.13": Path("b")}.get)
-    monkeypatch.setattr(build, "run", None)
-    given = {(): "3.11, 3.12, 3.14", ("--python", "3.14", "3.10"): "3.14", ("--python", "3.12"): "3.12"}
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "find_python", {"3.10": Path("a"), "3.13": Path("b")}.get)
+    monkeypatch.setattr(module, "run", None)
+    return module
+
+
+def test_missing_interpreters_are_all_named_before_anything_is_built(build, monkeypatch, tmp_path):
+    given = {(): "3.11, 3.12, 3.14", ("--python", "3.14", "3.10"): "3.14", ("--python", "3.12", "--available"): "3.12"}
     for options, missing in given.items():
         monkeypatch.setattr(sys, "argv", ["build.py", "--out", str(tmp_path / "dist"), *options])
         with pytest.raises(SystemExit, match=rf"^make wheels: Python {missing} with headers must be here, found "):
             build.main()
     assert not (tmp_path / "dist").exists()
+
+
+def test_versions_that_are_here_are_built_if_told(build, capsys):
+    assert build.interpreters(["3.10", "3.12", "3.13"], available=True) == {"3.10": Path("a"), "3.13": Path("b")}
+    assert capsys.readouterr().out == "left out: Python 3.12, of which no interpreter with headers is here\n"
 
 
 def test_smoke_program_runs_every_instruction_set_and_sees_a_wrong_kernel(tmp_path):
