@@ -15,7 +15,7 @@ def test_service_is_asked_over_http(tmp_path, command):
     rows = np.load(tmp_path / "sets.npy")
     assert np.array_equal(rows, conformance.vectors())
     rk.Corpus(rows).save(tmp_path / "sets")
-    with servers.Process("--corpus", f"sets={tmp_path / 'sets'}") as server:
+    with servers.Thread({"sets": str(tmp_path / "sets")}) as server:
         report = conformance.conform_service(server.url)
         result = command(tmp_path, "conform", "--url", server.url, "--corpus", "sets", "--format", "md")
         wrong = command(tmp_path, "conform", "--url", server.url, "--corpus", "others")

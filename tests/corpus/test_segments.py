@@ -1,5 +1,6 @@
 """A corpus in segments answers as the one corpus that has the same rows: the same bits, whatever is asked."""
 
+import itertools
 import pickle
 
 import numpy as np
@@ -65,8 +66,7 @@ def test_arrays_are_those_of_one_corpus(tmp_path, layout, made):
     assert len(several) == several.num_live == 300
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rule", "kind"), [*zip(RULES, itertools.cycle(KINDS))])
 def test_rules_and_storage_types(backend, tmp_path, kind, rule):
     dtype, metric = KINDS[kind]
     if backend not in ("cpu", "reference"):
@@ -83,9 +83,10 @@ def test_rules_and_storage_types(backend, tmp_path, kind, rule):
     check_equal(several.search(asked, 20, backend=backend), one.search(asked, 20, backend=backend), kept)
 
 
-@pytest.mark.parametrize("made", ["folder", "memory", "mixed"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.97])
+@pytest.mark.parametrize(
+    ("layout", "share", "made"),
+    [*zip(LAYOUTS, itertools.cycle([0.0, 0.2, 0.97]), itertools.cycle(["mixed", "folder"]))],
+)
 def test_layouts_and_deleted_rows(compiled, tmp_path, layout, share, made):
     rows = Rows(300, ids="str")
     gone = deleted_of(rows, LAYOUTS[layout], share) if share else []

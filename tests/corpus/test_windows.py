@@ -44,6 +44,7 @@ def same(a, b):
         assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
 
 
+CUTS = (100, 101, 12_345)
 FILTERS = {
     "nothing": {},
     "own group": {"query_groups": np.arange(Q) % 50},
@@ -54,8 +55,9 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "metric"), [("float32", "cosine"), ("float16", "dot"), ("int8", "cosine")])
-@pytest.mark.parametrize("cuts", [(), (100, 101, 12_345)])
+@pytest.mark.parametrize(
+    ("dtype", "metric", "cuts"), [("float32", "cosine", CUTS), ("float16", "dot", ()), ("int8", "cosine", CUTS)]
+)
 def test_searches_are_those_of_the_whole(tmp_path, dtype, metric, cuts):
     built(tmp_path / "c", dtype, metric, cuts)
     whole, small = rk.Corpus.load(tmp_path / "c"), rk.Corpus.load(tmp_path / "c", memory=MEMORY)
@@ -71,8 +73,9 @@ def test_searches_are_those_of_the_whole(tmp_path, dtype, metric, cuts):
         small.search(bad, 5)
 
 
-@pytest.mark.parametrize("method", ["mmr", "vrsd", "dpp", "coverage"])
-@pytest.mark.parametrize("cuts", [(), (100, 101, 12_345)])
+@pytest.mark.parametrize(
+    ("method", "cuts"), [("mmr", ()), ("vrsd", CUTS), ("dpp", ()), ("coverage", CUTS), ("mmr", CUTS)]
+)
 def test_picks_are_those_of_the_whole(tmp_path, method, cuts):
     built(tmp_path / "c", cuts=cuts)
     whole, small = rk.Corpus.load(tmp_path / "c"), rk.Corpus.load(tmp_path / "c", memory=MEMORY)

@@ -116,7 +116,7 @@ def test_numbers_are_the_definitions(data, top_m):
         assert [int(row["prediction"]) for row in mine] == result.predictions["SAICL"].tolist()
 
 
-def test_report(data):
+def test_report(data, figures):
     summary = evaluated(data)
     out = data.parent / "out"
     assert (out / "report.md").read_text().count("**Quick run**: the test texts are 8 of AG News") == 1

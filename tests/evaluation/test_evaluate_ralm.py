@@ -270,7 +270,7 @@ def test_values_are_the_definitions(evaluated, data):
     assert min(abs(a - b) for i, a in enumerate(totals) for b in totals[:i]) > 5e-3  # no two of them the same
 
 
-def test_report_has_every_method_and_no_text_of_the_data(evaluated, data, tmp_path):
+def test_report_has_every_method_and_no_text_of_the_data(evaluated, data, tmp_path, figures):
     summary = evaluated()
     out = tmp_path / "out"
     names = ["figures.png", "methods.png", "report.html", "report.json", "report.md", "values.csv"]

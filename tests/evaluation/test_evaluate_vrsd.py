@@ -89,7 +89,7 @@ def test_values_are_the_definitions(data):
     assert rows[0]["picks"] == " ".join(map(str, first.picks["VRSD"][0]))
 
 
-def test_report_has_every_set_and_no_text_of_the_data(data):
+def test_report_has_every_set_and_no_text_of_the_data(data, figures):
     summary = evaluated(data)
     out = data.parent / "out"
     names = ["means.png", "report.html", "report.json", "report.md", "values.csv", "win_rates.png"]

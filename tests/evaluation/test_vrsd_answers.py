@@ -23,8 +23,9 @@ from matplotlib.figure import Figure
 
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.statistics import Interval
+from ragsys_kernels.evaluation.vrsd import answers
 from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
-from ragsys_kernels.evaluation.vrsd.answers import _BLOCK, PROMPTS, evaluate, is_right, rouge_scorer
+from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import QuestionSet, vrsd_set
 from ragsys_kernels.icl.generation import _WINDOW, GreedyGenerator
@@ -90,7 +91,7 @@ def test_every_method_has_its_items_in_the_prompt(data):
 
 
 def test_numbers_are_those_of_each_answer(data):
-    summary = evaluated(data, queries=9)
+    summary = evaluated(data, queries=9, answers_only=True)
     assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa", "puzzle"]
     table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
     assert len(table) == (9 + 9 + 6) * 7
@@ -117,10 +118,10 @@ def test_numbers_are_those_of_each_answer(data):
         assert max(values.max() for values in result.rouge.values()) > 0.2
 
 
-def test_options_are_rated_by_their_log_probability(data):
+def test_options_are_rated_by_their_log_probability(data, monkeypatch):
     """By a forward pass of each option on its own; more questions than are scored at once."""
-    (result,) = evaluated(data, sets=["openbookqa"], queries=11).results
-    assert len(result.questions.questions) > _BLOCK
+    monkeypatch.setattr(answers, "_BLOCK", 3)
+    (result,) = evaluated(data, sets=["openbookqa"], queries=5).results
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     template = PROMPTS["openbookqa"][0]
     items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
@@ -236,7 +237,7 @@ def test_measures():
     assert {answer: is_right(score, question, "warm ice", answer) for answer in answers} == answers
 
 
-def test_report(data):
+def test_report(data, figures):
     summary = evaluated(data)
     out = data.parent / "out"
     names = ["answers.png", "report.html", "report.json", "report.md", "values.csv"]

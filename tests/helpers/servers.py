@@ -1,4 +1,4 @@
-"""Services for tests: an application called in this process, and a server in a process of its own."""
+"""Services for tests: an application called in this process, a server in a thread, and one in a process of its own."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import httpx
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import make_service
+from ragsys_kernels.serving.server import Server, Settings, listening
 
 
 @contextlib.asynccontextmanager
@@ -41,6 +43,38 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+class _Server(Server):
+    @contextlib.contextmanager
+    def capture_signals(self):  # which only the main thread may
+        look = asyncio.get_running_loop().create_task(self._close_slow())
+        yield
+        look.cancel()
+
+
+class Thread:
+    """A server in a thread of this process, which starts in no time; ``options`` are those of `Settings`."""
+
+    def __init__(self, corpora, **options):
+        self._socket = listening("127.0.0.1", 0)
+        self.port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        settings = Settings(corpora=corpora, port=self.port, num_threads=1, log=False, **options)
+        self._server = _Server(settings.service(), settings)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
+
+    def __enter__(self):
+        self._thread.start()
+        while self._server.service.status != "ready":
+            time.sleep(0.01)
+        return self
+
+    def __exit__(self, *_):
+        self._server.stop()
+        self._thread.join(60)
+        self._socket.close()
+        assert not self._thread.is_alive()
 
 
 class Process:

@@ -1,6 +1,7 @@
 """Scores against plain full logits and log_softmax, for small random models of several kinds."""
 
 import copy
+import itertools
 import sys
 from pathlib import Path
 
@@ -59,9 +60,13 @@ def check(scores, kind, tolerance=1e-4):
             assert scores.sum[a] == 0
 
 
-@pytest.mark.parametrize("kind", lm_models.CONFIGS)
+WAYS = [{}, {"share_prompts": False}, {"batch_tokens": 40}, {"batch_tokens": 1}]
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"share_prompts": False}, {"batch_tokens": 40}, {"batch_tokens": 1}], ids=lambda o: str(o or "")
+    ("kind", "options"),
+    [("llama", way) for way in WAYS[1:]] + [*zip(lm_models.CONFIGS, itertools.cycle([WAYS[0], WAYS[2]]))],
+    ids=lambda x: str(x or ""),
 )
 def test_scores_are_those_of_full_logits(kind, options):
     model = HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer(), **options)

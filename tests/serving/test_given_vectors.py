@@ -182,12 +182,11 @@ def test_where_there_is_no_corpus():
 
 def test_a_server_without_a_corpus_starts_and_stops():
     body = {"queries": [{"vectors": GOOD, "query": [1.0, 0, 0]}]}
-    for options in ((), ("--workers", "2")):
-        with servers.Process("--no-access-log", *options) as server:
-            assert httpx.post(f"{server.url}/v1/select", json=body).json()["results"][0]["ids"] == [0, 1]
-            assert httpx.get(f"{server.url}/info").json()["corpora"] == {}
-            assert httpx.get(f"{server.url}/").status_code == 200
-            assert server.stop()[0] == 0
+    with servers.Process("--no-access-log", "--workers", "2") as server:
+        assert httpx.post(f"{server.url}/v1/select", json=body).json()["results"][0]["ids"] == [0, 1]
+        assert httpx.get(f"{server.url}/info").json()["corpora"] == {}
+        assert httpx.get(f"{server.url}/").status_code == 200
+        assert server.stop()[0] == 0
 
 
 def arrow(table):
@@ -211,9 +210,10 @@ def lists_of(parts, fixed=True):
 KIND = [("content-type", "application/vnd.apache.arrow.stream")]
 
 
-@pytest.mark.parametrize("fixed", [True, False])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("ids", ["places", "integers", "strings"])
+@pytest.mark.parametrize(
+    ("dtype", "ids", "fixed"),
+    [(np.float16, "places", True), (np.float32, "integers", False), (np.float64, "strings", True)],
+)
 def test_arrow_takes_a_column_of_lists_of_vectors(dtype, ids, fixed):
     rng = np.random.default_rng(5)
     parts = [rng.standard_normal((int(n), D)).astype(dtype) for n in rng.integers(1, 30, 300)]

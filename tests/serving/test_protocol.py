@@ -30,10 +30,9 @@ def corpus():
 def server(corpus, tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora") / "docs"
     corpus.save(folder)
-    arguments = ("--corpus", f"docs={folder}", "--token", TOKEN, "--max-body", 60_000, "--threads", 1)
-    arguments += ("--max-requests", MOST)
-    with servers.Process(*arguments) as process:
-        yield process
+    limits = rk.serving.Limits(body_bytes=60_000, requests=MOST)
+    with servers.Thread({"docs": str(folder)}, token=TOKEN, limits=limits) as server:
+        yield server
 
 
 def body(*queries, **rules):
