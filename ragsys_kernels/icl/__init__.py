@@ -12,8 +12,8 @@ from .encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from .generation import CachedGenerator, GreedyGenerator, Stop
 from .huggingface import HuggingFaceModel
 from .language_model import LanguageModel, PairError, Scores, TokenModel
-from .openai_compatible import OpenAICompatibleModel
-from .openai_encoder import OpenAICompatibleEncoder
+from .openai.completions import OpenAICompatibleModel
+from .openai.embeddings import OpenAICompatibleEncoder
 from .posteriors import CachedLabels, LabelModel, Posteriors
 from .prompts import PromptTemplate
 from .quality import quality_bias

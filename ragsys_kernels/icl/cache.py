@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .._types import PathLike
-from ._database import Database, hash_key
 from .language_model import LanguageModel, PairError, Part, Scores, texts
+from .storage.database import Database, hash_key
 from .tokenization import token_pairs
 
 _APPLICATION, _VERSION = 0x52534B43, 1  # "RSKC"

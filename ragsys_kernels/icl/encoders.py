@@ -15,11 +15,11 @@ import numpy.typing as npt
 from .._extras import needed
 from .._types import PathLike
 from . import packaged
-from ._database import Database, hash_key
-from ._loading import add_tensor, configuration
+from .forward.loading import add_tensor, configuration
 from .language_model import texts as checked
-from .openai_encoder import OpenAICompatibleEncoder
+from .openai.embeddings import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
+from .storage.database import Database, hash_key
 from .tokenization import vocabulary
 
 Array = npt.NDArray[Any]

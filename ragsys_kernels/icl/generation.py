@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .._types import PathLike
-from ._database import Database, hash_key
-from ._network import selected
-from ._sharing import LEAST, Tokens, batches
+from .forward.network import selected
+from .forward.sharing import LEAST, Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
+from .storage.database import Database, hash_key
 from .tokenization import common, encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"

@@ -13,9 +13,9 @@ import ragsys_kernels as rk
 
 from .._extras import install, missing
 from .._types import PathLike
-from ._loading import adapters, add_tensor, configuration, load
-from ._network import Network, State, most_rows, selected
-from ._sharing import Cluster, Group, Tokens, batches, clustered, grouped
+from .forward.loading import adapters, add_tensor, configuration, load
+from .forward.network import Network, State, most_rows, selected
+from .forward.sharing import Cluster, Group, Tokens, batches, clustered, grouped
 from .language_model import PairError, Part, Scores, texts
 from .runtime import quiet_transformers
 from .tokenization import TokenPair, encode_pairs, token_pairs, trims, vocabulary

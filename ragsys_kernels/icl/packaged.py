@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from .. import _env
 from .._extras import missing
 from .._types import PathLike
-from ._once import made_once
+from .storage.once import made_once
 
 _BLOCK = 1 << 20
 

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import ragsys_kernels as rk
 
 from .._types import PathLike
-from ._database import Database, hash_key
-from ._network import last_states, most_rows, selected
-from ._sharing import Tokens, batches
+from .forward.network import last_states, most_rows, selected
+from .forward.sharing import Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
-from .portions import portions
+from .storage.database import Database, hash_key
+from .storage.portions import portions
 from .tokenization import common, encode_pairs
 
 Array = npt.NDArray[Any]

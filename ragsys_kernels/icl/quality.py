@@ -11,8 +11,8 @@ import numpy.typing as npt
 from .._types import PathLike
 from .cache import cached
 from .language_model import LanguageModel, PairError, texts
-from .portions import portions
 from .prompts import QA
+from .storage.portions import portions
 
 Array = npt.NDArray[Any]
 

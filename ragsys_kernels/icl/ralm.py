@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from .language_model import PairError, TokenModel
 from .language_model import texts as checked
-from .portions import portions
 from .retrievers import BM25Retriever, Found, Retriever
+from .storage.portions import portions
 from .tokenization import leading, tokens_alone, tokens_and_ends
 
 Array = npt.NDArray[Any]

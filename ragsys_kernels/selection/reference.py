@@ -9,9 +9,9 @@ import numpy as np
 
 from .. import _arrays
 from .._types import Array
-from . import certificate, path_reference, validate
+from . import certificate, validate
 from .problem import Problem, Selection, SelectionPath, unit
-from .rules import RULES
+from .rules import RULES, path
 from .rules.limits import Limits
 from .rules.pool import Pool, in_range, pool_of, products
 
@@ -145,7 +145,7 @@ def coverage(problem: Problem, num_threads: int) -> Selection:
 
 def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> SelectionPath:
     """Return the picks of MMR for every λ_d from low to high."""
-    return path_reference.path_of(problem, low, high)
+    return path.path_of(problem, low, high)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:

@@ -1,13 +1,16 @@
 """``ragsys-kernels serve``: selection as a service that other programs call over HTTP.
 
-    requests     schemas (the JSON, for the OpenAPI document), select (JSON), select_arrow, reading, rules, given (with
-                 their candidates' vectors)
-    answers      batcher (what waits becomes the next kernel call), kernel (one call, one answer a query)
-    protocols    rerank (with rerank_shapes, encoder), open_inference (with tensors), flight, ray_serve
-    callers      client (with wire): needs httpx and NumPy alone
-    state        corpora (loaded, swapped in one step), limits, metrics
-    transport    service (what routes share), app (the ASGI application), http (raw requests and answers), connections
-                 (which way they go), protocol (/v1/select without ASGI), server
+    routes/      what each kind of request reads and writes: select and select_arrow, rerank (with rerank_shapes),
+                 open_inference (with tensors), flight (with flight_messages); page; about (health, info, metrics)
+    queries/     queries as callers send them, read and checked into blocks: reading, rules, cursors, own_vectors
+    batcher, together, kernel
+                 what waits becomes the next kernel call; small requests are read together; one call, one answer a query
+    corpora, limits, metrics, encoder
+                 state: loaded and swapped in one step; what a request may ask for; what is counted; vectors of texts
+    service, app, connections, protocol, server, workers
+                 what routes share; the ASGI application; which way connections go; /v1/select without ASGI; processes
+    http/        raw requests and answers, the access log, allowed hosts, the OpenAPI document
+    client, wire for callers: needs httpx and NumPy alone; ray_serve: a deployment of Ray Serve
 
 The extra ``serve`` brings what this package imports; ``import ragsys_kernels`` imports none of it.
 """

@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..corpus import Corpus
-from . import about, open_inference, page, rerank, select
-from .http import DisconnectedError, Receive, Request, Response, Scope, Send, refused
+from .http.messages import DisconnectedError, Receive, Request, Response, Scope, Send, refused
 from .limits import RefusedError, busy
+from .routes import about, open_inference, page, rerank, select
 from .service import Service
 
 _logger = logging.getLogger("ragsys_kernels.serving")

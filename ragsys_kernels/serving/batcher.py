@@ -19,7 +19,7 @@ from ..selection.problem import Selection
 from .kernel import Block, answer, joined
 from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
-from .reading import BLOCK
+from .queries.reading import BLOCK
 
 _INLINE = 200e-6
 # Seconds of a call with nothing to do, and of an element of a row before anything was measured.

@@ -15,9 +15,9 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .app import Front, failed
-from .http import Request, Response, Scope, refused
+from .http.messages import Request, Response, Scope, refused
 from .limits import Limits, RefusedError
-from .select import Share, select, shared
+from .routes.select import Share, select, shared
 
 _SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _PATH = "/v1/select"

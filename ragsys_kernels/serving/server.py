@@ -23,7 +23,7 @@ from . import connections
 from .app import make_service
 from .corpora import Watch, fingerprint
 from .encoder import Encoder
-from .hosts import Hosts
+from .http.hosts import Hosts
 from .limits import Limits, RefusedError
 from .service import Service
 
@@ -90,7 +90,7 @@ class Settings:
             unknown=self.unknown,
         )
         if self.flight_port is not None:
-            from .flight import attach  # gRPC takes time and memory
+            from .routes.flight import attach  # gRPC takes time and memory
 
             attach(service, self.host, self.flight_port, self.token, self.grace, self.workers)
         return service

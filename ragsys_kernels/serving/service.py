@@ -16,17 +16,17 @@ from starlette.routing import Route
 from .. import __version__
 from ..corpus import Corpus
 from ..selection.problem import Selection
-from . import openapi
-from .accesslog import AccessLog
 from .batcher import Batcher
 from .corpora import Corpora, Served
 from .encoder import Encoder
-from .hosts import Hosts
-from .http import Bearer, Handler, Load, Receive, Request, Scope, Send, refused
+from .http import openapi
+from .http.accesslog import AccessLog
+from .http.hosts import Hosts
+from .http.messages import Bearer, Handler, Load, Receive, Request, Scope, Send, refused
 from .kernel import Block, answer
 from .limits import Limits, RefusedError
 from .metrics import Metrics
-from .reading import Asked
+from .queries.reading import Asked
 from .together import Together
 
 _Found = TypeVar("_Found")

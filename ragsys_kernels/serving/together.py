@@ -14,7 +14,7 @@ from typing import Any
 from .batcher import Batcher, Ticket
 from .corpora import Served
 from .limits import Limits, RefusedError, gone
-from .reading import BLOCK, Asked, read
+from .queries.reading import BLOCK, Asked, read
 
 
 class Party:

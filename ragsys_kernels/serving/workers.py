@@ -29,8 +29,8 @@ from typing import Any
 from .. import _env
 from . import metrics
 from .corpora import Served, Watch, loaded
+from .http.refusing import Refuser
 from .limits import RefusedError
-from .refusing import Refuser
 from .server import LOOK, Server, Settings, limited
 from .service import Service
 

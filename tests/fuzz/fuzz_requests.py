@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Limits, make_service
-from ragsys_kernels.serving.hosts import Hosts
+from ragsys_kernels.serving.http.hosts import Hosts
 
 METHODS = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift")
 

@@ -14,7 +14,8 @@ import lm_models  # noqa: E402
 from evaluations import without_packages  # noqa: E402
 
 from ragsys_kernels.evaluation._run import Run, described  # noqa: E402
-from ragsys_kernels.icl import HuggingFaceModel, _loading, packaged  # noqa: E402
+from ragsys_kernels.icl import HuggingFaceModel, packaged  # noqa: E402
+from ragsys_kernels.icl.forward import loading as _loading  # noqa: E402
 from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
 
 PROMPTS, ANSWERS = ["Q: Why do cats purr?\nA:"] * 2, [" They are content.", " Paris"]

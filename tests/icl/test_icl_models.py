@@ -14,9 +14,9 @@ transformers = pytest.importorskip("transformers")
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import HuggingFaceModel, PairError  # noqa: E402
-from ragsys_kernels.icl._network import Network  # noqa: E402
-from ragsys_kernels.icl._sharing import Group, batches, clustered, grouped  # noqa: E402
-from ragsys_kernels.icl._widened import widened  # noqa: E402
+from ragsys_kernels.icl.forward.network import Network  # noqa: E402
+from ragsys_kernels.icl.forward.sharing import Group, batches, clustered, grouped  # noqa: E402
+from ragsys_kernels.icl.forward.widened import widened  # noqa: E402
 from ragsys_kernels.icl.generation import GreedyGenerator, Stop  # noqa: E402
 from ragsys_kernels.icl.posteriors import LabelModel  # noqa: E402
 from ragsys_kernels.icl.tokenization import TokenPair  # noqa: E402

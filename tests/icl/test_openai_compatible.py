@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, OpenAICompatibleModel, PairError  # noqa: E402
-from ragsys_kernels.icl import _server as module  # noqa: E402
+from ragsys_kernels.icl.openai import server as module  # noqa: E402
 
 PAIRS = [
     ("Q: What is the capital of France?\nA:", " Paris, in the north."),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragsys_kernels.icl.portions import portions
+from ragsys_kernels.icl.storage.portions import portions
 
 
 @pytest.mark.parametrize(("number", "size"), [(0, 4), (1, 4), (4, 4), (5, 4), (1000, 7)])

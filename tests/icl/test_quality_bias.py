@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias  # noqa: E402
-from ragsys_kernels.icl._database import Database  # noqa: E402
 from ragsys_kernels.icl.language_model import Part, Scores  # noqa: E402
+from ragsys_kernels.icl.storage.database import Database  # noqa: E402
 
 PAIRS = [
     ("Q: a\nA:", " b"),

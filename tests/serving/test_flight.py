@@ -25,7 +25,7 @@ TOKEN = "of-the-tests"
 @pytest.fixture(scope="module")
 def client():
     """A client of a server whose queue is short, so that streams meet its end."""
-    from ragsys_kernels.serving.flight import attach
+    from ragsys_kernels.serving.routes.flight import attach
 
     limits = Limits(queue=700, queries=600, body_bytes=1 << 20)
     service = make_service({"docs": CORPUS, "names": rk.Corpus(ROWS, ids=NAMES)}, limits=limits)

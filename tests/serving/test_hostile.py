@@ -24,9 +24,9 @@ import ragsys_kernels as rk
 from ragsys_kernels._arrow_sizes import unpacked_bytes
 from ragsys_kernels.serving import Limits
 from ragsys_kernels.serving.encoder import Encoder
-from ragsys_kernels.serving.flight_messages import fields_of, flight_data
-from ragsys_kernels.serving.hosts import Hosts
+from ragsys_kernels.serving.http.hosts import Hosts
 from ragsys_kernels.serving.limits import RefusedError
+from ragsys_kernels.serving.routes.flight_messages import fields_of, flight_data
 
 N, D = 60, 4
 ROWS = np.random.default_rng(5).standard_normal((N, D), dtype=np.float32)

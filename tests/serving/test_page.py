@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving import page
+from ragsys_kernels.serving.routes import page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -14,8 +14,10 @@ import pyarrow as pa
 import servers
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving import Limits, batcher, rules, schemas
-from ragsys_kernels.serving.cursors import encoded
+from ragsys_kernels.serving import Limits, batcher
+from ragsys_kernels.serving.http import schemas
+from ragsys_kernels.serving.queries import rules
+from ragsys_kernels.serving.queries.cursors import encoded
 
 N, D = 200, 16
 

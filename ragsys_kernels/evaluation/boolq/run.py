@@ -15,9 +15,9 @@ from ..._types import PathLike
 from ...icl.datasets import BoolQ, Passage, boolq_questions
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
-from ...icl.portions import portions
 from ...icl.prompts import PromptTemplate
 from ...icl.retrievers import DenseRetriever, Retriever
+from ...icl.storage.portions import portions
 from .._run import BM25_FORMS, Progress, Run, Summary, described, digests, drawn
 from .report import (
     ANY,

@@ -19,7 +19,6 @@ from ...icl.cache import CachedModel
 from ...icl.datasets import TruthfulQA, truthfulqa
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
-from ...icl.portions import portions
 from ...icl.prompts import QA
 from ...icl.quality import quality_bias
 from ...icl.ragsys import (
@@ -36,6 +35,7 @@ from ...icl.ragsys import (
     read_primer,
 )
 from ...icl.ragsys import methods as of_the_paper
+from ...icl.storage.portions import portions
 from ...metrics import dpo, multiple_choice, pairwise_cosine
 from .._run import Progress, Run, Summary, described, digests, drawn
 from . import per_query

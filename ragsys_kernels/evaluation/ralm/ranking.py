@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
-from ...icl.portions import portions
 from ...icl.ralm import Ralm, Text
 from ...icl.ranker import PredictiveRanker
+from ...icl.storage.portions import portions
 from .._run import Progress
 from .plans import Plan
 

@@ -19,9 +19,9 @@ from ...icl.datasets.vrsd import OPTIONS
 from ...icl.encoders import Encoder
 from ...icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
 from ...icl.language_model import LanguageModel
-from ...icl.portions import portions
 from ...icl.prompts import QA, PromptTemplate
 from ...icl.retrievers import DenseRetriever
+from ...icl.storage.portions import portions
 from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
 from .answers_report import NONE, RANDOM, AnswerResult, report_of
 from .picks import okapi, rank_bm25

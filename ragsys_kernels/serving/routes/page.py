@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastapi import Response
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ._server import Server
-from .language_model import PairError, Part, Scores, texts
+from ..language_model import PairError, Part, Scores, texts
+from .server import Server
 
 _OP = "OpenAICompatibleModel"
 

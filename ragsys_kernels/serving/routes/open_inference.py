@@ -17,19 +17,19 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from .. import __version__
-from ..selection.problem import Selection
+from ... import __version__
+from ...selection.problem import Selection
+from ..corpora import Corpora, Served
+from ..http.messages import JSON, Request, Response, json_response, number_of
+from ..limits import Limits, RefusedError, invalid
+from ..queries.reading import Asked
 from . import tensors
-from .corpora import Corpora, Served
-from .http import JSON, Request, Response, json_response, number_of
-from .limits import Limits, RefusedError, invalid
-from .reading import Asked
 from .rerank import rule_of
 from .select import LARGE_BODY, MANY_QUERIES
 from .select_arrow import asked_of
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 _OCTETS = b"application/octet-stream"
 _LENGTH = "inference-header-content-length"
@@ -55,7 +55,7 @@ _OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "sk
 def add(service: Service) -> None:
     """Add the routes to a service."""
 
-    from . import schemas
+    from ..http import schemas
 
     async def about(request: Request) -> Response:
         content = {"name": "ragsys-kernels", "version": __version__, "extensions": ["binary_tensor_data"]}

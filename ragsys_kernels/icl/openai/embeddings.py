@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._server import Server
-from .language_model import texts as checked
+from ..language_model import texts as checked
+from .server import Server
 
 _OP = "OpenAICompatibleEncoder"
 

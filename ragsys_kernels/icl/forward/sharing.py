@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from .tokenization import TokenPair, common
+from ..tokenization import TokenPair, common
 
 Tokens = tuple[int, ...]
 Item = TypeVar("Item")

@@ -11,7 +11,7 @@ import functools
 import ipaddress
 from collections.abc import Mapping, Sequence
 
-from .limits import RefusedError
+from ..limits import RefusedError
 
 _LOCAL = "localhost"
 

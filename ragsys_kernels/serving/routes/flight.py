@@ -23,9 +23,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from .._arrow_sizes import kind_of
-from ..selection.problem import Selection
-from .corpora import Served
+from ..._arrow_sizes import kind_of
+from ...selection.problem import Selection
+from ..corpora import Served
+from ..http.messages import Bearer
+from ..limits import Limits, RefusedError, invalid
+from ..queries.reading import Asked
+from ..queries.rules import shown
 from .flight_messages import (
     BODY,
     COMMAND,
@@ -38,14 +42,10 @@ from .flight_messages import (
     flight_data,
     trailers,
 )
-from .http import Bearer
-from .limits import Limits, RefusedError, invalid
-from .reading import Asked
-from .rules import shown
 from .select_arrow import asked_of, batch_of, table_of, unpacked
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 _PART = 1024  # queries answered at once
 _AHEAD = 2  # parts that are read while one is answered

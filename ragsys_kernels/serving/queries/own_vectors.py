@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..selection.problem import Rows
+from ...selection.problem import Rows
 from .rules import Rules, padded, shown
 
 

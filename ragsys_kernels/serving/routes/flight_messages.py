@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .limits import RefusedError
+from ..limits import RefusedError
 
 DESCRIPTOR, HEADER, BODY = 1, 2, 1000
 TYPE, COMMAND = 1, 2  # fields of a descriptor

@@ -12,9 +12,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from .problem import Problem, SelectionPath
-from .rules.limits import Limits
-from .rules.pool import Pool, in_range, pool_of, products
+from ..problem import Problem, SelectionPath
+from .limits import Limits
+from .pool import Pool, in_range, pool_of, products
 
 # By what share of the sizes of its terms a value that float64 gives may be off, with room to spare.
 _ROUNDING = 2.0**-48

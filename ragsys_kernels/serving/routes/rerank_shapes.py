@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .limits import invalid
+from ..limits import invalid
 
 _KINDS = {"texts": "tei", "documents": "cohere", "input": "elasticsearch"}
 

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from .. import _env
+from ... import _env
 
 _AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy, or will be back
 _LONGEST_WAIT = 60.0  # seconds

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ._loading import required
+from .loading import required
 
 
 @contextmanager

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .. import _env
-from .._extras import needed
-from .._types import PathLike
-from . import packaged
-from ._once import made_once
+from ... import _env
+from ..._extras import needed
+from ..._types import PathLike
+from .. import packaged
+from ..storage.once import made_once
 
 DTYPES = ("float32", "float16", "bfloat16")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from .http import Request
+from .messages import Request
 
 _INTERVAL, _MOST = 0.2, 20_000
 

@@ -20,17 +20,17 @@ from urllib.parse import parse_qsl
 import numpy as np
 import orjson
 
-from ..selection import METHODS
+from ...selection import METHODS
+from ..corpora import NOTHING, Corpora, Served
+from ..http.messages import JSON, Request, Response, json_response
+from ..limits import Limits, RefusedError, invalid
+from ..queries.reading import Asked, read
+from ..queries.rules import rules_of, shown
 from . import rerank_shapes as shapes
-from .corpora import NOTHING, Corpora, Served
-from .http import JSON, Request, Response, json_response
-from .limits import Limits, RefusedError, invalid
-from .reading import Asked, read
-from .rules import rules_of, shown
 from .select import LARGE_BODY
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; others belong to the clients' own services and change nothing here.
@@ -45,7 +45,7 @@ _NAMED = 5  # ids that an error names
 
 def add(service: Service) -> None:
     """Add the routes to a service."""
-    from . import schemas
+    from ..http import schemas
 
     for path in _PATHS:
         service.route(

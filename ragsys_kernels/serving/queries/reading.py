@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pybase64
 
-from ..selection.problem import Selection
-from .corpora import Served
+from ...selection.problem import Selection
+from ..corpora import Served
+from ..kernel import Block, argument_of
+from ..limits import Limits, RefusedError, invalid
 from .cursors import decoded
-from .given import Given
-from .kernel import Block, argument_of
-from .limits import Limits, RefusedError, invalid
+from .own_vectors import Given
 from .rules import SHARED, Rules, rules_of, shown, wrong
 
 # Queries of a block: a longer request lets others in between.

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from .. import selection
-from ..selection import METHODS
-from ..selection.problem import Rows
-from ..selection.relevance import SCALES
-from .corpora import Served
-from .kernel import Block
-from .limits import Limits, RefusedError, invalid
+from ... import selection
+from ...selection import METHODS
+from ...selection.problem import Rows
+from ...selection.relevance import SCALES
+from ..corpora import Served
+from ..kernel import Block
+from ..limits import Limits, RefusedError, invalid
 
 DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
 # What fields may be that are a word.

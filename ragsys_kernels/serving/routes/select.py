@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from ..selection.problem import Selection
-from .corpora import Corpora, Served
-from .cursors import encoded
-from .http import ARROW, JSON, Request, Response
-from .kernel import Block, cost_of
-from .limits import Limits, RefusedError, invalid
-from .reading import Asked, read
-from .together import Party
+from ...selection.problem import Selection
+from ..corpora import Corpora, Served
+from ..http.messages import ARROW, JSON, Request, Response
+from ..kernel import Block, cost_of
+from ..limits import Limits, RefusedError, invalid
+from ..queries.cursors import encoded
+from ..queries.reading import Asked, read
+from ..together import Party
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 # Larger bodies, and requests of more queries, are read and answered in a thread: they would hold up the event loop.
 LARGE_BODY, MANY_QUERIES = 1 << 18, 256
@@ -31,7 +31,7 @@ _OPTION = orjson.OPT_SERIALIZE_NUMPY
 
 def add(service: Service) -> None:
     """Add the route to a service."""
-    from . import schemas
+    from ..http import schemas
 
     service.route(
         "POST",

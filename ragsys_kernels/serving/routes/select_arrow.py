@@ -17,18 +17,18 @@ from urllib.parse import parse_qsl
 import numpy as np
 import pyarrow as pa
 
-from .._arrow_sizes import unpacked_bytes
-from ..selection.problem import Selection
-from .corpora import Corpora, Served
-from .given import Given
-from .http import ARROW, Request, Response
-from .kernel import Block
-from .limits import Limits, RefusedError, invalid
-from .reading import BLOCK, Asked, Reader
-from .rules import Rules, rules_of
+from ..._arrow_sizes import unpacked_bytes
+from ...selection.problem import Selection
+from ..corpora import Corpora, Served
+from ..http.messages import ARROW, Request, Response
+from ..kernel import Block
+from ..limits import Limits, RefusedError, invalid
+from ..queries.own_vectors import Given
+from ..queries.reading import BLOCK, Asked, Reader
+from ..queries.rules import Rules, rules_of
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 _COLUMNS = (
     "id",

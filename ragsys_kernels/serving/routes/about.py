@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from fastapi import Response
 
-from .. import __version__, _dispatch
-from ..selection import METHODS
-from .http import Request, json_response
-from .http import Response as Answer
-from .limits import RefusedError
-from .schemas import Health, Info, Reloaded
+from ... import __version__, _dispatch
+from ...selection import METHODS
+from ..http.messages import Request, json_response
+from ..http.messages import Response as Answer
+from ..http.schemas import Health, Info, Reloaded
+from ..limits import RefusedError
 
 if TYPE_CHECKING:
-    from .service import Service
+    from ..service import Service
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._loading import required
-from ._widened import widened
+from .loading import required
+from .widened import widened
 
 _CACHE_FACTOR = 8  # keys and values are held for so many times the tokens of a pass
 _SHORT, _LONG = 2, 9  # tokens of the texts that a model is tried with: padding moves places by the difference

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from .limits import Limits, RefusedError, busy, invalid
+from ..limits import Limits, RefusedError, busy, invalid
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -1,0 +1,1 @@
+"""HTTP: messages, the access log, which hosts a server answers as, the document of its routes."""

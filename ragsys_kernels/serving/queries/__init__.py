@@ -1,0 +1,1 @@
+"""Queries as callers send them, read and checked into blocks that a kernel call takes."""

@@ -1,0 +1,1 @@
+"""The routes: what each kind of request reads and writes."""
