@@ -28,7 +28,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import _arrays, _dispatch
 
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
-hypothesis.settings.register_profile("repeatable", max_examples=40, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("repeatable", max_examples=20, deadline=None, derandomize=True)
 hypothesis.settings.register_profile("search", max_examples=1000, deadline=None)
 hypothesis.settings.load_profile("repeatable")
 

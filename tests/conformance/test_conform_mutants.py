@@ -75,6 +75,7 @@ def textbook():
     return conform(mmr)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("file", "old", "new", "respect", "value"), MUTANTS, ids=lambda x: str(x)[:40])
 def test_every_mutant_of_the_reference_is_caught(monkeypatch, textbook, file, old, new, respect, value):
     assert textbook.textbook

@@ -72,6 +72,7 @@ def names(variant):
     return next((f"{r}-{v}" for r, v in vars(variant).items() if v != getattr(Variant(), r)), "textbook")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("variant", ONE_APART, ids=names)
 def test_every_value_of_every_respect_is_told(variant):
     """A function that departs in one respect is told to be just that, in all of them."""

@@ -156,6 +156,7 @@ def test_what_cannot_be_certified_is_refused(drawn, changes, message):
         corpus.select(queries, 5, **{"pool": "certified", **changes})
 
 
+@pytest.mark.slow
 def test_the_backend_of_the_environment_is_taken_into_account(drawn, run_python):
     """A kernel that cannot prove picks is not asked to; a proof that is asked for is refused by its own name."""
     pytest.importorskip("triton")

@@ -81,6 +81,7 @@ def test_search_equals_an_exact_oracle(backend, shape, dtype, metric):
         check_search(corpus, queries, n, corpus.search(queries, n, backend=backend))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_search_over_many_blocks_of_rows_and_queries(compiled, dtype, metric):
@@ -687,6 +688,7 @@ CALLS = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("call", CALLS)
 def test_selection_from_a_whole_corpus_takes_little_memory(compiled, run_python, call):
     """N = 100,000, D = 50, Q = 64: far below the 1 GB that is the limit, since nothing is Q times N."""

@@ -133,6 +133,7 @@ def test_training_takes_a_fixed_sample_that_does_not_grow_with_the_corpus(monkey
 # --- Search through an index.
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lambda_b", LAMBDAS)

@@ -64,6 +64,7 @@ def random_search(seed):
     return corpus, queries, n, rng.choice([0, 0.1, 0.5, 0.95, 1], Q).astype(np.float32), own
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_and_bits_are_those_of_every_value_sorted(isa, seed):
     for part in range(5):
@@ -188,6 +189,7 @@ def guarded():
     return copy
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("D", [1, 7, 53, 64, 130])
 def test_nothing_beyond_the_rows_is_read(isa, guarded, dtype, D):

@@ -63,6 +63,7 @@ def check(scores, kind, tolerance=1e-4):
 WAYS = [{}, {"share_prompts": False}, {"batch_tokens": 40}, {"batch_tokens": 1}]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("llama", way) for way in WAYS[1:]] + [*zip(lm_models.CONFIGS, itertools.cycle([WAYS[0], WAYS[2]]))],
@@ -92,6 +93,7 @@ def test_a_trial_tells_what_padding_and_kept_keys_change(kind, pads, keeps, dtyp
     assert (network.pads, network.keeps, network.uneven) == (pads, keeps, not keeps)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", lm_models.CONFIGS)
 def test_a_trial_in_two_bytes_tells_what_one_in_four_does(kind):
     models = (copy.deepcopy(lm_models.model(kind)).to(dtype) for dtype in (torch.float32, torch.bfloat16))

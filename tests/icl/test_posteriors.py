@@ -58,6 +58,7 @@ def same(rows, expected, atol=2e-4):
         assert row.tokens == tokens
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [*SHARED, "gemma2", "mamba", "mpt", "marian", "lfm2"])
 @pytest.mark.parametrize("order", [1, -1], ids=["nearest first", "nearest last"])
 def test_shared_runs_are_those_of_each_prompt_alone(kind, order):

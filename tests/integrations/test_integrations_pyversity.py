@@ -33,6 +33,7 @@ def same(found, expected):
     assert found.parameters == expected.parameters
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("normalize", [True, False])

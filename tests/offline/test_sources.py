@@ -184,6 +184,7 @@ def test_a_job_takes_any_of_them(tmp_path, arrays):
     assert [row.tolist() for chunk in picked.chunks(40) for row in chunk] == expected["ids"].to_pylist()
 
 
+@pytest.mark.slow
 def test_s3(tmp_path, arrays, monkeypatch):
     pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

@@ -38,6 +38,7 @@ ROWS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("rule", RULES)
 def test_a_ceiling_of_one_bars_no_cosine_and_tells_the_redundancy(backend, rule, kind, twins, queries):

@@ -337,7 +337,7 @@ def test_bad_queries_are_skipped_and_not_certified(name):
 
 @pytest.mark.parametrize("backend", ["triton", "cuda"])
 def test_kernels_of_a_device_refuse_outside_by_name(backend):
-    module = importlib.util.find_spec(f"ragsys_kernels.selection.{backend}_kernels")
+    module = importlib.util.find_spec(f"ragsys_kernels.selection.{backend}.backend")
     constraints = re.search(r"^CONSTRAINTS.* = (.*)$", Path(module.origin).read_text(), re.MULTILINE)[1]
     assert "outside" not in constraints
     fake = SimpleNamespace(RULES={"mmr"}, CONSTRAINTS=frozenset())

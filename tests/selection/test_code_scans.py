@@ -61,7 +61,7 @@ def whole_corpora(draw):
     return problem
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(problem=whole_corpora())
 def test_vrsd_over_a_whole_corpus_keeps_its_bits(isa, problem):
     problem = for_vrsd(problem)

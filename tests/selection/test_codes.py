@@ -134,6 +134,7 @@ def pools(draw):
     return problem
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
 @settings(max_examples=150)
 @given(problem=pools())
@@ -141,6 +142,7 @@ def test_codes_leave_every_bit_as_it_is(isa, op, problem):
     check_pools(problem, op)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("relevance", [False, True], ids=["computed", "given"])
 @pytest.mark.parametrize("op", ["mmr", "vrsd"])

@@ -29,6 +29,7 @@ def of_rows_that_may(call, corpus, options, masks, queries, **arrays):
         yield found._replace(indices=np.append(may, -1)[found.indices])
 
 
+@pytest.mark.sampled(3)
 @forms
 @pytest.mark.parametrize("pool", [12, None])
 @methods

@@ -32,7 +32,7 @@ def value(rows, v, picks, weight):
 @pytest.mark.parametrize("k", [1, 2, 4])
 def test_guarantee(k, weight, eps):
     shares = []
-    for seed in range(25):
+    for seed in range(8):
         rows, v = made(seed)
         found = rk.gist(None, rows, k, relevance=v[None], lambda_d=weight, eps=eps)
         picks = found.indices[0, : found.lengths[0]].tolist()

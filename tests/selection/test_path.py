@@ -144,7 +144,7 @@ def of_query(given, q):
     }
 
 
-GRID = np.linspace(0, 1, 1001, dtype=np.float32)
+GRID = np.linspace(0, 1, 301, dtype=np.float32)
 SHAPES = {
     "plain": {"kind": "clustered"},
     "everything": {"ragged": True, "bias": True, "groups": True, "budget": True, "ceiling": True},
@@ -170,6 +170,7 @@ def both_sides(path):
     return np.unique(sides.clip(0, 1))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_reference_picks_the_same_at_single_weights(name):
     given = shaped(name, 1)

@@ -67,6 +67,7 @@ def test_values_of_other_types(scale, dtype):
         assert picks.relevance[q, :n] == pytest.approx(wanted, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("method", METHODS)

@@ -106,6 +106,7 @@ def test_picks_are_those_of_float64(isa, rule):
         check_against_reference(problem, cpu.run(problem, 1)[0])
 
 
+@pytest.mark.sampled(3)
 @rules
 def test_picks_of_small_and_odd_sizes_are_those_of_float64(isa, rule):
     for seed, (P, K, D) in enumerate([(1, 3, 12), (5, 5, 33), (17, 4, 19), (70, 20, 64)]):
@@ -126,6 +127,7 @@ def test_bits_depend_on_no_bounds_threads_or_batch(isa, rule):
         same_bits(found, (np.concatenate(fields) for fields in zip(*each, strict=True)))
 
 
+@pytest.mark.sampled(3)
 @rules
 def test_relevance_and_bias_given(isa, rule):
     rng = np.random.default_rng(3)

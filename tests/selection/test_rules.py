@@ -64,6 +64,7 @@ def run(method, problem, backend="reference"):
     return getattr(rk, method)(**problem, backend=backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", OPTIONS)
 def test_picks_are_those_of_the_replay(rule, shape, compiled):

@@ -95,6 +95,7 @@ def exact_mmr(problem):
     return picks
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -104,6 +105,7 @@ def test_picks_are_best_at_every_shape_and_type(backend, shape, dtype, method, m
     run(method, {**problem, "metric": metric}, backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates", "integers"])
@@ -116,6 +118,7 @@ def test_picks_are_best_with_options(backend, extras, kind, dense, method):
     run(method, for_method(method, problem), backend)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("groups", [False, True], ids=["no_groups", "groups"])
 @pytest.mark.parametrize("bias", [False, True], ids=["no_bias", "bias"])
 @pytest.mark.parametrize("dtype", DTYPES)

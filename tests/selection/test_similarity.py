@@ -54,6 +54,7 @@ def check(found, expected, tolerance=2e-5):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("backend", ["reference", "cpu", "auto"])
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rule", RULES)
