@@ -6,13 +6,16 @@ import ipaddress
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._env import num_threads
 from .._extras import needed
-from ._app import RULE, RUN, app, one_line_errors, option
+from ._app import COLUMNS, RULE, RUN, app, one_line_errors, option
+
+if TYPE_CHECKING:
+    from ..serving.texts import TextFile
 
 LISTEN, LIMITS = "Listening", "Limits"
 
@@ -65,11 +68,30 @@ def serve(
     batch_wait_us: Annotated[
         int, option(RUN, "Microseconds that a request waits for others although nothing runs.", min=0)
     ] = 0,
+    texts: Annotated[
+        list[str] | None,
+        option(
+            RULE,
+            "Texts of a corpus: a Parquet file, a folder of such, or an Arrow file; with several corpora NAME=FILE, "
+            "more than once. Answers have them on request, and the page / shows them.",
+            metavar="FILE",
+        ),
+    ] = None,
+    text_column: Annotated[str, option(COLUMNS, "Column of the texts.")] = "text",
+    text_id_column: Annotated[
+        str | None,
+        option(COLUMNS, "Column of the ids beside the texts.", show_default="id; of a corpus without ids none"),
+    ] = None,
     encoder: Annotated[
         str | None,
-        option(RUN, "OpenAI-shaped embeddings endpoint, for queries of /rerank that are texts.", metavar="URL"),
+        option(
+            RUN,
+            "Makes vectors of queries that are texts, on the page and in /rerank: minilm or mpnet (extra encoders), a "
+            "folder of sentence-transformers, or the URL of an OpenAI-shaped embeddings endpoint.",
+            metavar="MODEL|URL",
+        ),
     ] = None,
-    encoder_model: Annotated[str | None, option(RUN, "The model that the encoder is asked for.")] = None,
+    encoder_model: Annotated[str | None, option(RUN, "The model that the URL of an encoder is asked for.")] = None,
     encoder_token_file: Annotated[Path | None, option(RUN, "File whose first line is the encoder's token.")] = None,
     verify: Annotated[
         bool,
@@ -126,7 +148,7 @@ def serve(
             workers=workers,
             num_threads=threads or max(1, num_threads() // workers),
             batch_wait_us=batch_wait_us,
-            encoder=_url(encoder),
+            encoder=_encoder(encoder, encoder_model, encoder_token_file),
             encoder_model=encoder_model,
             encoder_token=None if encoder_token_file is None else _first_line(encoder_token_file),
             flight_port=flight_port,
@@ -136,6 +158,7 @@ def serve(
             grace=grace,
             log=access_log,
             traces=traces,
+            texts=_texts(texts or [], _corpora(corpus or []), text_column, text_id_column),
             limits=Limits(
                 body_bytes=max_body,
                 header_bytes=max_header,
@@ -194,10 +217,33 @@ def _first_line(file: Path) -> str:
     return (file.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
 
 
-def _url(encoder: str | None) -> str | None:
-    if encoder is not None and not encoder.startswith(("http://", "https://")):
-        raise ValueError(f"serve: encoder must be an http or https URL, got {encoder!r}")
+def _encoder(encoder: str | None, model: str | None, token: Path | None) -> str | None:
+    """Return the encoder; refuse what belongs to the URL of one with none."""
+    from ..serving.server import is_url
+
+    if not is_url(encoder) and (model is not None or token is not None):
+        name = "encoder_model" if model is not None else "encoder_token_file"
+        raise ValueError(f"serve: {name} must come with the URL of an encoder, got encoder {encoder!r}")
+    if encoder is not None and "://" in encoder and not is_url(encoder):
+        raise ValueError(f"serve: encoder must be a model, or an http or https URL, got {encoder!r}")
     return encoder
+
+
+def _texts(given: list[str], corpora: dict[str, str], column: str, id_column: str | None) -> dict[str, TextFile]:
+    """Return the files of texts by the names of their corpora."""
+    from ..serving.texts import TextFile
+
+    found: dict[str, TextFile] = {}
+    for each in given:
+        name, equals, file = each.partition("=")
+        if not equals or name not in corpora:
+            if len(corpora) != 1:
+                raise ValueError(f"serve: texts must be NAME=FILE with the name of a corpus, got {each!r}")
+            [name], file = corpora, each
+        if name in found:
+            raise ValueError(f"serve: texts must be one file or folder a corpus, got two of {name!r}")
+        found[name] = TextFile(file, column, id_column)
+    return found
 
 
 def _is_local(host: str) -> bool:

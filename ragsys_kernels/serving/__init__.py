@@ -1,12 +1,13 @@
 """``ragsys-kernels serve``: selection as a service that other programs call over HTTP.
 
     routes/      what each kind of request reads and writes: select and select_arrow, rerank (with rerank_shapes),
-                 open_inference (with tensors), flight (with flight_messages); page; about (health, info, metrics)
+                 open_inference (with tensors), flight (with flight_messages); about (health, info, metrics); page, and
+                 explore, which it asks: texts of documents, vectors of texts, MMR at every λ
     queries/     queries as callers send them, read and checked into blocks: reading, rules, cursors, own_vectors
     batcher, together, kernel
                  what waits becomes the next kernel call; small requests are read together; one call, one answer a query
-    corpora, limits, metrics, encoder
-                 state: loaded and swapped in one step; what a request may ask for; what is counted; vectors of texts
+    corpora, limits, metrics, encoder, texts
+                 state: loaded and swapped in one step; what a request may ask for; what is counted; vectors of texts, and their files
     service, app, connections, protocol, server, workers
                  what routes share; the ASGI application; which way connections go; /v1/select without ASGI; processes
     http/        raw requests and answers, the access log, allowed hosts, the OpenAPI document
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .ray_serve import ray_deployment
     from .service import Service
+    from .texts import TextFile
     from .wire import Picks
 
 _CLIENT = ("AsyncClient", "Client", "DeadlineError", "InvalidRequestError", "ServiceError", "UnavailableError")
@@ -36,6 +38,7 @@ _HOMES = {
     "Limits": "limits",
     "Picks": "wire",
     "Service": "service",
+    "TextFile": "texts",
     "create_app": "app",
     "make_service": "app",
     "ray_deployment": "ray_serve",
@@ -50,6 +53,7 @@ __all__ = [
     "Picks",
     "Service",
     "ServiceError",
+    "TextFile",
     "UnavailableError",
     "create_app",
     "make_service",

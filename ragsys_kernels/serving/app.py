@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from ..corpus import Corpus
 from .http.messages import DisconnectedError, Receive, Request, Response, Scope, Send, refused
 from .limits import RefusedError, busy
-from .routes import about, open_inference, page, rerank, select
+from .routes import about, explore, open_inference, page, rerank, select
 from .service import Service
 
 _logger = logging.getLogger("ragsys_kernels.serving")
@@ -23,7 +23,7 @@ _logger = logging.getLogger("ragsys_kernels.serving")
 _PLAIN = {"/info", "/metrics", "/openapi.json", "/docs", "/redoc", *page.PATHS}
 
 # Modules of routes: each has a function ``add(service)``.
-_ROUTES = (about, select, rerank, open_inference, page)
+_ROUTES = (about, select, explore, rerank, open_inference, page)
 
 
 def make_service(corpora: Mapping[str, str | Path | Corpus], **options: Any) -> Service:

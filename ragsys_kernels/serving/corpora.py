@@ -17,6 +17,7 @@ from ..corpus import Corpus, reloaded
 from ..corpus.folder import DESCRIPTION
 from ..selection.problem import Rows
 from .limits import RefusedError, invalid
+from .texts import TextFile, Texts
 
 # What a model of queries that come with vectors is called, and the field that has these.
 NOTHING = "vectors"
@@ -33,6 +34,7 @@ class Served:
     kept: dict[str, Any] = field(default_factory=dict)  # what requests have prepared, to be used again
     unknown: str = "error"  # or "skip": what ids do that there are not, unless a request says it
     nothing: bool = False  # there is no corpus: queries come with their candidates' vectors
+    texts: Texts | None = None  # of its rows
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -96,6 +98,7 @@ class Served:
             "bias": corpus.bias is not None,
             "groups": corpus.groups is not None,
             "unknown": self.unknown,
+            "texts": 0 if self.texts is None else self.texts.count,
             "version": self.version,
             "loaded": self.loaded,
         }
@@ -114,6 +117,8 @@ class Corpora:
         Compare all bytes of a folder with its checksums, where it has them, whenever it is loaded.
     unknown : {"error", "skip"}
         What ids do that a corpus does not have, in requests that do not say it.
+    texts : mapping of names to `TextFile`, optional
+        The texts of the corpora that have some; they are opened anew when a corpus is loaded anew.
     """
 
     def __init__(
@@ -122,18 +127,21 @@ class Corpora:
         device: str = "cpu",
         verify: bool = False,
         unknown: str = "error",
+        texts: Mapping[str, TextFile] | None = None,
     ) -> None:
         if unknown not in ("error", "skip"):
             raise ValueError(f"serve: unknown must be one of 'error', 'skip', got {unknown!r}")
+        self._texts = dict(texts or {})
+        for name in self._texts:
+            if name not in sources:
+                raise ValueError(f"serve: texts must be of a corpus that is served, got {name!r}")
         self._device, self._verify, self._unknown = device, verify, unknown
         nothing = Corpus(np.zeros((1, 1), np.float32))
         self._nothing = Served(NOTHING, nothing, "vectors", unknown=unknown, nothing=True)
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
         self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
         self._served = {
-            name: Served(name, source.to(device), "memory", unknown=unknown)
-            if isinstance(source, Corpus)
-            else self.load(name)
+            name: self._made(name, source.to(device), "memory") if isinstance(source, Corpus) else self.load(name)
             for name, source in sources.items()
         }
 
@@ -168,7 +176,12 @@ class Corpora:
         """Load the folder of a corpus anew; what is in service stays. ``verify`` None: as the others."""
         verify = self._verify if verify is None else verify
         corpus, version = loaded(self._folders[name], self._device, verify, self.compared)
-        return Served(name, corpus, version, unknown=self._unknown)
+        return self._made(name, corpus, version)
+
+    def _made(self, name: str, corpus: Corpus, version: str) -> Served:
+        given = self._texts.get(name)
+        texts = None if given is None else Texts(given, corpus)
+        return Served(name, corpus, version, unknown=self._unknown, texts=texts)
 
     def put(self, served: Served) -> None:
         """Put a loaded corpus in service: requests that begin now get it."""

@@ -204,7 +204,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
             if on_error == "raise":
                 raise
     options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
-    filters = {"allowed": _placed(rows, block.allowed), "exclude": _placed(rows, block.exclude)}
+    filters = {"allowed": placed(rows, block.allowed), "exclude": placed(rows, block.exclude)}
     candidates, errors, outside = block.candidates, None, {}
     whole = block.pool is None and candidates is None
     most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
@@ -212,13 +212,13 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         live = corpus.num_live
         counts = block.retrieved()
         found = corpus.search(
-            _placed(rows, block.vectors),
+            placed(rows, block.vectors),
             min(int(counts.max()), max(1, live)),
-            lambda_b=_placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
+            lambda_b=placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
             **filters,
             **options,
         )
-        candidates, errors, filters = _host(found.indices), found.errors, {}
+        candidates, errors, filters = host(found.indices), found.errors, {}
         if certified.can_prove(corpus, block.method, None, "auto"):
             outside["outside"] = np.where(
                 counts < live, found.scores[np.arange(len(block)), np.minimum(counts, max(1, live)) - 1], -np.inf
@@ -237,18 +237,18 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))
     for name in ("lambda_d", "lambda_b"):
         if name in METHODS[block.method].parameters:
-            options[name] = _placed(rows, getattr(block, name))
+            options[name] = placed(rows, getattr(block, name))
     picks: Selection = getattr(selection, block.method)(
-        _placed(rows, block.vectors),
+        placed(rows, block.vectors),
         rows,
         block.k,
-        candidates=_placed(rows, candidates),
-        relevance=_placed(rows, relevance),
+        candidates=placed(rows, candidates),
+        relevance=placed(rows, relevance),
         relevance_scale=block.relevance_scale,
-        initial=_placed(rows, block.initial),
+        initial=placed(rows, block.initial),
         max_per_group=block.max_per_group,
-        budget=_placed(rows, block.budget),
-        max_similarity=_placed(rows, block.max_similarity),
+        budget=placed(rows, block.budget),
+        max_similarity=placed(rows, block.max_similarity),
         **filters,
         **outside,
         **options,
@@ -305,7 +305,7 @@ def cost_of(block: Block, picks: Selection) -> np.ndarray:
     costs, indices, cost = block.served.corpus.costs, picks.indices, np.zeros(len(block))
     for step in range(indices.shape[1]):
         made = indices[:, step] >= 0
-        cost[made] += np.asarray(_arrays.to_host(costs[_placed(block.rows, indices[made, step])]))
+        cost[made] += np.asarray(_arrays.to_host(costs[placed(block.rows, indices[made, step])]))
     return cost
 
 
@@ -319,7 +319,7 @@ def argument_of(message: str) -> str | None:
     return _WIRE.get(found[1], found[1]) if found else None
 
 
-def _placed(rows: Rows, array: Any) -> Any:
+def placed(rows: Rows, array: Any) -> Any:
     """Return an array where the rows are; a number, or none, as it is."""
     if not isinstance(array, np.ndarray) or isinstance(rows.data, np.ndarray):
         return array
@@ -329,9 +329,10 @@ def _placed(rows: Rows, array: Any) -> Any:
 
 
 def _on_host(picks: Selection) -> Selection:
-    return Selection(*map(_host, picks)).with_errors(picks.errors)
+    return Selection(*map(host, picks)).with_errors(picks.errors)
 
 
-def _host(array: Any) -> np.ndarray:
-    host: np.ndarray = np.asarray(_arrays.to_host(array))
-    return host
+def host(array: Any) -> np.ndarray:
+    """Return an array on the host, wherever it is."""
+    found: np.ndarray = np.asarray(_arrays.to_host(array))
+    return found

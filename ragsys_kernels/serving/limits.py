@@ -21,6 +21,8 @@ class Limits:
         Of a query; ``initial``, ``allowed`` and ``exclude`` each have the same limit.
     k, pool : int
         The most picks of a query, and the most rows retrieved for one.
+    path_k, path_pool : int
+        The same of ``/v1/path``, which finds every selection of a query: there may be thousands.
     queue : int
         Queries that may wait for the kernels; a request that does not fit is answered with 429.
     timeout_ms : int
@@ -40,6 +42,8 @@ class Limits:
     candidates: int = 10_000
     k: int = 1000
     pool: int = 10_000
+    path_k: int = 50
+    path_pool: int = 1000
     queue: int = 16_384
     timeout_ms: int = 30_000
     connections: int = 4096

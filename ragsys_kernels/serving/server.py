@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import threadpoolctl
 import uvicorn
@@ -22,10 +22,11 @@ import uvicorn
 from . import connections
 from .app import make_service
 from .corpora import Watch, fingerprint
-from .encoder import Encoder
+from .encoder import Encoder, LocalEncoder, TextEncoder
 from .http.hosts import Hosts
 from .limits import Limits, RefusedError
 from .service import Service
+from .texts import TextFile
 
 _logger = logging.getLogger("ragsys_kernels.serving")
 
@@ -47,7 +48,7 @@ class Settings:
     grace: float = 30.0
     log: bool = True
     limits: Limits = field(default_factory=Limits)
-    encoder: str | None = None  # the URL of its endpoint
+    encoder: str | None = None  # the URL of its endpoint, or a model for this process
     encoder_model: str | None = None
     encoder_token: str | None = None
     flight_port: int | None = None
@@ -56,6 +57,7 @@ class Settings:
     watch: bool = False  # reload a folder when it has a new version
     unknown: str = "error"  # or "skip": what ids do that a corpus does not have
     traces: bool = False
+    texts: dict[str, TextFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.hosts()  # refuses bad names
@@ -72,9 +74,11 @@ class Settings:
 
     def service(self) -> Service:
         """Load the corpora and make the service."""
-        encoder = None
-        if self.encoder is not None:
+        encoder: TextEncoder | None = None
+        if is_url(self.encoder):
             encoder = Encoder(self.encoder, self.encoder_model, self.encoder_token)
+        elif self.encoder is not None:
+            encoder = LocalEncoder(self.encoder, self.num_threads)
         service = make_service(
             self.corpora,
             limits=self.limits,
@@ -88,12 +92,18 @@ class Settings:
             hosts=self.hosts(),
             verify=self.verify and self.workers == 1,
             unknown=self.unknown,
+            texts=self.texts,
         )
         if self.flight_port is not None:
             from .routes.flight import attach  # gRPC takes time and memory
 
             attach(service, self.host, self.flight_port, self.token, self.grace, self.workers)
         return service
+
+
+def is_url(encoder: str | None) -> TypeGuard[str]:
+    """Return whether an encoder is an endpoint, and not a model for this process."""
+    return encoder is not None and encoder.startswith(("http://", "https://"))
 
 
 def listening(host: str, port: int) -> socket.socket:

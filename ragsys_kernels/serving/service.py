@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from ..corpus import Corpus
 from ..selection.problem import Selection
 from .batcher import Batcher
 from .corpora import Corpora, Served
-from .encoder import Encoder
+from .encoder import TextEncoder
 from .http import openapi
 from .http.accesslog import AccessLog
 from .http.hosts import Hosts
@@ -27,6 +28,7 @@ from .kernel import Block, answer
 from .limits import Limits, RefusedError
 from .metrics import Metrics
 from .queries.reading import Asked
+from .texts import TextFile
 from .together import Together
 
 _Found = TypeVar("_Found")
@@ -50,14 +52,15 @@ class Service:
         batch_wait_us: int = 0,
         log: int | None = None,
         workers: int = 1,
-        encoder: Encoder | None = None,
+        encoder: TextEncoder | None = None,
         hosts: Hosts | None = None,
         verify: bool = False,
         unknown: str = "error",
+        texts: Mapping[str, TextFile] | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
-        self.corpora = Corpora(corpora, device, verify, unknown)
+        self.corpora = Corpora(corpora, device, verify, unknown, texts)
         self.metrics = Metrics()
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
@@ -76,6 +79,7 @@ class Service:
             self.stopping.append(encoder.close)
         self.reload: Callable[[str], Any] = self.reload_here  # of all workers, where there are several
         self._parsers = ThreadPoolExecutor(1, "parser")
+        self._lookers = ThreadPoolExecutor(1, "looker")
         self._quick: dict[tuple[str, str], Handler] = {}
         self._documented: list[openapi.Operation] = []
         self.asgi: Any = None  # the whole application: `app` behind its front
@@ -100,6 +104,21 @@ class Service:
         if not large:
             return function(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._parsers, function, *arguments)
+
+    async def look(self, deadline: float, function: Callable[..., _Found], *arguments: Any) -> _Found:
+        """Call a function that reads files, or has much to do, one at a time and beside the kernels.
+
+        What is late when its turn comes is not called; nor is what nobody waits for, since its client has gone.
+        """
+        loop = asyncio.get_running_loop()
+        late = time.monotonic() + deadline - loop.time()
+
+        def call() -> _Found:
+            if time.monotonic() > late:
+                raise RefusedError(504, "serve: the deadline has passed while others were answered")
+            return function(*arguments)
+
+        return await loop.run_in_executor(self._lookers, call)
 
     async def answer(self, asked: Asked, request: Request, deadline: float | None) -> list[Selection]:
         """Return the picks of each block of ``asked``, in their order; errors of the kernels go to its errors."""

@@ -502,7 +502,7 @@ def test_an_encoder_that_answers_without_end_fails_soon(mode, words):
         encoder = Encoder(endpoint.url, seconds=0.5 if mode == "slow" else 10)
         begin = time.monotonic()
         with pytest.raises(RefusedError, match=words) as caught:
-            await encoder.encode("text", D, asyncio.get_running_loop().time() + 30)
+            await encoder.encode("text", D, asyncio.get_running_loop().time() + 30, "rerank")
         taken = time.monotonic() - begin
         await encoder.close()
         return caught.value.status, taken

@@ -443,7 +443,7 @@ def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
 def test_the_document_has_the_fields_that_are_read(corpus):
     assert set(schemas.Query.model_fields) == rules.FIELDS
     beside = rules.FIELDS - {"vectors"}  # which stand in each query
-    assert set(schemas.SelectRequest.model_fields) == beside | {"corpus", "queries"}
+    assert set(schemas.SelectRequest.model_fields) == beside | {"corpus", "queries", "texts"}
 
     async def use(client, _):
         return (await client.get("/openapi.json")).json(), (await client.get("/info")).json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
 import orjson
@@ -221,6 +221,20 @@ Handler = Callable[[Request], Awaitable[Response]]
 def number_of(header: bytes) -> int | None:
     """Return the whole number that a header is; None if it is none, or too long."""
     return int(header) if header.isdigit() and len(header) <= _DIGITS else None
+
+
+def object_of(op: str, body: bytes, fields: Collection[str] = ()) -> dict[str, Any]:
+    """Return the object that a body is; with ``fields`` others are refused."""
+    try:
+        content = orjson.loads(body)
+    except ValueError as error:
+        raise RefusedError(422, f"{op}: body must be JSON: {error}", "body") from None
+    if type(content) is not dict:
+        raise invalid(op, "body", "be an object", type(content).__name__)
+    for name in content if fields else ():
+        if name not in fields:
+            raise invalid(op, name[:100], f"be one of {', '.join(sorted(fields))}", "another field")
+    return content
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -74,7 +74,17 @@ class SelectRequest(Rule):
     """Queries over one corpus. What stands beside ``queries`` holds for all that do not say otherwise."""
 
     corpus: str | None = Field(None, description="May be left out where the server has one")
+    texts: bool | Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Of each pick its text: true, whole; or its first so many characters"
+    )
     queries: list[Query] = Field(min_length=1)
+
+
+class Text(BaseModel):
+    """A text, or where it begins."""
+
+    text: str
+    chars: int = Field(description="Characters of the whole text")
 
 
 class Picks(BaseModel):
@@ -92,6 +102,7 @@ class Picks(BaseModel):
     skipped: list[int] | list[str] | None = Field(
         None, description='Ids that there are not, where there were any, with "unknown": "skip" alone'
     )
+    texts: list[Text | None] | None = Field(None, description="With texts alone; null where there is none")
 
 
 class Problem(BaseModel):
@@ -110,6 +121,63 @@ class SelectResponse(BaseModel):
     results: list[Picks | Failed]
 
 
+class TextsRequest(_Strict):
+    """Ids whose texts are wanted."""
+
+    corpus: str | None = Field(None, description="May be left out where the server has one")
+    ids: list[Id]
+    chars: int | None = Field(None, ge=1, description="The first so many characters of each; default: all")
+
+
+class TextsResponse(BaseModel):
+    texts: list[Text | None] = Field(description="In the order of the ids; null where there is none")
+
+
+class EncodeRequest(_Strict):
+    """A text, and the corpus that the vector is for."""
+
+    corpus: str | None = Field(None, description="May be left out where the server has one")
+    text: str
+
+
+class EncodeResponse(BaseModel):
+    query: Vector = Field(description="As ``query`` takes it")
+
+
+class PathRequest(_Strict):
+    """One query, in fields of ``/v1/select``: all that MMR takes but lambda_d."""
+
+    corpus: str | None = Field(None, description="May be left out where the server has one")
+    k: int | None = Field(None, ge=1, description="Picks; default 6")
+    pool: int | None = Field(100, ge=1)
+    lambda_b: Weight | None = None
+    max_per_group: int | None = Field(None, ge=1)
+    budget: float | None = Field(None, ge=0)
+    max_similarity: float | None = Field(None, ge=-1, le=1)
+    candidates: list[Id] | None = None
+    allowed: list[Id] | None = None
+    exclude: list[Id] | None = None
+    unknown: Literal["error", "skip"] | None = None
+    query: list[float] | Vector | None = None
+    query_id: Id | None = None
+
+
+class Segment(BaseModel):
+    """Picks in their order, and from which lambda_d to which they are MMR's; both ends belong to it."""
+
+    low: float
+    high: float
+    ids: list[int] | list[str]
+    relevance: list[float]
+    redundancy: list[float] = Field(description="The largest similarity to an earlier pick")
+
+
+class PathResponse(BaseModel):
+    """The segments from lambda_d = 0 to 1."""
+
+    segments: list[Segment]
+
+
 class CorpusInfo(BaseModel):
     rows: int
     dims: int
@@ -120,6 +188,7 @@ class CorpusInfo(BaseModel):
     bias: bool
     groups: bool
     unknown: Literal["error", "skip"] = Field(description="What ids do that it does not have")
+    texts: int = Field(description="Rows that have a text")
     version: str
     loaded: float = Field(description="Seconds since 1970")
 
@@ -132,6 +201,7 @@ class Info(BaseModel):
     corpora: dict[str, CorpusInfo]
     limits: dict[str, Any]
     methods: list[str]
+    encoder: str | None = Field(description="Of queries that are texts: its model, or endpoint; null: none")
     workers: int
     connections: str = Field(description="The way of /v1/select: short, or asgi and why; both give the same answers")
 

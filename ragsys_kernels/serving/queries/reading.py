@@ -42,6 +42,7 @@ class Asked:
     nbytes: int = 0
     strings: bool = False  # whether ids of picks are strings
     skips: bool = False  # whether ids that there are not are left out, in all blocks
+    chars: int | None = None  # of the text of each pick that are wanted; 0: all, None: no texts
 
     def add(self, block: Block, positions: list[int], limits: Limits) -> None:
         """Add a block, unless all of them would fill the memory."""

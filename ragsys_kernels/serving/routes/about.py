@@ -43,6 +43,7 @@ def add(service: Service) -> None:
             corpora={served.name: served.described() for served in service.corpora.all()},
             limits=asdict(service.limits),
             methods=list(METHODS),
+            encoder=None if service.encoder is None else service.encoder.name or "endpoint",
             workers=service.workers,
             connections=service.connections,
         )

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import numpy as np
-import orjson
 
 from ...selection import METHODS
 from ..corpora import NOTHING, Corpora, Served
-from ..http.messages import JSON, Request, Response, json_response
+from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..limits import Limits, RefusedError, invalid
 from ..queries.reading import Asked, read
 from ..queries.rules import rules_of, shown
@@ -252,7 +251,7 @@ async def rerank(service: Service, request: Request) -> Response:
     vector = None
     if (text := wanted.text(service.encoder is not None)) is not None:
         assert service.encoder is not None
-        vector = await service.encoder.encode(text, wanted.served.dims, deadline)
+        vector = await service.encoder.encode(text, wanted.served.dims, deadline, "rerank")
         request.stage("encode")
     asked = await service.beside(large, wanted.asked, vector)
     if wanted.unknown:
@@ -268,12 +267,7 @@ async def rerank(service: Service, request: Request) -> Response:
 
 
 def _parsed(body: bytes, outside: dict[str, Any], service: Service) -> Reranking:
-    try:
-        content = orjson.loads(body)
-    except ValueError as error:
-        raise RefusedError(422, f"rerank: body must be JSON: {error}", "body") from None
-    if type(content) is not dict:
-        raise invalid("rerank", "body", "be an object", type(content).__name__)
+    content = object_of("rerank", body)
     for name, value in outside.items():
         if content.get(name) is None:
             content[name] = value

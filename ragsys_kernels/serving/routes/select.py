@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import orjson
 
 from ...selection.problem import Selection
 from ..corpora import Corpora, Served
-from ..http.messages import ARROW, JSON, Request, Response
+from ..http.messages import ARROW, JSON, Request, Response, object_of
 from ..kernel import Block, cost_of
 from ..limits import Limits, RefusedError, invalid
 from ..queries.cursors import encoded
 from ..queries.reading import Asked, read
 from ..together import Party
+from .explore import asked_for, texts_of
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -73,7 +75,12 @@ async def select(service: Service, request: Request) -> Response:
     request.queries = asked.count
     request.stage("parse")
     picks = await service.answer(asked, request, deadline)
-    content = await service.beside(asked.count > MANY_QUERIES, written, asked, picks)
+    found = None
+    if asked.chars is not None:
+        found = await service.look(deadline, picked_texts, asked, picks, service.limits)
+        request.holds(asked.nbytes + sum(len(each["text"]) for each in found if each is not None))
+        request.stage("texts")
+    content = await service.beside(asked.count > MANY_QUERIES, written, asked, picks, found)
     request.stage("write")
     return Response(content, 200 if len(asked.errors) < asked.count else 422)
 
@@ -118,7 +125,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
     if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
         return None
     served, queries, common = taken(body, service.corpora, service.limits)
-    if len(queries) > _FEW:
+    if len(queries) > _FEW or "texts" in common:
         return None
     request.queries = len(queries)
     request.stage("parse")
@@ -127,12 +134,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
 
 def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[Any], dict[str, Any]]:
     """Return the corpus, the queries and the other fields of a body."""
-    try:
-        content = orjson.loads(body)
-    except ValueError as error:
-        raise RefusedError(422, f"select: body must be JSON: {error}", "body") from None
-    if type(content) is not dict:
-        raise invalid("select", "body", "be an object", type(content).__name__)
+    content = object_of("select", body)
     queries = content.pop("queries", None)
     if type(queries) is not list or not 1 <= len(queries) <= limits.queries:
         got = len(queries) if type(queries) is list else type(queries).__name__
@@ -143,15 +145,44 @@ def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[A
 def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
     """Return what a body asks for."""
     served, queries, common = taken(body, corpora, limits)
-    return read("select", queries, common, served, limits)
+    chars = asked_for("select", common.pop("texts", None), served)
+    asked = read("select", queries, common, served, limits)
+    asked.chars = chars
+    return asked
 
 
-def written(asked: Asked, picks: list[Selection]) -> bytes:
-    """Return the answer as JSON. Floats are written with the digits of float32, what is not finite as null."""
+def written(asked: Asked, picks: list[Selection], found: list[Any] | None = None) -> bytes:
+    """Return the answer as JSON. Floats are written with the digits of float32, what is not finite as null.
+
+    ``found`` are the texts of all picks, one after the other.
+    """
     results = texts(asked, picks)
+    if found is not None:
+        begin = 0
+        for positions, lengths in _lengths(asked, picks):
+            for position, length in zip(positions, lengths, strict=True):
+                some = orjson.dumps(found[begin : begin + length])
+                results[position] = b'%b,"texts":%b}' % (results[position][:-1], some)
+                begin += length
     for position, error in asked.errors.items():
         results[position] = _failed(error, position)
     return b'{"results":[%b]}' % b",".join(results)
+
+
+def picked_texts(asked: Asked, picks: list[Selection], limits: Limits) -> list[Any]:
+    """Return the texts of all picks, one after the other."""
+    assert asked.chars is not None
+    rows = []
+    for (block, _), picked in zip(asked.blocks, picks, strict=True):
+        places = picked.indices[picked.indices >= 0]
+        rows.append(places if block.given is None else np.full_like(places, -1))
+    return texts_of(asked.served, np.concatenate([*rows, np.zeros(0, np.int64)]), asked.chars, limits)
+
+
+def _lengths(asked: Asked, picks: list[Selection]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the positions of each block's queries, and how many picks these have."""
+    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
+        yield positions, (picked.indices >= 0).sum(axis=1).tolist()
 
 
 def texts(asked: Asked, picks: list[Selection]) -> list[bytes]:

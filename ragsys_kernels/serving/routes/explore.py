@@ -1,0 +1,247 @@
+"""What helps to look at picks: the texts of documents, the vector of a text, and MMR at every λ."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from ...selection import mmr_path
+from ..corpora import Served
+from ..http.messages import JSON, Request, Response, json_response, object_of
+from ..kernel import Block, argument_of, host, placed
+from ..limits import Limits, RefusedError, invalid
+from ..queries.reading import read
+from ..queries.rules import shown
+
+if TYPE_CHECKING:
+    from ..service import Service
+
+# Fields of ``/v1/path`` that those of a query of ``/v1/select`` are; the others would change what λ weighs.
+_OF_PATH = (
+    "k", "pool", "lambda_b", "max_per_group", "budget", "max_similarity", "query", "query_id", "candidates", "allowed",
+    "exclude", "unknown",
+)  # fmt: skip
+_SEGMENTS = 64  # that are measured at a time
+
+
+def add(service: Service) -> None:
+    """Add the routes to a service."""
+    from ..http import schemas
+
+    service.route(
+        "POST",
+        "/v1/texts",
+        lambda request: texts(service, request),
+        summary="Texts of documents, given by their ids",
+        body={JSON: schemas.TextsRequest},
+        answers={200: schemas.TextsResponse},
+    )
+    service.route(
+        "POST",
+        "/v1/path",
+        lambda request: path(service, request),
+        summary="Every selection that MMR makes of a query, with its range of lambda_d",
+        body={JSON: schemas.PathRequest},
+        answers={200: schemas.PathResponse},
+    )
+    service.route(
+        "POST",
+        "/v1/encode",
+        lambda request: encode(service, request),
+        summary="The vector of a text, where the server has an encoder",
+        body={JSON: schemas.EncodeRequest},
+        answers={200: schemas.EncodeResponse},
+        errors=(401, 408, 413, 415, 422, 429, 500, 502, 503, 504),
+    )
+
+
+def asked_for(op: str, value: Any, served: Served) -> int | None:
+    """Return how many characters of each text a request wants: true, all of them (0); None: no texts."""
+    if value is None or value is False:
+        return None
+    if value is not True and (type(value) is not int or value < 1):
+        raise invalid(op, "texts", "be true, or how many characters, at least 1", shown(value))
+    if served.texts is None:
+        raise invalid(op, "texts", f"be left out: corpus {served.name!r} has no texts here", shown(value))
+    return 0 if value is True else value
+
+
+def texts_of(served: Served, rows: np.ndarray, chars: int, limits: Limits) -> list[dict[str, Any] | None]:
+    """Return the texts of rows as JSON has them, null where there is none; with ``chars`` 0 they are whole."""
+    if len(rows) > limits.candidates:
+        raise RefusedError(413, f"select: texts must be at most {limits.candidates}, got {len(rows)}", "texts")
+    assert served.texts is not None
+    found = served.texts.read(rows, chars or None, limits.body_bytes)
+    return [None if text is None else text._asdict() for text in found]
+
+
+async def _content(op: str, request: Request, fields: Collection[str]) -> dict[str, Any]:
+    kind = request.content_type
+    if kind and kind != JSON:
+        got = repr(kind[:100].decode("latin-1"))
+        raise RefusedError(415, f"{op}: content-type must be {JSON.decode()}, got {got}", "content-type")
+    return object_of(op, await request.body(), fields)
+
+
+async def texts(service: Service, request: Request) -> Response:
+    """Answer ``/v1/texts``: the text of each id, null where there is none."""
+    deadline = request.deadline()
+    content = await _content("texts", request, ("corpus", "ids", "chars"))
+    served, limits = service.corpora.get(content.get("corpus"), "texts"), service.limits
+    ids, chars = content.get("ids"), content.get("chars")
+    kind = str if served.named else int
+    if type(ids) is not list or len(ids) > limits.candidates or any(type(each) is not kind for each in ids):
+        rule = f"be a list of 0 to {limits.candidates} ids, {'strings' if served.named else 'integers'} in this corpus"
+        raise invalid("texts", "ids", rule, f"a list of {len(ids)}" if type(ids) is list else shown(ids))
+    if not served.named and any(not -(2**63) <= each < 2**63 for each in ids):
+        raise invalid("texts", "ids", "be integers of 64 bits", "others")
+    if chars is not None and (type(chars) is not int or chars < 1):
+        raise invalid("texts", "chars", "be an integer of at least 1", shown(chars))
+    asked_for("texts", True, served)  # refuses a corpus without
+    request.stage("read")
+    rows = served.rows_of(ids if served.named else np.array(ids, np.int64))
+    found = await service.look(deadline, texts_of, served, rows, chars or 0, limits)
+    request.stage("texts")
+    body = orjson.dumps({"texts": found})
+    request.holds(len(body))
+    return Response(body)
+
+
+async def encode(service: Service, request: Request) -> Response:
+    """Answer ``/v1/encode``: the vector of a text, as ``query`` takes it."""
+    deadline = request.deadline()
+    content = await _content("encode", request, ("corpus", "text"))
+    served, text = service.corpora.get(content.get("corpus"), "encode"), content.get("text")
+    if service.encoder is None:
+        raise invalid("encode", "text", "be sent to a server with an encoder", "one without")
+    if type(text) is not str:
+        raise invalid("encode", "text", "be a string", shown(text))
+    request.stage("read")
+    vector = np.array(await service.encoder.encode(text, served.dims, deadline, "encode"), "<f4")
+    request.stage("encode")
+    coded = base64.b64encode(vector.tobytes()).decode()
+    return json_response({"query": {"b64": coded, "shape": [len(vector)], "dtype": "float32"}})
+
+
+async def path(service: Service, request: Request) -> Response:
+    """Answer ``/v1/path``: the segments of a query's path, with what each pick had when it was made."""
+    deadline, limits = request.deadline(), service.limits
+    content = await _content("path", request, ("corpus", *_OF_PATH))
+    served = service.corpora.get(content.pop("corpus", None), "path")
+    asked = read("path", [content], {}, served, limits)
+    for error in asked.errors.values():
+        raise error
+    [(block, _)] = asked.blocks
+    k, pool = int(np.max(block.k)), block.pool
+    if block.candidates is not None:
+        pool = block.candidates.shape[1]
+    if k > limits.path_k:
+        raise invalid("path", "k", f"be at most {limits.path_k}", k)
+    if (served.rows if pool is None else pool) > limits.path_pool:
+        name = "candidates" if block.candidates is not None else "pool"
+        raise invalid("path", name, f"be at most {limits.path_pool}", "the whole corpus" if pool is None else pool)
+    request.queries = 1
+    request.stage("read")
+    segments = await service.look(deadline, segments_of, block, k)
+    request.stage("path")
+    body = orjson.dumps({"segments": segments}, option=orjson.OPT_SERIALIZE_NUMPY)
+    request.holds(len(body))
+    return Response(body)
+
+
+def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
+    """Return the path of a block's only query.
+
+    The rows of its pool are taken out of the corpus as float32, wherever and however they are stored there.
+    """
+    served, corpus = block.served, block.served.corpus
+    rows = _pool(block)
+    if not len(rows):
+        return []
+    assert block.vectors is not None
+    vectors, query = served.vectors_of(rows), np.asarray(block.vectors, np.float32)
+    if corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
+        query = query / norm
+    # A column of padding more than k, for the library warns of pools that are no larger.
+    candidates = np.full((1, max(len(rows), k + 1)), -1)
+    candidates[0, : len(rows)] = np.arange(len(rows))
+    columns = {name: _column(corpus, name, rows) for name in ("bias", "groups", "costs")}
+    try:
+        found = mmr_path(
+            query,
+            vectors,
+            k,
+            candidates=candidates,
+            bias=columns["bias"],
+            lambda_b=float(np.max(block.lambda_b)),
+            groups=None if block.max_per_group is None else columns["groups"],
+            max_per_group=block.max_per_group,
+            costs=None if block.budget is None else columns["costs"],
+            budget=block.budget,
+            max_similarity=block.max_similarity,
+            metric="dot",
+            num_threads=1,
+        )
+    except ValueError as error:
+        raise RefusedError(422, str(error), argument_of(str(error))) from error
+    relevance = vectors @ query[0]
+    if columns["bias"] is not None:
+        weight = np.float32(np.max(block.lambda_b))
+        relevance = weight * relevance + (1 - weight) * columns["bias"]
+    picks, segments = np.asarray(found.indices), []
+    likeness = _likeness(vectors, picks)
+    for low, high, picked, like in zip(found.low.tolist(), found.high.tolist(), picks, likeness, strict=True):
+        places = picked[picked >= 0]
+        segments.append(
+            {
+                "low": low,
+                "high": high,
+                "ids": served.ids_of(rows[places]).tolist(),
+                "relevance": relevance[places],
+                "redundancy": like[: len(places)],
+            }
+        )
+    return segments
+
+
+def _pool(block: Block) -> np.ndarray:
+    """Return the rows (P,) that a block's only query picks from."""
+    corpus = block.served.corpus
+    if block.candidates is not None:
+        rows: np.ndarray = block.candidates[0]
+        rows = rows[rows >= 0]
+        if block.allowed is not None:
+            rows = rows[np.isin(rows, block.allowed[0])]
+        if block.exclude is not None:
+            rows = rows[~np.isin(rows, block.exclude[0])]
+        return rows
+    found = corpus.search(
+        placed(corpus, block.vectors),
+        min(block.pool or len(corpus), max(1, corpus.num_live)),
+        lambda_b=placed(corpus, block.lambda_b),
+        allowed=placed(corpus, block.allowed),
+        exclude=placed(corpus, block.exclude),
+        num_threads=1,
+    )
+    found_rows: np.ndarray = host(found.indices)[0]
+    return found_rows[found_rows >= 0]
+
+
+def _column(corpus: Any, name: str, rows: np.ndarray) -> np.ndarray | None:
+    column = getattr(corpus, name)
+    return None if column is None else host(column[placed(corpus, rows)])
+
+
+def _likeness(vectors: np.ndarray, picks: np.ndarray) -> np.ndarray:
+    """Return the largest similarity of each pick (S, K) to the earlier ones, 0 for the first."""
+    found = np.zeros(picks.shape, np.float32)
+    earlier = np.tri(picks.shape[1], k=-1, dtype=bool)
+    for begin in range(0, len(picks), _SEGMENTS):
+        taken = vectors[picks[begin : begin + _SEGMENTS]]
+        alike = np.where(earlier, taken @ taken.transpose(0, 2, 1), -np.inf)
+        found[begin : begin + _SEGMENTS, 1:] = alike.max(axis=2)[:, 1:]
+    return found
