@@ -20,9 +20,9 @@ from . import _given
 
 # Names of element types; bfloat16 is stored as its bits in uint16.
 STORAGE = ("float32", "float16", "bfloat16")
-# A Corpus also stores int8, with a scale for each row.
-CORPUS_STORAGE = (*STORAGE, "int8")
-# Vectors that are quantised already, as a Corpus and queries take them: numbers like others.
+# A Corpus also stores int8, with a scale for each row, and signs, eight to a byte.
+CORPUS_STORAGE = (*STORAGE, "int8", "binary")
+# Vectors that are quantised already, as a Corpus and queries take them: numbers like others, or to "binary" signs.
 BYTES = ("int8", "uint8")
 # The numbers of the types in the extension.
 NUMBERS = {name: number for number, name in enumerate(CORPUS_STORAGE)}
@@ -148,11 +148,16 @@ def widen(array: np.ndarray, dtype: str) -> np.ndarray:
     """Return stored elements as float32, exactly; float32 itself is not copied."""
     if dtype == "bfloat16":
         return (array.astype(np.uint32) << 16).view(np.float32)
+    if dtype == "binary":
+        return np.unpackbits(array, axis=-1).astype(np.float32) * 2 - 1
     return array.astype(np.float32, copy=False)
 
 
 def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Round float32 elements to the storage type, to nearest with ties to even; int8 in steps of max|row| / 127."""
+    """Round float32 elements to the storage type, to nearest with ties to even; int8 in steps of max|row| / 127.
+
+    "binary" keeps the signs, 1 for what is above 0.
+    """
     if dtype == "bfloat16":
         bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
         return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
@@ -160,7 +165,19 @@ def narrow(array: np.ndarray, dtype: str) -> np.ndarray:
         largest = np.abs(array).max(axis=-1, keepdims=True)
         steps = np.divide(127 * array, largest, out=np.zeros_like(array), where=largest > 0)
         return np.asarray(np.rint(steps), np.int8)
+    if dtype == "binary":
+        return np.packbits(array > 0, axis=-1)
     return array.astype(dtype, copy=False)
+
+
+def signs(array: np.ndarray) -> np.ndarray:
+    """Return packed signs as uint8; int8 has them less 128, as sentence-transformers' "binary" does."""
+    return array if array.dtype == np.uint8 else array.view(np.uint8) ^ np.uint8(0x80)
+
+
+def dims_of(dtype: str, elements: int) -> int:
+    """Return the dimensions of a stored row of so many elements."""
+    return 8 * elements if dtype == "binary" else elements
 
 
 def cache_aligned(num_rows: int, dims: int, dtype: np.dtype[Any]) -> np.ndarray:
@@ -184,7 +201,7 @@ def _kept(size: int, value: float) -> np.ndarray:
 
 def scaled(metric: str, dtype: str) -> bool:
     """Return whether rows of this type have scales in a Corpus."""
-    return dtype == "int8" or (metric == "cosine" and dtype != "float32")
+    return dtype == "int8" or (metric == "cosine" and dtype in ("float16", "bfloat16"))
 
 
 class Host:

@@ -27,7 +27,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 
 Metric: TypeAlias = Literal["cosine", "dot"]
 Method: TypeAlias = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
-Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
+Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8", "binary"]
 Backend: TypeAlias = Literal["auto", "cpu", "reference", "triton", "cuda"]
 ScoringBackend: TypeAlias = Literal["auto", "cpu", "numpy", "reference", "triton", "cuda"]
 RelevanceScale: TypeAlias = Literal["as-is", "minmax", "zscore", "rank"]

@@ -47,14 +47,15 @@ struct Memory {
 };
 inline Memory pointer(const Optional& array, std::int64_t size, const char* name) { return {array, size, name}; }
 
-// A matrix whose last axis is contiguous, of float32, float16 bits, bfloat16 bits or int8. `stride` is in elements.
+// A matrix whose last axis is contiguous, of float32, float16 bits, bfloat16 bits, int8 or bytes of signs. `stride` is
+// in elements.
 struct Matrix {
   const void* data;
   std::int64_t rows, columns, stride;
   DType dtype;
 };
 inline Matrix matrix(const pybind11::array& array, int dtype, const char* name) {
-  require(dtype >= 0 && dtype <= 3, "dtype");
+  require(dtype >= 0 && dtype <= 4, "dtype");
   const std::int64_t bytes = element_bytes(DType(dtype));
   require(array.ndim() == 2 && array.itemsize() == bytes && !swapped(array), name);
   require(array.strides(1) == bytes || array.shape(1) <= 1, name);

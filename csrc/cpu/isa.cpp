@@ -61,6 +61,7 @@ bool isa_supported(int isa) {
 
 #if defined(__x86_64__)
 bool has_vnni() { return isa_supported(2) && all(processor().leaf7_c, 1u << 11); }
+bool has_vpopcnt() { return isa_supported(2) && all(processor().leaf7_c, 1u << 14); }
 bool has_bf16() { return isa_supported(2) && all(processor().leaf7_1_a, 1u << 5); }
 bool has_tiles() {
   constexpr unsigned tile = 1u << 24, bf16 = 1u << 22, registers = 3u << 17;

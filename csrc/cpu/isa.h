@@ -11,9 +11,10 @@ bool isa_supported(int isa);  // by this processor and its system
 
 #if defined(__x86_64__)
 // What a processor with AVX-512 may have on top.
-bool has_vnni();   // sums of products of bytes
-bool has_bf16();   // sums of products of bfloat16
-bool has_tiles();  // the matrix unit, with bfloat16; a process must ask the system for it
+bool has_vnni();     // sums of products of bytes
+bool has_vpopcnt();  // counts of bits
+bool has_bf16();     // sums of products of bfloat16
+bool has_tiles();    // the matrix unit, with bfloat16; a process must ask the system for it
 #endif
 
 // Throws std::invalid_argument for an instruction set that is not built or not supported.

@@ -99,6 +99,7 @@ class Dtype(str, Enum):
     float16 = "float16"
     bfloat16 = "bfloat16"
     int8 = "int8"
+    binary = "binary"
 
 
 def _pool(text: str) -> int | str:

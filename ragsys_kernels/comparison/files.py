@@ -106,7 +106,7 @@ def compare_files(
         usable = sources.Usable()
         if saved is None:
             named = {
-                "corpus": sources.vectors(corpus, "corpus", vector_column, usual=skips),
+                "corpus": sources.vectors(corpus, "corpus", vector_column, usual=skips, bytes_stay=True),
                 "bias": sources.numbers("bias", float, bias, bias_column, corpus),
                 "ids": sources.ids(corpus, "corpus", id_column),
             }

@@ -13,13 +13,13 @@ from .._given import padded
 from .._gpu.plans import planned
 from .._hints import hinted
 from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
-from ..selection import METHODS, validate
+from ..selection import METHODS, calls, validate
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
-from . import certified, faiss_index, folder, pools, segments, windows
+from . import certified, faiss_index, first_stage, folder, pools, segments, windows
 from .ids import Ids, Joined, make
-from .rows import as_is, columns, encoded, lies_on, moved, place_of, store, with_columns
+from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store, with_columns
 
 
 class Corpus(Rows):
@@ -27,10 +27,12 @@ class Corpus(Rows):
 
     Parameters
     ----------
-    embeddings : (N, D) float32 | float16 | bfloat16 | int8 | uint8
+    embeddings : (N, D) float32 | float16 | bfloat16 | int8 | uint8, or (N, D / 8) packed signs
         Read in blocks, so a memory-mapped file need not fit in memory beside the corpus. float64 (as lists of numbers
         are) is converted to float32 block by block, with a `ConversionWarning`. int8 and uint8, as encoders quantise
-        vectors, are numbers like others; ``dtype="int8"`` keeps int8 as it is.
+        vectors, are numbers like others; ``dtype="int8"`` keeps int8 as it is, and to ``dtype="binary"`` they are
+        packed signs: 8 dimensions a byte, the most significant bit first, as `numpy.packbits` and the precision
+        "ubinary" of encoders have them; int8 is the same less 128, the precision "binary".
     bias : (N,) floating point, optional
         Quality of each row; `mmr`, `search` and `select` use it unless they are given another.
     groups : (N,) integers or str, optional
@@ -38,10 +40,12 @@ class Corpus(Rows):
     metric : {"cosine", "dot"}
         "cosine" stores unit rows (a zero row stays zero). "dot" stores rows as given, and shares the memory of
         contiguous embeddings of the same dtype.
-    dtype : {"float32", "float16", "bfloat16", "int8"}
+    dtype : {"float32", "float16", "bfloat16", "int8", "binary"}
         Storage type. 16-bit rows halve the memory and its traffic, int8 rows quarter it. Each rounded row has a float32
         scale: under "cosine" it makes the row a unit vector again, under "dot" (int8 only) it restores the largest
-        element.
+        element. "binary" (on the host, "cosine") keeps a bit a dimension, 1 for what is above 0: rows are vectors of 1
+        and -1, and the cosine of two is 1 - 2 h / D with h the bits that differ. Queries are floats (Q, D) as they are,
+        or packed signs (Q, D / 8).
     device : None | "cpu" | "cuda" | "cuda:0" | ...
         Where the rows are kept; None: where the embeddings are. On a device they are torch tensors, `search` and
         `select` take queries on that device, and embeddings on the host are normalised there block by block.
@@ -102,6 +106,7 @@ class Corpus(Rows):
         place = place_of(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
+        check_type(op, dtype, metric, place)
         data, scales, max_norm = store(*as_is(op, embeddings, HOST if source == "cpu" else place), metric, dtype, place)
         codes, code_error = encoded(place, data, dtype, metric, scales)
         super().__init__(
@@ -173,11 +178,6 @@ class Corpus(Rows):
         return self.ids.rows_of(ids, unknown)
 
     @property
-    def dims(self) -> int:
-        """The dimensions D of a row."""
-        return int(self.data.shape[1])
-
-    @property
     def device(self) -> str:
         """The device of the rows, or ``"cpu"``."""
         return _arrays.device_of(self.data)
@@ -185,6 +185,7 @@ class Corpus(Rows):
     def to(self, device: str) -> Corpus:
         """Return the corpus on another device, or itself if it is there. On the host its codes are made again."""
         place = place_of("Corpus", device)
+        check_type("Corpus", self.dtype, self.metric, place)
         return self if lies_on(self, place) else moved(self, place, (*folder.ARRAYS, "live"))
 
     def __repr__(self) -> str:
@@ -224,11 +225,13 @@ class Corpus(Rows):
         allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
             Rows that may be found, and that may not, as in `mmr`. The n best of those that may are found: fewer only
             where there are no more.
-        index : faiss.Index, optional
+        index : faiss.Index or Corpus, optional
             Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
             own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
             or with D columns, which finds rows by relevance alone. Its metric is the inner product; with D columns of
-            unit rows it may be L2. FAISS's own threads and settings (``efSearch``, ``nprobe``) apply.
+            unit rows it may be L2. FAISS's own threads and settings (``efSearch``, ``nprobe``) apply. A Corpus has the
+            same N rows in their order, such as their signs (``dtype="binary"``, to which the signs of the queries go):
+            ``search(queries, 40, index=signs).indices[:, :10]`` are the 10 best of 40.
         backend, num_threads, on_error
             As in `mmr`. "reference" multiplies with NumPy and the threads of its BLAS, "triton" with a kernel, "cuda"
             with torch.
@@ -253,6 +256,7 @@ class Corpus(Rows):
         device = _checks.same_device(op, {**of_queries, "the corpus": self.data})
         library = _arrays.library_of(*of_queries.values())
         name, implementation = _dispatch.choose(op, "selection", device, backend)
+        calls.check_backend(op, name, self)
         place = HOST if device == "cpu" else Torch(device)
         threads = 1 if num_threads is None and place is not HOST else _checks.threads(op, num_threads)
         with _arrays.on_stream(place, library):
@@ -278,7 +282,8 @@ class Corpus(Rows):
 
             def answer(problem: Problem) -> Any:
                 if index is not None:
-                    return faiss_index.search(problem, index, implementation, threads)
+                    stage = first_stage if isinstance(index, Corpus) else faiss_index
+                    return stage.search(problem, index, implementation, threads)
                 if self._memory is not None:
                     return windows.search(problem, lambda part: implementation.search(part, threads), self._memory)
                 return implementation.search(problem, threads)
@@ -346,7 +351,7 @@ class Corpus(Rows):
             those of the whole corpus, which is the last of them.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
-        index : faiss.Index, optional
+        index : faiss.Index or Corpus, optional
             Retrieves the pools, as in `search`.
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
             exclude, costs, budget, max_similarity, metric, check_values

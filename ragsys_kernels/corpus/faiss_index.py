@@ -74,7 +74,7 @@ def _limited(faiss: Any, size: int) -> Iterator[None]:
 def build(op: str, rows: Rows, index: Any) -> Any:
     """Train an index on the rows of a corpus and fill it with them; see ``Corpus.to_faiss``."""
     faiss = _faiss(op)
-    num_rows, dims = rows.data.shape
+    num_rows, dims = len(rows.data), rows.dims
     columns = dims + (rows.bias is not None)
     given = repr(index) if isinstance(index, str) else type(index).__name__
     if index is None:
@@ -134,15 +134,15 @@ def search(problem: Problem, index: Any, implementation: ModuleType, num_threads
     candidates = np.concatenate([_nearest(problem, index, block) for block in blocks])
     candidates.sort(axis=1)  # ties go to the lowest position: to the lowest row
     candidates[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -1  # an index of the caller's may repeat ids
-    return _ranked(problem, candidates, implementation, num_threads)
+    return ranked(problem, candidates, implementation, num_threads)
 
 
 def _check(problem: Problem, index: Any) -> None:
     op, faiss = problem.op, _faiss(problem.op)
-    num_rows, dims = problem.rows.data.shape
+    num_rows, dims = len(problem.rows.data), problem.rows.dims
     if not isinstance(index, faiss.Index):
         raise TypeError(
-            f"{op}: index must be None or a faiss.Index, got {type(index).__name__}; make one with Corpus.to_faiss"
+            f"{op}: index must be None, a faiss.Index or a Corpus, got {type(index).__name__}; make one with Corpus.to_faiss"
         )
     if index.d != dims and (index.d != dims + 1 or problem.bias is None):
         rule = f"D = {dims} columns" + ("" if problem.bias is None else f" or D + 1 = {dims + 1} with the bias")
@@ -199,7 +199,7 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
     return found
 
 
-def _ranked(
+def ranked(
     problem: Problem, candidates: np.ndarray, implementation: ModuleType, num_threads: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rank candidates, given in ascending order, by their v; padded to k columns."""
@@ -217,8 +217,7 @@ def _stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:
 
 def _searched(problem: Problem, index: Any, block: slice) -> np.ndarray:
     """Return [lambda_b q, U (1 - lambda_b)] of some queries in float32, or q for an index without the bias."""
-    assert problem.queries is not None
-    queries = problem.queries[block]
+    queries = problem.query_vectors(block)
     vectors = unit(queries) if problem.unit_queries else queries.astype(np.float64)
     if index.d > vectors.shape[1]:
         lambda_b = problem.lambda_b[block, None].astype(np.float64)

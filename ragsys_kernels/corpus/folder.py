@@ -44,7 +44,7 @@ SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
 _NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
-_STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
+_STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8", "binary": "uint8"}
 
 _MOST_BYTES = 1 << 24  # of a description
 _SMALL = 1 << 20  # bytes; a folder of at most so many is read whole
@@ -110,7 +110,7 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
     ``start``: the number of its first row among those of segments, with which they can be mapped (`spans.offset`).
     """
     arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
-    num_rows, dims = arrays["data"].shape
+    num_rows, dims = len(arrays["data"]), rows.dims
     of_rows = set(arrays)
     names = rows.group_names
     arrays.update({**known.arrays(), **({} if names is None else names.arrays())})
@@ -442,8 +442,9 @@ def _fitting(
     metric, dtype, max_norm, code_error = (description[name] for name in ("metric", "dtype", "max_norm", "code_error"))
     num_rows, dims = shape if len(shape) == 2 else (0, 0)
     num_names = description.get("group_names") or 0
+    elements = dims // 8 if dtype == "binary" else dims
     kinds = {
-        "data": (_STORED.get(str(dtype)), (num_rows, dims)),
+        "data": (_STORED.get(str(dtype)), (num_rows, elements)),
         "scales": ("float32", (num_rows,)),
         "bias": ("float32", (num_rows,)),
         "groups": ("int64", (num_rows,)),
@@ -464,7 +465,7 @@ def _fitting(
         "dtype": dtype in _STORED,
         "max_norm": is_size(max_norm),
         "code_error": is_size(code_error),
-        "shape": num_rows > 0 and dims > 0,
+        "shape": num_rows > 0 and dims > 0 and dims == _arrays.dims_of(str(dtype), elements),
         "scales": ("scales" in arrays) == _arrays.scaled(str(metric), str(dtype)),
         "ids": {name for name in ids.ARRAYS if name in arrays} in ids.SETS,
         "group_names": {name for name in groups.ARRAYS if name in arrays} == set(groups.ARRAYS if num_names else ())

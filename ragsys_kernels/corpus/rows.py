@@ -64,6 +64,8 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
             if bad.any():
                 raise ValueError("Corpus: " + rule.format(row=int(np.argmax(bad)), dtype=dtype))
         return data, scales, max_norm
+    if dtype == "binary":
+        return _signs(array, given)
     num_rows, dims = array.shape
     cosine, exact = metric == "cosine", given == dtype == "int8"
     shared = not cosine and given == dtype and isinstance(array, np.ndarray) and array.flags.c_contiguous
@@ -113,10 +115,34 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
             norms = each(stored, [begin + at for at in steps], parts)
             max_norm = max(max_norm, *norms) if parts else max_norm
             begin += len(block)
-    if begin != num_rows:
-        raise ValueError(f"Corpus: embeddings must keep their rows while they are read, got {begin} of {num_rows}")
+    _expect_all(begin, num_rows)
     # Rounding to int8 lengthens a row by at most half a step in each of its D elements.
     return data, scales, max_norm * (1 + dims**0.5 / 254) if dtype == "int8" else max_norm
+
+
+def _signs(array: Any, given: str) -> tuple[np.ndarray, None, float]:
+    """Return what `store` does of packed signs, or the signs of floats."""
+    num_rows, width = array.shape
+    packed = given in _arrays.BYTES
+    if not packed and width % 8:
+        raise ValueError(f"Corpus: embeddings must have a multiple of 8 dimensions for dtype 'binary', got D = {width}")
+    width = width if packed else width // 8
+    data, begin = _arrays.cache_aligned(num_rows, width, np.dtype(np.uint8)), 0
+    for block in _blocks(array, max(1, _BLOCK_BYTES // (64 * width))):
+        if packed:
+            data[begin : begin + len(block)] = _arrays.signs(np.asarray(block))
+        else:
+            if not (finite := np.isfinite(_arrays.widen(block, given)).all(axis=1)).all():
+                raise ValueError("Corpus: " + _FINITE.format(row=begin + int(np.argmin(finite))))
+            data[begin : begin + len(block)] = _arrays.narrow(_arrays.widen(block, given), "binary")
+        begin += len(block)
+    _expect_all(begin, num_rows)
+    return data, None, 1.0
+
+
+def _expect_all(read: int, num_rows: int) -> None:
+    if read != num_rows:
+        raise ValueError(f"Corpus: embeddings must keep their rows while they are read, got {read} of {num_rows}")
 
 
 def _stored(
@@ -186,6 +212,16 @@ def place_of(op: str, device: str) -> Host | Torch:
     except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
         reason = str(error)
     raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")
+
+
+def check_type(op: str, dtype: str, metric: str, place: Place) -> None:
+    """Refuse packed signs where there are no kernels for them."""
+    if dtype != "binary":
+        return
+    if metric != "cosine":
+        raise ValueError(f"{op}: metric must be 'cosine' with dtype 'binary', got {metric!r}")
+    if not isinstance(place, Host):
+        raise _dispatch.BackendUnavailableError(f"{op}: dtype 'binary' must be on the host: no kernel of a device has it")
 
 
 def lies_on(rows: Any, place: Place) -> bool:

@@ -200,8 +200,8 @@ def _segment(place: Path, whole: dict[str, Any], segment: dict[str, Any], verify
     with _of_segment(segment):
         found, known = folder.opened(_check_own(place, segment), verify)
         columns = columns_of(found, known)
-        if (found.metric, found.dtype, found.data.shape) != (
-            whole["metric"], whole["dtype"], (segment["rows"], whole["shape"][1]),
+        if (found.metric, found.dtype, len(found.data), found.dims) != (
+            whole["metric"], whole["dtype"], segment["rows"], whole["shape"][1],
         ) or columns != whole["columns"]:  # fmt: skip
             raise DamageError("it holds other rows than the description of the corpus says")
         return found, known
@@ -290,7 +290,7 @@ def _described(place: Path) -> dict[str, Any]:
             rows, known = folder.opened(place, False)
             size = sum((place / name).stat().st_size for name in os.listdir(place))
             segments = [{"name": place.name, "rows": len(rows.data), "deleted": 0, "bytes": size}]
-            return {**_summed(segments), **_kinds(rows.metric, rows.dtype, rows.data.shape, columns_of(rows, known))}
+            return {**_summed(segments), **_kinds(rows.metric, rows.dtype, (len(rows.data), rows.dims), columns_of(rows, known))}
         whole = _description(place)
         segments = [
             {
@@ -392,13 +392,13 @@ def remaining_norm(rows: Rows, live: np.ndarray | None, gone: np.ndarray) -> flo
     """Return the largest norm of the rows that are not deleted; that of unit rows is known."""
     if rows.metric == "cosine" or not gone.size or live is None:
         return _norm(rows)
-    if _largest(rows, gone) * (1 + rows.data.shape[1] ** 0.5 / 254) < _norm(rows):  # which others have
+    if _largest(rows, gone) * (1 + rows.dims ** 0.5 / 254) < _norm(rows):  # which others have
         return _norm(rows)
     return _largest(rows, np.flatnonzero(live))
 
 
 def _largest(rows: Rows, some: np.ndarray) -> float:
-    step, most = max(1, _BLOCK_BYTES // (8 * rows.data.shape[1])), 0.0
+    step, most = max(1, _BLOCK_BYTES // (8 * rows.dims)), 0.0
     for begin in range(0, len(some), step):
         norms = np.linalg.norm(rows.vectors(some[begin : begin + step]), axis=1)
         most = max(most, float(norms.max()))
@@ -409,7 +409,7 @@ def _alike(rows: Rows, known: ids.Ids) -> dict[str, Any]:
     return {
         "metric": rows.metric,
         "dtype": rows.dtype,
-        "dims": int(rows.data.shape[1]),
+        "dims": rows.dims,
         "columns": columns_of(rows, known),
     }
 

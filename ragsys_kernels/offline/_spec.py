@@ -171,14 +171,15 @@ class Inputs:
             raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
         if loaded is None:
             usual = spec.bad_rows == "skip"
-            saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column, usual=usual)
+            saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column, usual=usual, bytes_stay=True)
             ids = sources.ids(corpus, "corpus", spec.id_column)
         else:
             saved, vectors, ids = loaded
             held = {name: getattr(saved, name) for name in held}
         held.update({name: value for name in held if (value := getattr(spec, name)) is not None})
+        signs = held["dtype"] == "binary"  # queries may be such as well
         # Where bad rows are skipped, the first query may be one.
-        dims = vectors.dims if spec.on_error == "skip" else None
+        dims = vectors.dims if spec.on_error == "skip" and not signs else None
         of_rows: dict[str, Column | None] = {
             "corpus": vectors,
             "corpus_ids": ids,
@@ -192,7 +193,7 @@ class Inputs:
             raise ValueError(f"select: index must be over rows that can be used, got {min(usable.skipped.values())}")
         inputs = cls(
             **usable.columns,
-            queries=sources.vectors(queries, "queries", spec.query_vector_column, dims),
+            queries=sources.vectors(queries, "queries", spec.query_vector_column, dims, bytes_stay=signs),
             query_ids=sources.ids(queries, "queries", spec.query_id_column),
             query_groups=sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, queries),
             candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, spec.candidate_ids),
@@ -266,7 +267,9 @@ class Inputs:
                 raise ValueError(f"select: {argument} must have at least one row, got none in {column.path}")
             if not column.dims:
                 raise ValueError(f"select: {argument} must have at least one dimension, got none in {column.path}")
-        if self.queries.dims != self.corpus.dims:
+        # Eight dimensions of a binary corpus may be one byte, on either side.
+        several = (1, 8, 1 / 8) if self.held["dtype"] == "binary" else (1,)
+        if self.queries.dims not in [self.corpus.dims * times for times in several]:
             raise ValueError(
                 f"select: queries must have the corpus's {self.corpus.dims} dimensions, "
                 f"got {self.queries.dims} in {self.queries.path}"
@@ -313,7 +316,8 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
         # The library checks the rest, on one zero row.
-        zero = np.zeros((1, inputs.corpus.dims), np.float32)
+        dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
+        zero = np.zeros((1, dims), np.float32)
         corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **inputs.held)
         Selector(corpus, spec.device).select(zero, spec.k, **options)
     if (

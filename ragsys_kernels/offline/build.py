@@ -24,7 +24,7 @@ from ._pipeline import ahead
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
-_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of an element
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
 
 def build_corpus(
@@ -156,7 +156,7 @@ def columns_of(
     usual: bool = False,
 ) -> tuple[Column, dict[str, Column]]:
     """Open the vectors, and what belongs to their rows; ``usual`` as of `sources.vectors`."""
-    vectors = sources.vectors(corpus, "corpus", vector_column, usual=usual)
+    vectors = sources.vectors(corpus, "corpus", vector_column, usual=usual, bytes_stay=True)
     columns = {
         "bias": sources.numbers("bias", float, bias, bias_column, corpus),
         "groups": sources.numbers("groups", str, groups, group_column, corpus),

@@ -132,7 +132,7 @@ def select(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     metric: Literal["cosine", "dot"] | None = None,
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+    dtype: Storage | None = None,
     device: str | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
@@ -236,7 +236,7 @@ def select(
         Of one rule alone, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
         ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage.
     metric : {"cosine", "dot"}, optional
-    dtype : {"float32", "float16", "bfloat16", "int8"}, optional
+    dtype : {"float32", "float16", "bfloat16", "int8", "binary"}, optional
         How the corpus is held in memory. Default: as a saved corpus is, else "cosine" and "float32".
     device : str, optional
         "cuda" or "cuda:<number>": where the corpus is held and selection runs, as torch tensors. Default: the host.

@@ -150,7 +150,7 @@ def selector_for_ray(
         held = {name: value for name, value in held.items() if value is not None}
         column = sources.ids(corpus, "corpus", id_column)
         corpus = sources.load_corpus(
-            sources.vectors(corpus, "corpus", vector_column),
+            sources.vectors(corpus, "corpus", vector_column, bytes_stay=True),
             sources.numbers("bias", float, bias, bias_column, corpus),
             sources.numbers("groups", str, groups, group_column, corpus),
             held,

@@ -96,6 +96,7 @@ def run(
         name, implementation = _dispatch.choose(op, "selection", device, backend, call)
     else:
         name, implementation = _dispatch.choose(op, "selection", device, backend, call, needed.lacking)
+    check_backend(op, name, embeddings)
     place = _arrays.place_of(device, name, library)
     if place is not _arrays.HOST and isinstance(embeddings, Rows):  # a Corpus has tensors there, whoever calls
         library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
@@ -175,6 +176,14 @@ def run(
         if library != "numpy" or name in ("triton", "torch"):
             result = _in_library(result, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+
+def check_backend(op: str, name: str, rows: Any) -> None:
+    """Refuse a backend that has no kernels for packed signs."""
+    if name in ("triton", "cuda") and isinstance(rows, Rows) and rows.dtype == "binary":
+        raise _dispatch.BackendUnavailableError(
+            f"{op}: backend {name!r} was requested but its kernels take no rows of dtype 'binary'"
+        )
 
 
 def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:

@@ -66,7 +66,8 @@ def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[
     row_bias = problem.bias is None or problem.bias.ndim == 1
     limits = problem.constraints
     row_costs = limits.costs is None or limits.costs.ndim == 1
-    large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS
+    # Signs meet the picks faster than any scan bounds them.
+    large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS and problem.rows.dtype != "binary"
     if problem.op == "mmr" and whole and row_bias and row_costs and large and bounds == "automatic":
         return _mmr_whole_corpus(problem, num_threads)
     return _select(problem, num_threads, bounds)
@@ -226,10 +227,10 @@ def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> Sel
 
 def _check_queries(problem: Problem) -> np.ndarray:
     """Return the queries of the formulas; raise for one that is not finite or whose products leave float32."""
-    assert problem.queries is not None
-    for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
+    queries = problem.query_vectors(slice(None))
+    for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
         validate.values(problem, int(q))
-    queries = np.asarray(unit(problem.queries) if problem.unit_queries else problem.queries, np.float32)
+    queries = np.asarray(unit(queries) if problem.unit_queries else queries, np.float32)
     largest = np.linalg.norm(queries.astype(np.float64), axis=1) * _largest_norm(problem)
     for q in np.flatnonzero(largest > np.finfo(np.float32).max / 4):
         validate.overflow(problem, int(q))

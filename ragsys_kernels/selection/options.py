@@ -146,7 +146,7 @@ def coverage(
 
     def made(shapes: Shapes, rows: Rows, place: Place, errors: dict[int, str] | None) -> Coverage:
         array = floats(op, "aspects", aspects, place)
-        num_queries, dims = shapes[-1][0][0], rows.data.shape[-1]
+        num_queries, dims = shapes[-1][0][0], rows.dims
         if array.ndim != 3 or array.shape[0] != num_queries or array.shape[2] != dims or array.shape[1] == 0:
             raise ValueError(
                 f"{op}: aspects must have shape (Q, A, D) = ({num_queries}, any, {dims}), got {tuple(array.shape)}"

@@ -212,10 +212,11 @@ class Rows:
     own type.
     """
 
-    data: Any  # (N, D) float32 | float16 | uint16 (bfloat16 bits) | int8, last axis contiguous
+    # (N, D) float32 | float16 | uint16 (bfloat16 bits) | int8, last axis contiguous; or (N, D / 8) uint8, "binary"
+    data: Any
     dtype: str  # one of _arrays.CORPUS_STORAGE
     metric: str  # "cosine" | "dot"
-    norm: str  # "as_given" | "scaled": row * scales[row] | "computed": row / |row|
+    norm: str  # "as_given", or signs over the root of D | "scaled": row * scales[row] | "computed": row / |row|
     scales: Any = None  # (N,) float32
     bias: Any = None  # (N,) float32
     groups: Any = None  # (N,) int64
@@ -242,9 +243,16 @@ class Rows:
         arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes, self.live)
         return own["_mark"][1], [x for x in arrays if x is not None]
 
+    @property
+    def dims(self) -> int:
+        """The dimensions D of a row."""
+        return _arrays.dims_of(self.dtype, int(self.data.shape[-1]))
+
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
         """Return the vectors of the formulas in float64."""
         vectors = _arrays.widen(self.data[rows], self.dtype).astype(np.float64)
+        if self.dtype == "binary":
+            return vectors / np.sqrt(self.dims)
         if self.norm == "scaled":
             assert self.scales is not None
             vectors *= self.scales[rows, None]
@@ -298,7 +306,7 @@ class Problem:
     pool: int  # P
     k: int  # the largest of ks
     pool_stride: int  # P for dense pools, else 0
-    queries: Any  # (Q, D) float32
+    queries: Any  # (Q, D) float32; to "binary" rows also (Q, D / 8) uint8, signs like theirs
     unit_queries: bool
     lambda_d: Any  # (Q,) float32
     lambda_b: Any  # (Q,) float32
@@ -339,6 +347,12 @@ class Problem:
             changes["options"] = self.options.take(queries)
         taken = self.constraints.take(queries, dense)
         return replace(self, num_queries=len(changes["lambda_d"]), constraints=taken, **changes)
+
+    def query_vectors(self, queries: int | np.ndarray | slice) -> np.ndarray:
+        """Return some of the queries in float32, signs as 1 and -1."""
+        assert self.queries is not None
+        found: np.ndarray = self.queries[queries]
+        return _arrays.widen(found, "binary") if found.dtype == np.uint8 else found
 
     def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and positions of the items that query q may pick, in order of position."""

@@ -167,8 +167,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
 def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
     """Return, for each of some queries, the rows that may be among its best k, ascending; None: any row may."""
     rows, num_rows = problem.rows, problem.pool
-    assert problem.queries is not None
-    queries = problem.queries[part]
+    queries = problem.query_vectors(part)
     if rows.max_norm is None:  # no Corpus has checked these rows
         return [None] * len(queries)
     for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
@@ -183,9 +182,11 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
         np.matmul(vectors, _arrays.widen(rows.data[block], rows.dtype).T, out=values[:, block])
         if rows.scales is not None:
             values[:, block] *= rows.scales[block]
+        if rows.dtype == "binary":
+            values[:, block] /= np.float32(np.sqrt(rows.dims))
     # How far off a value may be, in whatever order the BLAS adds.
     eps = float(np.finfo(np.float32).eps)
-    error = (rows.data.shape[1] + 12) * 2 * eps * largest
+    error = (rows.dims + 12) * 2 * eps * largest
     if problem.bias is not None:
         values *= problem.lambda_b[part, None]
         values += (1 - problem.lambda_b[part, None]) * problem.bias

@@ -87,6 +87,14 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
     return Rows.of(array, dtype, metric, "computed" if metric == "cosine" else "as_given"), pool_stride
 
 
+def _signs(op: str, queries: Any, num_bytes: int) -> Any:
+    """Return queries to binary rows as packed signs (Q, D / 8) uint8, or None where they are other numbers."""
+    array, dtype = HOST.view(op, "queries", queries)
+    if dtype not in _arrays.BYTES or array.shape[-1:] != (num_bytes,):
+        return None
+    return HOST.packed(_arrays.signs(array))
+
+
 def selection(
     op: str,
     queries: Any,
@@ -120,6 +128,7 @@ def selection(
     """
     rows, pool_stride = _rows(op, embeddings, metric, place)
     num_rows, dims = rows.data.shape
+    packed = rows.dtype == "binary"
 
     if queries is None:
         if op in NEEDS_QUERIES or relevance is None:
@@ -128,12 +137,18 @@ def selection(
         unit_queries, array = False, None
     else:
         unit_queries = op in ("vrsd", "sift") or rows.metric == "cosine"
-        array = floats(op, "queries", queries, place, _arrays.BYTES)
+        array = _signs(op, queries, dims) if packed else None
+        if array is None:
+            dims = rows.dims if packed else dims
+            array = floats(op, "queries", queries, place, _arrays.BYTES)
         if array.ndim != 2:
             hint = "; use queries[None, :] for one query" if array.ndim == 1 else ""
             raise ValueError(f"{op}: queries must have shape (Q, D), got {shape_text(array.shape)}{hint}")
         if array.shape[1] != dims:
-            raise ValueError(f"{op}: queries must have the embeddings' D = {dims} dimensions, got {array.shape[1]}")
+            bytes_of = f", or D / 8 = {dims // 8} bytes of packed signs" if packed else ""
+            raise ValueError(
+                f"{op}: queries must have the embeddings' D = {dims} dimensions{bytes_of}, got {array.shape[1]}"
+            )
 
     ids_array = (
         None if candidates is None else ids(op, "candidates", candidates, None if array is None else len(array), place)

@@ -29,7 +29,7 @@ enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
-  as_given = 0,  // the row itself: metric "dot", or rows that are unit vectors already
+  as_given = 0,  // the row itself: metric "dot", or rows that are unit vectors already; signs over the root of D
   scaled = 1,    // row * scales[row]
   computed = 2,  // row / |row|, the norm taken when the row is read
 };
@@ -83,7 +83,7 @@ struct SelectArgs {
   Method method;
   std::int64_t num_queries, num_rows, pool, dims, k;
 
-  const void* rows;  // (N, D) of dtype; consecutive rows are row_stride elements apart
+  const void* rows;  // (N, D) of dtype; consecutive rows are row_stride elements apart, of signs (N, D / 8) bytes
   DType dtype;
   std::int64_t row_stride;
   Norm norm;
@@ -93,8 +93,10 @@ struct SelectArgs {
   std::int64_t pool_stride;  // without candidates, item i of query q is row q * pool_stride + i
 
   const float* queries;  // (Q, D), or null: relevance is given, and the rule is not VRSD
-  bool unit_queries;     // divide each query by its norm
-  bool unit_rows;        // the vectors of the formulas are unit vectors (or zero): the triangle inequality holds
+  // (Q, D / 8) bytes, the queries as signs, to rows of such, in the place of `queries`; or null.
+  const void* query_signs;
+  bool unit_queries;  // divide each query by its norm
+  bool unit_rows;     // the vectors of the formulas are unit vectors (or zero): the triangle inequality holds
   Bounds bounds;
   const void* candidates;  // (Q, P) rows, -1 is padding; or null
   int id_bytes;            // 4 or 8, the width of candidates
@@ -192,10 +194,11 @@ struct ScanArgs {
   // (Q,) the numbers of the queries in `allowed` and `exclude`; null: 0 to Q - 1.
   const std::int64_t* numbers;
   std::int64_t terms;
-  const float* vectors;  // (terms, Q, D)
-  float row_error;       // with codes, the largest of a code row
-  float largest_bias;    // its size
-  float max_norm;        // of the vectors of the formulas
+  const float* vectors;       // (terms, Q, D)
+  const std::uint8_t* signs;  // with one term, the same as signs: (Q, D / 8); or null
+  float row_error;            // with codes, the largest of a code row
+  float largest_bias;         // its size
+  float max_norm;             // of the vectors of the formulas
   const float* score_weight;
   const float* bias_weight;  // (Q,), with a bias
 };

@@ -18,9 +18,20 @@ void set_rows(SelectArgs& a, const py::array& rows, int dtype) {
   const Matrix m = matrix(rows, dtype, "rows");
   a.rows = m.data;
   a.num_rows = m.rows;
-  a.dims = m.columns;
+  a.dims = dims_of(m.dtype, m.columns);
   a.row_stride = m.stride;
   a.dtype = m.dtype;
+}
+
+// Floats or, to rows of signs, bytes of signs.
+void set_queries(SelectArgs& a, const Optional& queries) {
+  if (queries && queries->dtype().kind() == 'u') {
+    require(a.dtype == DType::bits, "queries");
+    const std::uint8_t* const signs = pointer(queries, a.num_queries * (a.dims / 8), "queries");
+    a.query_signs = signs;
+    return;
+  }
+  a.queries = pointer(queries, a.num_queries * a.dims, "queries");
 }
 
 const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns, int* bytes, const char* name) {
@@ -119,7 +130,8 @@ SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t p
   a.norm = Norm(norm);
   a.scales = pointer(scales, a.num_rows, "scales");
   require(a.norm != Norm::scaled || a.scales, "scales");
-  a.queries = pointer(queries, num_queries * a.dims, "queries");
+  require(a.dtype != DType::bits || a.norm == Norm::as_given, "norm");
+  set_queries(a, queries);
   a.unit_queries = unit_queries;
   a.candidates = set_ids(candidates, num_queries, pool, &a.id_bytes, "candidates");
   a.bias_per_item = bias && bias->ndim() == 2;
@@ -156,7 +168,8 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   require(a.lambda_d, "lambda_d");
   a.relevance = pointer(relevance, num_queries * pool, "relevance");
   require(!a.bias || a.method != Method::vrsd, "bias");
-  require(a.queries || (a.relevance && a.method != Method::vrsd), "queries");
+  const bool asked = a.queries || a.query_signs;
+  require(asked || (a.relevance && a.method != Method::vrsd), "queries");
   set_limits(a, given);
   set_options(a, options);
   a.relevance_error = pointer(relevance_error, num_queries, "relevance_error");
@@ -165,8 +178,8 @@ py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, 
   a.outside = pointer(outside, num_queries, "outside");
   a.max_bias = max_bias;
   a.best_first = best_first;
-  require(!a.ceiling || (a.forced && !a.relevance && a.queries && a.method == Method::mmr), "ceiling");
-  require(!a.relevance_error || (a.relevance && a.queries && a.method == Method::mmr), "relevance_error");
+  require(!a.ceiling || (a.forced && !a.relevance && asked && a.method == Method::mmr), "ceiling");
+  require(!a.relevance_error || (a.relevance && asked && a.method == Method::mmr), "relevance_error");
 
   const std::array<py::ssize_t, 2> shape = {num_queries, k};
   Array<std::int64_t> indices(shape);
@@ -203,7 +216,7 @@ py::tuple path_pools(std::int64_t num_queries, std::int64_t pool, std::int64_t p
   a.ks = pointer(ks, num_queries, "k");
   require(k >= 1, "k");
   a.relevance = pointer(relevance, num_queries * pool, "relevance");
-  require(a.queries || a.relevance, "queries");
+  require(a.queries || a.query_signs || a.relevance, "queries");
   require(low <= high, "low");
   set_limits(a, given);
   std::vector<QueryPath> paths;
@@ -228,6 +241,7 @@ py::tuple path_pools(std::int64_t num_queries, std::int64_t pool, std::int64_t p
 Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional& scales, int isa, int num_threads) {
   SelectArgs a{};
   set_rows(a, rows, dtype);
+  require(a.dtype != DType::bits, "dtype");
   // On whole cache lines, as code rows are made to be read.
   constexpr std::int64_t kLine = 64;
   const std::int64_t stride = code_stride(a.dims);
@@ -245,7 +259,9 @@ Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional
 py::tuple store(const py::array& rows, int given, py::array& out, int dtype, std::optional<py::array>& scales,
                 bool cosine, int isa) {
   const Matrix from = matrix(rows, given, "rows"), to = matrix(out, dtype, "out");
-  require(from.dtype != DType::i8 && to.rows == from.rows && to.columns == from.columns && out.writeable(), "out");
+  require(from.dtype < DType::i8 && to.dtype <= DType::i8 && to.rows == from.rows && to.columns == from.columns &&
+              out.writeable(),
+          "out");
   require(to.stride == to.columns || to.rows <= 1, "out");
   if (scales) require(scales->writeable(), "scales");
   StoreArgs args = {from.data, from.rows, from.columns,       from.stride, from.dtype,
@@ -266,7 +282,7 @@ py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::
   RelevanceArgs a{};
   a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, queries, unit_queries, candidates, bias, lambda_b,
                      {}, status.mutable_data());
-  require(a.pool.queries && a.pool.candidates, "queries and candidates");
+  require((a.pool.queries || a.pool.query_signs) && a.pool.candidates, "queries and candidates");
   Array<float> out({num_queries, pool});
   a.out = out.mutable_data();
   without_gil([&] { relevance(a, isa, num_threads); });
@@ -315,7 +331,7 @@ py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array
   return py::make_tuple(kept, scores, outside, error, well);
 }
 
-py::tuple search_rows(const Array<float>& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
+py::tuple search_rows(const py::array& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
                       int norm, const Optional& scales, const Optional& codes, float row_error, const Optional& bias,
                       float largest_bias, const Optional& lambda_b, const Optional& groups,
                       const Optional& query_groups, int isa, int num_threads, const Optional& allowed,

@@ -134,7 +134,7 @@ inline void Query<T, Objective>::bound_block(std::int64_t block) {
 
 template <class T, class Objective>
 inline void Query<T, Objective>::keep_codes(std::int64_t p, std::int64_t r) {
-  if constexpr (Objective::kCodes) {
+  if constexpr (kMayBeCoded) {
     if (!coded) return;
     std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
     ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);

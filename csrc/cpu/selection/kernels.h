@@ -43,6 +43,7 @@ struct ScanGroup {
   // Of codes as they lie, and of rows: [query][term].
   const CodeVector* codes;
   const float* prepared;  // one after the other
+  const void* signs;      // the same as signs, D / 8 bytes each; or null
 };
 
 // What scans and searches need of a region, scan.inl.

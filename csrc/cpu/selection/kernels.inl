@@ -34,8 +34,8 @@ constexpr Kernels kKernels = {
     int(W),
     {RSK_EACH_TYPE(Select<Mmr>::query), RSK_EACH_TYPE(Select<Vrsd>::query)},  // in the order of Method, up to msd
     RSK_EACH_TYPE(query_relevance),
-    RSK_EACH_TYPE(encode_row),
-    RSK_EACH_TYPE(store_row),
+    RSK_EACH_NUMBER(encode_row),
+    RSK_EACH_NUMBER(store_row),
     &kScanKernels,
 #if RSK_VEC_BYTES == 64
     pack_rows,

@@ -4,6 +4,7 @@
 #include "simd/dot.inl"
 #include "simd/doubles.inl"
 #include "simd/codes.inl"
+#include "simd/bits.inl"
 #include "selection/query.inl"
 #include "selection/collect.inl"
 #include "selection/rows.inl"

@@ -41,16 +41,14 @@ inline void Query<T, Objective>::look_up(std::int64_t j) {
 template <class T, class Objective>
 template <int A, int B>
 inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
-  const float* vectors[A];
   const T* rows[B];
   float dots[A * B];
-  for (int a = 0; a < A; ++a) vectors[a] = pick(p + a);
   for (int b = 0; b < B; ++b) rows[b] = row(ws.row[js[b]]);
   if constexpr (Objective::kDirections) {
     meet_directions<A, B>(p, js, rows);
     if (!args.limits.max_similarity) return;
   }
-  dot_tile<A, B>(vectors, rows, args.dims, dots);
+  multiply_picks<A, B>(p, rows, dots);
   ws.products += A * B;
   const bool keep_nearest = !Objective::kNearest && args.limits.max_similarity;
   for (int b = 0; b < B; ++b) {
@@ -119,8 +117,74 @@ inline Status Query<T, Objective>::catch_up(const std::int32_t* js, int n) {
   return Status::ok;
 }
 
+// Items [begin, end) meet pick p, all of them: signs are multiplied faster than items are looked at one by one. `begin`
+// is a multiple of kSignBlock, and `end` another or the number of items.
+template <class T, class Objective>
+inline void Query<T, Objective>::meet_block(std::int64_t p, std::int64_t begin, std::int64_t end) {
+  const T* const pick = row(ws.picked_row[p]);
+  const vf scale = splat(row_scale), both = splat(ws.picked_scale[p]);
+  alignas(64) float dots[kSignBlock];
+  for (; begin < end; begin += kSignBlock) {
+    const std::int64_t n = end - begin < kSignBlock ? end - begin : kSignBlock;
+    for (std::int64_t i = 0; i < n; i += 4) {
+      const T* rows[4];
+      for (std::int64_t r = 0; r < 4; ++r) rows[r] = row(ws.row[begin + (i + r < n ? i + r : i)]);
+      sign_products<4>(pick, rows, args.dims, dots + i);
+    }
+    for (std::int64_t i = 0; i < n; i += W) {
+      const std::int64_t j = begin + i;
+      const vf similarity = load(dots + i) * both * scale, running = load(ws.running + j);
+      if constexpr (Objective::kNearest) {
+        store(ws.running + j, larger(similarity, running));
+      } else {
+        store(ws.running + j, running + similarity);
+        if (args.limits.max_similarity) store(ws.nearest + j, larger(similarity, load(ws.nearest + j)));
+      }
+      store(ws.scale + j, scale);
+      store(ws.met + j, vi{} + std::int32_t(p + 1));
+    }
+    ws.products += n;
+  }
+}
+
+// The best item where the values of signs only fall: a block of items meets the picks that it has not met only while
+// one of them could still win.
+template <class T, class Objective>
+inline Status Query<T, Objective>::choose_in_blocks(std::int64_t* best, float* best_score) {
+  bound(0, items);
+  std::int64_t block = arg_max(ws.bound, items) / kSignBlock * kSignBlock;
+  if (!(ws.bound[arg_max(ws.bound, items)] > -FLT_MAX)) return Status::ok;
+  float bar = -FLT_MAX;
+  for (std::int64_t next = 0;; next += kSignBlock) {  // after the most promising one, which sets the bar
+    const std::int64_t end = items - block < kSignBlock ? items : block + kSignBlock;
+    vf most = load(ws.bound + block);
+    for (std::int64_t j = block + W; j < end; j += W) most = larger(most, load(ws.bound + j));
+    if (largest_lane(most) >= bar) {
+      const std::int64_t met = ws.met[block] < 0 ? 0 : ws.met[block];
+      for (std::int64_t p = met; p < picked; ++p) meet_block(p, block, end);
+      if (met < picked) objective.bound(*this, block, end);
+      most = load(ws.bound + block);
+      for (std::int64_t j = block + W; j < end; j += W) most = larger(most, load(ws.bound + j));
+      const float found = largest_lane(most);
+      bar = found > bar ? found : bar;
+    }
+    if (next >= items) break;
+    look_up(next);
+    block = next;
+  }
+  const std::int64_t equals = at_least(ws.bound, items, bar, ws.survivors);
+  for (std::int64_t i = 0; i < equals; ++i) consider(ws.survivors[i], best, best_score);
+  return Status::ok;
+}
+
 template <class T, class Objective>
 inline Status Query<T, Objective>::catch_up_all() {
+  if constexpr (kPacked<T> && !Objective::kDirections && !Objective::kAspects)
+    if (even >= 0 && even == picked - 1) {
+      meet_block(picked - 1, 0, items);
+      even = picked;
+      return Status::ok;
+    }
   std::int32_t js[4];
   int n = 0;
   Status status = Status::ok;
@@ -132,7 +196,9 @@ inline Status Query<T, Objective>::catch_up_all() {
     status = catch_up(js, 4);
     n = 0;
   }
-  return n && status == Status::ok ? catch_up(js, n) : status;
+  if (n && status == Status::ok) status = catch_up(js, n);
+  even = picked;
+  return status;
 }
 
 template <class T, class Objective>
@@ -192,8 +258,10 @@ template <class T, class Objective>
 inline Status Query<T, Objective>::choose(std::int64_t* best, float* best_score) {
   *best = -1;
   if constexpr (Objective::kAspects) return objective.choose(*this, best, best_score);
-  if constexpr (Objective::kCodes)
+  if constexpr (kMayBeCoded)
     if (coded) return choose_by_codes(best, best_score);
+  if constexpr (kInBlocks)
+    if (picked > 0 && in_blocks()) return choose_in_blocks(best, best_score);
   Status status = triangle || objective.lags(*this) ? Status::ok : catch_up_all();
   if (status != Status::ok) return status;
   bound(0, items);

@@ -43,7 +43,9 @@ static bool path_similarities(const SelectArgs& args, const Workspace& ws, std::
                               double* out) {
   const T* const all = static_cast<const T*>(args.rows);
   float* const scratch = ws.prepared_picks + args.limits.num_initial * prepared_floats(args.dims);
-  const float* const pick = prepared(all + ws.row[c] * args.row_stride, args.dims, scratch);
+  const T* const own = all + ws.row[c] * args.row_stride;
+  const float* pick = nullptr;
+  if constexpr (!kPacked<T>) pick = prepared(own, args.dims, scratch);
   const float scale = ws.scale[c];
   bool all_finite = true;
   for (std::int64_t j = 0; j < items; j += 4) {
@@ -52,7 +54,10 @@ static bool path_similarities(const SelectArgs& args, const Workspace& ws, std::
     const T* rows[4];
     float dots[4];
     for (std::int64_t r = 0; r < 4; ++r) rows[r] = all + ws.row[j + (r < n ? r : 0)] * args.row_stride;
-    dot_block<4>(pick, rows, args.dims, dots);
+    if constexpr (kPacked<T>)
+      sign_products<4>(own, rows, args.dims, dots);
+    else
+      dot_block<4>(pick, rows, args.dims, dots);
     for (std::int64_t r = 0; r < n; ++r) {
       const float similarity = dots[r] * scale * ws.scale[j + r];
       all_finite = all_finite && finite(similarity);

@@ -9,15 +9,22 @@ inline void Query<T, Objective>::start() {
     if constexpr (Objective::kNeedsLength) ws.norm2[j] = 1.0f;
     ws.met[j] = 0;
   }
-  const vf none = splat(Objective::none(triangle || coded, slack));
+  const vf none = splat(Objective::none(triangle || coded || (kInBlocks && in_blocks()), slack));
   for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
   if (args.limits.max_similarity && !Objective::kNearest)
     for (std::int64_t j = 0; j < items; j += W) store(ws.nearest + j, splat(-FLT_MAX));
   if constexpr (Objective::kDirections || Objective::kAspects) objective.prepare(*this);
-  if constexpr (Objective::kCodes)
+  if constexpr (kMayBeCoded)
     if (coded) return start_codes();
   if constexpr (Objective::kTriangle)
     if (triangle) start_triangle();
+}
+
+// Rows of signs meet one another as they are.
+template <class T, class Objective>
+inline void Query<T, Objective>::prepare_pick(std::int64_t p, const T* data) {
+  if constexpr (!kPacked<T>)
+    ws.picks[p] = prepared(data, args.dims, ws.prepared_picks + p * prepared_floats(args.dims));
 }
 
 // Picks made before the first.
@@ -31,8 +38,11 @@ inline Status Query<T, Objective>::keep_initial() {
     norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
     const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
     if (status != Status::ok) return status;
-    ws.picks[picked] = prepared(data, args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
-    dot_block<1>(pivot_is_pick() ? pick(0) : ws.query, &data, args.dims, &product);
+    prepare_pick(picked, data);
+    if (pivot_is_pick())
+      multiply_picks<1, 1>(0, &data, &product);
+    else
+      multiply_query<1>(&data, &product);
     if (pivot_is_pick()) product *= ws.picked_scale[0];
     ws.picked_length[picked] = __builtin_sqrtf(norm2);
     keep_codes(picked, r);
@@ -113,7 +123,7 @@ template <class T, class Objective>
 inline Status Query<T, Objective>::keep(std::int64_t j) {
   const std::int32_t js = std::int32_t(j);
   if (ws.met[j] < 0 && coded) {
-    if constexpr (Objective::kCodes) objective.read(*this, j);
+    if constexpr (kMayBeCoded) objective.read(*this, j);
   } else if (ws.met[j] < 0) {
     const Status status = scale_rows<1>(&js);
     if (status != Status::ok) return status;
@@ -121,7 +131,7 @@ inline Status Query<T, Objective>::keep(std::int64_t j) {
   }
   ws.picked_scale[picked] = ws.scale[j];
   ws.picked_pivot[picked] = ws.pivot[j];
-  ws.picks[picked] = prepared(row(ws.row[j]), args.dims, ws.prepared_picks + picked * prepared_floats(args.dims));
+  prepare_pick(picked, row(ws.row[j]));
   keep_codes(picked, ws.row[j]);
   Status status = Status::ok;
   if constexpr (Objective::kDirections) status = objective.add(*this, picked, ws.row[j], ws.relevance[j]);

@@ -5,6 +5,7 @@
 //   dense           otherwise                                   all               meet.inl
 //   triangle        unit rows, at least kPrunedPool of them     MMR, VRSD         triangle_bounds.inl
 //   coded           codes of unit rows, at least kCodedPool     MMR, VRSD, MSD    code_bounds.inl
+//   in blocks       signs, values that only fall               MMR               meet.inl
 //   lagging         values that only fall                       DPP, SSD          meet.inl
 //   coverage        aspects                                     coverage          objectives/coverage.inl
 //   whole corpus    a pool and a bound of the rows outside it   MMR               whole_corpus.inl
@@ -47,12 +48,17 @@ static inline void leave_empty(const SelectArgs& args, std::int64_t out) {
   args.out_relevance[out] = args.redundancy[out] = __builtin_nanf("");
 }
 
+// Items of signs that meet a pick together.
+constexpr std::int64_t kSignBlock = 16;
+
 // Items between two looks for an interrupt; smaller pools are looked after between queries.
 constexpr std::int64_t kLongPool = 1024;
 
 template <class T, class Objective>
 struct Query {
   using Element = T;
+  static constexpr bool kMayBeCoded = Objective::kCodes && !kPacked<T>;
+  static constexpr bool kInBlocks = Objective::kNearest && kPacked<T>;
 
   const SelectArgs& args;
   Workspace& ws;
@@ -61,6 +67,7 @@ struct Query {
   std::int64_t items = 0;                           // eligible items
   std::int64_t open = 0;                            // of them, neither picked nor barred
   std::int64_t picked = 0;                          // initial items and picks
+  std::int64_t even = -1;                           // so many picks have all open items met at least, if not negative
   std::int64_t ahead = 0;                           // rows of the next query's pool prefetched
   std::int64_t next_codes = 0, next_codes_end = 0;  // of its code rows
   bool whole = false;                               // candidate i is item i
@@ -73,6 +80,8 @@ struct Query {
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
   float torn = __builtin_nanf("");  // at which of two items of one value the later is the lower row
   bool tied = false;                // a pick was one of them
+  // What makes signs the vector of the formulas.
+  const float row_scale = kPacked<T> ? 1.0f / __builtin_sqrtf(float(args.dims)) : 1.0f;
 
   const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
   std::int64_t base() const { return q * args.pool_stride; }
@@ -84,6 +93,7 @@ struct Query {
   bool estimated() const { return args.relevance_error || args.ceiling || (coded && !args.relevance); }
   // The pivot of the triangle inequality is the query or, where other relevance is given, the first pick.
   bool pivot_is_pick() const { return lazy() && !estimated(); }
+  bool in_blocks() const { return !triangle && !limited && !args.forced && args.bounds != Bounds::dense; }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
   float most_similarity() const { return args.limits.max_similarity ? args.limits.max_similarity[q] : FLT_MAX; }
   // The largest similarity to the picks met, where it is kept.
@@ -94,6 +104,13 @@ struct Query {
   std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
   std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
   const float* pick(std::int64_t p) const { return ws.picks[p]; }
+  bool has_query() const { return args.queries || args.query_signs; }
+  // An element of the query as it is given.
+  float asked(std::int64_t d) const {
+    if constexpr (kPacked<T>)
+      if (args.query_signs) return element(static_cast<const T*>(args.query_signs) + q * (args.dims / 8), d);
+    return args.queries[q * args.dims + d];
+  }
 
   const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
   std::int64_t block_items(std::int64_t j) const { return items - j < kCodeBlock ? items - j : kCodeBlock; }
@@ -116,6 +133,10 @@ struct Query {
   Status scale_rows(const std::int32_t* js);
   template <int R>
   Status read_rows(std::int64_t j);
+  template <int R>
+  void multiply_query(const T* const* rows, float* out) const;
+  template <int A, int B>
+  void multiply_picks(std::int64_t p, const T* const* rows, float* out) const;
   void read_scale(std::int64_t j);
   void prefetch_row(std::int64_t r) const;
   void prefetch_next(std::int64_t end);
@@ -140,6 +161,8 @@ struct Query {
   template <int A, int B>
   void meet_directions(std::int64_t p, const std::int32_t* js, const T* const* rows);
   void catch_up(std::int32_t j);
+  void meet_block(std::int64_t p, std::int64_t begin, std::int64_t end);
+  Status choose_in_blocks(std::int64_t* best, float* best_score);
   Status catch_up(const std::int32_t* js, int n);
   Status catch_up_all();
   void bound(std::int64_t begin, std::int64_t end);
@@ -156,6 +179,7 @@ struct Query {
   __attribute__((noinline)) void close_unaffordable();
   float redundancy(std::int64_t j) const;
   void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy);
+  void prepare_pick(std::int64_t p, const T* data);
   Status keep(std::int64_t j);
   Status keep_initial();
   void start();

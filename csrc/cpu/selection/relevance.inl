@@ -2,12 +2,17 @@
 
 template <class T, class Objective>
 inline Status Query<T, Objective>::prepare_query() {
+  if constexpr (kPacked<T>)
+    if (args.query_signs) {
+      prepare(static_cast<const T*>(args.query_signs) + q * (args.dims / 8), args.dims, row_scale, ws.query);
+      return Status::ok;
+    }
   float scale;
   const float* query = args.queries + q * args.dims;
   const Status status = scaled_query(&query, args.dims, args.unit_queries, ws.tail_mask, ws.unit, &scale);
   if (status != Status::ok) return status;
   prepare(query, args.dims, scale, ws.query);
-  code_query(query, scale);
+  if constexpr (kMayBeCoded) code_query(query, scale);
   return Status::ok;
 }
 
@@ -18,27 +23,27 @@ inline void Query<T, Objective>::find_strategy() {
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
   const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
-  const bool may_be_coded = Objective::kCodes && (Objective::kNearest || !limited) && args.codes && args.unit_rows;
+  const bool may_be_coded = kMayBeCoded && (Objective::kNearest || !limited) && args.codes && args.unit_rows;
   coded = may_be_coded && (args.bounds == Bounds::coded || (automatic && codes_pay));
-  const bool triangle_pays = Objective::kTrianglePays && items >= kPrunedPool;
+  const bool triangle_pays = Objective::kTrianglePays && !kPacked<T> && items >= kPrunedPool;
   const bool may_be_pruned = Objective::kTriangle && args.unit_rows && !coded;
   triangle = may_be_pruned && (args.bounds == Bounds::pruned || (automatic && triangle_pays));
 }
 
 template <class T, class Objective>
 inline Status Query<T, Objective>::read_pool() {
-  if constexpr (Objective::kCodes)
+  if constexpr (kMayBeCoded)
     if (coded) find_next_codes();
   prefetch_own();
   slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
   const bool query_needed = !pivot_is_pick() || Objective::kNeedsLength;  // or at least checked
-  Status status = query_needed && args.queries ? prepare_query() : Status::ok;
-  for (std::int64_t d = 0; !args.queries && d < prepared_floats(args.dims); d += W) store(ws.query + d, vf{});
+  Status status = query_needed && has_query() ? prepare_query() : Status::ok;
+  for (std::int64_t d = 0; !has_query() && d < prepared_floats(args.dims); d += W) store(ws.query + d, vf{});
   if (lazy()) {
     for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
     if (status != Status::ok) return status;
     if (!coded || args.relevance || args.ceiling) return combine();
-    if constexpr (Objective::kCodes)
+    if constexpr (kMayBeCoded)
       for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
     return all_finite ? Status::ok : Status::not_finite;
   }

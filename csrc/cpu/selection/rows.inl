@@ -32,7 +32,7 @@ template <class T, class Objective>
 inline Status Query<T, Objective>::unusual_norm(const T* data) const {
   bool zero = true;
   for (std::int64_t d = 0; d < args.dims; ++d) {
-    const float x = widen(data[d]);
+    const float x = element(data, d);
     if (!finite(x)) return Status::not_finite;
     zero = zero && x == 0.0f;
   }
@@ -51,7 +51,7 @@ inline Status Query<T, Objective>::scale_row(std::int64_t r, float* norm2, float
     *scale = *norm2 = 0.0f;
     return unusual_norm(row(r));
   }
-  *scale = args.norm == Norm::scaled ? args.scales[r] : 1.0f;
+  *scale = args.norm == Norm::scaled ? args.scales[r] : row_scale;
   if constexpr (Objective::kNeedsLength) {
     *norm2 = *norm2 * *scale * *scale;
     if (*norm2 >= kNorm2Min && *norm2 <= kNorm2Max) return Status::ok;
@@ -78,7 +78,7 @@ inline Status Query<T, Objective>::scale_rows(const std::int32_t* js) {
   ws.rows_read += R;
   if (!estimated()) return Status::ok;
   float dots[R];
-  dot_block<R>(ws.query, rows, args.dims, dots);
+  multiply_query<R>(rows, dots);
   ws.products += R;
   for (int r = 0; r < R; ++r) {
     const float cosine = dots[r] * ws.scale[js[r]];
@@ -112,7 +112,7 @@ inline Status Query<T, Objective>::read_rows(std::int64_t j) {
     rows[r] = row(ws.row[j + r]);
   }
   if (Objective::kNeedsProduct || !args.relevance) {
-    dot_block<R>(ws.query, rows, args.dims, ws.pivot + j);
+    multiply_query<R>(rows, ws.pivot + j);
     ws.products += R;
   } else {
     for (int r = 0; r < R; ++r) ws.pivot[j + r] = 0.0f;
@@ -120,10 +120,41 @@ inline Status Query<T, Objective>::read_rows(std::int64_t j) {
   return scale_rows<R>(js);
 }
 
+// Products of rows with the query.
+template <class T, class Objective>
+template <int R>
+inline void Query<T, Objective>::multiply_query(const T* const* rows, float* out) const {
+  if constexpr (kPacked<T>)
+    if (args.query_signs) {
+      sign_products<R>(static_cast<const T*>(args.query_signs) + q * (args.dims / 8), rows, args.dims, out);
+      for (int r = 0; r < R; ++r) out[r] *= row_scale;
+      return;
+    }
+  dot_block<R>(ws.query, rows, args.dims, out);
+}
+
+// out[a * B + b]: products of picks [p, p + A) with rows.
+template <class T, class Objective>
+template <int A, int B>
+inline void Query<T, Objective>::multiply_picks(std::int64_t p, const T* const* rows, float* out) const {
+  if constexpr (kPacked<T>) {
+    const T* picks[A];
+    for (int a = 0; a < A; ++a) picks[a] = row(ws.picked_row[p + a]);
+    if constexpr (B == 1)
+      sign_products<A>(rows[0], picks, args.dims, out);
+    else
+      for (int a = 0; a < A; ++a) sign_products<B>(picks[a], rows, args.dims, out + a * B);
+  } else {
+    const float* vectors[A];
+    for (int a = 0; a < A; ++a) vectors[a] = pick(p + a);
+    dot_tile<A, B>(vectors, rows, args.dims, out);
+  }
+}
+
 template <class T, class Objective>
 inline void Query<T, Objective>::prefetch_row(std::int64_t r) const {
   const char* line = reinterpret_cast<const char*>(row(r));
-  const std::int64_t bytes = args.dims * std::int64_t(sizeof(T));
+  const std::int64_t bytes = row_bytes(args.dtype, args.dims);
   for (std::int64_t byte = 0; byte < bytes; byte += 64) prefetch(line + byte);
 }
 
@@ -153,12 +184,13 @@ inline void Query<T, Objective>::prefetch_candidate(std::int64_t query, std::int
 template <class T, class Objective>
 inline double Query<T, Objective>::exact_norm2(std::int64_t r) const {
   double norm2 = 0;
-  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(widen(row(r)[d])) * widen(row(r)[d]);
+  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(element(row(r), d)) * element(row(r), d);
   return norm2;
 }
 
 template <class T, class Objective>
 inline double Query<T, Objective>::exact_scale(std::int64_t r) const {
+  if constexpr (kPacked<T>) return 1 / __builtin_sqrt(double(args.dims));
   if (args.norm != Norm::computed) return args.norm == Norm::scaled ? args.scales[r] : 1.0;
   const double norm2 = exact_norm2(r);
   return norm2 > 0 ? 1 / __builtin_sqrt(norm2) : 0;

@@ -88,6 +88,18 @@ static inline void tile_rows(const float* const* vectors, const T* rows, std::in
     for (int a = 0; a < A; ++a) out[a][i] = 0.0f;
 }
 
+static inline void tile_signs(const bits8* vector, const bits8* rows, std::int64_t row_stride, std::int64_t n,
+                              std::int64_t dims, float* out) {
+  const float scale = 1.0f / __builtin_sqrtf(float(dims));
+  const bits8* four[4];
+  for (std::int64_t i = 0; i < n; i += 4) {  // `out` has whole vectors
+    for (std::int64_t r = 0; r < 4; ++r) four[r] = rows + (i + r < n ? i + r : i) * row_stride;
+    sign_products<4>(vector, four, dims, out + i);
+    for (std::int64_t r = 0; r < 4; ++r) out[i + r] *= scale;
+  }
+  for (std::int64_t i = (n + 3) / 4 * 4; i % W; ++i) out[i] = 0.0f;
+}
+
 // The rows themselves, at most kRowBlock of them.
 template <class T>
 static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
@@ -97,6 +109,9 @@ static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
   const T* const rows = static_cast<const T*>(block.data);
   for (std::int64_t v = 0; v < all; ++v) vectors[v] = group.prepared + v * prepared_floats(dims);
   std::int64_t v = 0;
+  if constexpr (kPacked<T>)
+    for (; group.signs && v < all; ++v)
+      tile_signs(static_cast<const T*>(group.signs) + v * (dims / 8), rows, block.row_stride, n, dims, products[v]);
   for (; v + kTileVectors <= all; v += kTileVectors)
     tile_rows<kTileVectors>(vectors + v, rows, block.row_stride, n, dims, products + v);
   for (; v < all; ++v) tile_rows<1>(vectors + v, rows, block.row_stride, n, dims, products + v);
@@ -154,6 +169,11 @@ static void row_values(const SelectArgs& args, std::int64_t q, const float* vect
 
 // The vector of the formulas that a query stands for; (D) floats.
 static Status unit_query(const SelectArgs& args, std::int64_t q, float* out) {
+  if (args.query_signs) {
+    const bits8* const signs = static_cast<const bits8*>(args.query_signs) + q * (args.dims / 8);
+    for (std::int64_t d = 0; d < args.dims; ++d) out[d] = element(signs, d) / __builtin_sqrtf(float(args.dims));
+    return Status::ok;
+  }
   float tail_mask[W], scale;
   const float* query = args.queries + q * args.dims;
   prepare_tail_mask(args.dims, tail_mask);

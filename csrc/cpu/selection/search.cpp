@@ -33,12 +33,17 @@ std::vector<std::int64_t> Search::run(const std::vector<std::int64_t>& queries, 
   const std::int64_t count = std::int64_t(queries.size()), dims = all_.dims;
   std::vector<float> vectors(static_cast<std::size_t>(count * dims)), lambda_b, bias_weight;
   std::vector<std::int64_t> own, again;
+  std::vector<std::uint8_t> signs;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t q = queries[std::size_t(i)];
     float* const vector = &vectors[std::size_t(i * dims)];
     const Status status = kernels_.scan->unit_query(all_, q, vector);
     if (status != Status::ok) std::fill(vector, vector + dims, 0.0f);
     all_.status[q] = std::uint8_t(status);
+    if (all_.query_signs) {
+      const auto* const given = static_cast<const std::uint8_t*>(all_.query_signs) + q * (dims / 8);
+      signs.insert(signs.end(), given, given + dims / 8);
+    }
     lambda_b.push_back(all_.bias ? all_.lambda_b[q] : 1.0f);
     bias_weight.push_back(1.0f - lambda_b.back());
     if (all_.limits.query_groups) own.push_back(all_.limits.query_groups[q]);
@@ -53,6 +58,7 @@ std::vector<std::int64_t> Search::run(const std::vector<std::int64_t>& queries, 
   scan.bias_weight = bias_weight.data();
   scan.terms = 1;
   scan.vectors = vectors.data();
+  scan.signs = all_.query_signs ? signs.data() : nullptr;
   scan.row_error = args_.row_error;
   scan.largest_bias = args_.largest_bias;
   scan.max_norm = 1.0f;  // with codes; the values of rows are those of a selection

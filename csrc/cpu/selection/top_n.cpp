@@ -118,9 +118,9 @@ Scan::Scan(const ScanArgs& args, TopN& top, int isa, int num_threads)
       code_stride_(code_stride(dims_)),
       blocks_((corpus_.num_rows + kScanRows - 1) / kScanRows),
       element_(element_bytes(corpus_.dtype)),
-      part_rows_(codes_                                 ? kScanRows
-                 : kRowBlock * dims_ * element_ > 32768 ? kRowBlock / 2
-                                                        : kRowBlock),
+      part_rows_(codes_                                                ? kScanRows
+                 : kRowBlock * row_bytes(corpus_.dtype, dims_) > 32768 ? kRowBlock / 2
+                                                                       : kRowBlock),
       leap_(std::int64_t(0.618 * double(blocks_)) | 1),
       most_(std::size_t(std::max<std::int64_t>(4 * top.n + 2048, (1 << 20) / corpus_.num_queries))) {
   if (codes_ && !code_scan_supported(isa, num_vectors_))
@@ -305,6 +305,7 @@ void Scan::scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t fir
     kernels_.scan->codes(block, vectors);
   } else {
     vectors.prepared = &prepared_[std::size_t(q * args_.terms * prepared_floats_)];
+    vectors.signs = args_.signs ? args_.signs + q * (dims_ / 8) : nullptr;
     kernels_.scan->rows[corpus_.dtype](block, vectors);
   }
   for (std::int64_t g = 0; g < queries; ++g) {

@@ -11,19 +11,26 @@ constexpr std::int64_t prepared_floats(std::int64_t dims) { return dims / W * W 
 // Last vector of a row; rows shorter than a vector are copied, so that nothing beyond them is read.
 template <class T>
 static inline vf load_tail(const T* row, std::int64_t dims) {
-  if (dims >= W) return load(row + dims - W);
+  if (dims >= W) return elements(row, dims - W);
   T lane[W] = {};
   std::memcpy(lane, row, std::size_t(dims) * sizeof(T));
+  return load(lane);
+}
+
+static inline vf load_tail(const bits8* row, std::int64_t dims) {
+  if (dims >= W) return elements(row, dims - W);
+  float lane[W] = {};
+  for (std::int64_t d = 0; d < dims; ++d) lane[d] = element(row, d);
   return load(lane);
 }
 
 template <class T>
 static void prepare(const T* row, std::int64_t dims, float scale, float* out) {
   const std::int64_t whole = dims / W * W;
-  for (std::int64_t i = 0; i < whole; i += W) store(out + i, load(row + i) * splat(scale));
+  for (std::int64_t i = 0; i < whole; i += W) store(out + i, elements(row, i) * splat(scale));
   for (std::int64_t lane = 0; lane < W; ++lane) {
     const std::int64_t i = dims >= W ? dims - W + lane : lane;
-    out[whole + lane] = i >= whole && i < dims ? widen(row[i]) * scale : 0.0f;
+    out[whole + lane] = i >= whole && i < dims ? element(row, i) * scale : 0.0f;
   }
 }
 
@@ -55,13 +62,13 @@ static inline void dot_tile(const float* const* vectors, const T* const* rows, s
   for (; i + 2 * W <= dims; i += 2 * W) {
     for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
     for (int b = 0; b < B; ++b) {
-      y = load(rows[b] + i);
+      y = elements(rows[b], i);
       keep_in_register<(A > 1 && B > 1)>(y);
       for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
     }
     for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i + W);
     for (int b = 0; b < B; ++b) {
-      y = load(rows[b] + i + W);
+      y = elements(rows[b], i + W);
       keep_in_register<(A > 1 && B > 1)>(y);
       for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
     }
@@ -69,7 +76,7 @@ static inline void dot_tile(const float* const* vectors, const T* const* rows, s
   if (i + W <= dims) {
     for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
     for (int b = 0; b < B; ++b) {
-      y = load(rows[b] + i);
+      y = elements(rows[b], i);
       keep_in_register<(A > 1 && B > 1)>(y);
       for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
     }
@@ -138,6 +145,12 @@ static inline void dot_some(const float* const* vectors, int n, const T* row, st
 template <int R, class T>
 static inline void dot_block(const float* vector, const T* const* rows, std::int64_t dims, float* out) {
   dot_tile<1, R>(&vector, rows, dims, out);
+}
+
+// Rows of signs are as long as they are wide.
+template <int R>
+static inline void norm2_block(const bits8* const*, std::int64_t dims, const float*, float* out) {
+  for (int r = 0; r < R; ++r) out[r] = float(dims);
 }
 
 // out[r] = <rows[r], rows[r]>, in the order of dot_block.

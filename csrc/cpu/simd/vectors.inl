@@ -23,6 +23,13 @@ struct bf16 {
 struct i8 {
   std::int8_t value;
 };
+struct bits8 {  // eight dimensions of a row of signs: 1 for a bit that is set, else -1, the most significant bit first
+  std::uint8_t byte;
+};
+template <class T>
+constexpr bool kPacked = false;
+template <>
+constexpr bool kPacked<bits8> = true;
 
 static inline vf splat(float x) { return x - vf{}; }  // x + 0 would be an addition: not -0 for -0
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_u*>(p); }
@@ -193,6 +200,34 @@ static inline float widen(bf16 x) {
 static inline float widen(f16 x) {
   f16 lane[W] = {x};
   return load(lane)[0];
+}
+
+// W elements of a stored row from dimension d on, a multiple of W or of 8.
+template <class T>
+static inline vf elements(const T* row, std::int64_t d) {
+  return load(row + d);
+}
+static inline vf elements(const bits8* row, std::int64_t d) {
+#if RSK_VEC_BYTES == 64
+  const vi lanes = {1 << 15, 1 << 14, 1 << 13, 1 << 12, 1 << 11, 1 << 10, 1 << 9, 1 << 8, 128, 64, 32, 16, 8, 4, 2, 1};
+  const std::int32_t word = row[d / 8].byte << 8 | row[d / 8 + 1].byte;
+#elif RSK_VEC_BYTES == 32
+  const vi lanes = {128, 64, 32, 16, 8, 4, 2, 1};
+  const std::int32_t word = row[d / 8].byte;
+#else
+  const vi lanes = {8, 4, 2, 1};
+  const std::int32_t word = row[d / 8].byte >> (4 - d % 8);
+#endif
+  return ((vi{} + word) & lanes) != 0 ? splat(1.0f) : splat(-1.0f);
+}
+
+// One element.
+template <class T>
+static inline float element(const T* row, std::int64_t d) {
+  return widen(row[d]);
+}
+static inline float element(const bits8* row, std::int64_t d) {
+  return row[d / 8].byte >> (7 - d % 8) & 1 ? 1.0f : -1.0f;
 }
 
 static inline vf square_root(vf x) {

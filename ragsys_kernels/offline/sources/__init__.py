@@ -136,20 +136,25 @@ class Column(Protocol):
 
 
 def vectors(
-    file: PathLike, argument: str, column: str | None = None, dims: int | None = None, usual: bool = False
+    file: PathLike,
+    argument: str,
+    column: str | None = None,
+    dims: int | None = None,
+    usual: bool = False,
+    bytes_stay: bool = False,
 ) -> Column:
     """Open vectors: an array or tensor of rank 2, or a column of lists of floats, which may be written as text.
 
     `dims` is their length where the file does not say: lists of any length have that of the first row by default, or
-    with `usual` the one that most of the first rows have.
+    with `usual` the one that most of the first rows have. Bytes become floats unless they are to stay what they are.
     """
     source = _open(file, argument, column)
     if isinstance(source, Place):
         if source.suffix != ".npy":
-            kept = argument == "corpus" and source.suffix in _ann.BYTES
-            return _ann.column(source, argument, False, None if kept else _ann.as_floats)
+            stays = bytes_stay and source.suffix in _ann.BYTES
+            return _ann.column(source, argument, False, None if stays else _ann.as_floats)
         stored = npy(source, argument, rank=2, dtypes=(*_FLOATS, *_BYTES)).narrowed()
-        return stored if argument == "corpus" else stored.as_floats(_BYTES)
+        return stored if bytes_stay else stored.as_floats(_BYTES)
     if not isinstance(source, Table):
         names = (*_USUAL, "train" if argument == "corpus" else "test")
         found: Column = _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
@@ -165,7 +170,7 @@ def vectors(
         dims = kind.list_size
     elif dims is None:
         dims, rule = _first_length(source, name, text, usual), rule + (" as most have" if usual else " as in the first")
-    as_stored = not text and (kind.value_type == pa.float16() or (argument == "corpus" and _is_byte(kind.value_type)))
+    as_stored = not text and (kind.value_type == pa.float16() or (bytes_stay and _is_byte(kind.value_type)))
     dtype = np.dtype(kind.value_type.to_pandas_dtype() if as_stored else np.float32)
     rule = rule.format(dims=dims)
 

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 _VECS = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
 _BIN = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1", ".ibin": "<i4"}
 SUFFIXES: tuple[str, ...] = (*_VECS, *_BIN)
-BYTES = (".u8bin", ".i8bin")  # whose rows lie as an array's
+BYTES = (".bvecs", ".u8bin", ".i8bin")
 _LENGTH = np.dtype("<i4")
 
 
@@ -53,7 +53,8 @@ def column(place: Place, argument: str, ids: bool, convert: Callable[[Array], An
         found = np.ascontiguousarray(stored[:, _LENGTH.itemsize :]).view(dtype)
         return found if convert is None else convert(found)
 
-    return RawColumn(place, "u1", (size // row_bytes, row_bytes), 0, convert=values, finish=values, dims=dims)
+    shape, kind = (size // row_bytes, row_bytes), "float32" if convert is not None else dtype.name
+    return RawColumn(place, "u1", shape, 0, convert=values, finish=values, dims=dims, converted=kind)
 
 
 def as_floats(stored: Array) -> Array:

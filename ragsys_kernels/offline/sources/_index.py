@@ -1,4 +1,4 @@
-"""FAISS indexes in files, which retrieve the candidates: one, or a folder of several over consecutive rows."""
+"""What retrieves the candidates: a FAISS index in a file, a folder of several over consecutive rows, a saved corpus."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import ragsys_kernels as rk
 
 from ..._types import PathLike
 from ...corpus import faiss_index
+from ...corpus.folder import DESCRIPTION
+from . import _saved
 from ._place import Place
 
 
@@ -25,7 +27,10 @@ class Index:
     def __init__(self, file: PathLike, rows: int) -> None:
         place = Place(file, "index")
         kind = place.kind()
-        if kind == "folder":
+        self._saved = place if kind == "folder" and DESCRIPTION in place.names() and place.local is not None else None
+        if self._saved is not None:
+            self._files = _saved.files_of(place)
+        elif kind == "folder":
             self._files = [place.child(name) for name in sorted(place.names()) if not name.startswith((".", "_"))]
         else:
             self._files = [place] if kind == "file" else []
@@ -37,12 +42,12 @@ class Index:
 
     def of(self, corpus: rk.Corpus) -> Any:
         """Load the index; refuse one that is not of this corpus, as far as its sizes and its metric tell."""
-        parts = []
-        for place in self._files:
+        parts = [] if self._saved is None else [rk.Corpus.load(str(self._saved.path))]
+        for place in self._files if self._saved is None else ():
             held = place.mapped()  # of a URL for as long as this is kept
             with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
                 parts.append(faiss_index.read("select", f"/proc/self/fd/{file.fileno()}", place.path))
-        index = faiss_index.consecutive("select", parts) if self._several else parts[0]
+        index = faiss_index.consecutive("select", parts) if self._several and self._saved is None else parts[0]
         with self.searched():
             corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
         return index

@@ -26,7 +26,8 @@ _AS_STORED = ("float32", "float16", "uint16")
 class RawColumn:
     """The rows of an array at an offset of a file: a map of it, or ranges of a remote one.
 
-    `convert` is applied to each chunk, `finish` to the whole; `dims` is the length of rows that `convert` shortens.
+    `convert` is applied to each chunk, `finish` to the whole; `dims` is the length of rows that `convert` shortens, and
+    `converted` the type of what it makes.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class RawColumn:
         finish: Callable[[Array], Any] | None = None,
         copied: Any = None,
         dims: int | None = None,
+        converted: str = "float32",
     ) -> None:
         self.path, self.rows = place.path, shape[0]
         self.dims = dims if dims is not None else shape[1] if len(shape) == 2 else 0
         self._place, self._dtype, self._shape, self._offset = place, np.dtype(dtype), shape, offset
         self._order: Any = "F" if fortran_order else "C"
-        self._name, self._convert, self._finish = name, convert, finish
+        self._name, self._convert, self._finish, self._converted = name, convert, finish, converted
         self._file = copied or (place.mapped() if place.local is not None else None)
 
     def chunks(
@@ -74,7 +76,7 @@ class RawColumn:
         if not all(self._shape) or (self._file is not None and mapped):
             return self.whole()
         known = self._convert is None or self._dtype.name in _AS_STORED  # of the other byte order they keep their type
-        return Blocks((self.rows, self.dims), self._dtype.name if known else "float32", self.chunks)
+        return Blocks((self.rows, self.dims), self._dtype.name if known else self._converted, self.chunks)
 
     def narrowed(self) -> RawColumn:
         """Return the column, float64 as float32: what is beyond its range is inf, which is refused with its row."""

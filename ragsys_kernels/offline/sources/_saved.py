@@ -42,10 +42,13 @@ class SavedColumn:
         return f"row {row} of {self.path}"
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
-        place = self._place
-        names = place.names() if place.local is None or not is_segmented(place.local) else files(place.local)
-        files_of = [place.child(name).identity(full, known) for name in names]
-        return {"path": str(self.path), "files": files_of}
+        return {"path": str(self.path), "files": [file.identity(full, known) for file in files_of(self._place)]}
+
+
+def files_of(place: Place) -> list[Place]:
+    """Return the files of a saved corpus as it is now."""
+    segmented = place.local is not None and is_segmented(place.local)
+    return [place.child(name) for name in (files(place.local) if segmented else place.names())]
 
 
 class SavedIds(SavedColumn):

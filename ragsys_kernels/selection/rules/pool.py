@@ -27,11 +27,12 @@ class Pool:
     v: np.ndarray  # (n,) relevance with bias
     query: np.ndarray | None  # of unit length, but for rules that take it as given with metric "dot"
     given: Callable[[np.ndarray, int], np.ndarray] | None = None  # similarities of items to one, without vectors
+    steps: int = 0  # D of vectors of signs, whose products are multiples of 1 / D
 
     def to(self, j: int) -> np.ndarray:
         """Return the similarity of every item, (n + S,), to item j."""
         if self.given is None:
-            return products(self.items, self.items[j])
+            return products(self.items, self.items[j], self.steps)
         return self.given(np.arange(len(self.rows) + len(self.initial)), j)
 
     def own(self) -> np.ndarray:
@@ -58,10 +59,13 @@ class Pool:
         return np.asarray((self.v - self.v.mean()) / (self.v.std() + rounding))
 
 
-def products(rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """Return rows @ vector. Equal rows get equal bits and tie; a BLAS may round a row by its place in the matrix."""
+def products(rows: np.ndarray, vector: np.ndarray, steps: int = 0) -> np.ndarray:
+    """Return rows @ vector. Equal rows get equal bits and tie; a BLAS may round a row by its place in the matrix.
+
+    With ``steps`` they are multiples of its inverse, so that all that are equal tie.
+    """
     found: np.ndarray = np.einsum("nd,d->n", rows, vector)
-    return found
+    return np.rint(found * steps) / steps if steps else found
 
 
 def in_range(problem: Problem, q: int, *values: np.ndarray) -> None:
@@ -83,14 +87,16 @@ def pool_of(problem: Problem, q: int, near: np.ndarray | None = None) -> Pool:
         positions = rows
     initial = problem.initial_rows(q)
     e = problem.rows.vectors(rows)
+    steps = problem.rows.dims if problem.rows.dtype == "binary" else 0
     query = None
     if problem.queries is not None:
-        query = unit(problem.queries[q]) if problem.unit_queries else problem.queries[q].astype(np.float64)
+        asked = problem.query_vectors(q)
+        query = unit(asked) if problem.unit_queries else asked.astype(np.float64)
     if problem.relevance is not None:
         r = problem.relevance[q, positions].astype(np.float64)
     else:
         assert query is not None
-        r = products(e, query)
+        r = products(e, query, steps if problem.queries.dtype == np.uint8 else 0)
         if problem.op == "vrsd":
             r = divide(r, np.linalg.norm(e, axis=1))
     bias = problem.item_bias(q, rows, positions)
@@ -101,7 +107,7 @@ def pool_of(problem: Problem, q: int, near: np.ndarray | None = None) -> Pool:
     if problem.rows.similarity is not None:
         at = np.concatenate([positions, initial - q * problem.pool_stride])
         given = lambda some, j: given_row(problem, q, at[some], int(at[j]))  # noqa: E731
-    return Pool(rows, positions, e, initial, problem.rows.vectors(initial), r, v, query, given)
+    return Pool(rows, positions, e, initial, problem.rows.vectors(initial), r, v, query, given, steps)
 
 
 def given_row(problem: Problem, q: int, positions: np.ndarray, j: int) -> np.ndarray:

@@ -86,16 +86,16 @@ struct Vrsd : Summed {
       for (std::int64_t d = 0; d < dims; ++d) ws.sum[d] = 0;
     for (; summed < query.picked; ++summed) {
       const double scale = query.exact_scale(ws.picked_row[summed]);
-      for (std::int64_t d = 0; d < dims; ++d) ws.sum[d] += widen(query.row(ws.picked_row[summed])[d]) * scale;
+      for (std::int64_t d = 0; d < dims; ++d) ws.sum[d] += element(query.row(ws.picked_row[summed]), d) * scale;
     }
     const double scale = j >= 0 ? query.exact_scale(ws.row[j]) : 0;
-    const float* const vector = query.args.queries + query.q * dims;
     double product = 0, query2 = 0, norm2 = 0;
     for (std::int64_t d = 0; d < dims; ++d) {
-      const double s = ws.sum[d] + (j >= 0 ? widen(query.row(ws.row[j])[d]) * scale : 0);
+      const double s = ws.sum[d] + (j >= 0 ? element(query.row(ws.row[j]), d) * scale : 0);
       norm2 += s * s;
-      product += s * vector[d];
-      query2 += double(vector[d]) * vector[d];
+      const double asked = query.asked(d);
+      product += s * asked;
+      query2 += asked * asked;
     }
     Sum after;
     after.lengths = before.lengths + (j >= 0 ? __builtin_sqrtf(ws.norm2[j]) : 0);
