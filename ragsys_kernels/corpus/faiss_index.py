@@ -142,7 +142,8 @@ def _check(problem: Problem, index: Any) -> None:
     num_rows, dims = len(problem.rows.data), problem.rows.dims
     if not isinstance(index, faiss.Index):
         raise TypeError(
-            f"{op}: index must be None, a faiss.Index or a Corpus, got {type(index).__name__}; make one with Corpus.to_faiss"
+            f"{op}: index must be None, a faiss.Index or a Corpus, got {type(index).__name__}; "
+            "make one with Corpus.to_faiss"
         )
     if index.d != dims and (index.d != dims + 1 or problem.bias is None):
         rule = f"D = {dims} columns" + ("" if problem.bias is None else f" or D + 1 = {dims + 1} with the bias")

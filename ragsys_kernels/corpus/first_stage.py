@@ -1,4 +1,4 @@
-"""A second corpus of the same rows as a retriever, such as their signs: it finds rows, the selection kernels rank them."""
+"""A second corpus of the same rows as a retriever, such as their signs: it finds rows, the kernels rank them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ..selection.problem import Problem, Rows
 from .faiss_index import ranked
 
 
-def search(problem: Problem, index: Rows, implementation: ModuleType, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
+def search(
+    problem: Problem, index: Rows, implementation: ModuleType, num_threads: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the k rows that the other corpus finds for each query, ranked by v, as ``search`` of a backend does."""
     _check(problem, index)
     queries = problem.query_vectors(slice(None))

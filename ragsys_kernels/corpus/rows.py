@@ -221,7 +221,9 @@ def check_type(op: str, dtype: str, metric: str, place: Place) -> None:
     if metric != "cosine":
         raise ValueError(f"{op}: metric must be 'cosine' with dtype 'binary', got {metric!r}")
     if not isinstance(place, Host):
-        raise _dispatch.BackendUnavailableError(f"{op}: dtype 'binary' must be on the host: no kernel of a device has it")
+        raise _dispatch.BackendUnavailableError(
+            f"{op}: dtype 'binary' must stay on the host, as no kernel of a device takes it"
+        )
 
 
 def lies_on(rows: Any, place: Place) -> bool:

@@ -290,7 +290,7 @@ def _described(place: Path) -> dict[str, Any]:
             rows, known = folder.opened(place, False)
             size = sum((place / name).stat().st_size for name in os.listdir(place))
             segments = [{"name": place.name, "rows": len(rows.data), "deleted": 0, "bytes": size}]
-            return {**_summed(segments), **_kinds(rows.metric, rows.dtype, (len(rows.data), rows.dims), columns_of(rows, known))}
+            return {**_summed(segments), **_alike(rows, known)}
         whole = _description(place)
         segments = [
             {
@@ -392,7 +392,7 @@ def remaining_norm(rows: Rows, live: np.ndarray | None, gone: np.ndarray) -> flo
     """Return the largest norm of the rows that are not deleted; that of unit rows is known."""
     if rows.metric == "cosine" or not gone.size or live is None:
         return _norm(rows)
-    if _largest(rows, gone) * (1 + rows.dims ** 0.5 / 254) < _norm(rows):  # which others have
+    if _largest(rows, gone) * (1 + rows.dims**0.5 / 254) < _norm(rows):  # which others have
         return _norm(rows)
     return _largest(rows, np.flatnonzero(live))
 

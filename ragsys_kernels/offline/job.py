@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from .. import _checks, _env
-from .._types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale
+from .._types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
 from . import ray_engine, skipped
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._recall import Recall

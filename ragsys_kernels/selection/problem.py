@@ -250,10 +250,10 @@ class Rows:
 
     def vectors(self, rows: np.ndarray | slice) -> np.ndarray:
         """Return the vectors of the formulas in float64."""
-        vectors = _arrays.widen(self.data[rows], self.dtype).astype(np.float64)
+        vectors: np.ndarray = _arrays.widen(self.data[rows], self.dtype).astype(np.float64)
         if self.dtype == "binary":
-            return vectors / np.sqrt(self.dims)
-        if self.norm == "scaled":
+            vectors /= np.sqrt(self.dims)
+        elif self.norm == "scaled":
             assert self.scales is not None
             vectors *= self.scales[rows, None]
         elif self.norm == "computed":
@@ -352,7 +352,8 @@ class Problem:
         """Return some of the queries in float32, signs as 1 and -1."""
         assert self.queries is not None
         found: np.ndarray = self.queries[queries]
-        return _arrays.widen(found, "binary") if found.dtype == np.uint8 else found
+        wide: np.ndarray = _arrays.widen(found, "binary") if found.dtype == np.uint8 else found
+        return wide
 
     def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and positions of the items that query q may pick, in order of position."""

@@ -126,7 +126,9 @@ def test_options(binary_backend):
             picks = corpus.select(asked, 5, method=method, backend=binary_backend, **options)
             same = floats.select(signs(queries).astype(np.float32), 5, method=method, backend="reference", **options)
             np.testing.assert_array_equal(picks.indices, same.indices, err_msg=f"{method} {sorted(options)}")
-            np.testing.assert_allclose(picks.scores, same.scores, atol=5e-4)  # SSD: roots of what next to nothing is left of
+            np.testing.assert_allclose(
+                picks.scores, same.scores, atol=5e-4
+            )  # SSD: roots of what next to nothing is left of
             np.testing.assert_allclose(picks.redundancy, same.redundancy, atol=2e-6)
     path = rk.mmr_path(asked, corpus, 5, candidates=candidates, backend=binary_backend)
     for q in range(Q):
@@ -160,15 +162,15 @@ def test_as_sentence_transformers_quantises():
 
 def test_refused():
     packed = np.zeros((4, 8), np.uint8)
-    with pytest.raises(ValueError, match="^Corpus: metric must be 'cosine' with dtype 'binary', got 'dot'"):
+    with pytest.raises(ValueError, match=r"^Corpus: metric must be 'cosine' with dtype 'binary', got 'dot'"):
         rk.Corpus(packed, metric="dot", dtype="binary")
-    with pytest.raises(ValueError, match="^Corpus: embeddings must have a multiple of 8 dimensions .* got D = 9"):
+    with pytest.raises(ValueError, match=r"^Corpus: embeddings must have a multiple of 8 dimensions .* got D = 9"):
         rk.Corpus(np.zeros((4, 9), np.float32), dtype="binary")
-    with pytest.raises(ValueError, match="^Corpus: embeddings must be finite, got NaN or inf in row 2"):
+    with pytest.raises(ValueError, match=r"^Corpus: embeddings must be finite, got NaN or inf in row 2"):
         rk.Corpus(np.array([[0.0] * 8, [1.0] * 8, [np.nan] * 8], np.float32), dtype="binary")
     corpus = rk.Corpus(packed, dtype="binary")
     with pytest.raises(
-        ValueError, match="^mmr: queries must have the embeddings' D = 64 dimensions, or D / 8 = 8 bytes"
+        ValueError, match=r"^mmr: queries must have the embeddings' D = 64 dimensions, or D / 8 = 8 bytes"
     ):
         rk.mmr(np.zeros((1, 9), np.uint8), corpus, 1)
     for call in (
@@ -244,7 +246,7 @@ def test_signs_find_what_floats_rank(tmp_path):
     picks = floats.select(queries, 4, pool=30, index=signs_of)
     pools = signs_of.search(np.packbits(queries > 0, axis=1), 30).indices
     np.testing.assert_array_equal(picks.scores, floats.select(queries, 4, candidates=np.sort(pools, axis=1)).scores)
-    with pytest.raises(ValueError, match="^search: index must hold the corpus's N = 300 rows of D = 64"):
+    with pytest.raises(ValueError, match=r"^search: index must hold the corpus's N = 300 rows of D = 64"):
         floats.search(queries, 3, index=rk.Corpus(rows[:9], dtype="binary"))
     signs_of.save(tmp_path / "signs")
     floats.save(tmp_path / "floats")

@@ -62,7 +62,7 @@ py::tuple score_logits(const py::array& logits, int dtype, const Array<std::int6
                        int isa, int num_threads) {
   ScoreArgs a{};
   const Matrix m = matrix(logits, dtype, "logits");
-  require(m.dtype != DType::i8, "dtype");
+  require(m.dtype < DType::i8, "dtype");
   a.form = Form::logits;
   a.logits = m.data;
   a.dtype = m.dtype;
@@ -79,7 +79,7 @@ py::tuple score_hidden(const py::array& hidden, int hidden_dtype, const py::arra
                        int isa, int num_threads) {
   ScoreArgs a{};
   const Matrix h = matrix(hidden, hidden_dtype, "hidden"), w = matrix(weight, weight_dtype, "weight");
-  require(h.dtype != DType::i8 && w.dtype != DType::i8, "dtype");
+  require(h.dtype < DType::i8 && w.dtype < DType::i8, "dtype");
   require(h.columns == w.columns && h.columns >= 1, "weight and hidden differ");
   a.form = Form::hidden;
   a.hidden = h.data;

@@ -47,8 +47,8 @@ class SavedColumn:
 
 def files_of(place: Place) -> list[Place]:
     """Return the files of a saved corpus as it is now."""
-    segmented = place.local is not None and is_segmented(place.local)
-    return [place.child(name) for name in (files(place.local) if segmented else place.names())]
+    names = place.names() if place.local is None or not is_segmented(place.local) else files(place.local)
+    return [place.child(name) for name in names]
 
 
 class SavedIds(SavedColumn):
