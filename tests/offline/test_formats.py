@@ -148,11 +148,11 @@ def test_vectors_of_benchmarks(tmp_path, suffix, place):
     path.write_bytes(vecs(values) if suffix.endswith("vecs") else header(values))
     if place == "url":
         path = to_memory(path)
-    column = sources.vectors(path, "corpus")
+    column = sources.vectors(path, "corpus", bytes_stay=True)
     assert (column.rows, column.dims) == (N, 7)
     np.testing.assert_array_equal(rows_of(column), values.astype(np.float32))
-    # Bytes that lie as an array's stay what they are, for a corpus of int8; queries are floats.
-    assert rows_of(column).dtype == (np.dtype(dtype) if suffix in (".u8bin", ".i8bin") else np.float32)
+    # Bytes stay what they are, for a corpus of int8; queries are floats.
+    assert rows_of(column).dtype == getattr(column.embeddings(), "dtype", None) == np.dtype(dtype)
     assert rows_of(sources.vectors(path, "queries")).dtype == np.float32
     np.testing.assert_array_equal(column.whole(), values.astype(np.float32))
     np.testing.assert_array_equal(sources.load_corpus(column, None, None, {"metric": "dot"}).data, values)
