@@ -1,13 +1,11 @@
 """The command line: exit codes, one-line errors, progress, the summary."""
 
-import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-import types
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ from commands import COMMAND, SELECT, start  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import cli, offline  # noqa: E402
+from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.cli import _app  # noqa: E402
 
 
@@ -34,37 +32,6 @@ def test_select_prints_one_summary_line(folder):
         result.stdout,
     )
     assert {len(row) for row in pq.read_table(folder / "out")["ids"].to_pylist()} == {4}
-
-
-def test_every_option_reaches_the_job(monkeypatch, tmp_path):
-    """Each option of the command is passed on under its own name, and no parameter of the job is forgotten."""
-    seen, select = {}, offline.select
-    done = types.SimpleNamespace(complete=True)
-    monkeypatch.setattr(offline, "select", lambda **options: seen.update(options) or done)
-    given = {
-        "corpus": "c.parquet", "queries": "q.parquet", "out": "o", "candidates": "x", "index": "f",
-        "bias": "b", "groups": "g", "costs": "t", "cost_column": "t1", "budget": 2.5, "max_similarity": -0.5,
-        "query_groups": "h", "vector_column": "v1", "id_column": "i1", "bias_column": "b1", "group_column": "g1",
-        "query_vector_column": "v2", "query_id_column": "i2", "query_group_column": "g2", "candidate_column": "c1",
-        "candidate_vector_column": "c2", "relevance_column": "r1", "relevance_scale": "rank",
-        "method": "vrsd", "k": 3, "pool": 7, "lambda_d": 0.25, "lambda_b": 0.5, "max_per_group": 2, "metric": "dot",
-        "scale": 1.5, "gamma": 0.75, "window": 9, "noise": 0.125, "min_gain": 0.0625, "kind": "xquad",
-        "dtype": "float16", "backend": "reference", "num_threads": 5, "chunk_size": 11, "shard_size": 12,
-        "on_error": "skip", "fingerprint": "full", "engine": "ray", "device": "cuda", "workers": 8, "bad_rows": "skip",
-            "on_duplicate": "last", "memory": "2G", "unknown_ids": "skip",
-        "cpus_per_worker": 1.5, "gpus_per_worker": 0.5, "ray_address": "auto",
-    }  # fmt: skip
-    arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    flags = ["overwrite", "density", "candidate_ids"]
-    arguments += [f"--{name.replace('_', '-')}" for name in flags]
-    result = typer_testing.CliRunner().invoke(cli.app, ["select", *arguments, "--no-verify", "--quiet"])
-    assert result.exit_code == 0, result.output
-    assert seen.pop("verify") is False
-    assert [seen.pop(name) for name in flags] == [True] * 3
-    assert seen.pop("progress") is None
-    assert seen.pop("stop")() is False
-    assert set(seen) | {*flags, "progress", "stop", "verify"} == set(inspect.signature(select).parameters)
-    assert {name: value if isinstance(value, (int, float)) else str(value) for name, value in seen.items()} == given
 
 
 def test_pool_takes_a_number_or_a_word(run, folder):

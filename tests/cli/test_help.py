@@ -1,12 +1,14 @@
 """The help of the commands: its lines, its options, and the defaults that it names."""
 
 import dataclasses
+import enum
 import inspect
 import itertools
 import json
 import re
 import sys
 import types
+import typing
 
 import pytest
 
@@ -115,6 +117,59 @@ def test_defaults_of_options_are_those_of_the_function(monkeypatch, names):
     }
     options = {option.name for option in COMMANDS[names].params} - {"quiet"}
     assert options & set(defaults) <= {*given, "quick"}  # which is in the sizes
+
+
+# What is given to an option that has a form of its own, and what the function gets.
+FORMS = {
+    "pool": ("7", 7),
+    "memory": ("2G", "2G"),
+    "sets": ("sst-2, jigsaw", ["sst-2", "jigsaw"]),
+    "lambdas": ("0, 0.5", [0.0, 0.5]),
+    "methods": ("msd, dpp", ["msd", "dpp"]),
+    "encoder": ("minilm", "minilm"),
+}
+
+
+def given(option, number):
+    """An option and a value that is not its default, as arguments and as the function gets it."""
+    if option.name in FORMS:
+        text, value = FORMS[option.name]
+        return [option.opts[0], text], value
+    kind = option.type_descriptor.annotation
+    kind = next((each for each in typing.get_args(kind) if each is not type(None)), kind)
+    if kind is bool:
+        return [(option.secondary_opts if option.default else option.opts)[0]], not option.default
+    if issubclass(kind, enum.Enum):
+        value = next(each.value for each in reversed(kind) if each is not option.default)
+    else:
+        value = number + 2 if kind is int else number / 64 if kind is float else f"a{number}"
+    return ([option.opts[0]] if option.opts[0].startswith("-") else []) + [str(value)], value
+
+
+@pytest.mark.parametrize("names", CALLS, ids=" ".join)
+def test_every_option_reaches_the_function(monkeypatch, names):
+    """Under its own name; and no parameter of a job is forgotten."""
+    module, name, _ = CALLS[names]
+    function, seen = getattr(module, name), {}
+    monkeypatch.setattr(module, name, lambda **options: seen.update(options) or types.SimpleNamespace(complete=True))
+    numbered = enumerate(COMMANDS[names].params)
+    options = {option.name: given(option, number) for number, option in numbered if option.name != "every"}
+    arguments = [part for words, _ in options.values() for part in words]
+    result = typer_testing.CliRunner().invoke(cli.app, [*names, *arguments])
+    assert result.exit_code == 0, result.output
+    parameters = set(inspect.signature(function).parameters) - {"progress", "stop"}
+    expected = {name: str(value) for name, (_, value) in options.items() if name in parameters}
+    if name == "aicl":  # with --quick too, each of the sizes that is given counts
+        expected |= {
+            "rule": "Rule(method='a13', lambda_d=0.21875)",
+            "sizes": str(dataclasses.replace(evaluation.QUICK, test=10)),
+        }
+        del expected["quick"]
+    elif name == "ralm":
+        sizes = ["windows", "window", "stride", "query", "dense_query", "document", "passage", "candidates"]
+        expected["sizes"] = str({size: number + 12 for number, size in enumerate(sizes)})
+    assert {name: str(value) for name, value in seen.items() if name in parameters} == expected
+    assert module is evaluation or parameters == set(options) - {"quiet"}
 
 
 LAMBDA_D, LAMBDA_B = (inspect.signature(rk.mmr).parameters[name].default for name in ("lambda_d", "lambda_b"))

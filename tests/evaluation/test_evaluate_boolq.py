@@ -16,7 +16,7 @@ pytest.importorskip("bm25s")
 pytest.importorskip("typer")
 
 import lm_models  # noqa: E402
-from evaluations import invoke, without_packages  # noqa: E402
+from evaluations import without_packages  # noqa: E402
 from ralm_data import WORDS  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
@@ -293,24 +293,3 @@ def test_one_passage_is_no_collection(evaluated, tmp_path):
 
 
 # --- The command.
-
-
-def test_every_option_reaches_the_job(monkeypatch):
-    seen = {}
-    monkeypatch.setattr(evaluation, "boolq", lambda **options: seen.update(options))
-    options = ("--out", "o", "--data", "d", "--cache", "c", "--model", "m", "--dtype", "float32", "--encoder", "mpnet")
-    numbers = ("--questions", 7, "--words", 8, "--seed", 9, "--num-threads", 3)
-    result = invoke("boolq", *options, *numbers, "--bm25", "pyserini", "--quick", "--quiet")
-    assert result.exit_code == 0, result.output
-    assert {name: str(value) for name, value in seen.items()} == {
-        "out": "o", "data": "d", "cache": "c", "model": "m", "dtype": "float32", "encoder": "mpnet", "seed": "9",
-        "num_threads": "3", "progress": "None", "quick": "True", "bm25": "pyserini", "questions": "7", "words": "8",
-    }  # fmt: skip
-
-
-def test_errors_are_one_line(data, tmp_path):
-    result = invoke("boolq", "--data", tmp_path / "gone", "--out", tmp_path / "o")
-    assert result.exit_code == 1
-    assert result.stderr == f"error: boolq: data must be an existing folder, got {tmp_path / 'gone'}\n"
-    result = invoke("boolq", "--data", data, "--out", tmp_path / "o", "--words", 0)
-    assert result.stderr == "error: boolq: words must be at least 1, got 0\n"

@@ -2,11 +2,8 @@
 
 import csv
 import json
-import os
 import random
 import re
-import signal
-import sys
 
 import numpy as np
 import pytest
@@ -244,33 +241,6 @@ def test_a_stopped_run_goes_on(done, data, tmp_path):
     assert evaluated(data, tmp_path).scored == 0
 
 
-@pytest.mark.slow
-def test_a_killed_run_goes_on(done, data, tmp_path, run_python):
-    """All that the killed process scored is found again."""
-    _, whole = done
-    code = """
-import os, signal, sys
-from pathlib import Path
-import test_evaluate_ragsys as t
-score = t.HuggingFaceModel.score
-calls = []
-def counting(self, *pairs):
-    calls.append(pairs)
-    if len(calls) == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return score(self, *pairs)
-t.HuggingFaceModel.score = counting
-t.evaluated(Path(sys.argv[1]), Path(sys.argv[2]))
-"""
-    result = run_python(code, data, tmp_path, check=False, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
-    assert result.returncode == -signal.SIGKILL, result.stderr
-    again = evaluated(data, tmp_path)
-    assert again.cached > 0
-    assert again.cached + again.scored == whole.scored
-    for one, two in zip(whole.results, again.results, strict=True):
-        np.testing.assert_array_equal(one.values["MC3"], two.values["MC3"])
-
-
 def test_more_questions_include_the_fewer(done, data, tmp_path):
     home, whole = done
     some = evaluated(data, home, out=tmp_path / "few", questions=4)
@@ -476,36 +446,6 @@ def test_bad_options(data, tmp_path, options, match):
         evaluated(data, tmp_path, encoder=encoder, **options)
     assert not encoder.calls
     assert not (tmp_path / "out").exists()
-
-
-def test_every_option_reaches_the_job(monkeypatch):
-    seen = {}
-    monkeypatch.setattr(evaluation, "ragsys", lambda **options: seen.update(options))
-    options = ("--out", "o", "--data", "d", "--cache", "c", "--encoder", "mpnet", "--num-threads", 3, "--primer", "p")
-    more = (
-        "--model",
-        "m",
-        "--dtype",
-        "float32",
-        "--counts",
-        "paper",
-        "--embed",
-        "pair",
-        "--questions",
-        7,
-        "--quick",
-        "--quiet",
-    )
-    rule = ("--k", 4, "--pool", 50, "--lambda-d", 0.5, "--lambda-b", 0.9, "--lambdas", "0, 0.5")
-    each = ("--methods", "msd, dpp", "--lambda", "per-query", "--selections", 5)
-    result = invoke("ragsys", *options, *more, *rule, *each)
-    assert result.exit_code == 0, result.output
-    assert {name: str(value) for name, value in seen.items()} == {
-        "out": "o", "data": "d", "cache": "c", "encoder": "mpnet", "num_threads": "3", "primer": "p", "model": "m",
-        "dtype": "float32", "counts": "paper", "questions": "7", "quick": "True", "k": "4", "pool": "50",
-        "embed": "pair", "lambda_d": "0.5", "lambda_b": "0.9", "lambdas": "[0.0, 0.5]", "progress": "None",
-        "methods": "['msd', 'dpp']", "weights": "per-query", "selections": "5",
-    }  # fmt: skip
 
 
 def test_the_command_writes_the_report(done, data, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ import lm_models  # noqa: E402
 import pyarrow.csv  # noqa: E402
 import pyarrow.json  # noqa: E402
 
-from ragsys_kernels import cli, offline  # noqa: E402
+from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, quality_bias  # noqa: E402
 
 QUESTIONS = [f'What "is", {i % 7}?\nWhy' for i in range(30)]
@@ -182,22 +182,6 @@ def test_row_that_does_not_fit_is_named(folder, tmp_path_factory):
 @pytest.fixture
 def run(command):
     return lambda folder, *arguments: command(folder, "bias", *arguments)
-
-
-def test_every_option_reaches_the_job(monkeypatch):
-    seen = {}
-    monkeypatch.setattr(offline, "bias", lambda **options: seen.update(options))
-    given = {
-        "pairs": "p.csv", "model": "some/name", "out": "o.npy", "cache": "c", "question_column": "q",
-        "answer_column": "a", "bias_column": "b", "template": "{question}|{answer}", "dtype": "bfloat16",
-        "batch_tokens": 77, "backend": "reference", "num_threads": 5,
-    }  # fmt: skip
-    arguments = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    result = typer_testing.CliRunner().invoke(cli.app, ["bias", *arguments, "--overwrite", "--quiet"])
-    assert result.exit_code == 0, result.output
-    assert seen.pop("overwrite") is True
-    assert seen.pop("progress") is None
-    assert {name: value if isinstance(value, int) else str(value) for name, value in seen.items()} == given
 
 
 def test_command_prints_one_summary_line(run, folder, model, expected):

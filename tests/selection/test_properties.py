@@ -59,15 +59,6 @@ def test_permuting_the_candidates_permutes_nothing_but_positions(backend, method
         np.testing.assert_allclose(before.scores[:, 0], after.scores[:, 0], rtol=0)
 
 
-@methods
-@given(problem=problems(kinds=st.sampled_from(testing.KINDS)), data=st.data())
-def test_first_picks_of_more_are_the_picks_of_fewer(backend, method, problem, data):
-    fewer = data.draw(st.integers(1, problem["k"]))
-    more = run(method, problem, backend)
-    few = run(method, problem, backend, k=fewer)
-    same(few, [*(field[:, :fewer] for field in more[:4]), np.minimum(more.lengths, fewer)])
-
-
 @given(problem=problems(), seed=SEEDS)
 def test_lambda_d_one_is_top_k_by_relevance_with_bias(backend, problem, seed):
     embeddings = problem["embeddings"]

@@ -101,27 +101,6 @@ def test_a_wrong_pick_or_score_is_seen(rule):
             testing.check_selection(method, problem, wrong)
 
 
-@pytest.mark.parametrize("rule", OPTIONS)
-def test_fewer_picks_are_the_first_of_more(rule):
-    """But for SSD, whose picks all count without a window, for which k plays no part either."""
-    if rule == "coverage by cost":
-        return  # one item alone may stand for all
-    method, problem = problem_of(rule, "everything")
-    more = run(method, problem)
-    fewer = run(method, {**problem, "k": 3})
-    for a, b in zip(fewer[:-1], more[:-1], strict=True):
-        np.testing.assert_array_equal(a, b[:, :3])
-
-
-@pytest.mark.parametrize("rule", OPTIONS)
-def test_the_order_of_a_pool_decides_only_ties(rule):
-    method, problem = problem_of(rule, "plain")
-    found = run(method, problem)
-    order = np.random.default_rng(3).permutation(23)
-    other = run(method, {**problem, "candidates": problem["candidates"][:, order]})
-    np.testing.assert_array_equal(found.indices, other.indices)
-
-
 @pytest.mark.parametrize("rule", ["mmr", "msd", "coverage", "coverage cover", "coverage xquad", "coverage of aspects"])
 def test_relevance_alone_is_the_best_k(rule):
     method, problem = problem_of(rule, "plain")
