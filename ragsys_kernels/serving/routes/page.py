@@ -27,7 +27,7 @@ _HEADERS = {
 PATHS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/static/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/static/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{f"/static/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8") for name in ("page", "picks", "plot")},
 }
 
 

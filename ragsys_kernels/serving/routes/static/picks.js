@@ -1,0 +1,63 @@
+// The picks of the rules side by side: a table a rule, and what one has and another has not.
+
+export const NAMES = { topk: "top-k", mmr: "MMR", vrsd: "VRSD" };
+export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+export const digits = (value) => (value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(3));
+
+export function made(tag, ...children) {
+  const node = document.createElement(tag);
+  node.append(...children);
+  return node;
+}
+
+function cell(content, scope) {
+  const node = made(scope ? "th" : "td", ...[content].flat());
+  if (scope) node.scope = scope;
+  return node;
+}
+
+// One section a rule. `found` has the picks by rule, `titles` what stands above them; `texts` a text by id, if there are any;
+// `whole(id)` fetches a text that was cut.
+export function sections(rules, found, titles, texts, whole) {
+  return rules.map((name) => {
+    const picks = found[name];
+    const rows = picks.ids.flatMap((id, i) => {
+      const without = rules.filter((other) => !found[other].ids.includes(id)).map((other) => NAMES[other]);
+      const alone = without.length > 0 && without.length === rules.length - 1;
+      const note = made("small", alone ? made("mark", "only here") : without.length ? `not in ${without.join(", ")}` : "");
+      const row = made("tr", cell(String(i + 1)), cell([made("span", id), " ", note], "row"), cell(digits(picks.relevance[i])),
+        cell(i ? digits(picks.redundancy[i]) : "–"), cell(digits(picks.scores[i])));
+      row.dataset.id = id;
+      row.classList.toggle("alone", alone);
+      if (!texts) return [row];
+      row.classList.add("read");
+      return [row, read(id, texts.get(id), whole)];
+    });
+    const head = made("tr", ...["", "id", "sim", "like", "score"].map((text) => cell(text, "col")));
+    const caption = made("caption", `mean sim ${digits(mean(picks.relevance))}, mean like ${digits(mean(picks.redundancy.slice(1)))}`);
+    const section = made("section", made("h2", titles[name]), made("table", caption, made("thead", head), made("tbody", ...rows)));
+    section.dataset.rule = name;
+    return section;
+  });
+}
+
+// The row below a pick with its text, and with a button for the rest of one that is cut.
+function read(id, text, whole) {
+  const place = made("td", made("span", text ? text.text : "no text"));
+  place.colSpan = 5;
+  const row = made("tr", place);
+  row.className = "text";
+  if (text && text.text.length < text.chars) {
+    const button = made("button", `all ${text.chars.toLocaleString("en")} characters`);
+    Object.assign(button, { type: "button", className: "more" });
+    button.addEventListener("click", async () => {
+      const all = await whole(id);
+      if (!all) return;
+      place.firstChild.textContent = all.text;
+      button.remove();
+      if (all.text.length < all.chars) place.append(` … of ${all.chars.toLocaleString("en")} characters`);
+    });
+    place.append("… ", button);
+  }
+  return row;
+}
