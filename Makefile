@@ -222,7 +222,7 @@ test-serve: build/uvicorn/$(OLDEST_UVICORN)
 	@$(MAKE) --no-print-directory VENV=$(VENV)-serve $(VENV)-serve/.serve-clients
 	PATH="$(abspath $(VENV)-serve/bin):$$PATH" RAGSYS_KERNELS_TEST_UVICORN=$(CURDIR)/build/uvicorn/$(OLDEST_UVICORN) \
 	  $(VENV)-serve/bin/pytest -q tests/serving/test_real_clients.py tests/serving/test_ray_serve.py \
-	  tests/serving/test_connections.py tests/project/test_docker.py
+	  tests/serving/test_connections.py tests/serving/test_browser.py tests/project/test_docker.py
 	@$(MAKE) --no-print-directory VENV=$(VENV)-stores $(VENV)-stores/.serve-stores
 	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py tests/offline/test_sync_stores.py tests/conformance/test_conform_peers.py
 

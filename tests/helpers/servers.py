@@ -61,12 +61,13 @@ class Thread:
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         settings = Settings(corpora=corpora, port=self.port, num_threads=1, log=False, **options)
-        self._server = _Server(settings.service(), settings)
+        self.service = settings.service()
+        self._server = _Server(self.service, settings)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
 
     def __enter__(self):
         self._thread.start()
-        while self._server.service.status != "ready":
+        while self.service.status != "ready":
             time.sleep(0.01)
         return self
 
