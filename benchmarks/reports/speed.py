@@ -131,12 +131,12 @@ def short(runs: Runs) -> str:
             rows.append([what, time(race, FAISS), "", faster(race, OURS, FAISS)])
     measured = _measured(runs, whole_cases, drop_ins=True)
     return f"""\
-{table(["What it takes the place of", "its call", "our call in its place", "ours in a batch"], rows)}
+{table(["Peer", "peer's call", "drop-in call", "batched call"], rows)}
 
-µs a query, and in brackets how many times as long the other one takes. MMR at λ = 0.75, one thread, picks checked
+Time per query in µs; in brackets, the peer's time divided by ours. MMR at λ = 0.75, one thread, picks checked
 first, {runs.last["hardware"]} ({runs.last["isa"] or runs.last["backend"]}).
-Calls get arrays of 384 dimensions; with lists both sides take longer. A batch is 2,000 queries with candidate ids, or
-256 over the whole corpus, where MMR is exact and FAISS looks for relevance alone. {measured}.
+Calls get arrays of 384 dimensions; lists are slower on both sides. A batch is 2,000 queries with candidate ids, or
+256 queries over the whole corpus, where ours is exact MMR and FAISS ranks by relevance alone. {measured}.
 """
 
 
