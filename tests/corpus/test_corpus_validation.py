@@ -38,7 +38,7 @@ CORPUS = {
     "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
     "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
     "dtype": (
-        {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', got 'int4'",
+        {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', 'binary', got 'int4'",
     ),
     "device": (
         {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
