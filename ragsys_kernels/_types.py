@@ -26,7 +26,7 @@ Similarity: TypeAlias = Any
 PathLike: TypeAlias = str | os.PathLike[str]
 
 Metric: TypeAlias = Literal["cosine", "dot"]
-Method: TypeAlias = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
+Method: TypeAlias = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"]
 Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8", "binary"]
 Backend: TypeAlias = Literal["auto", "cpu", "reference", "triton", "cuda"]
 ScoringBackend: TypeAlias = Literal["auto", "cpu", "numpy", "reference", "triton", "cuda"]

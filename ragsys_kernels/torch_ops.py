@@ -3,9 +3,9 @@
 Importing this module registers ``torch.ops.ragsys_kernels.NAME`` for the name of each rule of ``METHODS``,
 ``token_logprobs`` and ``answer_logprobs``. They are the functions of the package for tensors, with ``k`` and those
 options of what is computed that do not change a shape; checks and threads are those by default. k, weights, budget and
-ceiling are one number for all queries. Of rules without a redundancy of their own (all but MMR and MSD) it is left out.
-Each has a fake kernel, which tells shapes and element types without running. They are not differentiable. Tensors may
-be on any device that a backend runs on; a call with costs waits for the device.
+ceiling are one number for all queries. Rules without a redundancy of their own (all but MMR, MSD and GIST) leave it
+out. Each has a fake kernel, which tells shapes and element types without running. They are not differentiable. Tensors
+may be on any device that a backend runs on; a call with costs waits for the device.
 """
 
 # Annotations are read when operators are registered: they must not be strings.
@@ -78,6 +78,7 @@ coverage = _operator(
     _WEIGHED.format(0.5),
     "str kind='facility', Tensor? aspects=None, Tensor? weights=None, float gamma=0.5, bool density=False",
 )
+gist = _operator("gist", _WEIGHED.format(0.25), "float eps=0.1", redundancy=True)
 
 
 @torch.library.custom_op("ragsys_kernels::token_logprobs", mutates_args=())

@@ -54,6 +54,7 @@ class Method(str, Enum):
     ssd = "ssd"
     sift = "sift"
     coverage = "coverage"
+    gist = "gist"
 
 
 class Kind(str, Enum):
@@ -203,7 +204,8 @@ def select(
         option(
             RULE,
             "Rule: mmr weighs relevance and bias against redundancy, vrsd looks at the sum of the picks, msd at all "
-            "distances, dpp and ssd at volume, sift at what is left unknown, coverage at what is left uncovered.",
+            "distances, dpp and ssd at volume, sift at what is left unknown, coverage at what is left uncovered, gist "
+            "at the least distance.",
         ),
     ] = Method.mmr,
     k: K = 6,
@@ -223,7 +225,7 @@ def select(
         option(
             RULE,
             "Weight of relevance against redundancy, from 0 to 1; not of vrsd and sift.",
-            show_default="0.75 for mmr and msd, else 0.5",
+            show_default="0.75 for mmr and msd, 0.25 for gist, else 0.5",
         ),
     ] = None,
     lambda_b: Annotated[
@@ -259,6 +261,7 @@ def select(
     density: Annotated[
         bool, option(RULE, "With --budget, let coverage pick the largest value per cost.", "--density")
     ] = False,
+    eps: Annotated[float | None, option(RULE, "Step of the distances that gist tries.", show_default="0.1")] = None,
     metric: Annotated[
         Metric | None,
         option(
@@ -400,6 +403,7 @@ def select(
             min_gain=min_gain,
             kind=None if kind is None else kind.value,
             density=density,
+            eps=eps,
             metric=None if metric is None else metric.value,
             dtype=None if dtype is None else dtype.value,
             device=device,

@@ -177,7 +177,7 @@ def _drawn(names: list[str], judgements: list[Judgement] | None, sample: Any, se
 def select(problem: Problem, part: slice, rule: str, arguments: dict[str, Any]) -> rk.Selection:
     """Let a rule choose for some of the queries."""
     given = dict(arguments)
-    if rule == "gist" or "lambda_b" in rk.METHODS[rule].parameters:
+    if "lambda_b" in rk.METHODS[rule].parameters:
         given.setdefault("lambda_b", problem.lambda_b)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rk.PoolSizeWarning)  # a pool that is padded

@@ -139,8 +139,8 @@ def _custom(methods: Mapping[str, Any]) -> Iterable[Setting]:
                 f"{OP}: methods must map labels to a rule and a dictionary of its arguments, got {shown(given)} for "
                 f"{label!r}"
             ) from None
-        if rule not in (*METHODS, "gist"):
+        if rule not in METHODS:
             raise ValueError(
-                f"{OP}: methods must have rules among {', '.join(METHODS)}, gist, got {shown(rule)} for {label!r}"
+                f"{OP}: methods must have rules among {', '.join(METHODS)}, got {shown(rule)} for {label!r}"
             )
         yield Setting(str(label), str(label), rule, arguments)

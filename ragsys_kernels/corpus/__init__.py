@@ -332,6 +332,7 @@ class Corpus(Rows):
         aspects: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         density: bool | None = None,
+        eps: float | None = None,
         metric: Metric = "cosine",
         check_values: bool | None = None,
         backend: Backend = "auto",
@@ -344,7 +345,7 @@ class Corpus(Rows):
         ----------
         queries : (Q, D)
         k : int or (Q,) integers
-        method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"}
+        method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
         pool : int, None or "certified"
             Rows retrieved by `search` (VRSD, SIFT: by relevance alone). None: the whole corpus is the pool, exactly.
             "certified", of MMR with cosines on the host: pools that grow until every query's picks are proven to be
@@ -358,7 +359,7 @@ class Corpus(Rows):
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             is the rule's own. With ``relevance`` nothing is retrieved; without ``candidates`` it is that of all rows.
             ``bias``, ``groups``, ``costs`` replace the corpus's; with a searched pool they and ``quality`` are (N,).
-        quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density : optional
+        quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Of one rule alone, as in its function.
         backend, num_threads, on_error
             As in `mmr`.
@@ -378,7 +379,7 @@ class Corpus(Rows):
             return certified.select(self, {name: x for name, x in locals().items() if name not in ("self", "op")})
         of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
-        of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density)
+        of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density, eps=eps)
         of_rule = pools.of_rule(op, method, of_rule)
         if index is not None:
             pools.check_index(op, pool, {"candidates": candidates, "relevance": relevance, "bias": bias})

@@ -17,13 +17,14 @@ from .. import _checks, _info
 from .._files import is_url
 from .._types import PathLike
 from ..corpus.certified import BACKENDS
+from ..selection.capabilities import Needs
 from ..selection.relevance import SCALES
 from . import sources
 from ._device import Selector
 from .sources import Column
 
 # Options of one rule each, as `Corpus.select` takes them.
-OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density")
+OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density", "eps")
 _OF_CORPUS = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column",
               "metric", "dtype")  # fmt: skip
 _FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "costs", "query_groups")
@@ -73,6 +74,7 @@ class JobSpec:
     min_gain: float | None = None
     kind: str | None = None
     density: bool = False
+    eps: float | None = None
     metric: str | None = None
     dtype: str | None = None
     device: str | None = None
@@ -106,6 +108,11 @@ class JobSpec:
         name, instruction_set = _info.active(self.device)
         if self.backend not in ("auto", name):
             name, instruction_set = self.backend, ""
+        elif self.device is None:
+            kind = self.kind or ("facility" if self.method == "coverage" else None)
+            needs = Needs(self.method, kind, self.budget is not None, self.max_similarity is not None)
+            if needs.lacking(name) is not None:
+                name, instruction_set = "reference", ""
         return replace(self, backend=name, instruction_set=instruction_set)
 
     def certifies(self, inputs: Inputs) -> bool:

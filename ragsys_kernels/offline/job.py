@@ -131,6 +131,7 @@ def select(
     min_gain: float | None = None,
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
+    eps: float | None = None,
     metric: Literal["cosine", "dot"] | None = None,
     dtype: Storage | None = None,
     device: str | None = None,
@@ -225,16 +226,16 @@ def select(
         candidates if given.
     lambda_d, lambda_b : float, optional
         Weights of relevance against redundancy, and of similarity against bias, in [0, 1]; not of VRSD and
-        SIFT. Default: 0.75 for MMR and MSD, else 0.5; and 0.95.
+        SIFT. Default: 0.75 for MMR and MSD, 0.25 for GIST, else 0.5; and 0.95.
     max_per_group : int, optional
         Largest number of picks from one group.
     budget : float, optional
         The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
     max_similarity : float, optional
         The most that a pick may be similar to an earlier one, in [-1, 1].
-    scale, gamma, window, noise, min_gain, kind, density : optional
+    scale, gamma, window, noise, min_gain, kind, density, eps : optional
         Of one rule alone, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
-        ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage.
+        ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage, ``eps`` of GIST.
     metric : {"cosine", "dot"}, optional
     dtype : {"float32", "float16", "bfloat16", "int8", "binary"}, optional
         How the corpus is held in memory. Default: as a saved corpus is, else "cosine" and "float32".
@@ -339,6 +340,7 @@ def select(
         min_gain=min_gain,
         kind=kind,
         density=density,
+        eps=eps,
         metric=metric,
         dtype=dtype,
         device=device,

@@ -57,6 +57,7 @@ def selector_for_ray(
     min_gain: float | None = None,
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
+    eps: float | None = None,
     backend: Backend = "auto",
     num_threads: int | None = None,
 ) -> type:
@@ -81,7 +82,7 @@ def selector_for_ray(
         The candidates are ids of the corpus, integers or strings.
     k : int
     method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, scale, gamma, window, noise, min_gain, \
-        kind, density, backend
+        kind, density, eps, backend
         As in `Corpus.select`.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
@@ -129,6 +130,7 @@ def selector_for_ray(
         "min_gain": min_gain,
         "kind": kind,
         "density": density or None,
+        "eps": eps,
         "backend": backend,
     }
     given = {

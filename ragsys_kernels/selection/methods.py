@@ -51,5 +51,11 @@ METHODS: dict[str, Method] = {
             "λ_d v_i + (1-λ_d) (F(S+i) - F(S))",
             "Nemhauser et al. 1978; xQuAD: Santos et al. 2010",
         ),
+        Method(
+            "gist",
+            (*_WEIGHTED, "eps"),
+            "λ_d Σ_i v_i + (1-λ_d) min_ij |e_i - e_j|, of all picks together",
+            "Fahrbach et al. 2025, arXiv 2405.18754",
+        ),
     )
 }

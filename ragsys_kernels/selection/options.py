@@ -57,6 +57,11 @@ class Sift(_OfAllQueries):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
+class Gist(_OfAllQueries):
+    eps: float
+
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Coverage:
     kind: str  # one of KINDS
     gamma: float
@@ -129,6 +134,11 @@ def sift(op: str, noise: Any, min_gain: Any) -> Callable[..., Sift]:
     variance = number(op, "noise", noise, "above 0", lambda x: x > 0)
     least = number(op, "min_gain", min_gain, "at least 0", lambda x: x >= 0)
     return lambda *_: Sift(variance, least)
+
+
+def gist(op: str, eps: Any) -> Callable[..., Gist]:
+    step = number(op, "eps", eps, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    return lambda *_: Gist(step)
 
 
 def coverage(

@@ -12,6 +12,7 @@ from .._types import Array
 from . import certificate, validate
 from .problem import Problem, Selection, SelectionPath, unit
 from .rules import RULES, path
+from .rules import gist as together
 from .rules.limits import Limits
 from .rules.pool import Pool, in_range, pool_of, products
 
@@ -141,6 +142,14 @@ def sift(problem: Problem, num_threads: int) -> Selection:
 def coverage(problem: Problem, num_threads: int) -> Selection:
     """Pick the argmax of λ_d v_i + (1-λ_d) times what the coverage of the aspects grows by."""
     return _select(problem)
+
+
+def gist(problem: Problem, num_threads: int) -> Selection:
+    """Pick the best of what thresholds of distance give by λ_d Σ v_i + (1-λ_d) times the least distance of two."""
+    out = Selection.empty(problem.num_queries, problem.k)
+    for q in range(problem.num_queries):
+        together.select(problem, q, out)
+    return out
 
 
 def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> SelectionPath:

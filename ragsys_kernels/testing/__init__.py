@@ -19,6 +19,9 @@ from .replay import Replay
 
 KINDS = ("random", "clustered", "duplicates", "integers")
 
+# Rules that pick an item at a time, which can be looked at pick by pick.
+_REPLAYED = tuple(name for name in METHODS if name != "gist")
+
 
 def selection_problem(
     Q: int,
@@ -175,7 +178,7 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
     Parameters
     ----------
     method : str
-        A rule of `METHODS`.
+        A rule of `METHODS` but "gist", whose picks are chosen together.
     problem : dict
         The arguments of the call, as for the function of that name; ``embeddings`` may be a Corpus, ``lambda_d`` not
         "adagres".
@@ -191,8 +194,8 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
         With query and step: an item was not available or not best; the number of picks or the padding is wrong; a
         score, relevance or redundancy is not that of the item.
     """
-    if method not in METHODS:
-        raise ValueError(f"check_selection: method must be one of {', '.join(map(repr, METHODS))}, got {method!r}")
+    if method not in _REPLAYED:
+        raise ValueError(f"check_selection: method must be one of {', '.join(map(repr, _REPLAYED))}, got {method!r}")
     indices, scores, relevance, redundancy, lengths = (np.asarray(field) for field in result)
     replay = Replay(method, problem, tolerance)
     k = np.asarray(problem["k"])

@@ -189,7 +189,7 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     used = json.loads((folder / "out" / "_job.json").read_bytes())
     assert (said["pool"], said["lambda_d"], said["lambda_b"]) == (
         "100",
-        f"{LAMBDA_D} for mmr and msd, else {inspect.signature(rk.dpp).parameters['lambda_d'].default}",
+        f"{LAMBDA_D} for mmr and msd, 0.25 for gist, else {inspect.signature(rk.dpp).parameters['lambda_d'].default}",
         str(LAMBDA_B),
     )
     of_rules = {
@@ -197,7 +197,7 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
         for name, method in rk.METHODS.items()
         if "lambda_d" in method.parameters
     }
-    assert of_rules == {"mmr": 0.75, "msd": 0.75, "dpp": 0.5, "ssd": 0.5, "coverage": 0.5}
+    assert of_rules == {"mmr": 0.75, "msd": 0.75, "dpp": 0.5, "ssd": 0.5, "coverage": 0.5, "gist": 0.25}
     pool = inspect.signature(rk.Corpus.select).parameters["pool"].default
     expected = {"pool": pool, "lambda_d": LAMBDA_D, "lambda_b": LAMBDA_B}
     assert {name: used["options"][name] for name in expected} == expected

@@ -34,7 +34,7 @@ def unit(rows):
 
 
 def test_every_rule_takes_part_on_the_same_pools(found):
-    assert {setting.rule for setting in found.settings} == {*rk.METHODS, "gist", "random"}
+    assert {setting.rule for setting in found.settings} == {*rk.METHODS, "random"}
     assert [setting.name for setting in found.settings[:2]] == ["top-k", "random"]
     nearest, _ = rk.Corpus(ROWS).search(QUERIES, 30)
     for name, indices in found.indices.items():

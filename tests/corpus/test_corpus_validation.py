@@ -38,7 +38,8 @@ CORPUS = {
     "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
     "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
     "dtype": (
-        {"dtype": "int4"}, ValueError, "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', 'binary', got 'int4'",
+        {"dtype": "int4"}, ValueError,
+        "dtype must be one of 'float32', 'float16', 'bfloat16', 'int8', 'binary', got 'int4'",
     ),
     "device": (
         {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
@@ -89,7 +90,7 @@ def test_bad_argument_of_select_is_named(backend):
         (
             {"method": "topk"},
             ValueError,
-            "select: method must be one of 'mmr', 'vrsd', 'msd', 'dpp', 'ssd', 'sift', 'coverage', got 'topk'",
+            "select: method must be one of 'mmr', 'vrsd', 'msd', 'dpp', 'ssd', 'sift', 'coverage', 'gist', got 'topk'",
         ),
         ({"pool": 0}, ValueError, "select: pool must be at least 1, got 0"),
         ({"pool": 2.5}, TypeError, "select: pool must be an integer, got float"),

@@ -70,7 +70,7 @@ def test_operator_does_what_the_function_does(name, args, options):
         expected = [getattr(expected, field) for field in ("logp", "sum", "mean", "count", "greedy")]
     else:
         expected = tuples(getattr(rk, name)(*args, **options))
-    if name in rk.METHODS and name not in ("mmr", "msd"):
+    if name in rk.METHODS and name not in ("mmr", "msd", "gist"):
         expected = [x for field, x in expected._asdict().items() if field != "redundancy"]
     for ours, theirs in zip(result, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)

@@ -104,3 +104,38 @@ def test_refused(change, error, message):
     with pytest.raises(error) as raised:
         rk.gist(**{"queries": None, "embeddings": rows, "k": 3, "relevance": v[None], **change})
     assert str(raised.value).startswith(message)
+
+
+def test_corpus_jobs_and_service_have_it(tmp_path):
+    rng = np.random.default_rng(0)
+    corpus = rk.Corpus(rng.standard_normal((300, 16), dtype=np.float32), bias=rng.uniform(-1, 0, 300))
+    queries = rng.standard_normal((6, 16), dtype=np.float32)
+    pools = corpus.search(queries, 30, lambda_b=0.8).indices
+    expected = rk.gist(queries, corpus, 5, candidates=pools, lambda_d=0.3, lambda_b=0.8, eps=0.3)
+    assert (expected.indices != rk.gist(queries, corpus, 5, candidates=pools, lambda_d=0.3, lambda_b=0.8).indices).any()
+    options = {"lambda_d": 0.3, "lambda_b": 0.8, "pool": 30}
+    picks = corpus.select(queries, 5, method="gist", eps=0.3, **options)
+    np.testing.assert_array_equal(picks.indices, expected.indices)
+    np.testing.assert_array_equal(picks.scores, expected.scores)
+    with pytest.raises(ValueError, match=r"^select: eps must be left out with method 'mmr', got 0\.3"):
+        corpus.select(queries, 5, eps=0.3)
+    for name, value in {"budget": 3.0, "max_per_group": 1, "max_similarity": 0.5, "initial": [[1]] * 6}.items():
+        with pytest.raises(ValueError, match=rf"^gist: {name} must be left out, got"):
+            corpus.select(queries, 5, method="gist", pool=None, **{name: value})
+    with pytest.raises(rk.BackendUnavailableError, match="its kernels have no gist"):
+        corpus.select(queries, 5, method="gist", backend="cpu")
+    bad = queries.copy()
+    bad[2] = np.nan
+    skipped = corpus.select(bad, 5, method="gist", eps=0.3, on_error="skip", **options)
+    assert list(skipped.errors) == [2]
+    np.testing.assert_array_equal(np.delete(skipped.indices, 2, 0), np.delete(expected.indices, 2, 0))
+
+    pq = pytest.importorskip("pyarrow.parquet")
+    offline = pytest.importorskip("ragsys_kernels.offline")
+    corpus.save(tmp_path / "c")
+    np.save(tmp_path / "q.npy", queries)
+    offline.select(
+        corpus=tmp_path / "c", queries=tmp_path / "q.npy", out=tmp_path / "out", k=5, method="gist", eps=0.3, **options
+    )
+    made = pq.read_table(tmp_path / "out" / "part-00000.parquet")["ids"].to_pylist()
+    assert made == [[i for i in row if i >= 0] for row in expected.indices.tolist()]

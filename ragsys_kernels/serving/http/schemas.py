@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
-Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
+Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"]
 Weight = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -156,6 +156,12 @@ class Rules:
             for name, value in (("max_per_group", cap), ("budget", numbers.get("budget")), ("query_id", query_rows)):
                 if value is not None:
                     raise self.invalid(name, "be left out with vectors", "both")
+        if method == "gist":
+            limits: dict[str, Any] = {"max_per_group": cap, "initial": initial}
+            limits.update({name: numbers.get(name) for name in ("budget", "max_similarity")})
+            for name, value in limits.items():
+                if value is not None:
+                    raise self.invalid(name, "be left out with method 'gist'", "both")
         if candidates is not None:
             pool = None
         elif relevance is not None:

@@ -1,0 +1,90 @@
+"""GIST: a sum of relevance and the least distance between picks, within a known share of the best.
+
+All picks of a query are chosen together, so that it is no class as the other rules are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..problem import Problem, Selection
+from .pool import in_range, pool_of
+
+# A query's items have at most so many distances (512 MiB): whoever asks for more had a pool in mind.
+_MOST_DISTANCES = 1 << 26
+
+
+def select(problem: Problem, q: int, found: Selection) -> None:
+    """Make the picks of a query."""
+    pool, eps = pool_of(problem, q), problem.options.eps
+    n, k = len(pool.rows), problem.k if problem.ks is None else int(problem.ks[q])
+    if n**2 > _MOST_DISTANCES:
+        most = int(_MOST_DISTANCES**0.5)
+        raise ValueError(f"{problem.op}: candidates must leave at most {most} items a query, got {n}; retrieve a pool")
+    if not n:
+        return
+    similarity = pool.e @ pool.e.T
+    in_range(problem, q, similarity)
+    squares = np.einsum("nd,nd->n", pool.e, pool.e)
+    distance = np.sqrt(np.maximum(squares[:, None] + squares[None, :] - 2 * similarity, 0))
+    np.fill_diagonal(distance, 0)
+    weight = float(problem.lambda_d[q])
+    picks = best_of(pool.v, distance, min(k, n), weight, eps)
+    values = objective(pool.v, distance, picks, weight)
+    in_range(problem, q, np.asarray(values))
+    for step, i in enumerate(picks):
+        found.indices[q, step] = pool.rows[i] - q * problem.pool_stride
+        found.scores[q, step] = values[step]
+        found.relevance[q, step] = pool.v[i]
+        found.redundancy[q, step] = similarity[i, picks[:step]].max() if step else 0.0
+    found.lengths[q] = len(picks)
+
+
+def objective(v: np.ndarray, distance: np.ndarray, picks: list[int], weight: float) -> list[float]:
+    """Return f of the picks up to each."""
+    least, total, found = float(distance.max(initial=0)), 0.0, []
+    for step, i in enumerate(picks):
+        total += float(v[i])
+        least = min(least, float(distance[i, picks[:step]].min(initial=np.inf)))
+        found.append(weight * total + (1 - weight) * least)
+    return found
+
+
+def best_of(v: np.ndarray, distance: np.ndarray, k: int, weight: float, eps: float) -> list[int]:
+    """Return the best of what the thresholds give, as items in the order in which they are taken."""
+    order = np.argsort(-v, kind="stable")
+    largest = float(distance.max())
+    sets = _apart(distance, order, k, np.zeros(1))
+    if k >= 2 and largest > 0:
+        pair = np.unravel_index(np.argmax(distance), distance.shape)
+        sets.append(sorted((int(i) for i in pair), key=lambda i: (-v[i], i)))
+    if largest > 0:
+        powers = (1 + eps) ** np.arange(1 + int(np.floor(np.log(2 / eps) / np.log1p(eps))))
+        sets += _apart(distance, order, k, powers * eps * largest / 2)
+    values = [weight * v[picks].sum() + (1 - weight) * _least(distance, picks, largest) for picks in sets]
+    return sets[int(np.argmax(values))]
+
+
+def _least(distance: np.ndarray, picks: list[int], alone: float) -> float:
+    """Return the least distance of two picks, or that of one alone."""
+    if len(picks) < 2:
+        return alone
+    among = distance[picks][:, picks]
+    return float(among[np.tri(len(picks), k=-1, dtype=bool)].min())
+
+
+def _apart(distance: np.ndarray, order: np.ndarray, k: int, thresholds: np.ndarray) -> list[list[int]]:
+    """Return, for each threshold, the first k items of an order that are so far from those before them."""
+    apart = distance[np.ix_(order, order)]
+    free = np.ones((len(thresholds), len(order)), bool)
+    sets: list[list[int]] = [[] for _ in thresholds]
+    for _ in range(k):
+        first = free.argmax(axis=1)
+        some = np.flatnonzero(free[np.arange(len(thresholds)), first])
+        if not some.size:
+            break
+        for t in some.tolist():
+            sets[t].append(int(order[first[t]]))
+        free[some] &= apart[first[some]] >= thresholds[some, None]
+        free[some, first[some]] = False
+    return sets
