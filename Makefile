@@ -64,6 +64,8 @@ fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_files.py --seed $(SEED) --files 2000
 	$(BIN)/python tests/fuzz/killed_jobs.py --seed $(SEED) --kills 60 --sabotage
 	mkdir -p build/fuzz && $(BIN)/python tests/fuzz/killed_saves.py build/fuzz $(SEED) 100
+	rm -rf build/fuzz/* && $(BIN)/python tests/fuzz/killed_segments.py build/fuzz $(SEED) 100
+	rm -rf build/fuzz/* && $(BIN)/python tests/fuzz/killed_cluster.py build/fuzz 10
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all

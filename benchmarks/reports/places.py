@@ -10,6 +10,7 @@ PLACES = {
     "drop-ins": "docs/speed.md",
     "rules-speed": "docs/speed.md",
     "scoring": "docs/speed.md",
+    "planning": "docs/planning.md",
     "executed": "docs/tested.md",
     "gpu-speed": "docs/gpu.md",
     "gpu-headline": "README.md",

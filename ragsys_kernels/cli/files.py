@@ -310,7 +310,8 @@ def select(
         str | None,
         option(
             RUN,
-            "Memory for a saved corpus, which may be larger: its rows are then read for each chunk of queries.",
+            "Memory for a saved corpus, which may be larger: its rows are then read for each chunk of queries. "
+            "On Ray: for the segments that an actor holds, so that no node needs all.",
             metavar="2G",
             show_default="all of it",
         ),

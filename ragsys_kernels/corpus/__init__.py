@@ -412,7 +412,7 @@ class Corpus(Rows):
         numbers, given = None, {"groups": groups, "costs": costs, **of_rule}
         if self._memory is not None and not (whole or allowed is not None or exclude is not None):
             corpus, numbers, candidates, initial, given = windows.pools(
-                corpus, self._memory, candidates, initial, given
+                corpus, corpus._copied, candidates, initial, given
             )
         picks: Selection = getattr(selection, method)(
             asked,
@@ -628,6 +628,10 @@ class Corpus(Rows):
             object.__setattr__(corpus, "_memory", memory)
         return corpus
 
+    def _copied(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return copies of some rows, given in ascending order, of each array by its name."""
+        return windows.copied(self, rows, cast(int, self._memory))
+
     @classmethod
     def _of(cls, opened: segments.Opened) -> Corpus:
         corpus = cls.__new__(cls)
@@ -638,3 +642,12 @@ class Corpus(Rows):
 def reloaded(path: PathLike, verify: bool, compared: set[str] | None) -> Corpus:
     """Return what `Corpus.load` does; of segments, only those not in ``compared`` are verified, and then added."""
     return Corpus._of(segments.load(path, verify, compared))
+
+
+def part(path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None) -> Corpus:
+    """Return some segments of a version of a folder, `segments.version_of`, as a corpus of their own.
+
+    ``group_names``: those of the whole corpus, which the numbers of groups are of.
+    """
+    corpus = Corpus._of(segments.part(path, description, numbers))
+    return _arrays.changed(corpus, group_names=group_names)

@@ -86,6 +86,20 @@ def load(path: PathLike, verify: bool, compared: set[str] | None = None) -> Open
     return folder.steadily(path, lambda found: _opened(found, verify, set() if compared is None else compared))
 
 
+def version_of(path: PathLike) -> dict[str, Any]:
+    """Return the description of the version that a folder of segments has now."""
+    return folder.steadily(path, _version_of)
+
+
+def part(path: PathLike, description: dict[str, Any], numbers: range) -> Opened:
+    """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own.
+
+    Groups that are strings keep the numbers of the whole, without their names.
+    """
+    some = {**description, "segments": [description["segments"][number] for number in numbers]}
+    return folder.steadily(path, lambda place: _opened_of(place, some, False, set()))
+
+
 def problems(path: PathLike) -> list[str]:
     """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
     return folder.steadily(path, _problems)
@@ -119,7 +133,11 @@ def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
     with one_form():
         if folder.described(place)[0]["format"] != SEGMENTED:
             return Opened(*folder.opened(place, verify))
-        description = _description(place)
+        return _opened_of(place, _description(place), verify, compared)
+
+
+def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared: set[str]) -> Opened:
+    with one_form():
         sums = [segment["sha256"] for segment in description["segments"]]
         new = [number for number, each in enumerate(sums) if verify and each not in compared]
         found = [
@@ -137,6 +155,11 @@ def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
             raise DamageError(f"its ids must be unique, got {shown(twice)} twice")
         compared.update(sums[number] for number in new)
         return Opened(replace(rows, max_norm=most, live=mask), known, parts)
+
+
+def _version_of(place: Path) -> dict[str, Any]:
+    with one_form():
+        return _description(place)
 
 
 def _description(place: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ A selection out of pools reads their rows alone, in ascending order.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
@@ -43,17 +43,21 @@ def search(problem: Problem, answer: Callable[[Problem], Found], memory: int) ->
         reads.start()
         found = answer(_of_window(problem, begin, end))
         found = np.where(found[0] >= 0, found[0] + begin, -1), found[1]
-        best = found if best is None else _best(best, found, problem.k)
+        best = found if best is None else merged([best, found], problem.k)
         forget(rows, begin, end)
         reads.join()
     assert best is not None
-    return _padded(best, problem.k)
+    return padded(best, problem.k)
 
 
 def pools(
-    rows: Any, memory: int, candidates: Any, initial: Any, columns: dict[str, Any]
+    rows: Any,
+    taken: Callable[[np.ndarray], dict[str, np.ndarray]],
+    candidates: Any,
+    initial: Any,
+    columns: dict[str, Any],
 ) -> tuple[Any, np.ndarray | None, Any, Any, dict[str, Any]]:
-    """Return a copy of the rows that pools name, the numbers of these rows, and the arguments of a call with it.
+    """Return the rows that pools name, as ``taken`` copies them, their numbers, and the arguments of a call with them.
 
     Rows keep their order, so that ties are decided as among all rows. Arguments that a call would refuse, or that have
     other axes than a row, are left to it: then the rows are as they are, and there are no numbers.
@@ -64,11 +68,26 @@ def pools(
     of_rows = {name: x for name in _OF_ROWS if (x := columns.get(name)) is not None and np.ndim(x) == 1}
     right = all(isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype.kind == "i" for x in given.values())
     right = right and all(isinstance(x, np.ndarray) and len(x) == count for x in of_rows.values())
-    if not right or columns.get("aspects") is not None or any(x.size and x.max() >= count for x in given.values()):
+    if not right or columns.get("aspects") is not None or any(unusable(x, count).any() for x in given.values()):
         return rows, None, candidates, initial, columns
     some, places = compacted(np.concatenate([*given.values()], axis=1))
     if not some.size:
         some = np.zeros(1, np.int64)
+    parts = np.split(places, np.cumsum([x.shape[1] for x in given.values()])[:-1], axis=1)
+    placed = {**lists, **dict(zip(given, parts, strict=True))}
+    columns = {**columns, **{name: x[some] for name, x in of_rows.items()}}
+    return _arrays.changed(rows, **taken(some)), some, placed["candidates"], placed["initial"], columns
+
+
+def unusable(ids: np.ndarray, count: int) -> np.ndarray:
+    """Return which queries name a row that is not there, or one twice."""
+    ordered = np.sort(ids, axis=1)
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    return np.asarray((ordered < -1).any(axis=1) | (ordered >= count).any(axis=1) | twice.any(axis=1))
+
+
+def copied(rows: Any, some: np.ndarray, memory: int) -> dict[str, np.ndarray]:
+    """Return copies of some rows, given in ascending order, of each array by its name."""
     step = max(1, memory // _SHARE // mmap.PAGESIZE)  # each row may be on a page of its own
     copies = {name: np.empty((len(some), *x.shape[1:]), x.dtype) for name, x in _arrays_of(rows)}
     for begin in range(0, len(some), step):
@@ -76,10 +95,7 @@ def pools(
         for name, array in _arrays_of(rows):
             np.take(array, part, axis=0, out=copies[name][begin : begin + step], mode="clip")
         forget(rows, int(part[0]), int(part[-1]) + 1)
-    parts = np.split(places, np.cumsum([x.shape[1] for x in given.values()])[:-1], axis=1)
-    placed = {**lists, **dict(zip(given, parts, strict=True))}
-    columns = {**columns, **{name: x[some] for name, x in of_rows.items()}}
-    return _arrays.changed(rows, **copies), some, placed["candidates"], placed["initial"], columns
+    return copies
 
 
 def _rows_of_window(rows: Rows, memory: int) -> int:
@@ -112,14 +128,15 @@ def _arrays_of(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
     return ((name, array) for name in (*ARRAYS, "live") if (array := getattr(rows, name)) is not None)
 
 
-def _best(first: Found, second: Found, n: int) -> Found:
-    """Return the n best of two searches; ties go to the first, which has the lower rows."""
-    indices, scores = (np.concatenate(each, axis=1) for each in zip(first, second, strict=True))
+def merged(parts: Sequence[Found], n: int) -> Found:
+    """Return the n best of searches in rows that follow one another; ties go to the lowest row."""
+    indices, scores = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
     return np.take_along_axis(indices, order, 1), np.take_along_axis(scores, order, 1)
 
 
-def _padded(found: Found, n: int) -> Found:
+def padded(found: Found, n: int) -> Found:
+    """Return searches with n columns, -1 and -inf where there are fewer rows."""
     lacking = ((0, 0), (0, n - found[0].shape[1]))
     if not lacking[1][1]:
         return found

@@ -33,7 +33,7 @@ class Selector:
         self._place = None if self.corpus.device == "cpu" else _arrays.Torch(self.corpus.device)
         self._stream = None if self._place is None else self._place.torch.cuda.Stream(self._place.device)
         # Then the queries are all that can hold a bad value: the rows have been checked with the corpus.
-        bias = _arrays.to_host(self.corpus.bias)
+        bias = None if self._place is None else _arrays.to_host(self.corpus.bias)
         self._sound = corpus.metric == "cosine" and (bias is None or bool(np.isfinite(bias).all()))
 
     @property

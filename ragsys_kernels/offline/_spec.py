@@ -162,10 +162,11 @@ class Inputs:
     relevance: Column | None = None
 
     @classmethod
-    def open(cls, spec: JobSpec, verify: bool = False) -> Inputs:
+    def open(cls, spec: JobSpec, verify: bool = False, saved: rk.Corpus | None = None) -> Inputs:
         """Open the files; refuse, from their headers alone, what does not fit together.
 
         With ``verify`` all bytes of a saved corpus are compared with its checksums: once for all workers of a job.
+        ``saved`` is that corpus where it has been opened before.
         """
         if spec.candidate_vector_column is not None:
             return cls._of_own(spec)
@@ -173,12 +174,15 @@ class Inputs:
         if corpus is None:
             raise ValueError("select: corpus must be given unless candidates come with their vectors, got none")
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
-        loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify, spec.memory)
+        if saved is None:
+            loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify, spec.memory)
+        else:
+            loaded = sources.saved_columns(corpus, saved)
         if loaded is None and spec.memory is not None:
             raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
         if loaded is None:
             usual = spec.bad_rows == "skip"
-            saved, vectors = None, sources.vectors(corpus, "corpus", spec.vector_column, usual=usual, bytes_stay=True)
+            vectors = sources.vectors(corpus, "corpus", spec.vector_column, usual=usual, bytes_stay=True)
             ids = sources.ids(corpus, "corpus", spec.id_column)
         else:
             saved, vectors, ids = loaded

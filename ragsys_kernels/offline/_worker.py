@@ -24,6 +24,7 @@ from ._recall import Sample, sampled
 from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
 from .sources import ByIds, Column, Lists, id_values, load_corpus
+from .spread import Spread
 
 Array = npt.NDArray[Any]
 
@@ -102,8 +103,16 @@ class Held:
     """
 
     corpus: rk.Corpus
-    ids: pa.Array | None
+    ids: Any
     lookup: Ids | None = None
+
+    @classmethod
+    def spread(cls, spec: JobSpec, inputs: Inputs, corpus: Spread) -> Held:
+        """Return a corpus that lies in several processes."""
+        ids = None if corpus.ids.kind == "row" else corpus.ids
+        if spec.candidate_ids:
+            _lookup(None, inputs)  # which refuses candidates of another type
+        return cls(corpus, ids, corpus.ids if spec.candidate_ids else None)
 
     @classmethod
     def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
@@ -145,7 +154,8 @@ class Worker:
             raise ValueError(
                 f"select: instruction_set must be that of the job, {spec.instruction_set}, got {here.instruction_set}"
             )
-        self.spec, self._inputs = spec, inputs or Inputs.open(spec)
+        opened = corpus.corpus if corpus is not None and isinstance(corpus.corpus, Spread) else None
+        self.spec, self._inputs = spec, inputs or Inputs.open(spec, saved=opened)
         self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
         self._options = {
             **selection_options(spec, self._inputs),

@@ -258,7 +258,9 @@ def select(
     memory : int or str, optional
         Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
         reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
-        or a `device`. Does not change the result.
+        or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a corpus in segments. Actors
+        with some of the segments each are spread over the nodes, by the memory that these have, and search for all
+        workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}
         What a row of the corpus does that cannot be used. "skip": it is left out, of lists of candidates too, and
         ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are read twice.
@@ -281,7 +283,7 @@ def select(
     engine : {"local", "ray"}
         Where the shards are made: in this process, or by workers on Ray, on this machine or a cluster whose nodes all
         see the files and `out` at the same paths. Both write the same bytes, and either resumes what the other
-        began. Workers share one copy of the corpus on each node, in Ray's object store.
+        began. Workers share one copy of the corpus on each node, in Ray's object store; or see `memory`.
     workers : int, optional
         Ray actors; more than fit on the nodes are refused. Default: as many as fit.
     cpus_per_worker, gpus_per_worker : float, optional
@@ -355,8 +357,8 @@ def select(
     ).plain()
     check_out(spec, out)
     ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
-    if ray is not None and memory is not None:
-        raise ValueError(f"select: memory must come with engine 'local', got {memory!r} and {engine!r}")
+    if ray is not None and memory is not None and pool == "certified":
+        raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
     inputs = Inputs.open(spec, _checks.flag("select", "verify", verify))

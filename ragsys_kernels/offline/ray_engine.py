@@ -1,5 +1,7 @@
 """The selection job on Ray: one machine or a cluster, an actor for each worker, the corpus once on each node.
 
+Or a corpus in segments is spread over the nodes, in actors of its own, of which each holds some (`spread.py`).
+
 The shards to make are the rows of a Ray data set and each is one task: it writes its file as the local engine does,
 whole or not at all, under a name that says which it is. A task that Ray runs again writes the same file.
 """
@@ -17,10 +19,16 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
+import ragsys_kernels as rk
+
 from .._extras import needed
+from .._types import PathLike
 from ._manifest import JobFolder, ShardRecord
-from ._spec import Inputs, JobSpec
+from ._spec import Inputs, JobSpec, absolute
 from ._worker import Held, Worker
+from .spread import Holder, Share, Spread, held_by, shares
 
 Records = Callable[[Sequence[int], JobFolder, "Callable[[int], None] | None"], Generator[ShardRecord, None, None]]
 
@@ -53,7 +61,7 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
             quiet.enter_context(_level(logging.getLogger(name), logging.ERROR))
         # Held by this process until the end: actors that are started again need it too.
         with _one_line(ray):
-            corpus = ray.put(Held.of(spec, inputs))
+            corpus = ray.put(_held(spec, inputs))
         threads = spec.num_threads or max(1, int(options.cpus_per_worker))
         remote = replace(spec.absolute(), num_threads=threads)
 
@@ -83,6 +91,69 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
                 job.folder.remove_unfinished()  # what workers were writing that died
 
         yield records
+
+
+def _held(spec: JobSpec, inputs: Inputs) -> Held:
+    if spec.memory is None:
+        return Held.of(spec, inputs)
+    assert inputs.saved is not None
+    assert spec.corpus is not None
+    corpus = in_actors("select", spec.corpus, inputs.saved, spec.memory, spec.num_threads, spec.instruction_set)
+    return Held.spread(spec, inputs, corpus)
+
+
+def in_actors(
+    op: str, path: PathLike, corpus: rk.Corpus, memory: int, threads: int | None, instruction_set: str | None
+) -> Spread:
+    """Return a corpus whose segments actors hold, at most so many bytes each; they go with the object.
+
+    Ray places each where that memory is, starts it again where it has died, and repeats what it was asked. They take no
+    CPUs of Ray: where a node is lost, those of the others hold its segments too, if they have the memory.
+    """
+    ray = import_ray(op)
+    found = shares(op, absolute(path), corpus, memory)
+    _check_room(ray, op, found)
+    holder = ray.remote(Holder)
+    holders = [
+        holder.options(
+            num_cpus=0, memory=share.bytes, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
+        ).remote(share, threads, instruction_set)
+        for share in found
+    ]
+    return held_by(holders, found, corpus, _asked)
+
+
+def _check_room(ray: Any, op: str, wanted: list[Share]) -> None:
+    """Refuse what no nodes have the memory for, which would wait for ever."""
+    room = sorted((int(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]), reverse=True)
+    left = list(room)
+    for share in sorted(wanted, key=lambda share: -share.bytes):
+        place = next((node for node, free in enumerate(left) if free >= share.bytes), None)
+        if place is None:
+            raise ValueError(
+                f"{op}: memory must be what nodes have for actors, got {len(wanted)} of up to "
+                f"{max(share.bytes for share in wanted)} bytes, and nodes with {', '.join(map(str, room))}"
+            )
+        left[place] -= share.bytes
+
+
+def _asked(calls: Sequence[tuple[Any, str, tuple[Any, ...]]]) -> list[Any]:
+    """Call actors at the same time; an array that several get is put into the object store once."""
+    ray = import_ray("select")
+    stored: dict[int, Any] = {}
+
+    def given(value: Any) -> Any:
+        if len(calls) == 1 or not isinstance(value, np.ndarray):
+            return value
+        if id(value) not in stored:
+            stored[id(value)] = ray.put(value)
+        return stored[id(value)]
+
+    with _one_line(ray):
+        try:
+            return list(ray.get([getattr(one, method).remote(*map(given, all_)) for one, method, all_ in calls]))
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
 
 
 class _ShardWriter:

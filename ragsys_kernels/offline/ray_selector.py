@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 import ragsys_kernels as rk
 
@@ -16,7 +17,7 @@ from ..corpus.ids import Ids, make
 from . import sources
 from ._device import Selector
 from ._worker import check_unique, takeable
-from .ray_engine import import_ray
+from .ray_engine import import_ray, in_actors
 
 Array = npt.NDArray[Any]
 
@@ -60,6 +61,7 @@ def selector_for_ray(
     eps: float | None = None,
     backend: Backend = "auto",
     num_threads: int | None = None,
+    memory: int | str | None = None,
 ) -> type:
     """Make a class for `map_batches` of Ray Data that adds to each batch of queries the rows picked for them.
 
@@ -86,6 +88,11 @@ def selector_for_ray(
         As in `Corpus.select`.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
+    memory : int or str, optional
+        Bytes, as a number or as "2G", that an actor may hold of a corpus in segments: the path of its folder. Actors
+        with some of the segments each are spread over the nodes and search for all batches, as in `select`, so that no
+        node needs to have the whole corpus. They live as long as the class. Only with pools that are searched for, or
+        candidates.
 
     Returns
     -------
@@ -139,12 +146,24 @@ def selector_for_ray(
         "dtype": dtype,
     }  # fmt: skip
     ids: Any = None
+    if memory is not None:
+        memory = _checks.size(_OP, "memory", memory)
+        if device is not None or (pool is None and candidate_column is None):
+            raise ValueError(f"{_OP}: memory must come with pools and without a device, got {memory}")
     if isinstance(corpus, rk.Corpus):
+        if memory is not None:
+            raise ValueError(f"{_OP}: memory must be left out with a Corpus, got {memory}")
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
     elif (saved := sources.saved(corpus, given)) is not None:
-        corpus = saved[0]
+        if memory is None:
+            corpus = saved[0]
+        else:
+            corpus = in_actors(_OP, corpus, saved[0], memory, num_threads, None)
+            ids = None if corpus.ids.kind == "row" else corpus.ids
+    elif memory is not None:
+        raise ValueError(f"{_OP}: memory must come with a corpus of corpus build, got {memory} and {corpus}")
     else:
         held: dict[str, Any] = {"metric": metric, "dtype": dtype}
         spent = sources.numbers("costs", None, costs, cost_column, corpus)
@@ -167,7 +186,8 @@ def selector_for_ray(
             ids = takeable(found)
     lookup = None
     if _checks.flag(_OP, "candidate_ids", candidate_ids):
-        lookup = corpus.ids if ids is None else make(_OP, ids, len(corpus))
+        own = ids is None or memory is not None
+        lookup = corpus.ids if own else make(_OP, ids, len(corpus))
         if candidate_column is None or lookup.kind == "row":
             raise ValueError(
                 f"{_OP}: candidate_ids must come with candidate_column and ids of the corpus, got column "
@@ -259,9 +279,12 @@ def _padded(column: Any) -> Array:
 def _lists(picks: rk.Selection, ids: Any) -> dict[str, Array]:
     """Return the picks without padding, as columns of Python lists, which Ray stores as lists."""
     columns = {name: np.empty(len(picks.lengths), object) for name in _RESULT}
+    real = np.arange(picks.indices.shape[1]) < picks.lengths[:, None]
+    picked = picks.indices[real]
+    named = picked.tolist() if ids is None else ids.take(pa.array(picked)).to_pylist()
+    ends = np.cumsum(picks.lengths)
     for row, length in enumerate(picks.lengths):
-        rows = picks.indices[row, :length]
-        columns["ids"][row] = rows.tolist() if ids is None else ids.take(rows).to_pylist()
+        columns["ids"][row] = named[ends[row] - length : ends[row]]
         for name in _RESULT[1:]:
             columns[name][row] = getattr(picks, name)[row, :length].tolist()
     return columns

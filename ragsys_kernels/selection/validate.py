@@ -284,18 +284,7 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
     for name, id_array in (("initial", problem.constraints.initial), ("candidates", problem.candidates)):
         if id_array is None:
             continue
-        found = id_array[q][id_array[q] != -1]
-        outside = found[(found < 0) | (found >= problem.num_ids)]
-        if outside.size:
-            what = (
-                "-1 or positions of the pool, below P" if problem.pool_stride else "-1 or rows of the corpus, below N"
-            )
-            got = int(outside[0])
-            raise ValueError(f"{op}: {name} must be {what} = {problem.num_ids}, got {got}{of_query}")
-        unique, counts = np.unique(found, return_counts=True)
-        if unique.size < found.size:
-            got = int(unique[counts > 1][0])
-            raise ValueError(f"{op}: {name} must not repeat an id within a query, got {got} twice{of_query}")
+        listed(op, name, id_array[q], problem.num_ids, of_query, bool(problem.pool_stride))
     if problem.queries is not None and not np.isfinite(problem.queries[q]).all():
         _not_finite(op, "queries", where())
     rows, positions = problem.eligible(q)
@@ -309,6 +298,19 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
     if of_rows and not _checked(problem):
         read = np.concatenate([problem.initial_rows(q), rows])
         _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
+
+
+def listed(op: str, name: str, ids: np.ndarray, num_ids: int, of_query: str = "", of_pool: bool = False) -> None:
+    """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding."""
+    found = ids[ids != -1]
+    outside = found[(found < 0) | (found >= num_ids)]
+    if outside.size:
+        what = "-1 or positions of the pool, below P" if of_pool else "-1 or rows of the corpus, below N"
+        raise ValueError(f"{op}: {name} must be {what} = {num_ids}, got {int(outside[0])}{of_query}")
+    unique, counts = np.unique(found, return_counts=True)
+    if unique.size < found.size:
+        got = int(unique[counts > 1][0])
+        raise ValueError(f"{op}: {name} must not repeat an id within a query, got {got} twice{of_query}")
 
 
 def device_values(problem: Problem) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -159,6 +160,21 @@ def test_selector_in_a_pipeline(found):
         assert picks[f"q{row}"]["scores"] == direct.scores[row].tolist()
     lists = {"ids": "list<item: int64>"} | dict.fromkeys(("scores", "relevance", "redundancy"), "list<item: double>")
     assert lists.items() <= found["schema"].items()
+
+
+@pytest.mark.slow
+def test_corpus_over_nodes_survives_them(tmp_path):
+    """Two kills of processes and one of a node; `make fuzz` has ten."""
+    pytest.importorskip("ray.data")
+    script = Path(__file__).parents[1] / "fuzz" / "killed_cluster.py"
+    run = subprocess.run([sys.executable, script, tmp_path, "2"], capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert [name for name, _ in found["killed"]] == ["Holder", "MapBatches"]
+    assert found["killed"][-1][1] < found["node killed"] < found["shards"] == 24
+    assert found["complete"]
+    assert found["same"]
+    assert found["same in a pipeline"]
 
 
 # --- without Ray -------------------------------------------------------------------------------------------------

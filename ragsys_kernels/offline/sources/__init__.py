@@ -42,7 +42,7 @@ from ._place import DATABASES, Place
 from ._raw import npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
-from ._saved import id_values, saved
+from ._saved import id_values, saved, saved_columns
 from ._tables import ARROW, Table, TableColumn, find_column
 from ._usable import BAD_ROWS, Usable, listed, usable
 
@@ -65,6 +65,7 @@ __all__ = [
     "numbers",
     "parquet_batches",
     "saved",
+    "saved_columns",
     "usable",
     "vector_lists",
     "vectors",

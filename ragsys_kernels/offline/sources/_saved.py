@@ -102,5 +102,11 @@ def saved(
         raise ValueError(
             f"select: {name} must be that of the saved corpus {path}, {known!r}, or left out, got {value!r}"
         )
+    return saved_columns(path, corpus)
+
+
+def saved_columns(path: PathLike, corpus: rk.Corpus) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None]:
+    """Return a corpus that has been loaded from a folder, with its vectors and its ids."""
+    place = Place(path, "corpus")
     vectors = SavedColumn(place, (len(corpus), corpus.dims), corpus.vectors)
     return corpus, vectors, None if corpus.ids.kind == "row" else SavedIds(place, corpus.ids)
