@@ -1,4 +1,4 @@
-"""The time of the host for a call on a device, whose launches do nothing: `ragsys-kernels bench --host`.
+"""Host overhead of calls on a device, with launches that do nothing: `ragsys-kernels bench --host`.
 
 Tensors are torch's without data, taken for those of a device. Triton compiles its kernels for one and gets a driver
 that launches nothing, as CUDA C++ does. What is timed is what this library, Triton's launch and torch do on the

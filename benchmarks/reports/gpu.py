@@ -149,10 +149,10 @@ def of_host(rows: list[Row]) -> str:
     names = ("planned_us", "unplanned_us", "copy_us")
     cells = [[row["call"], *(f"{float(row[x]):.1f}" for x in names), row["commit"], row["hardware"]] for row in rows]
     text = """\
-## The time of the host
+## Host overhead
 
-Of a call with tensors for a device, whose launches do nothing (`ragsys-kernels bench --host`, no GPU): a device's own
-driver takes some microseconds a launch more. *By a plan*: the third call of a kind and all later ones
+Host time of a call on device tensors, with kernel launches that do nothing (`ragsys-kernels bench --host`, no GPU); a real
+driver adds some microseconds per launch. *By a plan*: the third and later calls with the same shapes and options
 (`ragsys_kernels/_gpu/plans.py`).
 
 """

@@ -30,10 +30,10 @@ EXPLAINED = """\
 were; *host µs*: until the call returned; *graph µs*: replayed from a CUDA graph. *Rate*: bytes of one read of every
 pool (of the logits; of the weight and the hidden states, unless their product takes longer) or flops of the plain
 rule over the time. *Of the floor*: time of a copy kernel that moves as many bytes as one read of what the last-level
-cache cannot serve has, over ours; *of the product*: time of the bare matrix product over ours. *Fastest of torch*:
-its best form, compiled or not, and how many times as long it takes; the same for other libraries that were installed.
-Their calls are losses of training, forward alone. Liger's default ones also wait for the device and clear memory for a
-gradient: no ratio with those is one between kernels.
+cache cannot serve, over ours; *of the product*: time of the bare matrix product over ours. *Fastest of torch*: its best
+form, compiled or not, and its time over ours; the same for other libraries that were installed. Their calls are forward
+passes of training losses. Liger's defaults also synchronise and clear memory for a gradient, so their ratios do not
+compare kernels alone.
 """
 
 
@@ -109,7 +109,7 @@ def usual(rows: Iterable[Row]) -> str:
     header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
     return (
         f"{_described(device, of_device)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
-        "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input has, over ours.\n"
+        "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input, over ours.\n"
         "Fastest of torch: its best form, eager or compiled, in the same run, and how many times as long it takes.\n"
         "Results were checked in float64 first.\n"
     )

@@ -36,7 +36,7 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _watching = False  # whether arrays on a device have been seen: until then, a call is not looked at
-_hosts = False  # whether calls with tensors on the host are planned too: in tests, and for the time of the host
+_hosts = False  # whether calls with tensors on the host are planned too: in tests, and to measure host overhead
 
 
 def watch(hosts: bool | None = None) -> None:
