@@ -151,8 +151,8 @@ def of_host(rows: list[Row]) -> str:
     text = """\
 ## Host overhead
 
-Host time of a call on device tensors, with kernel launches that do nothing (`ragsys-kernels bench --host`, no GPU); a real
-driver adds some microseconds per launch. *By a plan*: the third and later calls with the same shapes and options
+Host time of a call on device tensors, with kernel launches that do nothing (`ragsys-kernels bench --host`, no GPU); a
+real driver adds some microseconds per launch. *By a plan*: the third and later calls with the same shapes and options
 (`ragsys_kernels/_gpu/plans.py`).
 
 """
