@@ -44,7 +44,8 @@ class Replay:
         else:
             data, dtype = _arrays.host_view("check_selection", "embeddings", embeddings)
         self.dense = data.ndim == 3
-        vectors = _arrays.widen(data, dtype).astype(np.float64).reshape(-1, data.shape[-1])
+        vectors = _arrays.widen(data, dtype).astype(np.float64)
+        vectors = vectors.reshape(-1, vectors.shape[-1])
         if corpus is not None and corpus.scales is not None:
             vectors *= corpus.scales[:, None]
         norms = np.sqrt((vectors**2).sum(axis=1))
@@ -56,7 +57,9 @@ class Replay:
         queries = get("queries")
         relevance = get("relevance")
         if queries is not None:
-            queries = self._floats("queries", queries)
+            signs = dtype == "binary" and np.shape(queries)[-1:] == data.shape[-1:]
+            packed = _arrays.widen(_arrays.signs(np.asarray(queries)), "binary") if signs else queries
+            queries = self._floats("queries", packed)
             self.Q = len(queries)
             lengths = np.sqrt((queries**2).sum(axis=1))
             unit_queries = queries / np.where(lengths > 0, lengths, 1)[:, None]

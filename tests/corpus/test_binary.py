@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch
+from ragsys_kernels import _dispatch, testing
 
 N, Q = 300, 9
 # 64 and 1,024: cosines are exact in float32. The others end in the middle of a word or of a vector.
@@ -135,6 +135,41 @@ def test_options(binary_backend):
     for q in range(Q):
         at = path.of(q).at(np.float32(0.5))[0]
         np.testing.assert_array_equal(at, rk.mmr(asked, corpus, 5, candidates=candidates, lambda_d=0.5).indices[q])
+
+
+@pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
+def test_bounds_change_no_bit(isa, monkeypatch):
+    """Blocks of items that are left out, with many equal values: the bits of items that all meet all picks."""
+    if _dispatch.why_not("cpu") or isa not in _dispatch.extension().SUPPORTED_ISAS:
+        pytest.skip(f"instruction set {isa} is not here")
+    monkeypatch.setenv("RAGSYS_KERNELS_ISA", isa)
+    less = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        D, P, K = int(rng.choice([16, 64, 200, 1024])), int(rng.integers(1, 90)), int(rng.integers(1, 12))
+        rows, queries = clustered(D, seed)
+        asked = np.packbits(queries > 0, axis=1) if seed % 2 else queries
+        problem = {
+            "queries": asked, "embeddings": rk.Corpus(rows, dtype="binary"), "k": K,
+            "candidates": np.stack([rng.permutation(N)[:P] for _ in range(Q)]),
+            "lambda_d": rng.choice([0, 0.3, 0.75, 1], Q),
+        }  # fmt: skip
+        if seed % 3 == 0:
+            problem["initial"] = np.stack([np.setdiff1d(np.arange(N), row)[:2] for row in problem["candidates"]])
+        if seed % 5 == 0:
+            problem.update(
+                relevance=rng.integers(0, 5, (Q, P)).astype(np.float32), groups=np.arange(N) % 9, max_per_group=2
+            )
+        for method in ("mmr", "vrsd", "msd"):
+            arguments = {name: x for name, x in problem.items() if method != "vrsd" or name != "lambda_d"}
+            found, work = testing.selection_work(method, arguments)
+            testing.check_selection(method, arguments, found)
+            for bounds in ("dense", "pruned"):
+                other, more = testing.selection_work(method, arguments, bounds=bounds)
+                for field, same in zip(found, other, strict=True):
+                    np.testing.assert_array_equal(field, same)
+                less += bounds == "dense" and work.products < more.products
+    assert less > 9
 
 
 def test_as_sentence_transformers_quantises():

@@ -18,7 +18,7 @@ from ragsys_kernels.selection.rules.pool import pool_of
 
 from .tool import Writer
 
-DTYPES = ("float32", "float16", "bfloat16", "int8")
+DTYPES = ("float32", "float16", "bfloat16", "int8")  # and "binary"
 METHODS = ("mmr", "vrsd")
 KERNELS = (*METHODS, "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad")  # as the tool numbers them
 NORMS = ("as_given", "scaled", "computed")
@@ -42,8 +42,9 @@ def may_have_codes(rows: Rows) -> bool:
 
 def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | None, best_first: bool = False) -> None:
     rows = problem.rows
-    num_rows, dims = rows.data.shape
+    num_rows, dims = len(rows.data), rows.dims
     elements, stride = spread(rows)
+    signs = problem.queries is not None and problem.queries.dtype == np.uint8
     out.words(
         KERNELS.index(problem.options.kind if problem.op == "coverage" else problem.op),
         problem.num_queries,
@@ -52,7 +53,7 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
         dims,
         problem.k,
         0 if problem.constraints.initial is None else problem.constraints.initial.shape[1],
-        DTYPES.index(rows.dtype),
+        _arrays.NUMBERS[rows.dtype],
         stride,
         NORMS.index(rows.norm),
         problem.pool_stride,
@@ -63,9 +64,8 @@ def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | Non
         problem.bias is not None and problem.bias.ndim == 2,
         problem.constraints.max_per_group,
     )
-    out.arrays(
-        elements, rows.scales, problem.queries, problem.candidates, problem.constraints.initial, problem.relevance
-    )
+    out.arrays(elements, rows.scales, *((None, problem.queries) if signs else (problem.queries, None)))
+    out.arrays(problem.candidates, problem.constraints.initial, problem.relevance)
     out.arrays(
         problem.bias,
         problem.lambda_d,

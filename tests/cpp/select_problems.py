@@ -38,6 +38,9 @@ def stored(vectors: np.ndarray, dtype: str, norm: str = "computed", gap: int = 0
     """Rows of a storage type, `gap` elements apart; a kernel that reads the NaNs (int8: 127) between them shows it."""
     with np.errstate(over="ignore"):
         elements = _arrays.narrow(np.asarray(vectors, np.float32), dtype)
+    if dtype == "binary":
+        elements = np.pad(elements, ((0, 0), (0, gap)), constant_values=255)[:, : elements.shape[1]]
+        return Rows(elements, dtype, "cosine", "as_given")
     between = 127 if dtype == "int8" else _arrays.narrow(np.full(1, np.nan, np.float32), dtype)[0]
     data = np.full((len(elements), elements.shape[1] + gap), between, elements.dtype)[:, : elements.shape[1]]
     data[:] = elements
@@ -59,6 +62,26 @@ def random_vectors(rng: np.random.Generator, N: int, D: int) -> np.ndarray:
     elif kind == 2:  # lengths of many sizes
         vectors *= 10 ** rng.uniform(-2, 2, (N, 1)).astype(np.float32)
     return vectors
+
+
+# Of rows of signs: words and vectors that are not whole, and more than a byte can count in a lane.
+SIGN_DIMS = (8, 16, 24, 64, 104, 200, 256, 512, 520, 1024, 16_512)
+
+
+def sign_cases(rng: np.random.Generator) -> Iterator[Case]:
+    """Rows of signs, with queries of signs and of floats, in pools and as a corpus."""
+    for D, method in itertools.product(SIGN_DIMS, METHODS):
+        case = random_select(rng, method, "binary", D)
+        yield case
+        if case.arguments["queries"] is not None:
+            yield Select(method, {**case.arguments, "queries": np.packbits(case.arguments["queries"] > 0, axis=1)})
+    for N, D, n, Q in ((1, 8, 1, 1), (70, 200, 90, 14), (513, 1024, 7, 3), (700, 96, 20, 14)):
+        vectors = random_vectors(rng, N, D)
+        arguments = {"embeddings": stored(vectors, "binary", gap=int(rng.integers(9))), "k": n, "lambda_b": 0.5}
+        queries = rng.standard_normal((Q, D))
+        for asked in (queries, np.packbits(queries > 0, axis=1)):
+            yield Search("mmr", {**arguments, "queries": asked})
+            yield Search("mmr", {**arguments, "queries": asked, "bias": 3 * rng.standard_normal(N)})
 
 
 def random_select(rng: np.random.Generator, method: str, dtype: str, D: int) -> Select:
@@ -431,6 +454,7 @@ def all_cases() -> list[Case]:
         edge_cases,
         bad_cases,
         relevance_cases,
+        sign_cases,
         search_cases,
         code_cases,
         rule_cases,

@@ -102,10 +102,10 @@ rsk::SelectArgs read_args(Problems& in) {
   a.limits.initial_bytes = int(in.word());
   a.bias_per_item = in.word() != 0;
   a.limits.max_per_group = in.word();
-  constexpr std::int64_t kElementBytes[] = {4, 2, 2, 1};
-  a.rows = in.array<char>(kElementBytes[int(a.dtype)]);
+  a.rows = in.array<char>(rsk::element_bytes(a.dtype));
   a.scales = in.array<float>();
   a.queries = in.array<float>();
+  a.query_signs = in.array<std::uint8_t>();
   a.candidates = in.array<char>(a.id_bytes);
   a.limits.initial = in.array<char>(a.limits.initial_bytes);
   a.relevance = in.array<float>();
@@ -208,8 +208,7 @@ rsk::EncodeArgs read_rows(Problems& in) {
   a.dims = in.word();
   a.row_stride = in.word();
   a.dtype = rsk::DType(in.word());
-  constexpr std::int64_t kElementBytes[] = {4, 2, 2, 1};
-  a.rows = in.array<char>(kElementBytes[int(a.dtype)]);
+  a.rows = in.array<char>(rsk::element_bytes(a.dtype));
   a.scales = in.array<float>();
   return a;
 }
