@@ -162,11 +162,18 @@ class Inputs:
     relevance: Column | None = None
 
     @classmethod
-    def open(cls, spec: JobSpec, verify: bool = False, saved: rk.Corpus | None = None) -> Inputs:
+    def open(
+        cls,
+        spec: JobSpec,
+        verify: bool = False,
+        saved: rk.Corpus | None = None,
+        known: sources.Usable | None = None,
+    ) -> Inputs:
         """Open the files; refuse, from their headers alone, what does not fit together.
 
         With ``verify`` all bytes of a saved corpus are compared with its checksums: once for all workers of a job.
-        ``saved`` is that corpus where it has been opened before.
+        ``saved`` is that corpus where it has been opened before, and ``known`` what a look at the rows found, if some
+        may be left out.
         """
         if spec.candidate_vector_column is not None:
             return cls._of_own(spec)
@@ -199,7 +206,7 @@ class Inputs:
             "costs": sources.numbers("costs", None, spec.costs, spec.cost_column, corpus),
         }
         skips = spec.skips if saved is None else ("raise", "error")
-        usable = sources.usable("corpus", of_rows, *skips, named="corpus_ids")
+        usable = sources.usable("corpus", of_rows, *skips, named="corpus_ids", known=known)
         if usable.kept is not None and spec.index is not None:
             raise ValueError(f"select: index must be over rows that can be used, got {min(usable.skipped.values())}")
         inputs = cls(

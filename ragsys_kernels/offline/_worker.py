@@ -23,7 +23,7 @@ from ._pipeline import ahead
 from ._recall import Sample, sampled
 from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
-from .sources import ByIds, Column, Lists, id_values, load_corpus
+from .sources import ByIds, Column, Lists, Usable, id_values, load_corpus
 from .spread import Spread
 
 Array = npt.NDArray[Any]
@@ -100,11 +100,13 @@ class Held:
     """The corpus of a job in memory, with its ids; arrays that processes of a machine can share.
 
     ``ids`` are those of a file, for a saved corpus has its own. ``lookup`` finds the rows of candidates that are ids.
+    ``usable`` says which rows of the file are left out, for processes that then need not look.
     """
 
     corpus: rk.Corpus
     ids: Any
     lookup: Ids | None = None
+    usable: Usable | None = None
 
     @classmethod
     def spread(cls, spec: JobSpec, inputs: Inputs, corpus: Spread) -> Held:
@@ -126,7 +128,7 @@ class Held:
         if column is not None and lookup is None:  # which has looked
             check_unique("select", ids, column)
         corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **inputs.held})
-        return cls(corpus, None if ids is None else takeable(ids), lookup)
+        return cls(corpus, None if ids is None else takeable(ids), lookup, inputs.usable.alone())
 
 
 class Worker:
@@ -155,7 +157,8 @@ class Worker:
                 f"select: instruction_set must be that of the job, {spec.instruction_set}, got {here.instruction_set}"
             )
         opened = corpus.corpus if corpus is not None and isinstance(corpus.corpus, Spread) else None
-        self.spec, self._inputs = spec, inputs or Inputs.open(spec, saved=opened)
+        known = None if corpus is None else corpus.usable
+        self.spec, self._inputs = spec, inputs or Inputs.open(spec, saved=opened, known=known)
         self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
         self._options = {
             **selection_options(spec, self._inputs),

@@ -5,6 +5,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
+from ragsys_kernels.selection import calls
 
 N, Q = 300, 9
 # 64 and 1,024: cosines are exact in float32. The others end in the middle of a word or of a vector.
@@ -209,6 +210,9 @@ def test_refused():
         ValueError, match=r"^mmr: queries must have the embeddings' D = 64 dimensions, or D / 8 = 8 bytes"
     ):
         rk.mmr(np.zeros((1, 9), np.uint8), corpus, 1)
+    for name in ("triton", "cuda"):
+        with pytest.raises(rk.BackendUnavailableError, match=r"^mmr: backend '.*' .* take no rows of dtype 'binary'"):
+            calls.check_backend("mmr", name, corpus)
     for call in (
         lambda: rk.mmr(packed, corpus, 1, backend="triton"),
         lambda: corpus.search(packed, 1, backend="triton"),
@@ -282,6 +286,10 @@ def test_signs_find_what_floats_rank(tmp_path):
     picks = floats.select(queries, 4, pool=30, index=signs_of)
     pools = signs_of.search(np.packbits(queries > 0, axis=1), 30).indices
     np.testing.assert_array_equal(picks.scores, floats.select(queries, 4, candidates=np.sort(pools, axis=1)).scores)
+    # Equal values go to the lowest row, though the bits of the other are nearer.
+    level = np.array([[1, 1], [1, -1]], np.float32) @ np.eye(2, 8, dtype=np.float32)
+    found = rk.Corpus(level).search(np.eye(1, 8, dtype=np.float32), 2, index=rk.Corpus(level, dtype="binary"))
+    assert found.indices.tolist() == [[0, 1]]
     with pytest.raises(ValueError, match=r"^search: index must hold the corpus's N = 300 rows of D = 64"):
         floats.search(queries, 3, index=rk.Corpus(rows[:9], dtype="binary"))
     signs_of.save(tmp_path / "signs")

@@ -1,6 +1,7 @@
 """Rows that cannot be used, left out where that is asked for: what is left is as without them, the rest is listed."""
 
 import csv
+import pickle
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ from tiny_encoder import TinyEncoder
 
 import ragsys_kernels as rk
 from ragsys_kernels import comparison, offline
+from ragsys_kernels.offline._spec import Inputs, JobSpec
+from ragsys_kernels.offline._worker import Held, Worker
+from ragsys_kernels.offline.sources import _usable
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -163,6 +167,27 @@ def test_select_leaves_bad_rows_out(files, command):
                     "--bad-rows", "skip")  # fmt: skip
     assert other.returncode == 1
     assert "on_duplicate" in other.stderr
+
+
+def test_other_processes_do_not_look_again(files, monkeypatch):
+    """What was found goes to them; the columns are then the same, without a scan."""
+    spec = JobSpec(
+        corpus=files / "corpus.parquet", queries=files / "queries.npy", bias_column="bias", bad_rows="skip",
+        on_duplicate="first",
+    )  # fmt: skip
+    first = Inputs.open(spec)
+    held = pickle.loads(pickle.dumps(Held.of(spec, first)))
+    sent = held.usable
+    assert sent.columns == {}
+    monkeypatch.setattr(_usable, "_found", lambda *_: pytest.fail("the rows were looked at again"))
+    other = Inputs.open(spec, known=sent)
+    assert other.usable.skipped == first.usable.skipped
+    assert other.usable.ids == first.usable.ids
+    np.testing.assert_array_equal(other.usable.kept, first.usable.kept)
+    for name in ("corpus", "bias"):
+        np.testing.assert_array_equal(getattr(other, name).whole(), getattr(first, name).whole())
+    assert other.corpus_ids.whole().equals(first.corpus_ids.whole())
+    assert Worker(spec, held).rows == Q
 
 
 @pytest.mark.parametrize("by_ids", [False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +52,10 @@ class Usable:
     skipped: dict[int, str] = field(default_factory=dict)
     ids: dict[int, Any] = field(default_factory=dict)
 
+    def alone(self) -> Usable:
+        """Return what was found, without the columns: what other processes need in order not to look again."""
+        return replace(self, columns={})
+
     def listed(self, lists: ListColumn, by: Ids | None, skip: bool = False) -> ListColumn | ByIds:
         """Return lists of rows of the file, or of ids, as lists of the rows that are kept; no others are in them.
 
@@ -63,12 +67,18 @@ class Usable:
 
 
 def usable(
-    argument: str, columns: Mapping[str, Any], bad_rows: str = "raise", on_duplicate: str = "error", named: str = "ids"
+    argument: str,
+    columns: Mapping[str, Any],
+    bad_rows: str = "raise",
+    on_duplicate: str = "error",
+    named: str = "ids",
+    known: Usable | None = None,
 ) -> Usable:
     """Return the columns of rows, `argument` and others or None by name, without the rows that cannot be used.
 
-    With neither option, and where none is bad, these are the columns as they are. Else they are read once. Where ids,
-    the column `named`, are None, rows keep the numbers that they have in the file as their ids.
+    With neither option, and where none is bad, these are the columns as they are. Else they are read once, unless what
+    that finds is `known`. Where ids, the column `named`, are None, rows keep the numbers that they have in the file as
+    their ids.
     """
     choice("select", "bad_rows", bad_rows, BAD_ROWS)
     choice("select", "on_duplicate", on_duplicate, ON_DUPLICATE)
@@ -78,12 +88,9 @@ def usable(
         return Usable(dict(columns))
     if on_duplicate != "error" and named not in given:
         raise ValueError(f"select: on_duplicate must come with ids, got none in {given[argument].path}")
-    skipped = _bad(argument, given) if bad_rows == "skip" else {}
-    ids = {}
-    if named in given:
-        if on_duplicate != "error":
-            skipped.update(_repeated(given[named], skipped, on_duplicate))
-        ids = _of_rows(given[named], sorted(skipped))
+    skipped, ids = (
+        (known.skipped, known.ids) if known is not None else _found(argument, given, named, bad_rows, on_duplicate)
+    )
     if not skipped:
         return Usable(dict(columns))
     kept = np.setdiff1d(np.arange(rows), list(skipped))
@@ -93,6 +100,18 @@ def usable(
     found: dict[str, Any] = {name: Kept(column, kept) for name, column in given.items()}
     found.setdefault(named, _Numbers(given[argument], kept))
     return Usable({**columns, **found}, kept, dict(sorted(skipped.items())), ids)
+
+
+def _found(
+    argument: str, given: dict[str, _Column], named: str, bad_rows: str, on_duplicate: str
+) -> tuple[dict[int, str], dict[int, Any]]:
+    """Return which rows are left out, and why, and their ids."""
+    skipped = _bad(argument, given) if bad_rows == "skip" else {}
+    if named not in given:
+        return skipped, {}
+    if on_duplicate != "error":
+        skipped.update(_repeated(given[named], skipped, on_duplicate))
+    return skipped, _of_rows(given[named], sorted(skipped))
 
 
 def _bad(argument: str, given: dict[str, _Column]) -> dict[int, str]:
