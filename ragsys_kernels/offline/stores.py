@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -35,7 +36,7 @@ def is_store(source: object) -> bool:
     return isinstance(source, str) and ":" in source and source.partition(":")[0] in _READERS
 
 
-def opened(source: str, size: int) -> tuple[int, Iterator[tuple[np.ndarray | list[str], np.ndarray]]]:
+def opened(source: str, size: int) -> tuple[int, Generator[tuple[np.ndarray | list[str], np.ndarray], None, None]]:
     """Return how many rows a store has, and so many at a time their ids, int64 or strings, and vectors (n, D) float32.
 
     Raises
@@ -49,7 +50,14 @@ def opened(source: str, size: int) -> tuple[int, Iterator[tuple[np.ndarray | lis
     place, _, query = rest.partition("?")
     found = _READERS[kind](place, dict(parse_qsl(query, keep_blank_values=True)), size)
     rows: int = next(found)
-    return rows, ((_ids(ids, kind), _vectors(vectors, kind)) for ids, vectors in found if len(ids))
+    return rows, _batches(found, kind)
+
+
+def _batches(found: _Found, kind: str) -> Generator[tuple[np.ndarray | list[str], np.ndarray], None, None]:
+    with closing(found):  # and with it the store, whatever happens to those who read: it may hold locks
+        for ids, vectors in found:
+            if len(ids):
+                yield _ids(ids, kind), _vectors(vectors, kind)
 
 
 def _ids(ids: list[Any], kind: str) -> np.ndarray | list[str]:
@@ -102,7 +110,6 @@ def _exists(place: str, kind: str) -> str:
 
 def _sqlite(place: str, options: dict[str, str], size: int) -> _Found:
     import sqlite3
-    from contextlib import closing
     from pathlib import Path
 
     table, id_column, vector = _taken(options, "sqlite-vec", "table", id="rowid", vector="embedding")
@@ -207,10 +214,17 @@ def _postgresql(place: str, options: dict[str, str], size: int) -> _Found:
             yield store.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()[0]
             rows.execute(text)
             while found := rows.fetchmany(size):
-                vectors = [json.loads(each) if isinstance(each, str) else each for _, each in found]
-                yield [id for id, _ in found], vectors
+                yield [id for id, _ in found], [_listed(each) for _, each in found]
     except psycopg.Error as error:
         raise ValueError(f"{OP}: postgresql must have table and columns as named, got {error}") from error
+
+
+def _listed(vector: Any) -> Any:
+    """Return a vector that pgvector has written as text, unless it is none."""
+    try:
+        return json.loads(vector) if isinstance(vector, str) else vector
+    except ValueError:
+        return None
 
 
 _READERS: dict[str, _Reader] = {

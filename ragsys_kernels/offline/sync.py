@@ -263,14 +263,15 @@ def _read(
     """Yield the rows of a source, some at a time."""
     count = 0
     total, found = _opened(source, columns)
-    for ids, vectors, more in found:
-        yield ids, vectors, more
-        count += len(vectors)
-        if progress is not None:
-            progress(count, total)
+    with closing(found):
+        for ids, vectors, more in found:
+            yield ids, vectors, more
+            count += len(vectors)
+            if progress is not None:
+                progress(count, total)
 
 
-def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Iterator[_Rows]]:
+def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Generator[_Rows, None, None]]:
     """Return how many rows a source has, and them."""
     if stores.is_store(source):
         for name, column in columns.items():
@@ -279,7 +280,7 @@ def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Iter
                     f"{name}_column must be left out with a store, whose options name columns, got {column!r}"
                 )
         total, found = stores.opened(str(source), _BATCH)
-        return total, ((ids, vectors, {}) for ids, vectors in found)
+        return total, _of_store(found)
     vector, id_column, bias, group, cost = (columns[name] for name in ("vector", "id", "bias", "group", "cost"))
     vectors, given = columns_of(source, None, None, None, None, vector, id_column, bias, group, cost)
     if "ids" not in given:
@@ -287,7 +288,13 @@ def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Iter
     return vectors.rows, _of_file(vectors, given)
 
 
-def _of_file(vectors: Any, given: dict[str, Any]) -> Iterator[_Rows]:
+def _of_store(found: Generator[Any, None, None]) -> Generator[_Rows, None, None]:
+    with closing(found):
+        for ids, vectors in found:
+            yield ids, vectors, {}
+
+
+def _of_file(vectors: Any, given: dict[str, Any]) -> Generator[_Rows, None, None]:
     read = [column.chunks(_BATCH) for column in given.values()]
     for rows in vectors.chunks(_BATCH):
         columns: dict[str, Any] = dict(zip(given, map(next, read), strict=True))

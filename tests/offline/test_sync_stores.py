@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
+import postgres
+
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.offline import stores
@@ -111,11 +113,54 @@ class Milvus:
         self._store.delete("notes", ids=list(ids))
 
 
-@pytest.mark.parametrize("kind", [SqliteVec, LanceDB, Chroma, Qdrant, Milvus])
+class Postgres:
+    """Vectors in arrays."""
+
+    type, written = "real[]", staticmethod(np.ndarray.tolist)
+
+    def __init__(self, options):
+        module = pytest.importorskip("psycopg")
+        self.source = f"postgresql:///postgres?{options}&table=notes&id=note"
+        self._store = module.connect(f"postgresql:///postgres?{options}", autocommit=True)
+        self._store.execute("SET lock_timeout = '5s'")  # of a reader that was not closed
+        self.close = self._store.close
+        self._store.execute("DROP TABLE IF EXISTS notes")
+        if self.type != "real[]":
+            names = self._store.execute("SELECT name FROM pg_available_extensions").fetchall()
+            if ("vector",) not in names:
+                pytest.skip("needs pgvector")
+            self._store.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        self._store.execute(f"CREATE TABLE notes (note bigint PRIMARY KEY, words text, embedding {self.type} NOT NULL)")
+
+    def put(self, rows):
+        upsert = (
+            "INSERT INTO notes VALUES (%s, 'x', %s) ON CONFLICT (note) DO UPDATE SET embedding = EXCLUDED.embedding"
+        )
+        with self._store.cursor() as cursor:
+            cursor.executemany(upsert, [(each, self.written(vector)) for each, vector in rows.items()])
+
+    def remove(self, ids):
+        self._store.execute("DELETE FROM notes WHERE note = ANY(%s)", (list(ids),))
+
+
+class Pgvector(Postgres):
+    type, written = f"vector({D})", staticmethod(lambda vector: str(vector.tolist()))
+
+
+@pytest.fixture(scope="module")
+def database():
+    with postgres.cluster() as options:
+        yield options
+
+
+@pytest.mark.parametrize("kind", [SqliteVec, LanceDB, Chroma, Qdrant, Milvus, Postgres, Pgvector])
 @pytest.mark.filterwarnings("default")
-def test_the_folder_holds_what_the_store_holds(tmp_path, kind, monkeypatch):
+def test_the_folder_holds_what_the_store_holds(tmp_path, kind, monkeypatch, request):
     monkeypatch.setattr("ragsys_kernels.offline.sync._BATCH", 100)
-    rng, store, to = np.random.default_rng(5), kind(tmp_path), tmp_path / "corpus"
+    store = kind(request.getfixturevalue("database") if issubclass(kind, Postgres) else tmp_path)
+    if isinstance(store, Postgres):
+        request.addfinalizer(store.close)
+    rng, to = np.random.default_rng(5), tmp_path / "corpus"
     name = str if getattr(kind, "strings", False) else int
     vectors = {name(each): rng.standard_normal(D).astype(np.float32) for each in range(1, 351)}
     store.put(vectors)
@@ -139,6 +184,11 @@ def test_the_folder_holds_what_the_store_holds(tmp_path, kind, monkeypatch):
         del vectors[name(each)]
     store.remove([name(7), name(300)])
     check(rows=349, added=1, changed=2, deleted=2)
+    if isinstance(store, Postgres):
+        for wrong in ("&vector=words", "&vector=none", "&id=none", "&table=none"):
+            with pytest.raises(ValueError, match=r"^sync_corpus: (postgresql must have table|vectors must be of one)"):
+                offline.sync_corpus(store.source + wrong, to)
+        return
     for options in ("", "?table=", "?table=notes&x=1", "?collection=notes&x=1"):
         with pytest.raises(ValueError, match=f"^sync_corpus: {stores_name(store)} must have (a|options)"):
             offline.sync_corpus(store.source.partition("?")[0] + options, to)

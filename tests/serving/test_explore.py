@@ -284,7 +284,7 @@ def test_a_path_keeps_to_filters_groups_and_budgets():
     ids = IDS.tolist()
     rules = [
         {"candidates": ids[:40]},
-        {"candidates": ids[:40], "allowed": ids[10:90], "exclude": ids[12:20]},
+        {"candidates": ids[:40], "allowed": ids[10:90], "exclude": ids[14:40]},
         {"allowed": ids[10:30], "exclude": ids[12:15]},
         {"max_per_group": 1, "k": 4},
         {"budget": 11},

@@ -6,8 +6,6 @@ else a cluster of Debian's, made for the test.
 
 import importlib.util
 import os
-import pwd
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi")
+import postgres
 import servers
 
 import ragsys_kernels as rk
@@ -57,26 +56,13 @@ def service(tmp_path_factory):
 
 
 @pytest.fixture
-def database(tmp_path):
+def database():
     """The address of a database, in a cluster of this test if there is none."""
     if url := os.environ.get("DATABASE_URL"):
         yield url
         return
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not programs:
-        pytest.skip("needs PostgreSQL")
-    user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name  # it refuses to run as root
-    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-    shutil.chown(folder, user)
-    as_user = {"user": user} if os.getuid() == 0 else {}
-    options = {"check": True, "cwd": "/", "stdout": subprocess.DEVNULL, **as_user}
-    subprocess.run([programs[-1], "--no-sync", "--auth=trust", f"--username={user}", "-D", folder / "data"], **options)
-    control = [programs[-1].with_name("pg_ctl"), "-D", folder / "data", "-w"]
-    settings = f"-c listen_addresses='' -c unix_socket_directories={folder}"
-    subprocess.run([*control, "-l", folder / "log", "-o", settings, "start"], **options)
-    yield f"host={folder} user={user} dbname=postgres"
-    subprocess.run([*control, "-m", "immediate", "stop"], **options)
-    shutil.rmtree(folder)
+    with postgres.cluster() as options:
+        yield f"postgresql:///postgres?{options}"
 
 
 @pytest.mark.parametrize("name", NEEDS)
