@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
+import pyarrow as pa
 
 from .._checks import shown
 from .._extras import missing
@@ -60,7 +61,9 @@ def _batches(found: _Found, kind: str) -> Generator[tuple[np.ndarray | list[str]
                 yield _ids(ids, kind), _vectors(vectors, kind)
 
 
-def _ids(ids: list[Any], kind: str) -> np.ndarray | list[str]:
+def _ids(ids: Any, kind: str) -> np.ndarray | list[str]:
+    if isinstance(ids, np.ndarray):
+        return ids.astype(np.int64, copy=False)
     kinds = set(map(type, ids))
     if kinds == {int}:
         return np.array(ids, np.int64)
@@ -143,7 +146,9 @@ def _lancedb(place: str, options: dict[str, str], size: int) -> _Found:
             if vectors.null_count:
                 raise ValueError("a null among the vectors")
             flat = vectors.flatten().to_numpy(zero_copy_only=False)
-            yield batch.column(id_column).to_pylist(), flat.reshape(len(batch), -1) if len(batch) else flat
+            ids = batch.column(id_column)
+            whole = ids.null_count == 0 and pa.types.is_integer(ids.type)
+            yield ids.to_numpy() if whole else ids.to_pylist(), flat.reshape(len(batch), -1) if len(batch) else flat
     except (ValueError, RuntimeError, KeyError) as error:
         raise ValueError(f"{OP}: lancedb must have table and columns as named, got {error}") from error
 

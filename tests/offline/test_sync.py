@@ -256,3 +256,24 @@ def test_the_command(tmp_path, command):
     for wrong in ("0s", "x", "5d", "-1"):
         shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to, "--every", wrong)
         assert shown.returncode == 2
+
+
+@pytest.mark.parametrize("dims", [16, 5])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype):
+    """Whole runs of rows in one order, some that are out of it, and none in order: each finds the rows that differ."""
+    rng = np.random.default_rng(3)
+    vectors, bias = rng.standard_normal((600, dims), dtype=np.float32), rng.random(600, dtype=np.float32)
+    for swapped in (0, 12, 600):
+        order = np.arange(600)
+        some = rng.permutation(600)[:swapped]
+        order[some] = rng.permutation(order[some])
+        other, weights = vectors[order], bias[order]
+        changed = np.unique(np.concatenate([rng.permutation(600)[:7], [0, 599]]))
+        other[changed[:5]] = rng.standard_normal((5, dims), dtype=np.float32)
+        weights[changed[5:]] += 1
+        old, new = rk.Corpus(vectors, bias, dtype=dtype), rk.Corpus(other, weights, dtype=dtype)
+        rows = np.sort(rng.permutation(600)[:400])
+        equal = sync._equal(old, order[rows], new, rows)
+        assert rows[~equal].tolist() == [each for each in changed.tolist() if each in set(rows.tolist())]
+    assert sync._equal(old, order[:0], new, rows[:0]).tolist() == []
