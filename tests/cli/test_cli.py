@@ -42,11 +42,6 @@ def test_pool_takes_a_number_or_a_word(run, folder):
     assert "must be a number, 'all' or 'certified'" in result.stderr
 
 
-def test_quiet_prints_nothing(run, folder):
-    result = run(folder, *SELECT, "--quiet")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-
-
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

@@ -220,13 +220,6 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     assert shown("evaluate", "aicl")["items"] == f"all, or {evaluation.QUICK.test} if quick"
 
 
-def test_help_names_every_option(run, folder):
-    result = run(folder, "select", "--help")
-    assert result.returncode == 0
-    for option in ("--corpus", "--lambda-d", "--chunk-size", "--overwrite", "--query-group-column"):
-        assert option in result.stdout
-
-
 @pytest.mark.parametrize("module", ["typer", "rich", "pyarrow"])
 def test_missing_extra_is_one_line(folder, module):
     code = f"import sys; sys.modules[{module!r}] = None; from ragsys_kernels.cli import main; main()"

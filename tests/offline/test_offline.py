@@ -12,7 +12,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from job_arrays import N, Q, check_equals, files, read, snapshot, vector_lists  # noqa: E402
+from job_arrays import N, Q, check_equals, files, read, vector_lists  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
@@ -142,13 +142,6 @@ def test_chunks_and_shards_do_not_change_the_rows(tmp_path, data):
         assert read(out).equals(expected)
         assert summary.shards == len(shards) == -(-Q // shard_size)
         assert {pq.read_metadata(shard).num_rows for shard in shards[:-1]} <= {shard_size}
-
-
-def test_bytes_do_not_depend_on_the_chunk_size(tmp_path, data):
-    paths = files(tmp_path, "corpus", "queries", "candidates")
-    for chunk_size in (13, 500):
-        offline.select(**paths, out=tmp_path / str(chunk_size), chunk_size=chunk_size, shard_size=100)
-    assert snapshot(tmp_path / "13") == snapshot(tmp_path / "500")
 
 
 def test_description_of_the_job(tmp_path, data):

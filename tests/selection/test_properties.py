@@ -59,53 +59,12 @@ def test_permuting_the_candidates_permutes_nothing_but_positions(backend, method
         np.testing.assert_allclose(before.scores[:, 0], after.scores[:, 0], rtol=0)
 
 
-@given(problem=problems(), seed=SEEDS)
-def test_lambda_d_one_is_top_k_by_relevance_with_bias(backend, problem, seed):
-    embeddings = problem["embeddings"]
-    bias = np.random.default_rng(seed).standard_normal(embeddings.shape[:-1]).astype(np.float32)
-    result = run("mmr", problem, backend, lambda_d=1, lambda_b=0.5, bias=bias)
-    everything = run("mmr", problem, backend, k=10**3, lambda_d=1, lambda_b=0.5, bias=bias)
-    for q in range(len(result.indices)):
-        v = everything.relevance[q, : everything.lengths[q]]
-        assert (v[:-1] >= v[1:]).all()
-        n = result.lengths[q]
-        np.testing.assert_array_equal(result.relevance[q, :n], v[:n])
-        np.testing.assert_array_equal(result.scores[q, :n], v[:n])
-    testing.check_selection("mmr", {**problem, "lambda_d": 1.0, "lambda_b": 0.5, "bias": bias}, result)
-
-
-@given(problem=problems())
-def test_first_pick_is_the_same_for_every_lambda_d(backend, problem):
-    firsts = [run("mmr", problem, backend, lambda_d=lambda_d).indices[:, 0].tolist() for lambda_d in (0, 0.4, 1.0)]
-    assert firsts[0] == firsts[1] == firsts[2]
-
-
 @methods
 @given(problem=problems(), exponents=st.tuples(st.integers(-20, 20), st.integers(-20, 20)))
 def test_scaling_by_powers_of_two_changes_nothing_under_cosine(backend, method, problem, exponents):
     a, b = (np.float32(2.0**exponent) for exponent in exponents)
     changed = run(method, problem, backend, queries=problem["queries"] * a, embeddings=problem["embeddings"] * b)
     same(run(method, problem, backend), changed)
-
-
-@methods
-@given(problem=problems(), factors=st.tuples(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3)))
-def test_scaling_leaves_picks_as_good_under_cosine(backend, method, problem, factors):
-    a, b = map(np.float32, factors)
-    changed = run(method, problem, backend, queries=problem["queries"] * a, embeddings=problem["embeddings"] * b)
-    testing.check_selection(method, problem, changed)
-
-
-@methods
-@given(problem=problems(kinds=st.just("duplicates")))
-def test_no_id_is_picked_twice(backend, method, problem):
-    """Equal rows may both be picked, but each only once, and nothing that is not in the pool."""
-    result = run(method, problem, backend, k=60)
-    for q, picks in enumerate(result.indices):
-        picks = picks[: result.lengths[q]]
-        assert len(set(picks)) == len(picks)
-        if "candidates" in problem:
-            assert set(picks) == set(problem["candidates"][q]) - {-1}
 
 
 @methods
@@ -131,44 +90,6 @@ def test_dense_pools_equal_gathered_ones(backend, method, problem):
     dense = run(method, problem, backend, candidates=None, embeddings=rows.reshape(*ids.shape, -1))
     positions = np.where(shared.indices >= 0, shared.indices - ids[:, :1], -1)
     same(shared._replace(indices=positions), dense)
-
-
-@methods
-@given(problem=problems(), seed=SEEDS, cap=st.integers(1, 3), leave_out=st.booleans())
-def test_groups_and_caps_are_respected(backend, method, problem, seed, cap, leave_out):
-    rng = np.random.default_rng(seed)
-    embeddings = problem["embeddings"]
-    problem["groups"] = groups = rng.integers(0, 5, embeddings.shape[:-1])
-    problem["max_per_group"] = cap
-    problem["initial"] = np.where(rng.random((len(problem["queries"]), 1)) < 0.5, 0, -1)
-    if leave_out:
-        problem["query_groups"] = rng.integers(0, 5, len(problem["queries"]))
-    result = run(method, problem, backend, k=60)
-    testing.check_selection(method, {**problem, "k": 60}, result)
-    for q, picks in enumerate(result.indices):
-        own = groups[q] if groups.ndim == 2 else groups
-        shown = own[problem["initial"][q][problem["initial"][q] >= 0]]
-        picked = own[picks[: result.lengths[q]]]
-        assert np.bincount(picked, minlength=5).max() <= cap
-        for group in shown:
-            assert np.count_nonzero(picked == group) <= cap - 1
-        if leave_out:
-            assert problem["query_groups"][q] not in picked
-
-
-@given(problem=problems())
-def test_vrsd_scores_are_cosines_of_the_sum(backend, problem):
-    result = run("vrsd", problem, backend)
-    for q, picks in enumerate(result.indices):
-        rows = problem["embeddings"][q] if problem["embeddings"].ndim == 3 else problem["embeddings"]
-        rows = rows.astype(np.float64)
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        query = problem["queries"][q].astype(np.float64)
-        sums = np.cumsum(rows[picks[: result.lengths[q]]], axis=0)
-        lengths = np.linalg.norm(sums, axis=1)
-        assume((lengths > 0.05).all())
-        cosines = sums @ query / lengths / np.linalg.norm(query)
-        np.testing.assert_allclose(result.scores[q, : len(cosines)], cosines, atol=2e-5)
 
 
 @st.composite
@@ -235,12 +156,6 @@ def test_bounds_leave_every_bit_of_mmr_as_it_is(compiled, problem):
 @given(problem=adversarial(metrics=("cosine",)))
 def test_bounds_leave_every_bit_of_vrsd_as_it_is(compiled, problem):
     check_bounds("vrsd", problem)
-
-
-@methods
-@given(problem=problems(max_pool=80))
-def test_bounds_leave_every_bit_as_it_is(compiled, method, problem):
-    check_bounds(method, problem)
 
 
 @methods

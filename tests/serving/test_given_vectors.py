@@ -91,16 +91,6 @@ def test_answers_have_the_bits_of_calls_in_process_whatever_comes_with_them():
                     assert np.array(result[name], np.float32).tobytes() == expected.tobytes()
 
 
-def test_picks_are_those_of_the_formula():
-    """By the float64 reference, on whole numbers, whose sums are exact."""
-    rng = np.random.default_rng(3)
-    vectors, query = rng.integers(-3, 4, (30, D)).astype(np.float16), rng.integers(-3, 4, D).astype(np.float32)
-    [result] = results_of([{"vectors": encoded(vectors), "query": query.tolist(), "metric": "dot", "k": 8}])
-    expected = rk.mmr(query[None], vectors.astype(np.float32), 8, metric="dot", backend="reference")
-    assert result["ids"] == expected.indices[0].tolist()
-    assert result["scores"] == expected.scores[0].tolist()
-
-
 def test_pages_and_empty_lists():
     rng = np.random.default_rng(4)
     vectors, ids = rng.standard_normal((30, D), dtype=np.float32), [f"d{i}" for i in range(30)]

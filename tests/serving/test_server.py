@@ -202,23 +202,6 @@ def test_one_flipped_bit_is_found_for_all_workers(server, folder):
     checked_at_reload(server, folder)
 
 
-def test_a_save_that_finds_the_disk_full_leaves_the_old_corpus(server, folder, run_python):
-    expected = save(folder, 1)
-    code = """if True:
-        import resource, signal, sys
-        import numpy as np, ragsys_kernels as rk
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # the error comes in the middle of a file
-        try:
-            rk.Corpus(np.ones((9999, 16), np.float32)).save(sys.argv[1], overwrite=True)
-        except OSError:
-            sys.exit(7)
-        """
-    assert run_python(code, folder, check=False).returncode == 7
-    assert reload(server).status_code == 200
-    assert answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) == expected
-
-
 def test_a_worker_that_is_killed_is_replaced(server, folder):
     """Requests that it had are broken; a client that asks once more sees no failure."""
     expected = save(folder, 1)
