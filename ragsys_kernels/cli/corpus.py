@@ -147,7 +147,7 @@ def append(
     costs: Costs = None,
     on_duplicate: Annotated[
         OnDuplicate,
-        option(INPUT, "What an id does that is in the corpus: error changes nothing, replace deletes the old row."),
+        option(INPUT, "An id that is already in the corpus: error changes nothing, replace deletes its old row."),
     ] = OnDuplicate.ERROR,
     vector_column: VectorColumn = None,
     id_column: IdColumn = None,

@@ -28,15 +28,16 @@ class Corpus(Rows):
     Parameters
     ----------
     embeddings : (N, D) float32 | float16 | bfloat16 | int8 | uint8, or (N, D / 8) packed signs
-        Read in blocks, so a memory-mapped file need not fit in memory beside the corpus. float64 (as lists of numbers
-        are) is converted to float32 block by block, with a `ConversionWarning`. int8 and uint8, as encoders quantise
-        vectors, are numbers like others; ``dtype="int8"`` keeps int8 as it is, and to ``dtype="binary"`` they are
-        packed signs: 8 dimensions a byte, the most significant bit first, as `numpy.packbits` and the precision
-        "ubinary" of encoders have them; int8 is the same less 128, the precision "binary".
+        Read in blocks, so a memory-mapped file need not fit in memory besides the corpus. float64 (also from lists of
+        numbers) is converted to float32 block by block, with a `ConversionWarning`. int8 and uint8, from quantising
+        encoders, are read as numbers; ``dtype="int8"`` stores int8 unchanged. With ``dtype="binary"`` they are packed
+        signs: 8 dimensions per byte, most significant bit first, as from `numpy.packbits` and the encoder precision
+        "ubinary"; int8 is the same minus 128, the precision "binary".
     bias : (N,) floating point, optional
-        Quality of each row; `mmr`, `search` and `select` use it unless they are given another.
+        Quality of each row; `mmr`, `search` and `select` use it by default.
     groups : (N,) integers or str, optional
-        Group of each row, for ``query_groups`` and ``max_per_group``: such as its source. Of strings each is kept once.
+        Group of each row, such as its source, for ``query_groups`` and ``max_per_group``. Each distinct string is
+        stored once.
     metric : {"cosine", "dot"}
         "cosine" stores unit rows (a zero row stays zero). "dot" stores rows as given, and shares the memory of
         contiguous embeddings of the same dtype.
@@ -50,10 +51,10 @@ class Corpus(Rows):
         Where the rows are kept; None: where the embeddings are. On a device they are torch tensors, `search` and
         `select` take queries on that device, and embeddings on the host are normalised there block by block.
     ids : (N,) integers or str, optional
-        What the rows are called elsewhere, each once. Integers are of 64 bits and not -1, which stands for no row. All
+        Unique names of the rows outside the corpus. Integers have 64 bits and must not be -1, which means no row. All
         calls take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
     costs : (N,) floats or integers, optional
-        What it costs to pick each row, such as its number of tokens: finite and at least 0, kept as float64.
+        Cost of picking each row, such as its number of tokens: finite and at least 0, stored as float64.
 
     Attributes
     ----------
@@ -148,7 +149,7 @@ class Corpus(Rows):
         ids : an id, or ids in an array or list of any shape
             Integers or strings, as those of the corpus are; without ids, rows. -1, or None among strings, is padding.
         unknown : {"raise", "pad"}
-            What an id does that is not in the corpus. "pad": it becomes -1.
+            How to treat an id that is not in the corpus. "pad": it becomes -1.
 
         Returns
         -------
@@ -223,8 +224,8 @@ class Corpus(Rows):
         query_groups : (Q,) integers or str, optional
             Rows of the query's own group are left out.
         allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
-            Rows that may be found, and that may not, as in `mmr`. The n best of those that may are found: fewer only
-            where there are no more.
+            Rows that may, or may not, be found, as in `mmr`. The result has the n best allowed rows, or fewer if there
+            are no more.
         index : faiss.Index or Corpus, optional
             Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
             own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
@@ -348,8 +349,8 @@ class Corpus(Rows):
         method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
         pool : int, None or "certified"
             Rows retrieved by `search` (VRSD, SIFT: by relevance alone). None: the whole corpus is the pool, exactly.
-            "certified", of MMR with cosines on the host: pools that grow until every query's picks are proven to be
-            those of the whole corpus, which is the last of them.
+            "certified" (MMR with cosines on the host): pools grow, at most to the whole corpus, until every query's
+            picks are proven to be those of the whole corpus.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index or Corpus, optional
@@ -357,18 +358,19 @@ class Corpus(Rows):
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
             exclude, costs, budget, max_similarity, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
-            is the rule's own. With ``relevance`` nothing is retrieved; without ``candidates`` it is that of all rows.
-            ``bias``, ``groups``, ``costs`` replace the corpus's; with a searched pool they and ``quality`` are (N,).
+            depends on the rule. With ``relevance`` nothing is retrieved; without ``candidates`` it has a value for
+            every row. ``bias``, ``groups``, ``costs`` replace the corpus's; with a retrieved pool they and ``quality``
+            are (N,).
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
-            Of one rule alone, as in its function.
+            Options of one rule, as in its function.
         backend, num_threads, on_error
             As in `mmr`.
 
         Returns
         -------
         Selection
-            As from the function of that name. ``certified`` is known with ``pool=None``, and where MMR's pools were
-            searched for here, exactly, with cosines and on the host; then ``pool_needed`` is too.
+            As from the function of that name. ``certified`` is known with ``pool=None``, and if this call retrieved
+            MMR's pools exactly, with cosines and on the host; then ``pool_needed`` is known too.
         """
         op = "select"
         _checks.choice(op, "method", method, METHODS)
@@ -504,13 +506,13 @@ class Corpus(Rows):
         ids : (M,) integers or str, optional
             As of `Corpus`; given if and only if this corpus has ids of that kind.
         on_duplicate : {"error", "replace"}
-            What an id does that is in the corpus already. "replace": the row that has it is deleted.
+            How to treat an id that is already in the corpus. "replace": its old row is deleted.
 
         Returns
         -------
         Corpus
-            On the host. It shares the memory of the rows before, where these are a folder's or were appended: so the
-            first call for a corpus made of arrays copies its rows, and each later one copies the new rows alone.
+            On the host. It shares the memory of existing rows that come from a folder or an earlier append: the first
+            call for a corpus made from arrays copies its rows, and later calls copy only the new rows.
 
         Raises
         ------
@@ -542,15 +544,15 @@ class Corpus(Rows):
     def delete(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "skip"] = "raise") -> Corpus:
         """Return a corpus without some rows; this one stays as it is.
 
-        The others keep their numbers, and N counts the deleted ones: they are not found or picked, whatever is asked,
-        and `rows_of` knows none of them. All memory is shared.
+        The others keep their numbers, and N counts the deleted ones, which are never found or picked; `rows_of` does
+        not know them. All memory is shared.
 
         Parameters
         ----------
         ids : an id, or ids in an array or list of any shape
             As of `rows_of`; without ids, rows.
         unknown : {"raise", "skip"}
-            What an id does that is not in the corpus, or has been deleted before.
+            How to treat an id that is not in the corpus, or already deleted.
 
         Raises
         ------
@@ -580,12 +582,11 @@ class Corpus(Rows):
     def save(self, path: PathLike, *, overwrite: bool = False) -> None:
         """Write the corpus to a folder that `load` maps into memory.
 
-        The folder is written beside its place, synced, and gets its name in one step. A process killed at any moment
-        leaves the old corpus or the new one; the next `save` to the path removes what it left beside. A folder that
-        exists is refused, or with ``overwrite`` replaced if it holds nothing but a saved corpus.
+        The save is atomic: the folder is written under a temporary name, synced and renamed. A process killed at any
+        moment leaves the old corpus or the new one; the next `save` to the path removes leftovers. An existing folder
+        is an error, or with ``overwrite`` replaced if it holds only a saved corpus.
 
-        The folder holds one piece, whether or not the corpus is in segments. Deleted rows are left out, so that those
-        after them get lower numbers.
+        A corpus in segments is saved as one piece, without its deleted rows, so later rows get lower numbers.
 
         Raises
         ------
@@ -601,17 +602,16 @@ class Corpus(Rows):
     def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False, memory: int | None = None) -> Corpus:
         """Return the corpus saved in a folder: its arrays mapped into memory and read as they are used, or on a device.
 
-        The folder is one that `save` wrote, or one of segments (``ragsys-kernels corpus build --rows-per-segment``).
-        Of the latter it is the version that the folder has now, whatever is written to it later.
+        The folder was written by `save`, or is in segments (``ragsys-kernels corpus build --rows-per-segment``); then
+        the corpus is its current version, whatever is written to it later.
 
-        Names, sizes, headers, the description and a sample of the rows of each array are compared with what was saved.
-        A folder of up to 1 MB, or any with ``verify``, is read whole, at some 2 GB/s: all bytes are compared, and its
-        ids have to be unique.
+        Names, sizes, headers, the description and a sample of the rows of each array are checked. If the folder has up
+        to 1 MB, or with ``verify``, all bytes are read, at some 2 GB/s, and checked, and the ids must be unique.
 
-        With ``memory``, in bytes, the corpus may be larger than that. `search` then reads the rows in windows, each
-        once for all queries of a call, so pass many queries; `select` also reads the rows of the pools. The memory of a
-        window is given back when the window has been searched. ``pool=None``, which "certified" falls back to for some
-        queries, reads all rows for each pick and does not keep to this limit.
+        With ``memory``, a limit in bytes, the corpus can be larger than that. `search` then reads the rows in windows,
+        once per call for all queries, so pass many queries; `select` also reads the rows of the pools. The memory of a
+        window is released after its search. ``pool=None``, which "certified" falls back to for some queries, reads all
+        rows for each pick and exceeds this limit.
 
         Raises
         ------

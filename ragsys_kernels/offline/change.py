@@ -51,7 +51,7 @@ def append_corpus(
     ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column
         As of `build_corpus`. New rows have what the rows before have, and nothing else.
     on_duplicate : {"error", "replace"}
-        What an id does that is in the corpus already. "replace": the row that has it is deleted.
+        How to treat an id that is already in the corpus. "replace": the row that has it is deleted.
 
     Returns
     -------

@@ -60,24 +60,24 @@ def mmr(
     queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if relevance is given
         Of any length with ``metric="cosine"``. No queries give an empty result.
     embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
-        One corpus for all queries, or one dense pool for each. Never copied; the last axis must be contiguous. float64
-        (as lists of numbers are) is converted to float32 in each call, with a `ConversionWarning`.
+        One corpus for all queries, or one dense pool per query. Never copied; the last axis must be contiguous. float64
+        (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`.
     k : int or (Q,) integers
-        Picks per query, at least 1. K below is the largest k; an array on a device is waited for. Where k exceeds the
-        pool the rest is padding, up to K = 65,536.
+        Picks per query, at least 1. K below is the largest k; a device array makes the call synchronise. If k exceeds
+        the pool, the rest is padding, up to K = 65,536.
     candidates : (Q, P) int32 | int64, optional
         The pool of each query as rows of the corpus, padded with -1. None: the whole corpus, exactly.
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
     relevance_scale : {"as-is", "minmax", "zscore", "rank"}
-        What is made of the relevance before all else, of each query by itself, over the items of its pool (padding is
-        none) whether or not they may be picked: r_i; (r_i - min) / (max - min); (r_i - mean) / standard deviation; the
-        share of the other items that have less, those that are equal counting half. Where all r are equal, 0 of these.
+        How relevance is rescaled first, per query over its pool (without padding, with items that may not be picked):
+        r_i; (r_i - min) / (max - min); (r_i - mean) / standard deviation; the share of the other items with smaller r,
+        equal ones counting half. If all r are equal, the last three give 0.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
-        How alike items are, where there are no vectors; then ``queries`` and ``embeddings`` are left out and
-        ``relevance`` is given. Row j of a matrix has the similarities of all items to item j: one row is read a pick.
-        A function gets ids (n,) int64 and one id, and returns (n,) similarities. Of rows of SciPy it is their cosine,
-        or product with ``metric="dot"``. With it ``candidates`` (Q, P) name the items, which the last two need; bias,
+        Similarities between items without vectors; pass ``relevance`` instead of ``queries`` and ``embeddings``. Row j
+        of a matrix has the similarities of all items to item j; each pick reads one row. A function gets ids (n,) int64
+        and one id, and returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with
+        ``metric="dot"``. ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias,
         groups and costs are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
     bias : (N,) or (Q, P) floating point, optional
         Quality of each row or of each candidate; of a demonstration, its mean token log-probability in nats. Default:
@@ -89,48 +89,47 @@ def mmr(
     groups : (N,) integers or str ((Q, P) for dense pools), optional
         Group of each row. Default: the corpus's own.
     query_groups : (Q,) integers, or str where groups are, optional
-        Items of the query's own group are left out (leave-one-out). Among strings None is no group.
+        Items of the query's own group are excluded (leave-one-out). Among strings, None means no group.
     max_per_group : int, optional
         The most picks of one group; initial items count.
     initial : (Q, S) int32 | int64, optional
-        Items already shown, as ids like ``candidates``, padded with -1. They count as picks made before the first, and
-        are not returned.
+        Items already shown, as ids like ``candidates``, padded with -1. They count as earlier picks and are not
+        returned.
     allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
-        What queries may pick, and may not: a mask of the rows, or rows padded with -1, for all queries or for each.
-        For dense pools positions, (P,) and so on. An item must pass both. Fewer than k that do: the rest is padding.
+        Rows that queries may, or may not, pick: a mask of the rows, or rows padded with -1, for all queries or per
+        query. For dense pools positions, (P,) and so on. An item must pass both. If fewer than k do, the rest is
+        padding.
     costs : (N,) or (Q, P) numbers, optional
-        What it costs to pick each row or each candidate, such as its tokens: finite and at least 0. Default: the
-        corpus's own.
+        Cost of picking each row or candidate, such as its tokens: finite and at least 0. Default: the corpus's own.
     budget : float or (Q,), optional
-        The most that the picks of a query may cost together. An item is passed over while it costs more than is left;
-        the selection ends after k picks, or when nothing that fits is left. Initial items cost nothing.
+        The largest total cost of a query's picks. Items that cost more than what is left are skipped; the selection
+        ends after k picks, or when no item fits. Initial items cost nothing.
     max_similarity : float or (Q,), in [-1, 1], optional
-        An item may be picked while its largest similarity to the initial items and the earlier picks is at most this:
-        no near-duplicates; 1 bars nothing with cosines. With ``lambda_d=1`` the best k without them, in one pass.
+        The largest similarity that an item may have to the initial items and the earlier picks, to exclude
+        near-duplicates; 1 excludes nothing with cosines. With ``lambda_d=1``: top-k without near-duplicates.
     outside : float or (Q,), optional
-        What no row outside the pool exceeds in v: -inf where there is none, the least v of a pool that is the best of a
-        corpus. Then ``certified`` and ``pool_needed`` of the result say for which queries the picks are proven to be
-        those of the whole corpus. Rows outside are those that the query may pick, have at most the largest bias of
-        ``embeddings``, and cost at least as much as its cheapest row. With cosines; a device's kernels refuse it.
+        Upper bound of v over all rows outside the pool: -inf if there are none; if the pool holds the best rows of the
+        corpus, its smallest v. Then ``certified`` and ``pool_needed`` of the result say for which queries the picks are
+        proven to be those of the whole corpus. Rows outside are those that the query may pick, have at most the largest
+        bias of ``embeddings``, and cost at least as much as its cheapest row. Cosines only; GPU kernels raise an error.
     metric : {"cosine", "dot"}
-        "cosine" makes rows and queries unit vectors (a zero row has cosine 0 with everything); "dot" takes them as
-        given. A Corpus has its own metric.
+        "cosine" normalises rows and queries (a zero row has cosine 0 with everything); "dot" uses them as given. A
+        Corpus has its own metric.
     check_values : bool, optional
         On the CPU the kernels check every value as they read it, at no cost. On a device values are checked only with
-        True, which waits for the device. Unchecked, an id out of range counts as padding, an item whose value is NaN
-        is never picked, and a repeated id may be picked twice.
+        True, which synchronises. Unchecked, an id out of range counts as padding, an item whose value is NaN is never
+        picked, and a repeated id may be picked twice.
     backend : {"auto", "cpu", "reference", "triton", "cuda"}
-        "auto" takes the first that can run. For arrays on a device: "triton" and "cuda", in the order for their shape
-        that `show_config` tells.
-        For arrays on the CPU: "cpu", then "reference". With TRITON_INTERPRET=1 in the environment, "triton" takes
-        arrays on the CPU too.
+        "auto" uses the first that can run: for arrays on a device "triton" or "cuda", in the order that `show_config`
+        prints for their shape; for arrays on the CPU "cpu", then "reference". With TRITON_INTERPRET=1 in the
+        environment, "triton" also takes arrays on the CPU.
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors that the process may use.
     on_error : {"raise", "skip"}
-        "skip": a query with a bad value, an id out of range or repeated, or a bad k or lambda of its own does not fail
-        the call. ``errors`` of the result has its reason, its picks are padding, and the other queries get the same
-        bits as without it. This costs nothing until a call fails. On a device values are checked only with
-        ``check_values=True``. What is wrong with the whole call is still raised.
+        "skip": a query with a bad value, an id out of range or repeated, or its own bad k or lambda does not fail the
+        call. Its reason is in ``errors`` of the result, its picks are padding, and the other queries get the same bits
+        as without it. This costs nothing unless a query fails. On a device values are checked only with
+        ``check_values=True``. Errors of the whole call are still raised.
 
     Returns
     -------
@@ -156,17 +155,17 @@ def mmr(
     PoolSizeWarning
         The pool is no larger than k.
     RelevanceRangeWarning
-        Relevance on the host spreads over more than ten times the largest similarity (1 with cosines), so that
-        redundancy has no say, and ``relevance_scale`` does not change that.
+        Relevance on the host, after ``relevance_scale``, spreads over more than ten times the largest similarity (1
+        with cosines), so redundancy has no effect.
     ConversionWarning
         Embeddings are float64.
 
     Notes
     -----
-    Sums are float32 for every storage type. The bits are the same for any ``num_threads``; the last ones may differ
-    between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread beside the result. On a device
-    the work runs on the caller's current stream, and only an array ``k``, ``costs`` and ``check_values=True`` wait for
-    it.
+    Sums are float32 for every storage type. Results have the same bits for any ``num_threads``; the last bits may
+    differ between backends and instruction sets. O(Q K P D) time, O(P + K) memory per thread besides the result. On a
+    device the work runs on the caller's current stream; only an array ``k``, ``costs`` and ``check_values=True``
+    synchronise.
 
     Examples
     --------
@@ -236,14 +235,14 @@ def vrsd(
         C_1 = argmax_i cos(q, e_i);   s = e_C1                           running sum vector
         C_t = argmax over unpicked i of cos(s + e_i, q);   s += e_Ct
 
-    A sum that is shorter than 1e-6 of the lengths of its terms, the precision of float32 data, is zero and has cosine
-    0. Ties go to the lowest position in the pool. Parameters, results, errors and notes are those of `mmr`, with these
+    A sum shorter than 1e-6 of the lengths of its terms, the precision of float32 data, counts as zero and has cosine 0.
+    Ties go to the lowest position in the pool. Parameters, results, errors and notes are those of `mmr`, with these
     differences.
 
     Parameters
     ----------
     queries : (Q, D)
-        Always needed.
+        Required.
     relevance : (Q, P), optional
         Used instead of cos(q, e_i), in the first pick and in the sum's product with the query.
     metric : {"cosine", "dot"}
@@ -256,8 +255,8 @@ def vrsd(
 
     Notes
     -----
-    The authors' script has three quirks that are not reproduced here: its first pick is index 0, its running best
-    starts at 0 (so that it repeats items where no cosine is positive), and it repeats items where k exceeds the pool.
+    Unlike the authors' script, this function picks the best item first, not index 0, and never repeats items; the
+    script does if no cosine is positive or k exceeds the pool.
 
     Examples
     --------

@@ -54,9 +54,9 @@ def coverage(
         cover      gain_i = sum_a w_a * ((A_a + S_ia)**gamma - A_a**gamma),     A_a = sum of S over the picks
         xquad      gain_i = sum_a w_a * S_ia * rho_a,                           rho_a = product of 1 - S over the picks
 
-    All three are monotone and submodular: with the picks of the greedy rule the coverage is at least 1 - 1/e of the
-    best. ``lambda_d=1`` is plain top-k. Ties go to the lowest position. Parameters, results, errors and notes are those
-    of `mmr`, with these differences.
+    All three are monotone and submodular: the greedy picks reach at least 1 - 1/e of the best coverage. ``lambda_d=1``
+    is plain top-k. Ties go to the lowest position. Parameters, results, errors and notes are those of `mmr`, with these
+    differences.
 
     Parameters
     ----------
@@ -64,16 +64,16 @@ def coverage(
         Weight of relevance against coverage.
     kind : {"facility", "cover", "xquad"}
     aspects : (Q, A, D) floating point, optional
-        What is to be covered, such as sub-queries or intents. Default: the items that the query may pick, before
-        budgets, caps and ceilings act.
+        Vectors to cover, such as sub-queries or intents. Default: the items that the query may pick, before budgets,
+        caps and ceilings apply.
     weights : (Q, A) floating point, at least 0, optional
         With ``aspects``. Default: 1 / A, for "cover" 1.
     gamma : float, above 0 and at most 1
-        Of "cover" alone: with less of it more aspects matter more than nearer items.
+        For "cover" only: a smaller gamma favours covering more aspects over items nearer to one.
     density : bool
-        With a ``budget``: picks the largest value per cost, and instead of these picks takes the best single item that
-        fits where its value is above the sum of theirs. A cost below 1e-4 of the budget counts as that much, so that
-        items of cost 0 go first by what they add, if that is anything. The scores remain values.
+        With a ``budget``: pick the largest value per cost. If the best single item that fits is worth more than all
+        these picks together, it is returned instead. Costs below 1e-4 of the budget are raised to that, so items of
+        cost 0 come first, by their gain, if it is above 0. The scores remain values.
 
     Returns
     -------

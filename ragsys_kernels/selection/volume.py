@@ -60,8 +60,8 @@ def msd(
     Returns
     -------
     Selection
-        ``redundancy`` is the mean similarity to the earlier picks; its attribute ``lambda_d`` (Q,) what "adagres" came
-        to.
+        ``redundancy`` is the mean similarity to the earlier picks; the attribute ``lambda_d`` (Q,) has the values
+        computed by "adagres".
 
     Examples
     --------
@@ -142,11 +142,11 @@ def dpp(
     Parameters
     ----------
     lambda_d : float or (Q,), in [0, 1]
-        Weight of relevance in the quality; without effect where ``quality`` is given.
+        Weight of relevance in the quality; no effect if ``quality`` is given.
     quality : "zscore", or (N,) or (Q, P) floating point, above 0
-        "zscore": q_i = exp(scale * lambda_d * z_i), z_i how many standard deviations v_i (the relevance with bias) is
-        above the mean of what the query may pick, before budgets, caps and ceilings act. A factor above 0 that all v
-        have in common changes nothing, and equal v have z_i = 0.
+        "zscore": q_i = exp(scale * lambda_d * z_i), with z_i the z-score of v_i (the relevance with bias) among the
+        items that the query may pick, before budgets, caps and ceilings apply. Scaling all v by a positive factor
+        changes nothing; if all v are equal, z_i = 0.
     scale : float, at least 0
         Weight of the z-scores.
 
@@ -157,8 +157,8 @@ def dpp(
 
     Notes
     -----
-    An item is no longer picked where d_i is at most 1e-5 of L_ii: float32 does not tell it from rounding. A selection
-    may therefore end early, for instance after D picks. O(Q K P (D + K)) time.
+    An item with d_i at most 1e-5 of L_ii is not picked, because float32 cannot distinguish d_i from rounding error. A
+    selection may therefore end early, for instance after D picks. O(Q K P (D + K)) time.
 
     Examples
     --------
@@ -233,11 +233,11 @@ def ssd(
         C_1 = argmax_i z_i
         C_s = argmax over unpicked i of lambda_d * z_i + (1 - lambda_d) * gamma * |n_i|
 
-    z_i is how many standard deviations v_i (the relevance with bias, as in `mmr`) is above the mean of what the query
-    may pick, before budgets, caps and ceilings act; a factor above 0 that all v have in common changes nothing, and
-    equal v have z_i = 0. n_i is the part of [e_i, 1] that the last ``window`` picks leave.
-    ``initial`` items, the oldest first, count as picks, and then the first pick is by the second line too. Ties go to
-    the lowest position. Parameters, results, errors and notes are those of `mmr`, with these differences.
+    z_i is the z-score of v_i (the relevance with bias, as in `mmr`) among the items that the query may pick, before
+    budgets, caps and ceilings apply. Scaling all v by a positive factor changes nothing; if all v are equal, z_i = 0.
+    n_i is the part of [e_i, 1] that the last ``window`` picks do not span. ``initial`` items, oldest first, count as
+    picks; the first pick then also follows the second line. Ties go to the lowest position. Parameters, results, errors
+    and notes are those of `mmr`, with these differences.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def ssd(
     gamma : float, above 0
         Weight of the volume.
     window : int, optional
-        How many of the last picks count. Default: all. Picks that have left the window have no say.
+        The number of last picks that count. Default: all.
 
     Returns
     -------
@@ -255,8 +255,8 @@ def ssd(
 
     Notes
     -----
-    A pick of which at most 1e-5 is left by those before it in the window, by its squared length, adds nothing to what
-    later items are compared with. pyversity's algorithm for a window is another one: ``integrations.pyversity.ssd``.
+    A pick with at most 1e-5 of its squared length outside the span of the earlier picks in the window does not extend
+    that span. pyversity's algorithm for a window differs: ``integrations.pyversity.ssd``.
 
     Examples
     --------
@@ -327,25 +327,24 @@ def sift(
         u_i = covariance of item i with the query given the picks,   d_i = its variance given the picks
         C_s = argmax over unpicked i of u_i ** 2 / (d_i + noise)
 
-    which is by how much the variance at the query, 1 before the first pick, gets less. Ties go to the lowest position.
-    Parameters, results, errors and notes are those of `mmr`, with these differences.
+    This is the reduction of the variance at the query, which is 1 before the first pick. Ties go to the lowest
+    position. Parameters, results, errors and notes are those of `mmr`, with these differences.
 
     Parameters
     ----------
     queries : (Q, D)
-        Always needed. Of any length: they become unit vectors with both metrics.
+        Required. They are normalised with both metrics.
     relevance : (Q, P), optional
         Used instead of the product of query and item, at which u_i starts. A corpus' bias has no effect.
     noise : float, above 0
-        Variance of the observations. With less of it a second item that is alike adds less.
+        Variance of the observations. With less noise, a second similar item adds less.
     min_gain : float, at least 0
-        A selection ends before a pick that would lower the variance by less.
+        The selection ends before a pick that would lower the variance by less than this.
 
     Returns
     -------
     Selection
-        ``scores`` is the variance that is left at the query after the pick, ``redundancy`` NaN without
-        ``max_similarity``.
+        ``scores`` is the remaining variance at the query after the pick, ``redundancy`` NaN without ``max_similarity``.
 
     Examples
     --------
