@@ -133,7 +133,7 @@ class Integers(Ids):
             _check_unique(op, self._ids, keys, order)
             if (keys[1:] > keys[:-1]).all() and (self._keys is None or (self._ids[order] == keys).all()):
                 return
-        raise ValueError(f"{op}: ids must be in the order of their keys, got another")
+        raise ValueError(f"{op}: ids must be in the order of their keys, got another order")
 
     def arrays(self) -> dict[str, np.ndarray]:
         found = {"ids": self._ids, "id_keys": self._keys, "id_order": self._order}
@@ -195,7 +195,7 @@ class Strings(Ids):
         if not whole:
             raise ValueError(f"{op}: {self.what} must be UTF-8, got other bytes")
         if not _within(order, len(self)) or np.bincount(order).max() > 1 or (keys[1:] < keys[:-1]).any():
-            raise ValueError(f"{op}: {self.what} must be in the order of their keys, got another")
+            raise ValueError(f"{op}: {self.what} must be in the order of their keys, got another order")
         _check_unique_texts(op, self, keys, order)
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -226,7 +226,7 @@ def _segment(place: Path, whole: dict[str, Any], segment: dict[str, Any], verify
         if (found.metric, found.dtype, len(found.data), found.dims) != (
             whole["metric"], whole["dtype"], segment["rows"], whole["shape"][1],
         ) or columns != whole["columns"]:  # fmt: skip
-            raise DamageError("it holds other rows than the description of the corpus says")
+            raise DamageError("its rows differ from the description of the corpus")
         return found, known
 
 

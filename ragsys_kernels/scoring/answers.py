@@ -18,7 +18,7 @@ _REDUCE = ("sum", "mean", "count", "greedy")
 
 
 class AnswerLogprobs(NamedTuple):
-    """Log-probabilities of pairs and answers, in nats; a field that was not asked for is None.
+    """Log-probabilities of pairs and answers, in nats; fields not requested are None.
 
     Attributes
     ----------
@@ -83,13 +83,13 @@ def token_logprobs(
     Returns
     -------
     (T,) float32, or with ``return_lse`` two of them
-        Natural-log probabilities (nats), 0 where ignored; log Σ exp z, NaN where ignored. Arrays of the caller's
-        library, on the device of the arguments.
+        Natural-log probabilities (nats), 0 for ignored targets; log Σ exp z, NaN for ignored targets. Arrays of the
+        caller's library, on the device of the arguments.
 
     Raises
     ------
     ValueError, TypeError, BackendUnavailableError
-        As for `answer_logprobs`, whose notes hold here as well.
+        As for `answer_logprobs`, whose notes also apply here.
 
     Examples
     --------
@@ -199,8 +199,8 @@ def answer_logprobs(
     answer_ids : (M,) integers, optional
         Instead: the answer of each pair, in any order.
     num_answers : int, optional
-        A, with ``answer_ids``. Default: the largest of them + 1; on a device, where they are not looked at, as many as
-        there are temperatures, or it has to be given.
+        A, with ``answer_ids``. Default: the largest of them + 1. On a device, where ids are not read by the host, the
+        default is the number of temperatures, and without these it is required.
     temperature : float or (A,)
         Within [1e-15, 1e15].
     logit_scale : float
@@ -212,18 +212,19 @@ def answer_logprobs(
     allowed : (n,) integers, optional
         Sorted ids: only these columns enter. Another target has log p -inf.
     ignore_index : int or None
-        Targets of this value are left out: log p 0, not counted.
+        Targets of this value are ignored: log p 0, not counted.
     want : tuple of {"logp", "lse", "max", "entropy", "rank"}
     reduce : tuple of {"sum", "mean", "count", "greedy"}
-        Which fields are made; "rank" and "entropy" take up to a fifth more time.
+        Fields to compute; "rank" and "entropy" take up to a fifth more time.
     out_of_range : {"raise", "nan"}
-        What a target outside [0, vocab_size) is: an error, or NaN for itself and its answer. On a device always NaN.
+        How to treat a target outside [0, vocab_size): an error, or NaN for itself and its answer. On a device always
+        NaN.
     partials : Partials, instead of logits
         Merged partials of shards of the vocabulary, made with the same targets, rows, answers, temperature and
-        ``ignore_index``; ``vocab_size`` is then needed. What made the logits is in them already and must not be
-        given: weight, bias, ``logit_scale``, ``softcap``, ``allowed``.
+        ``ignore_index``; ``vocab_size`` is then required. They already include weight, bias, ``logit_scale``,
+        ``softcap`` and ``allowed``, so do not pass these.
     check_values : bool, optional
-        True: look at values on a device as on the host, which waits for the device. On the host they always are.
+        True: check values on a device too, which synchronises. On the host they are always checked.
     backend : {"auto", "cpu", "numpy", "reference", "triton", "cuda"}
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
@@ -232,8 +233,8 @@ def answer_logprobs(
     -------
     AnswerLogprobs
         ``logp`` (M,) float32, ``lse``, ``max``, ``entropy`` (T,) float32, ``rank`` (M,) int64, ``sum``, ``mean`` (A,)
-        float64, ``count`` (A,) int64, ``greedy`` (A,) bool; None where not asked for. Natural-log probabilities
-        (nats), summed over answer tokens. Arrays of the caller's library, on the device of the arguments.
+        float64, ``count`` (A,) int64, ``greedy`` (A,) bool; None if not requested. Natural-log probabilities (nats),
+        summed over answer tokens. Arrays of the caller's library, on the device of the arguments.
 
     Raises
     ------
@@ -253,11 +254,11 @@ def answer_logprobs(
     of columns and float64 across blocks. O(V) time a row of logits, O(V D) of hidden states; O(M + A) memory beside the
     result and some blocks per thread. Not differentiable.
 
-    On a device nothing waits for it, so values are not checked. A target or row that is out of range gives NaN for its
-    pair; pairs that ``cu_answers`` or ``answer_ids`` leave out are in no answer; ids of ``allowed`` that are no columns
-    do not enter (unsorted or repeated ones give other sums); a temperature that is not positive gives NaN or nonsense
-    for its rows; a row with several temperatures has the lse, max and entropy of the highest. Memory outside the
-    arguments is never touched. Sums are float32 within a part of a row and float64 across parts. ``logits`` whose rows
+    On a device calls are asynchronous, so values are not checked. A target or row out of range gives NaN for its pair;
+    pairs not covered by ``cu_answers`` or ``answer_ids`` are in no answer; ids of ``allowed`` that are not columns are
+    ignored (unsorted or repeated ones give wrong sums); a temperature that is not positive gives NaN or undefined
+    values for its rows; a row with several temperatures has the lse, max and entropy of the highest. Memory outside the
+    arguments is never accessed. Sums are float32 within a part of a row and float64 across parts. ``logits`` whose rows
     begin at multiples of 16 bytes are read fastest; other alignments and strides may give other last bits.
 
     Examples

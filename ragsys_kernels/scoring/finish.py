@@ -42,10 +42,10 @@ def merge_rows(ref: Any, largest: Any, sums: Any, weighted: Any) -> tuple[Any, A
 
 
 def merge_partials(parts: Sequence[Partials]) -> Partials:
-    """Put together partials of the same targets over different parts of the vocabulary.
+    """Merge partials of the same targets over different parts of the vocabulary.
 
-    The parts may be blocks or shards of any, also unequal, sizes. They are added in the order given, so that the same
-    parts in the same order have the same bits; another order or grouping may change the last bits.
+    The parts may be blocks or shards of any sizes. They are added in the given order: the same parts in the same order
+    have the same bits; another order or grouping may change the last bits.
 
     Parameters
     ----------

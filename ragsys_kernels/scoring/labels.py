@@ -17,7 +17,7 @@ from .problem import Layout
 
 
 class LabelPosteriors(NamedTuple):
-    """What the rows say about labels, in nats.
+    """Log-probabilities of labels for each row, in nats.
 
     Attributes
     ----------
@@ -70,10 +70,10 @@ def label_posteriors(
     cu_labels : (L + 1,) integers, optional
         Label l has the tokens from ``cu_labels[l]`` to ``cu_labels[l + 1]``, at least one. Default: one token each.
     prior : (L,) floating point, optional
-        What each label's probability is divided by, positive; only ratios matter. For contextual calibration the
+        Positive divisor of each label's probability; only ratios matter. For contextual calibration pass the
         probabilities of the labels after a content-free input, for domain-conditional PMI those after the bare prompt.
     rows : (R,) integers, optional
-        Which rows to read. Default: all.
+        Rows to read. Default: all.
     temperature : float or (R,)
 
     Returns
@@ -90,8 +90,8 @@ def label_posteriors(
     Notes
     -----
     A row where no label's token is finite has log_posterior NaN and label -1, as has a row with NaN or +inf. O(V) time
-    a row of logits, whatever the number of labels. On a device values are not looked at: a token out of range gives its
-    label NaN, as does a row out of range; a row that is named twice is read twice.
+    per row of logits, whatever the number of labels. On a device values are not checked: a token or row out of range
+    gives NaN; a row that is named twice is read twice.
 
     Summed verbaliser tokens follow PET (Schick and Schütze, EACL 2021, and its many-token successors); the prior is
     contextual calibration (Zhao, Wallace, Feng, Klein and Singh, "Calibrate Before Use", ICML 2021: the diagonal

@@ -40,14 +40,14 @@ def logprob_partials(
 ) -> Partials:
     """Sum over one shard of the vocabulary; `merge_partials` puts the sums of all shards together.
 
-    The shard's columns are the vocabulary from ``first_column`` on; shards may differ in size. Every shard is called
-    with the same targets and options, and the merged partials give all results of `answer_logprobs`::
+    The shard's columns are the vocabulary from ``first_column`` on; shards may differ in size. Call it for every shard
+    with the same targets and options, and pass the merged partials to `answer_logprobs`::
 
         parts = [rk.logprob_partials(hidden, weight=w, first_column=c, targets=t, vocab_size=V) for c, w in shards]
         rk.answer_logprobs(partials=rk.merge_partials(parts), targets=t, vocab_size=V, reduce=("sum",))
 
-    Ranks need the z of the targets of all shards first: ``target`` of merged partials, or from elsewhere. A second
-    call with ``rank=True, target_logits=merged.target`` counts.
+    Ranks need the z of the targets of all shards first: ``target`` of merged partials, or another source. A second call
+    with ``rank=True, target_logits=merged.target`` then counts.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def logprob_partials(
     allowed : (n,) integers, optional
         Sorted ids of the whole vocabulary.
     entropy, rank : bool
-        Whether to make ``weighted`` and ``rank``.
+        Whether to compute ``weighted`` and ``rank``.
     target_logits : (M',) floating point, optional
         z of each target, in the order of ``Partials.target``; ranks count what exceeds it.
     rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, check_values, backend,
@@ -87,7 +87,7 @@ def logprob_partials(
 
     Notes
     -----
-    Merged shards equal the whole up to rounding: blocks begin elsewhere. The same shards have the same bits.
+    Merged shards equal the whole up to rounding, because block boundaries differ. The same shards have the same bits.
     """
     op = "logprob_partials"
     arrays = {

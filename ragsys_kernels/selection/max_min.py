@@ -45,22 +45,23 @@ def gist(
 
         f(S) = lambda_d * sum of v over S + (1 - lambda_d) * the least dist of two items of S
 
-    of which one item alone has the largest distance D of the pool. The result is the best by f of: the items of largest
-    v; the two items D apart; and, for every threshold (1 + eps)**i * eps * D / 2 up to D, the items of largest v that
-    are each at least the threshold apart from those before. Ties go to the first of these, and to the lowest position.
+    For a single item the distance is D, the largest in the pool. The result is the best by f of: the items of largest
+    v; the two items at distance D; and, for every threshold (1 + eps)**i * eps * D / 2 up to D, the items of largest v
+    that are at least the threshold apart from the earlier ones. Ties go to the first of these, and to the lowest
+    position.
 
-    Where no v is below 0, f is at least 2/3 - eps of the best that any k items or fewer have (theorem 3.3 of arXiv
-    2405.18754), and to come nearer than 2/3 is NP-hard. Rules that pick an item at a time, such as `mmr`, have no
-    such bound. Parameters and errors are those of `mmr`, with these differences.
+    If no v is below 0, f is at least 2/3 - eps of the optimum over sets of at most k items (theorem 3.3 of arXiv
+    2405.18754); exceeding 2/3 is NP-hard. Rules that pick one item at a time, such as `mmr`, have no such guarantee.
+    Parameters and errors are those of `mmr`, with these differences.
 
     Parameters
     ----------
     k : int or (Q,) integers
-        At most so many picks: fewer where their distance is worth more.
+        The largest number of picks; fewer if their distance is worth more.
     lambda_d : float or (Q,), in [0, 1]
         Weight of the sum of relevance, which grows with the picks, against the least distance, which does not.
     eps : float, above 0 and at most 1
-        With less of it more thresholds are tried, about log(2 / eps) / eps.
+        A smaller eps tries more thresholds, about log(2 / eps) / eps.
 
     Returns
     -------

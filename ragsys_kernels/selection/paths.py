@@ -47,8 +47,9 @@ def mmr_path(
     """Return every selection that `mmr` makes of each query, with the range of ``lambda_d`` that makes it.
 
     After the same picks, the value of an item, ``lambda_d * v - (1 - lambda_d) * m``, is a line in lambda_d, and the
-    next pick is the item whose line is on top. So the picks change at few lambda_d, which are all found exactly, where
-    a grid of weights would miss some and repeat others. Parameters are those of `mmr`, with these differences.
+    next pick is the item with the highest line. The picks therefore change only at a few values of lambda_d, which are
+    found exactly; a grid of weights would miss some selections and repeat others. Parameters are those of `mmr`, with
+    these differences.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def mmr_path(
     groups, query_groups, max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, num_threads
         As in `mmr`.
     backend : {"auto", "cpu", "reference"}
-        Arrays must be on the host: no kernel of a device makes paths.
+        Arrays must be on the host: there are no GPU kernels for paths.
 
     Returns
     -------
@@ -87,14 +88,14 @@ def mmr_path(
 
     Notes
     -----
-    Where two lines meet, the item of the lowest position is picked at just that lambda_d, if a float64 has it, as by
-    `mmr`; either side belongs to the line that is on top there. Segments therefore include both their ends, the next
-    float64 after a segment's ``high`` is the next one's ``low``, and a selection that a tie gives to one lambda_d alone
-    has equal ends. Different segments of a query have different picks, or the same in another order.
+    If two lines cross exactly at a float64, the item of the lowest position is picked at that lambda_d, as by `mmr`; on
+    either side the higher line wins. Segments therefore include both ends, the next float64 after a segment's ``high``
+    is the next one's ``low``, and a selection that holds for a single lambda_d has equal ends. Different segments of a
+    query have different picks, or the same picks in another order.
 
-    v and m are what `mmr` reports as relevance and redundancy: float32 in the compiled backend, with its bits, and
-    float64 in the reference. What is made of them is exact. `mmr` itself rounds lambda_d and the values to float32, so
-    that within some 1e-7 of a breakpoint it may give the picks of the other side, a legal near-tie.
+    v and m are the relevance and redundancy that `mmr` reports: float32 in the compiled backend, with its bits, and
+    float64 in the reference. The computation from them is exact. `mmr` itself rounds lambda_d and the values to
+    float32, so within some 1e-7 of a breakpoint it may return the picks of the other side, a near-tie.
 
     O(Q P (D R + N)) time, for R different picks and N prefixes of picks a query, and O(P (R + K)) memory a thread
     beside the result. Pools of 100 real embeddings have some 30 segments a query with k = 6 and some 70 with k = 10;

@@ -48,7 +48,7 @@ class Selection(_SelectionFields, _Answers):
     Attributes
     ----------
     indices : (Q, K) int64
-        Rows of the corpus; positions in the pool for dense pools. -1 where there was nothing left to pick.
+        Rows of the corpus; positions in the pool for dense pools. -1 after the last pick.
     scores : (Q, K) float32
         The value of each pick when it was made. MMR, MSD: w, for the first pick λ_d·v. VRSD: cosine of the query with
         the sum after the pick. DPP: d, by which the determinant grows. SSD, coverage: the value. SIFT: the variance
@@ -59,22 +59,22 @@ class Selection(_SelectionFields, _Answers):
         MMR, and any other rule but MSD with ``max_similarity``: the largest similarity to the earlier picks. MSD: the
         mean similarity to them. 0 for the first pick, else NaN.
     lengths : (Q,) int32
-        How many picks of each row are real.
+        The number of picks in each row.
     errors : dict of int to str, or None
-        Not an item of the tuple, nor are the next ones. With ``on_error="skip"`` the reason of each query that could
-        not be answered, else None.
+        An attribute, not an item of the tuple, like those below. With ``on_error="skip"`` the reason of each query that
+        could not be answered, else None.
     cost : (Q,) float64, or None
-        What the picks of each query cost together, with a ``budget``.
+        The total cost of each query's picks, with a ``budget``.
     lambda_d : (Q,) float32, or None
-        The weights that ``lambda_d="adagres"`` came to.
+        The weights computed by ``lambda_d="adagres"``.
     certified : (Q,) bool, or None
-        Whether the picks out of a pool are proven to be those of the whole corpus, in their order; None where that is
-        not known, as without ``outside``. It is ``outside <= pool_needed``; of a query that failed, False.
+        Whether the picks from a pool are proven to be those of the whole corpus, in the same order; None if unknown, as
+        without ``outside``. Equal to ``outside <= pool_needed``; False for a query that failed.
     pool_needed : (Q,) float32, or None
         With ``outside``: the largest v that rows outside the pool may have for these picks to be proven. A pool that
-        reaches down to it, so that no row outside exceeds it, certifies them if it gives the same picks. -inf: only
-        the whole corpus does. inf: whatever is outside. NaN: no pool in this order does, since the pick was tied with a
-        lower row at a later position.
+        contains all rows with a larger v certifies the picks if it gives the same ones. -inf: only the whole corpus
+        certifies them. inf: any pool does. NaN: no pool in this order does, because a pick was tied with a lower row at
+        a later position.
     """
 
     __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in

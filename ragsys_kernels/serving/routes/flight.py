@@ -122,7 +122,7 @@ class FlightServer(grpc.GenericRpcHandler):
                 }
             )
             if self._streams > _STREAMS:
-                raise RefusedError(503, f"select: streams must be at most {_STREAMS} at once, got another")
+                raise RefusedError(503, f"select: streams must be at most {_STREAMS} at once, got one more")
             await _Stream(self._service, context, self._ending).run()
         except RefusedError as error:
             status = error.status
