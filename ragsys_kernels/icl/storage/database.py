@@ -121,7 +121,9 @@ class Database:
             yield
         except sqlite3.OperationalError as error:  # full, read-only, locked
             if not self.path.exists():  # as a job without a cache of its own does at its end
-                raise OSError(f"cache must not be removed while it is written, got {self.path}, which was removed") from error
+                raise OSError(
+                    f"cache must not be removed while it is written, got {self.path}, which was removed"
+                ) from error
             raise OSError(f"cache must be a file that can be read and written, got {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise ValueError(f"cache must be a file of {self._contents}, got {self.path}: {error}") from error
