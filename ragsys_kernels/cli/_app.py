@@ -49,7 +49,6 @@ class Commands(typer.Typer):
 app = Commands(
     help="Choose, for each query, the k candidates that are together most useful: relevant and not redundant.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )

@@ -12,9 +12,9 @@ from .words import Report, mark
 def page(report: Report) -> str:
     """Return the page; its plot is ``curve.png`` beside it."""
     parts = [f"# {report.title}", report.about, report.advice.words, report.advice.rule]
+    parts += ["## The trade-off", f"![{report.caption}](curve.png)"]
     parts += ["## What each method picks", *report.before_table, _means(report)]
     parts += ["## Against top-k", report.before_differences, _differences(report)]
-    parts += ["## The trade-off", f"![{report.caption}](curve.png)"]
     if report.examples:
         parts += ["## Examples", f"{RULE} {report.example_marks}".strip()]
         parts += [_example(example) for example in report.examples]

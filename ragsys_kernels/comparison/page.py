@@ -57,13 +57,13 @@ def page(report: Report) -> str:
     parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="soft">{_text(report.about)}</p>']
     parts.append(f'<div class="advice"><p>{_text(report.advice.words)}</p>')
     parts.append(f'<p class="soft">{_text(report.advice.rule)}</p></div>')
-    parts += ["<h2>What each method picks</h2>", *(f"<p>{_text(text)}</p>" for text in report.before_table)]
-    parts.append(_table(report, differences=False))
-    parts += ["<h2>Against top-k</h2>", f"<p>{_text(report.before_differences)}</p>", _table(report, differences=True)]
     parts += [
         "<h2>The trade-off</h2>",
         f"<figure>{report.svg}<figcaption>{_text(report.caption)}</figcaption></figure>",
     ]
+    parts += ["<h2>What each method picks</h2>", *(f"<p>{_text(text)}</p>" for text in report.before_table)]
+    parts.append(_table(report, differences=False))
+    parts += ["<h2>Against top-k</h2>", f"<p>{_text(report.before_differences)}</p>", _table(report, differences=True)]
     if report.examples:
         parts += ["<h2>Examples</h2>", f"<p>{_text(RULE)} {_text(report.example_marks)}</p>"]
         parts += [_example(example) for example in report.examples]

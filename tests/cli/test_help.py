@@ -35,6 +35,20 @@ def test_version_and_config(run, folder):
     assert rk.__version__ in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("corpus b", ["build"]), ("select --memory 2G --met", ["--method", "--metric"]), ("serve --co", ["--corpus"])],
+)
+def test_a_shell_completes_commands_and_options(words, completed):
+    """As the script of `--install-completion` asks."""
+    asked = {"COMP_WORDS": f"ragsys-kernels {words}", "COMP_CWORD": str(len(words.split()))}
+    result = typer_testing.CliRunner().invoke(
+        cli.app, prog_name="ragsys-kernels", env={"_RAGSYS_KERNELS_COMPLETE": "complete_bash", **asked}
+    )
+    assert set(completed) <= set(result.output.split())
+    assert all(each.startswith(words.split()[-1]) for each in result.output.split())
+
+
 def commands(group, *names):
     """All commands below a group: their names, and themselves."""
     for name, found in getattr(group, "commands", {}).items():

@@ -405,6 +405,9 @@ def test_the_report(tmp_path, found):
     for each in (*(setting.label for setting in reported.settings), reported.advice.rule):
         assert each in text
         assert each in markdown
+    whole = (tmp_path / "report.html").read_text()
+    for said, plot, table in ((markdown, "![", "| method |"), (whole, "<svg", "<table")):
+        assert said.index(reported.advice.rule[:9]) < said.index(plot) < said.index(table)  # the curve before any table
     example, top = reported.examples[0], {pick.name for pick in reported.examples[0].picks["Top-k (λ = 1)"]}
     new = {label: [pick.new for pick in picks] for label, picks in example.picks.items()}
     assert not any(new["Top-k (λ = 1)"])
