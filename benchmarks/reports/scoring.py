@@ -118,7 +118,7 @@ def summary(scores: Runs) -> str:
     linear = [shape for shape in HIDDEN if shape.V == LONGEST]
     return f"""\
 Log-probabilities of one target a row, {scores.last["hardware"]}, one thread, {scores.last["date"]}, commit
-{scores.last["commit"] or "unknown"}: times over ragsys_kernels', after a check of every result against float64. From
+{scores.last["commit"] or "unknown"}: times divided by ours, after checking every result against float64. From
 logits:
 
 {_table(scores, shown, [FRESH, WARM, COMPILED, FLOOR])}

@@ -87,9 +87,9 @@ def drop_ins(runs: Runs) -> str:
     return f"""\
 {table(["One call", "the peer", "the drop-in", "batched op"], rows)}
 
-µs a query, and in brackets how many times as long the peer takes: one call of the peer, one of the drop-in with the
-same arguments, and one query of {shapes.ONE_CALL[0].Q:,} in a call of `ragsys_kernels.mmr`, which has a `Corpus` and
-candidate ids, and the relevance where pyversity has it. Random clusters of vectors, 384 dimensions, λ = 0.75, one
+Time per query in µs; in brackets, the peer's time divided by ours. One call of the peer, one of the drop-in with the
+same arguments, and one query out of {shapes.ONE_CALL[0].Q:,} in a call of `ragsys_kernels.mmr` with a `Corpus` and
+candidate ids (for pyversity, also the relevance). Random clusters of vectors, 384 dimensions, λ = 0.75, one
 thread, medians; LlamaIndex's arrays are a list of arrays. {first["hardware"]}, {first["isa"] or first["backend"]},
 {first["date"]}, commit {first["commit"] or "unknown"}.
 """
@@ -110,8 +110,8 @@ def rules(runs: Runs) -> str:
     return f"""\
 {table(header, rows)}
 
-µs a query, and in brackets pyversity's time over ours with the relevance given, as pyversity must have it: 2,000
-queries in a call of ours, one in a call of pyversity's. MiniLM, λ = {shapes.STRATEGY_LAMBDA}, one thread, picks
+Time per query in µs; in brackets, pyversity's time divided by ours with given relevance, which pyversity requires. Our
+calls have 2,000 queries, pyversity's have one. MiniLM, λ = {shapes.STRATEGY_LAMBDA}, one thread, picks
 checked first.
 """
 
@@ -155,11 +155,11 @@ def _measured(runs: Runs, mmr: Iterable[tuple[Shape, float]], drop_ins: bool = F
 def summary(runs: Runs) -> str:
     last, cases = runs.last, [(shape, 0.75) for shape in shapes.POOLS]
     return f"""\
-{last["hardware"]}, {last["isa"] or last["backend"]}, one thread each, float32 where nothing else is said; µs a query,
-medians of rounds in which the contenders take turns; in brackets the time over ragsys_kernels'. All start from the
-corpus and the candidate ids, and all picks were checked first. pyversity is given the relevance and is compared with
-ragsys_kernels given it; the others compute it. LlamaIndex has another rule. Read floor: one streaming read of the
-pools' bytes. {_measured(runs, [*cases, *shapes.WHOLE])}.
+{last["hardware"]}, {last["isa"] or last["backend"]}, one thread each, float32 unless stated otherwise. Time per query
+in µs, the median of rounds in which the contenders take turns; in brackets, the time divided by ragsys_kernels'. All
+start from the corpus and the candidate ids, and all picks were checked first. pyversity gets the relevance, and so does
+the ragsys_kernels run it is compared with; the others compute it. LlamaIndex uses another rule. Read floor: one
+streaming read of the pools' bytes. {_measured(runs, [*cases, *shapes.WHOLE])}.
 
 MMR out of pools of MiniLM embeddings (768 dimensions: a fixed random projection):
 
@@ -243,17 +243,17 @@ def whole_page(runs: Runs) -> str:
     return f"""\
 # MMR over the whole corpus, exactly
 
-Systems cut to a pool first, because the rule costs a pass over its items for every pick. With `candidates=None` (or
-`Corpus.select(..., pool=None)`) the pool is the whole corpus: scans of 8-bit codes of the rows (or matrix products) say
-which rows can be picked at all, and few rows are read. The picks are the dense rule's, bit for bit. Compared with one
-exact nearest-neighbour search (FAISS `IndexFlatIP`, top K) of the same queries in the same rounds, which gives
-relevance without diversity, and with the matrix product alone. One thread each, batches of 256 queries, µs a query.
+Most systems select from a pool, because the rule costs a pass over its items for every pick. With `candidates=None` (or
+`Corpus.select(..., pool=None)`) the pool is the whole corpus: scans of the rows' 8-bit codes (or matrix products) find
+the rows that can be picked, and few rows are read. The picks equal the dense rule's, bit for bit. The table compares
+this with one exact nearest-neighbour search (FAISS `IndexFlatIP`, top K) of the same queries in the same rounds, which
+ranks by relevance alone, and with the bare matrix product. One thread each, batches of 256 queries, µs per query.
 
 {whole(runs)}
 
 ![the whole corpus](whole_corpus.svg)
 
-What is left for the rows themselves, the products of the scans not counted:
+Dot products with the rows themselves, without those of the scans:
 
 {table(["Corpus, λ, K", "float dot products a query", "of the dense rule", "share"], work, tight=True)}
 
