@@ -169,6 +169,22 @@ def test_select_leaves_bad_rows_out(files, command):
     assert "on_duplicate" in other.stderr
 
 
+def test_costs_of_integers(files):
+    costs = np.ones(N, np.int64)
+    costs[5] = -1
+    np.save(files / "rows.npy", ROWS)
+    np.save(files / "costs.npy", costs)
+    built = offline.build_corpus(files / "rows.npy", files / "c", costs=files / "costs.npy", bad_rows="skip")
+    assert built.ids[[4, 5]].tolist() == [4, 6]
+    assert [row["reason"] for row in listed(files / "c.skipped.csv")] == [REASONS[40]]
+
+
+def test_rows_without_an_id_repeat_none(files):
+    pq.write_table(pa.table({"id": ["a", None, "b", "a"], "v": list(ROWS[:4])}), files / "c.parquet")
+    with pytest.raises(TypeError, match=r"^Corpus: ids must be all integers or all strings, got NoneType in row 1"):
+        offline.build_corpus(files / "c.parquet", files / "c", on_duplicate="first")
+
+
 def test_other_processes_do_not_look_again(files, monkeypatch):
     """What was found goes to them; the columns are then the same, without a scan."""
     spec = JobSpec(
