@@ -3,7 +3,7 @@
 A job over holders of segments (`ragsys_kernels/offline/spread.py`) is run in one process, on one thread, for several
 numbers of rows, dimensions and holders. What goes to a holder and what comes back is pickled, as between nodes, and
 counted. The constants are fitted to the processor time of the first runs; the model then predicts that of three others,
-which are larger. Runs take turns, and the least time of each counts. With ``--write`` the result goes to
+which are larger, as some of those are than the caches. Runs take turns, and the least time of each counts. With ``--write`` the result goes to
 docs/planning.md.
 """
 
@@ -62,7 +62,7 @@ class Run:
 TERMS = ("a query", "a row", "an element of a row", "a row that a holder's pool takes in", "an element of a pool")
 FITTED = (
     Run(20_000, 96, 2), Run(120_000, 96, 2), Run(20_000, 768, 2), Run(60_000, 384, 3), Run(20_000, 96, 24),
-    Run(40_000, 96, 8, 30), Run(20_000, 384, 2, 300), Run(60_000, 64, 1),
+    Run(40_000, 96, 8, 30), Run(20_000, 384, 2, 300), Run(60_000, 64, 1), Run(90_000, 768, 4), Run(250_000, 96, 6),
 )  # fmt: skip
 PREDICTED = (Run(300_000, 128, 5), Run(150_000, 768, 12), Run(600_000, 48, 30))
 
