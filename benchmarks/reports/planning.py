@@ -3,8 +3,8 @@
 A job over holders of segments (`ragsys_kernels/offline/spread.py`) is run in one process, on one thread, for several
 numbers of rows, dimensions and holders. What goes to a holder and what comes back is pickled, as between nodes, and
 counted. The constants are fitted to the processor time of the first runs; the model then predicts that of three others,
-which are larger, as some of those are than the caches. Runs take turns, and the least time of each counts. With ``--write`` the result goes to
-docs/planning.md.
+which are larger, as some of the first are than the caches. Runs take turns, and the least time of each counts. With
+``--write`` the result goes to docs/planning.md.
 """
 
 from __future__ import annotations
