@@ -25,41 +25,43 @@ ANSWERS = {"yes": "yes", "undecided": "undecided", "no": "no", "models differ": 
 
 FIGURE_1 = "Figure 1: diversity and DPO"
 LIKENESS, TO_BEST = "picks' mean cosine", "DPO minus the best"
-WHY = "Why, where it is not yes:"
+WHY = "Reasons for the differences:"
 VRSD = (
-    "The models that answer have 135 and 270 million parameters, the paper's 7 billion and more. Its differences are "
-    "of at most 0.037, which the intervals mostly leave undecided with these numbers of questions. Decided against it "
-    "is one difference with each model: on ARC-DA SmolLM2 finds the answers more probable after the nearest questions, "
-    "on OpenBookQA Gemma after those that share words (BM25). Small models gain by likeness elsewhere too: RAGSys' "
-    "DPO, and labels of AG News, are better after the nearest demonstrations than after diverse ones. Cosine "
-    "similarity (Table 3) and MMR with λ = 1 (Table 2) pick the same and have other figures in the paper, for some "
-    "models and sets."
+    "Our models have 135 and 270 million parameters, the paper's 7 billion and more. The paper's differences are at "
+    "most 0.037, and with these numbers of questions our intervals leave most of them undecided. With each model, one "
+    "difference is decided against the paper: on ARC-DA SmolLM2 finds the answers more probable after the nearest "
+    "questions, and on OpenBookQA Gemma does so after those that share words (BM25). Small models also gain from "
+    "similar demonstrations elsewhere: RAGSys' DPO, and labels of AG News, are better after the nearest "
+    "demonstrations than after diverse ones. Cosine similarity (Table 3) and MMR with λ = 1 (Table 2) pick the same "
+    "items, but the paper has different figures for them, for some models and sets."
 )
 RAGSYS = (
-    "The paper's models have 7 and 8 billion parameters, 26 to 60 times as many. Both models here have a higher DPO "
-    "after the most relevant demonstrations than after diverse ones: small models gain most by what is like the "
-    "question. With both the bias, the model's own log-probabilities, takes from MC2 and DPO beside relevance; to MC1 "
-    "and MC3, to which it adds a little with both of the paper's, it adds with none here."
+    "The paper's models have 7 and 8 billion parameters, 26 to 60 times as many. With both models here, DPO is higher "
+    "after the most relevant demonstrations than after diverse ones: small models gain most from demonstrations that "
+    "resemble the question. Added to relevance, the bias (the model's own log-probabilities) lowers MC2 and DPO with "
+    "both models here; it raises MC1 and MC3 a little with both of the paper's models, and with none here."
 )
 AICL = (
-    "GPT-J has 6 billion parameters, 44 times as many. SAICL takes the number of demonstrations after which a model is "
-    "right and surest, and for this model that is mostly more than are best for all (three on AG News, none or one on "
-    "SST-2). 1,492 and 872 texts leave differences of 0.03 undecided."
+    "GPT-J has 6 billion parameters, 44 times as many. SAICL uses the number of demonstrations after which a model is "
+    "right and most certain; for this model that is mostly more than the best static number (three on AG News, none "
+    "or one on SST-2). 1,492 and 872 texts leave differences of 0.03 undecided."
 )
 YES_NO = (
-    "small models, of which one, Gemma, was not trained on instructions: it says yes to 98 % of the questions and "
-    "after a passage to more, which takes what little it tells apart; BoolQ's questions and passages instead of "
-    "Natural Questions and TriviaQA, which were not run, and of Wikipedia"
+    "the models are small, and one of them, Gemma, was not trained on instructions: it says yes to 98 % of the "
+    "questions, and to more after a passage, which leaves little to measure; the questions and passages are BoolQ's, "
+    "not Natural Questions and TriviaQA, which were not run, with all of Wikipedia"
 )
 NOT_RUN = "not run"
-LARGER = "the weights of OPT and LLaMA are not at hand, and the larger ones need a GPU"
+LARGER = "the weights of OPT and LLaMA were not available, and the larger ones need a GPU"
 ONCE = (
-    "A further encoder and a second model as ranker were run in one setting each, as both are one finding of the paper."
+    "A further encoder, and a second model as ranker, were run in one setting each, because each is one finding of "
+    "the paper."
 )
 FAR = (
-    "not the model's size, as the paper's smallest, GPT-2 S, has 110 million parameters. The collection has no passage "
-    "on a window's subject (a piece of its own article lowers perplexity), where the paper has Wikipedia, which GPT-2 "
-    "was trained without; and a document takes a sixth or a third of a window, which has 1,024 tokens there"
+    "not the size of the model, because the paper's smallest, GPT-2 S, has 110 million parameters. The collection has "
+    "no passage on a window's subject (a piece of its own article lowers perplexity); the paper's is Wikipedia, which "
+    "was not in GPT-2's training data. A document takes a sixth or a third of a window here; the paper's windows have "
+    "1,024 tokens"
 )
 
 
@@ -93,7 +95,7 @@ def _vrsd(out: Path) -> Iterator[Row]:
     rows = [row for row in rows if row["method"] in ("cosine top-k", "BM25 (Okapi)")]
     most = sum(numbers(row["95 % interval"])[0] > 50 for row in rows)
     yield (
-        "Table 3", "so it is than that of cosine top-k and BM25: 3 sets",
+        "Table 3", "it is also nearer than those of cosine top-k and BM25: 3 sets",
         f"{most} of {len(rows)}: VRSD wins most queries, half outside the interval",
         "yes" if most == len(rows) else "in part",
     )  # fmt: skip
@@ -133,8 +135,8 @@ def _ragsys(out: Path) -> Iterator[Row]:
     if len(bias) == 2:
         both = bias[0].keys() & bias[1].keys()
         other = sum(bias[0][key] != bias[1][key] for key in both)
-        said = f"of {len(both)} differences that are decided with both models {other or 'none'} has another sign"
-        yield "Section 4.3", "what the bias adds depends on the model", said, "yes" if other else "no"
+        said = f"of {len(both)} differences decided with both models, {other or 'none'} has another sign"
+        yield "Section 4.3", "the effect of the bias depends on the model", said, "yes" if other else "no"
     if known(out / "papers-ragsys.md", FIGURE_1):
         yield _figure1(out / "papers-ragsys.md")
 
@@ -170,7 +172,7 @@ def _figure1(page: Path) -> Row:
         if found:
             said += f"; {place} both ends at λ_d = {', '.join(found)}"
     same = "yes" if lowest or highest else "undecided"
-    return "Figure 1", "DPO neither rises nor falls with diversity all the way", said, same
+    return "Figure 1", "DPO is not monotonic in diversity", said, same
 
 
 def _aicl(out: Path) -> Iterator[Row]:
@@ -192,7 +194,7 @@ def _aicl(out: Path) -> Iterator[Row]:
             said, same = tally([row["same direction?"] for row in of_name])
             text = f"smaller inputs: {name}, mean tokens (3 sets)"
             yield "Table 1", text, "{} below 0 in the paper, {} here".format(*fewer), same
-    yield "Figures 1 to 3", "drawings of the method", "not drawn again", "no result"
+    yield "Figures 1 to 3", "drawings of the method", "not reproduced", "no result"
 
 
 class Setting(NamedTuple):
@@ -204,10 +206,10 @@ class Setting(NamedTuple):
 
 
 FEW = (
-    "not the model's size, as above. The collections have 10 to 36 thousand passages, the paper's Wikipedia's or all "
-    "training texts'; a document takes a sixth to a third of a window; there are 60 to 300 windows. A predictive "
-    "ranker learns from 48 to 240 texts, the paper's from a training set. An article of AG News has some 50 tokens, so "
-    "that a query of 32 often reaches into the article before, and 16 are better"
+    "not the size of the model, as above. The collections have 10 to 36 thousand passages, the paper's all of "
+    "Wikipedia or all training texts; a document takes a sixth to a third of a window; there are 60 to 300 windows. A "
+    "predictive ranker learns from 48 to 240 texts, the paper's from a training set. An article of AG News has some "
+    "50 tokens, so a query of 32 tokens often reaches into the previous article, and 16 are better"
 )
 TEXTS = (
     Setting("papers-ralm", "WikiText", FAR),
@@ -267,8 +269,8 @@ def _shared(out: Path, of: tuple[Setting, ...], found: list[tuple[str, ...]]) ->
     verdicts = sum(cell.startswith(("**", "undecided")) for cell in cells)
     unit = "Changes of perplexity, below 0 for the better" if of is TEXTS else "Differences of balanced accuracy"
     return (
-        f"{unit}, with 95 % intervals. BM25: {bm25}. Of {verdicts} differences that were none, {verdicts / 20:.1f} "
-        "would be decided by chance."
+        f"{unit}, with 95 % intervals. BM25: {bm25}. If none of the {verdicts} differences were real, "
+        f"{verdicts / 20:.1f} would be decided by chance."
     )
 
 
@@ -304,13 +306,13 @@ def page(out: Path) -> str:
 
 
 def _ralm_rest() -> Iterator[Row]:
-    yield "Figure 1", "drawing of a prompt", "not drawn again", "no result"
+    yield "Figure 1", "drawing of a prompt", "not reproduced", "no result"
     yield "Figure 2", "Table 1's gains on WikiText-103, drawn", "[our changes](ralm.md) are drawn", "see Table 1"
-    yield "Table 1", "the same on RealNews, ArXiv, Stack Exchange and FreeLaw", "the texts are not at hand", NOT_RUN
+    yield "Table 1", "the same on RealNews, ArXiv, Stack Exchange and FreeLaw", "the texts were not available", NOT_RUN
     yield "Tables 2, 5; Figure 4", "larger models, LLaMA and OPT, gain by documents too", LARGER, NOT_RUN
     yield (
         "Tables 3, 4; Figure 8", "tables of the sections on rerankers and on questions",
-        "the paper was at hand up to its equation 5 only, so that our figures do not stand beside these", NOT_RUN,
+        "the paper was available only up to its equation 5, so we cannot compare with these", NOT_RUN,
     )  # fmt: skip
     yield (
         "Figures 9, 10", "64 tokens are the best query of dense retrievers",

@@ -119,10 +119,10 @@ def test_directions_have_a_column_for_each_page_of_a_text(module, tmp_path):
         ("Figure 3", "c (b)", "undecided: +3%", "**no**: 5%"),
     ]
     first, empty, *why = directions.reasons(tmp_path, directions.TEXTS).split("\n")
-    assert (first, empty) == ("Why, where it is not yes:", "")
+    assert (first, empty) == ("Reasons for the differences:", "")
     assert why == [f"- WikiText: {directions.FAR}.", f"- Python's code: {directions.FEW}."]
     (tmp_path / "papers-boolq.md").write_text(head + "| d helps (Section 7) | yes | +3 |\n")
-    assert directions.reasons(tmp_path, directions.QUESTIONS) == f"Why, where it is not yes: {directions.YES_NO}."
+    assert directions.reasons(tmp_path, directions.QUESTIONS) == f"Reasons for the differences: {directions.YES_NO}."
 
 
 def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, tmp_path):
