@@ -3,11 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ._loading import imports
+from ._base.loading import imports
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from ._checks import ConversionWarning
+    from ._base.checks import ConversionWarning
     from ._dispatch import BackendUnavailableError
     from ._info import show_config
     from .corpus import Corpus
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AnswerLogprobs": "scoring",
     "BackendUnavailableError": "_dispatch",
-    "ConversionWarning": "_checks",
+    "ConversionWarning": "_base.checks",
     "Corpus": "corpus",
     "LabelPosteriors": "scoring",
     "METHODS": "selection",

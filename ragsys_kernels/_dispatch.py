@@ -8,12 +8,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import _env
-from ._checks import choice
-from ._extras import absent, imported
+from ._base import env
+from ._base.checks import choice
+from ._base.extras import absent, imported
+from ._base.loading import imports
+from ._base.warn import warn
 from ._gpu import plans, preference
-from ._loading import imports
-from ._warn import warn
 
 # Backends of each family of operations for CPU arrays, in the order that `auto` tries them.
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
@@ -58,7 +58,7 @@ def why_not(backend: str) -> str | None:
     if backend == "cpu":
         return _extension()[1]
     if backend == "triton":
-        return _why_not_triton() or (None if _env.triton_interpreter() else _why_no_gpu())
+        return _why_not_triton() or (None if env.triton_interpreter() else _why_no_gpu())
     if backend == "cuda":
         with imports():
             from ._gpu import cuda_module
@@ -82,7 +82,7 @@ def _why_not_triton() -> str | None:
     with imports():
         from ._gpu import compilers, interpreter
 
-    if _env.triton_interpreter():
+    if env.triton_interpreter():
         interpreter.mend()
     return compilers.why_too_old()
 
@@ -107,7 +107,7 @@ def extension() -> Any:
 
 def isa() -> str:
     """Return the instruction set in force: RAGSYS_KERNELS_ISA, else the widest of this processor."""
-    module, wanted = extension(), _env.isa()
+    module, wanted = extension(), env.isa()
     if wanted is None:
         return str(module.SUPPORTED_ISAS[-1])
     if wanted not in module.SUPPORTED_ISAS:
@@ -121,7 +121,7 @@ def isa() -> str:
 
 def isa_index() -> int:
     """Return the number of the instruction set in force, for the extension."""
-    return _isa_number(extension(), _env.isa())
+    return _isa_number(extension(), env.isa())
 
 
 @functools.cache
@@ -144,7 +144,7 @@ def choose(
     """
     named = isinstance(backend, str)  # or it is refused below
     if named and backend == "auto":
-        backend = _env.backend()
+        backend = env.backend()
     on_cpu = named and device == "cpu" and backend in ("auto", "cpu")
     if on_cpu and why_not("cpu") is None and (lacking is None or lacking("cpu") is None):  # the common case first
         return "cpu", _module(family, "cpu")
@@ -182,7 +182,7 @@ def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> 
         return preference.order(call)
     if kind != "cpu":
         return ()
-    return (*BACKENDS[family], "triton") if _env.triton_interpreter() else BACKENDS[family]
+    return (*BACKENDS[family], "triton") if env.triton_interpreter() else BACKENDS[family]
 
 
 def module_of(family: str, backend: str) -> ModuleType:

@@ -6,7 +6,8 @@ import platform
 
 import numpy as np
 
-from . import _dispatch, _env
+from . import _dispatch
+from ._base import env
 from ._gpu import compilers, preference
 from ._version import __version__
 
@@ -21,7 +22,7 @@ def active(device: str | None = None) -> tuple[str, str]:
     The set is "" for all but the compiled kernels. Where nothing runs on a device it is the backend that is tried
     first: it may run where the call is made.
     """
-    name = _env.backend()
+    name = env.backend()
     if name == "auto":
         order = ("cpu", "reference") if device is None else preference.BACKENDS
         name = next((each for each in order if _dispatch.why_not(each) is None), order[0])
@@ -51,7 +52,7 @@ def config() -> str:
         unit = module.bf16_unit(_dispatch.isa_index()) or "as float32"
         lines.append(f"products of bfloat16: {unit}")
     lines.append("scoring of hidden states by backend numpy: " + _numpy_bits())
-    lines.append(f"threads: {_env.num_threads()}")
+    lines.append(f"threads: {env.num_threads()}")
     return "\n".join(lines)
 
 

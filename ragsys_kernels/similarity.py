@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _checks
-from ._types import Array, ArrayLike
+from ._base import arrays, checks
+from ._base.types import Array, ArrayLike
 
 __all__ = ["jaccard", "maxsim", "maxsim_relevance"]
 
@@ -155,13 +155,13 @@ def _tokens(op: str, name: str, documents: Sequence[Any], device: str | None) ->
         raise ValueError(f"{op}: {name} must be at least one array (T, D), got none")
     parts: list[np.ndarray] = []
     for row, each in enumerate(documents):
-        array, dtype = _arrays.host_view(op, name, _arrays.to_host(each))
+        array, dtype = arrays.host_view(op, name, arrays.to_host(each))
         if array.ndim != 2 or 0 in array.shape or "float" not in dtype:
-            got = f"{dtype} of shape {_checks.shape_text(array.shape)}"
+            got = f"{dtype} of shape {checks.shape_text(array.shape)}"
             raise ValueError(f"{op}: {name} must be arrays (T, D) of floats, got {got} in place {row}")
         if array.shape[1] != (dims := parts[0].shape[1] if parts else array.shape[1]):
             raise ValueError(f"{op}: {name} must have one D, got {array.shape[1]} in place {row} after {dims}")
-        parts.append(_arrays.widen(array, dtype))
+        parts.append(arrays.widen(array, dtype))
     starts = np.cumsum([0, *map(len, parts)])
     tokens: Any = np.concatenate(parts)
     if not (finite := np.isfinite(tokens).all(axis=1)).all():
@@ -179,7 +179,7 @@ def _tokens(op: str, name: str, documents: Sequence[Any], device: str | None) ->
 def _pools(op: str, candidates: Any, num_rows: int, num_queries: int = 1) -> np.ndarray:
     if candidates is None:
         return np.broadcast_to(np.arange(num_rows), (num_queries, num_rows))
-    wanted = np.asarray(_checks.ids(op, "candidates", _arrays.to_host(candidates), None))
+    wanted = np.asarray(checks.ids(op, "candidates", arrays.to_host(candidates), None))
     if ((wanted < -1) | (wanted >= num_rows)).any():
         got = int(wanted[(wanted < -1) | (wanted >= num_rows)].flat[0])
         raise ValueError(f"{op}: candidates must be -1 or below N = {num_rows}, got {got}")
@@ -203,4 +203,4 @@ def _most(products: Any, bounds: np.ndarray) -> Any:
 
 
 def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
-    return _arrays.full(like, shape, 0.0, "float32")
+    return arrays.full(like, shape, 0.0, "float32")

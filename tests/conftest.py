@@ -25,7 +25,8 @@ import pytest
 from backends import missing
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import arrays as _arrays
 
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
 hypothesis.settings.register_profile("repeatable", max_examples=20, deadline=None, derandomize=True)

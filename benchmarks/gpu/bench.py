@@ -41,7 +41,8 @@ from benchmarks.harness.contender import COPY, OURS, Contender
 from benchmarks.harness.race import Race, Turn, wall
 from benchmarks.suites.scoring import Problem as ScoreProblem
 from benchmarks.suites.scoring_shapes import COMPILED
-from ragsys_kernels import _dispatch, _env
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import variants as _variants
 
 KEY = ("op", "backend", "shape", "dtype", "device", "contender")

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gpu.events import EventTimer
 from benchmarks.harness import facts
-from ragsys_kernels import _env
+from ragsys_kernels._base import env as _env
 
 SAMPLES = 15
 COPY_BYTES = 4 << 30

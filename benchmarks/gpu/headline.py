@@ -25,7 +25,8 @@ import ragsys_kernels as rk
 from benchmarks.gpu.selection import Problem
 from benchmarks.gpu.shapes import Pools
 from benchmarks.harness import facts
-from ragsys_kernels import _env, offline, testing
+from ragsys_kernels import offline, testing
+from ragsys_kernels._base import env as _env
 
 PARTS = ("pool", "whole", "job")
 POOL, POOL_K, WHOLE_K = 100, 10, 6

@@ -28,7 +28,8 @@ from triton.runtime import driver
 
 import ragsys_kernels as rk
 from benchmarks.harness.ledger import RESULTS, Ledger, environment
-from ragsys_kernels import _arrays, _dispatch, corpus
+from ragsys_kernels import _dispatch, corpus
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import compilers, cuda_module, plans
 from ragsys_kernels._gpu import driver as nvidia
 

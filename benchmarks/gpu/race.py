@@ -25,7 +25,7 @@ from benchmarks.gpu.shapes import WHOLE_K, WHOLE_N, WHOLE_Q, Pools, Scores
 from benchmarks.harness import facts
 from benchmarks.harness.contender import COPY, OURS, PRODUCT
 from benchmarks.harness.ledger import Row
-from ragsys_kernels import _env
+from ragsys_kernels._base import env as _env
 
 SAMPLES = 25
 LONG = 151_936  # tokens of the longest vocabulary

@@ -29,7 +29,8 @@ import numpy as np
 import ragsys_kernels as rk
 from benchmarks.harness import data
 from benchmarks.harness.ledger import ROOT
-from ragsys_kernels import _arrays, _env
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import cuda_module, variants
 from ragsys_kernels.selection import validate
 from ragsys_kernels.selection.cuda import backend as cuda_kernels

@@ -24,7 +24,8 @@ import torch
 
 import ragsys_kernels as rk
 from benchmarks.harness import facts, ledger
-from ragsys_kernels import _dispatch, _env, testing
+from ragsys_kernels import _dispatch, testing
+from ragsys_kernels._base import env as _env
 
 RUNS = 1000
 LINEAR_DIMS = (640, 1024, 2048, 4096)

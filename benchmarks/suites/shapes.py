@@ -15,7 +15,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 from benchmarks.harness import data
-from ragsys_kernels import _arrays
+from ragsys_kernels._base import arrays as _arrays
 
 SOURCES = {"minilm": "MiniLM", "glove": "GloVe", "synthetic": "synthetic"}  # and how tables call them
 DTYPES = _arrays.CORPUS_STORAGE

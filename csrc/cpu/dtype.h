@@ -1,4 +1,4 @@
-// The types of stored elements, by the numbers that Python passes (ragsys_kernels/_arrays.py).
+// The types of stored elements, by the numbers that Python passes (ragsys_kernels/_base/arrays.py).
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from .. import _env
+from .._base import env
 
 # The oldest and the newest that have compiled every kernel, for every architecture of compilation.ARCHITECTURES.
 OLDEST, NEWEST = "3.6.0", "3.9.0"
@@ -62,7 +62,7 @@ def is_hopper() -> bool:
     """
     import torch
 
-    return _env.triton_interpreter() or (not torch.version.hip and _generation(torch.cuda.current_device()) == 9)
+    return env.triton_interpreter() or (not torch.version.hip and _generation(torch.cuda.current_device()) == 9)
 
 
 @functools.cache
@@ -78,7 +78,7 @@ def float32_precision(hopper: bool) -> str:
     These are the float32 products but for less than 2^-23 of them, by matrix units. The interpreter has none, and
     Triton 3.6 makes empty kernels of them for sm_100.
     """
-    return "bf16x6" if hopper and not _env.triton_interpreter() else "ieee"
+    return "bf16x6" if hopper and not env.triton_interpreter() else "ieee"
 
 
 def family(arch: str) -> str:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arrays
-from .._extras import absent, imported, install
+from .._base import arrays
+from .._base.extras import absent, imported, install
 from . import driver as _driver
 from .driver import DriverError, driver
 
@@ -201,12 +201,12 @@ def row_stride(rows: Any) -> int:
 
 def _pointer(x: Any) -> int:
     device_of(x)
-    return _arrays.pointer(x)
+    return arrays.pointer(x)
 
 
 def device_of(x: Any) -> int:
     """Return the number of the device that an array is on."""
-    library = _arrays.library_of(x)
+    library = arrays.library_of(x)
     if library == "cupy":
         return int(x.device.id)
     if library == "torch" and x.device.type == "cuda":
@@ -217,7 +217,7 @@ def device_of(x: Any) -> int:
 
 def stream_of(like: Any) -> int:
     """Return the current stream of the array's library on the array's device."""
-    if _arrays.library_of(like) == "torch":
+    if arrays.library_of(like) == "torch":
         return int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
     with like.device:
         return int(sys.modules["cupy"].cuda.get_current_stream().ptr)

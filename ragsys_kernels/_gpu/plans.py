@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from .. import _env
-from .._hints import explain
+from .._base import env
+from .._base.hints import explain
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,7 +117,7 @@ def _kind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     if torch is None:
         return None
     tensor, parameter = torch.Tensor, torch.nn.Parameter
-    key: list[Any] = [function, _env.backend(), _env.variants(), *kwargs]
+    key: list[Any] = [function, env.backend(), env.variants(), *kwargs]
     tensors: list[Any] = []
     for x in (*args, *kwargs.values()):
         kind = type(x)

@@ -18,7 +18,7 @@ import triton
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from triton.runtime.jit import KernelInterface
 
-from .. import _warn
+from .._base import warn
 from . import counters, cuda_module
 from .cuda_module import Struct
 
@@ -82,14 +82,14 @@ class Recorder(TorchDispatchMode):
         self._devices = {x.device for x in tensors}
         self._constants: set[int] = set()
         self._grad = any(x.requires_grad for x in tensors)
-        self._warned = _warn.count
+        self._warned = warn.count
         self._steps: list[_Step] = []
         self._bytes = 0
         self._failed = False
 
     def plan(self, result: Any) -> Plan | None:
         """Return the plan of the call, which had this result, or None if it has none."""
-        if self._failed or _warn.count != self._warned:  # each call has to warn
+        if self._failed or warn.count != self._warned:  # each call has to warn
             return None
         try:
             fields = self._with_slots(result)

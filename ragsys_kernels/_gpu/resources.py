@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .. import _env
+from .._base import env
 from . import cuda_module
 from .compilation import Compilation, Task
 
@@ -91,7 +91,7 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
     }
     if compilation.maxnreg is not None:
         options["maxnreg"] = compilation.maxnreg
-    with tempfile.TemporaryDirectory() as folder, _env.changed(TRITON_CACHE_DIR=folder):
+    with tempfile.TemporaryDirectory() as folder, env.changed(TRITON_CACHE_DIR=folder):
         try:
             binary = triton.compile(source, target=target, options=options)
         except Exception as error:  # the compiler's own errors have no common type
@@ -183,7 +183,7 @@ _AMD_BYTES = {"word": 4, "hort": 2, "byte": 1}
 def nvcc() -> str | None:
     """Return the path of the CUDA toolkit's compiler, or None."""
     found = shutil.which("nvcc")
-    home = _env.cuda_home()
+    home = env.cuda_home()
     return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").is_file() else None)
 
 
@@ -290,4 +290,4 @@ def pool(processes: int | None = None, triton: Path | None = None) -> ProcessPoo
     """
     # Not forked: this process may have threads, and Triton's choice between interpreter and compiler is for good.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes or os.cpu_count(), context, _env.compile_kernels, (triton,))
+    return ProcessPoolExecutor(processes or os.cpu_count(), context, env.compile_kernels, (triton,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from types import MappingProxyType
 
-from .. import _env
+from .._base import env
 
 # Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -29,7 +29,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 def variant(kernel: str) -> str:
     """Return the variant of a kernel that is in force."""
-    return chosen(_env.variants())[kernel]
+    return chosen(env.variants())[kernel]
 
 
 @functools.cache

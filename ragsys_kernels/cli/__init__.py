@@ -10,7 +10,7 @@ from typing import Annotated
 
 import ragsys_kernels as rk
 
-from .._extras import absent
+from .._base.extras import absent
 
 try:
     import typer

@@ -13,7 +13,7 @@ import typer
 
 import ragsys_kernels as rk
 
-from .._extras import absent
+from .._base.extras import absent
 from ._app import RUN, app, one_line_errors, option
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import conformance
-from .._files import replacing
+from .._base.files import replacing
 from ..conformance.report import mark
 from ._app import INPUT, RUN, app, one_line_errors, option
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .._env import num_threads
-from .._extras import needed
+from .._base.env import num_threads
+from .._base.extras import needed
 from ._app import COLUMNS, RULE, RUN, app, one_line_errors, option
 
 if TYPE_CHECKING:

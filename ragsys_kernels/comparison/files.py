@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .._checks import flag
-from .._extras import needed
-from .._files import check_local
-from .._types import BadRows, Metric, OnDuplicate, PathLike
+from .._base.checks import flag
+from .._base.extras import needed
+from .._base.files import check_local
+from .._base.types import BadRows, Metric, OnDuplicate, PathLike
 from ..corpus import Corpus
 from .result import Comparison
 from .run import Progress, compare

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import _warn
+from .._base import warn
 from ..selection.problem import unit
 from .problem import Problem, select
 from .settings import OP
@@ -46,7 +46,7 @@ def peers(problem: Problem) -> list[Peer]:
         try:
             found.append(_raced(problem, some, *each))
         except Exception as error:  # of the peer, on rows that it does not take: the comparison does without it
-            _warn.warn(f"{OP}: {each[0]} is left out, for {each[1]} raised {error!r}", UserWarning)
+            warn.warn(f"{OP}: {each[0]} is left out, for {each[1]} raised {error!r}", UserWarning)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._extras import needed
+from .._base.extras import needed
 from .curve import Curve
 from .measures import MEASURES
 from .settings import RANDOM, TOP, Setting

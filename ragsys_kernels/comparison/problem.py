@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .._checks import count, floats, shown
+from .._base.checks import count, floats, shown
 from .._info import active
 from ..selection.problem import unit
 from .qrels import Judged, Judgement, placed, relevant_queries

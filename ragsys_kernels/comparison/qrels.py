@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .. import _checks
-from .._types import PathLike
+from .._base import checks
+from .._base.types import PathLike
 from ..metrics import alpha_ndcg, ndcg, recall, reciprocal_rank
 from .settings import OP
 
@@ -51,7 +51,7 @@ def read(path: PathLike) -> list[Judgement]:
                 continue
             try:
                 query, subtopic, document, grade = fields
-                found.append(Judgement(query, subtopic, document, _checks.whole(OP, "qrels", int(grade))))
+                found.append(Judgement(query, subtopic, document, checks.whole(OP, "qrels", int(grade))))
             except ValueError:
                 raise ValueError(
                     f"{OP}: qrels must have lines of query, 0 or subtopic, document and a whole number of 64 bits, "
@@ -67,7 +67,7 @@ def given(qrels: PathLike | Mapping[Any, Mapping[Any, int]]) -> list[Judgement]:
     if not isinstance(qrels, Mapping):
         return read(qrels)
     found = [
-        Judgement(str(query), "0", str(document), _checks.whole(OP, "qrels", grade, "grades that are integers"))
+        Judgement(str(query), "0", str(document), checks.whole(OP, "qrels", grade, "grades that are integers"))
         for query, grades in qrels.items()
         for document, grade in grades.items()
     ]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from .. import _checks
-from .._files import check_local
-from .._types import ArrayLike, PathLike
+from .._base import checks
+from .._base.files import check_local
+from .._base.types import ArrayLike, PathLike
 from ..corpus import Corpus
 from . import advice, table, work
 from . import curve as curves
@@ -142,17 +142,17 @@ def compare(
     >>> found.advice.setting
     'mmr:0.75'
     """
-    samples = _checks.count(OP, "samples", samples)
-    whole, seed = _checks.whole(OP, "whole", whole), _checks.whole(OP, "seed", seed)
+    samples = checks.count(OP, "samples", samples)
+    whole, seed = checks.whole(OP, "whole", whole), checks.whole(OP, "seed", seed)
     for name, natural in (("whole", whole), ("seed", seed)):
         if natural < 0:
             raise ValueError(f"{OP}: {name} must be at least 0, got {natural}")
     for name, share in (("max_loss", max_loss), ("lambda_b", lambda_b)):
-        if not 0 <= _checks.number(OP, name, share) <= 1:
+        if not 0 <= checks.number(OP, name, share) <= 1:
             raise ValueError(f"{OP}: {name} must be within [0, 1], got {share}")
-    if not 0 < _checks.number(OP, "level", level) < 1:
+    if not 0 < checks.number(OP, "level", level) < 1:
         raise ValueError(f"{OP}: level must be within (0, 1), got {level}")
-    num_threads = _checks.threads(OP, num_threads)
+    num_threads = checks.threads(OP, num_threads)
     if out is not None:
         check_local(OP, "out", out)
     for name, given, rows in (("texts", texts, corpus), ("query_texts", query_texts, queries)):
@@ -175,7 +175,7 @@ def compare(
     chosen = settings(methods, biased=problem.biased)
     if out is not None:
         check_plots()
-    store = Store(out, problem.described(), reports=REPORT_FILES, overwrite=_checks.flag(OP, "overwrite", overwrite))
+    store = Store(out, problem.described(), reports=REPORT_FILES, overwrite=checks.flag(OP, "overwrite", overwrite))
     outcomes = {}
     for done, setting in enumerate(chosen):
         if progress is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._checks import shown
+from .._base.checks import shown
 from ..selection import METHODS
 
 OP = "compare"

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _warn
-from .._files import replacing
-from .._types import PathLike
+from .._base import warn
+from .._base.files import replacing
+from .._base.types import PathLike
 from .settings import OP, Setting
 from .work import Outcome
 
@@ -89,7 +89,7 @@ class Store:
             if str(found.pop("key")) == self._key:
                 return found
         except _DAMAGE as error:
-            _warn.warn(f"{OP}: {path} is damaged and made again: {error}", UserWarning)
+            warn.warn(f"{OP}: {path} is damaged and made again: {error}", UserWarning)
         return None
 
     @staticmethod

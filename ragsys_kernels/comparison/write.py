@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .._extras import needed
-from .._files import replacing
+from .._base.extras import needed
+from .._base.files import replacing
 from ..evaluation.report import surroundings
 from . import markdown, page, plot
 from .measures import MEASURES

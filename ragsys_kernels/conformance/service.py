@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from .._extras import needed
+from .._base.extras import needed
 from .probe import CannotAskError
 from .sets import EQUAL_ROWS, NAN_ROW, POOLS, STAGES, ZERO_ROW
 from .variants import Question

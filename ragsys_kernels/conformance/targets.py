@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import _checks
+from .._base import checks
 from .adapters import Adapter, CallError, by_names
 from .peers import HaystackRanker, LangChainStore, qdrant
 
@@ -48,11 +48,11 @@ def adapter_of(
     options: Mapping[str, Any] | None = None,
 ) -> Adapter:
     """Return the adapter of a function or a class."""
-    kind = _checks.choice("conform", "adapter", adapter, ADAPTERS)
+    kind = checks.choice("conform", "adapter", adapter, ADAPTERS)
     if kind == "auto":
         kind = _kind(called)
     if not callable(called):
-        raise CallError(f"conform: function must be callable, got {_checks.shown(called)}")
+        raise CallError(f"conform: function must be callable, got {checks.shown(called)}")
     if kind != "function" and arguments:
         raise ValueError(f"conform: arguments must be left out with the adapter {kind!r}, got {', '.join(arguments)}")
     options = dict(options or {})

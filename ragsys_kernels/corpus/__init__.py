@@ -7,13 +7,16 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch, selection
-from .._arrays import HOST, Torch
-from .._given import padded
+from .. import _dispatch, selection
+from .._base import arrays as _arrays
+from .._base import checks
+from .._base.arrays import HOST, Torch
+from .._base.hints import hinted
+from .._base.tables import padded
+from .._base.types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
 from .._gpu.plans import planned
-from .._hints import hinted
-from .._types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
-from ..selection import METHODS, calls, validate
+from ..selection import METHODS, validate
+from ..selection.calls import course
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
@@ -52,7 +55,7 @@ class Corpus(Rows):
         `select` take queries on that device, and embeddings on the host are normalised there block by block.
     ids : (N,) integers or str, optional
         Unique names of the rows outside the corpus. Integers have 64 bits and must not be -1, which means no row. All
-        calls take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
+        course take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
     costs : (N,) floats or integers, optional
         Cost of picking each row, such as its number of tokens: finite and at least 0, stored as float64.
 
@@ -100,10 +103,10 @@ class Corpus(Rows):
         costs: ArrayLike | None = None,
     ) -> None:
         op = "Corpus"
-        _checks.choice(op, "metric", metric, ("cosine", "dot"))
-        _checks.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
+        checks.choice(op, "metric", metric, ("cosine", "dot"))
+        checks.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
         arrays = {"embeddings": embeddings, "bias": bias, "groups": groups, "costs": costs}
-        source = _checks.same_device(op, arrays)
+        source = checks.same_device(op, arrays)
         place = place_of(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
@@ -252,14 +255,14 @@ class Corpus(Rows):
         are kept per thread and query of a block, of at most 256 queries.
         """
         op = "search"
-        errors = _checks.skipped(op, on_error)
+        errors = checks.skipped(op, on_error)
         of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
-        device = _checks.same_device(op, {**of_queries, "the corpus": self.data})
+        device = checks.same_device(op, {**of_queries, "the corpus": self.data})
         library = _arrays.library_of(*of_queries.values())
         name, implementation = _dispatch.choose(op, "selection", device, backend)
-        calls.check_backend(op, name, self)
+        course.check_backend(op, name, self)
         place = HOST if device == "cpu" else Torch(device)
-        threads = 1 if num_threads is None and place is not HOST else _checks.threads(op, num_threads)
+        threads = 1 if num_threads is None and place is not HOST else checks.threads(op, num_threads)
         with _arrays.on_stream(place, library):
             problem = validate.selection(
                 op,
@@ -373,11 +376,11 @@ class Corpus(Rows):
             MMR's pools exactly, with cosines and on the host; then ``pool_needed`` is known too.
         """
         op = "select"
-        _checks.choice(op, "method", method, METHODS)
+        checks.choice(op, "method", method, METHODS)
         initial, allowed, exclude = map(padded, (initial, allowed, exclude))
         if isinstance(pool, str):
             if pool != "certified":
-                raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {_checks.shown(pool)}")
+                raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
             return certified.select(self, {name: x for name, x in locals().items() if name not in ("self", "op")})
         of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
@@ -386,7 +389,7 @@ class Corpus(Rows):
         if index is not None:
             pools.check_index(op, pool, {"candidates": candidates, "relevance": relevance, "bias": bias})
         if pool is not None:
-            pool = _checks.count(op, "pool", pool)
+            pool = checks.count(op, "pool", pool)
         corpus, errors, asked = self, None, cast(Any, queries)  # None only with ``relevance``
         whole = candidates is None and (pool is None or relevance is not None)
         if candidates is None and pool is not None and relevance is None:
@@ -512,7 +515,7 @@ class Corpus(Rows):
         -------
         Corpus
             On the host. It shares the memory of existing rows that come from a folder or an earlier append: the first
-            call for a corpus made from arrays copies its rows, and later calls copy only the new rows.
+            call for a corpus made from arrays copies its rows, and later course copy only the new rows.
 
         Raises
         ------
@@ -528,7 +531,7 @@ class Corpus(Rows):
         (4, 3, array(3))
         """
         op = "append"
-        _checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
+        checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
         if self.device != "cpu":
             raise ValueError(f"{op}: the corpus must be on the host, got one on {self.device}")
         if isinstance(embeddings, Corpus):
@@ -568,7 +571,7 @@ class Corpus(Rows):
         >>> corpus.search(np.array([[0, 1, 0.5]], np.float32), 3).indices
         array([[ 2,  0, -1]])
         """
-        _checks.choice("delete", "unknown", unknown, ("raise", "skip"))
+        checks.choice("delete", "unknown", unknown, ("raise", "skip"))
         rows = np.unique(self.ids.rows_of(ids, "raise" if unknown == "raise" else "pad"))
         rows = rows[rows >= 0]
         if not rows.size:
@@ -596,7 +599,7 @@ class Corpus(Rows):
             The folder cannot be written, as on a full disk; what was there is as it was.
         """
         rows, ids = segments.whole(self.to("cpu"), self.ids)
-        folder.save(rows, ids, path, _checks.flag("Corpus", "overwrite", overwrite))
+        folder.save(rows, ids, path, checks.flag("Corpus", "overwrite", overwrite))
 
     @classmethod
     def load(cls, path: PathLike, device: str = "cpu", *, verify: bool = False, memory: int | None = None) -> Corpus:
@@ -620,10 +623,10 @@ class Corpus(Rows):
         """
         op = "Corpus"
         if memory is not None:
-            memory = _checks.count(op, "memory", memory)
+            memory = checks.count(op, "memory", memory)
             if device != "cpu":
                 raise ValueError(f"{op}: memory must be left out with a device, got {device!r}")
-        corpus = cls._of(segments.load(path, _checks.flag(op, "verify", verify))).to(device)
+        corpus = cls._of(segments.load(path, checks.flag(op, "verify", verify))).to(device)
         if memory is not None:
             object.__setattr__(corpus, "_memory", memory)
         return corpus

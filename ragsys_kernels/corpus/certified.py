@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _env
-from .._checks import shown
+from .._base import arrays, env
+from .._base.checks import shown
 from ..selection.problem import SearchResult, Selection
 
 # Arguments with a value of each query, by how many axes they then have.
@@ -33,7 +33,7 @@ def can_prove(corpus: Any, method: str, index: Any, backend: str) -> bool:
 
 def _named(backend: str) -> str:
     """Return the backend that is asked for, by the argument or the environment."""
-    return _env.backend() if backend == "auto" else backend
+    return env.backend() if backend == "auto" else backend
 
 
 def outside(found: SearchResult, num_rows: int) -> Any:
@@ -47,7 +47,7 @@ def of_all_rows(picks: Selection) -> None:
     """Say that picks are those of the whole corpus, which they are out of."""
     certified = np.ones(len(picks.lengths), bool)
     certified[list(picks.errors or ())] = False
-    picks.certified = _arrays.to_library(certified, _arrays.library_of(picks.indices))
+    picks.certified = arrays.to_library(certified, arrays.library_of(picks.indices))
 
 
 def check(corpus: Any, given: dict[str, Any]) -> None:
@@ -71,10 +71,10 @@ def select(corpus: Any, given: dict[str, Any]) -> Selection:
     """Select out of pools that grow until all queries are certified, at last out of the whole corpus."""
     check(corpus, given)
     call: Callable[..., Selection] = corpus.select
-    most = np.asarray(_arrays.to_host(given["k"])).max(initial=1)
+    most = np.asarray(arrays.to_host(given["k"])).max(initial=1)
     pool = max(_FIRST, 2 * int(most))
     picks = call(**{**given, "pool": min(pool, max(1, corpus.num_live))})
-    library = _arrays.library_of(picks.indices)
+    library = arrays.library_of(picks.indices)
     fields = [np.array(field) for field in picks]
     cost = None if picks.cost is None else np.array(picks.cost)
     needed, certified, errors = np.array(picks.pool_needed), np.array(picks.certified), dict(picks.errors or {})
@@ -100,9 +100,9 @@ def select(corpus: Any, given: dict[str, Any]) -> Selection:
             needed[queries] = -np.inf if size is None else found.pool_needed
             errors.update({int(queries[q]): why for q, why in (found.errors or {}).items()})
         waiting = np.setdiff1d(larger[~certified[larger]], list(errors))
-    result = Selection(*(_arrays.to_library(field, library) for field in fields))
-    result.cost = None if cost is None else _arrays.to_library(cost, library)
-    result.certified, result.pool_needed = (_arrays.to_library(x, library) for x in (certified, needed))
+    result = Selection(*(arrays.to_library(field, library) for field in fields))
+    result.cost = None if cost is None else arrays.to_library(cost, library)
+    result.certified, result.pool_needed = (arrays.to_library(x, library) for x in (certified, needed))
     return result.with_errors(None if picks.errors is None else dict(sorted(errors.items())))
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _checks
-from .._extras import needed
+from .._base import checks
+from .._base.extras import needed
 from ..selection import validate
 from ..selection.problem import Problem, Rows, unit
 
@@ -242,4 +242,4 @@ def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
 
 def _reason(error: RuntimeError) -> str:
     """Return what FAISS says, without its function and source line."""
-    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", _checks.line(error))
+    return re.sub(r"^Error in .* at \S+:\d+: (Error: )?", "", checks.line(error))

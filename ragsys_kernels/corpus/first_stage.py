@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .._base import arrays
 from ..selection import validate
 from ..selection.problem import Problem, Rows
 from .faiss_index import ranked
@@ -24,7 +24,7 @@ def search(
         validate.values(problem, int(q))
     asked: Any = queries
     if index.dtype == "binary":
-        asked = problem.queries if problem.queries.dtype == np.uint8 else _arrays.narrow(queries, "binary")
+        asked = problem.queries if problem.queries.dtype == np.uint8 else arrays.narrow(queries, "binary")
     unit = index.metric == "cosine"
     first = dataclasses.replace(problem, rows=index, queries=asked, unit_queries=unit, bias=index.bias)
     first.clip()

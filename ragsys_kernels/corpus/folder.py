@@ -28,10 +28,12 @@ from typing import IO, Any, TypeVar
 
 import numpy as np
 
-from .. import _arrays, _env, _files
-from .._lock import LOCK_FILE
-from .._npy import HEADER, header
-from .._types import PathLike
+from .._base import arrays as _arrays
+from .._base import env
+from .._base import files as _files
+from .._base.lock import LOCK_FILE
+from .._base.npy import HEADER, header
+from .._base.types import PathLike
 from ..selection.codes import row_bytes
 from ..selection.problem import Rows
 from . import groups, ids, spans
@@ -120,7 +122,7 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
     def written(name: str) -> dict[str, Any]:
         return _write(folder / f"{name}.npy", arrays[name], sampled, start if name in of_rows else 0)
 
-    with ThreadPoolExecutor(_env.num_threads()) as threads:
+    with ThreadPoolExecutor(env.num_threads()) as threads:
         files = dict(zip((f"{name}.npy" for name in arrays), threads.map(written, arrays), strict=True))
     content = content_of({
         "format": _FORMAT,
@@ -384,7 +386,7 @@ def _blocks_crc32(file: Path, size: int) -> int:
                 found, begin = zlib.crc32(buffer[:taken], found), begin + taken
         return _bytes(found)
 
-    with ThreadPoolExecutor(_env.num_threads()) as threads:
+    with ThreadPoolExecutor(env.num_threads()) as threads:
         return zlib.crc32(b"".join(threads.map(crc, range(0, size, _SUMMED))))
 
 

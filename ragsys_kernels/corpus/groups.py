@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._given import numbered
+from .._base import arrays as _arrays
+from .._base.tables import numbered
 from ..selection.problem import Rows
 from .ids import Ids, Joined, Strings
 

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import _arrays, _checks
+from .._base import arrays as _arrays
+from .._base import checks
 
 # Arrays of a folder, and which of them it may have; integers that ascend are their own sorted keys.
 ARRAYS = ("ids", "id_text", "id_offsets", "id_keys", "id_order")
@@ -48,9 +49,7 @@ class Ids:
     def __getitem__(self, rows: Any) -> Any:
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
-        rows = _checks.integers(
-            "ids", "rows", _arrays.to_host(rows) if np.size(rows) else np.zeros(np.shape(rows), int)
-        )
+        rows = checks.integers("ids", "rows", _arrays.to_host(rows) if np.size(rows) else np.zeros(np.shape(rows), int))
         if (outside := (rows < -1) | (rows >= len(self))).any():
             raise IndexError(f"ids: rows must be from -1 to N - 1 = {len(self) - 1}, got {rows[outside].flat[0]}")
         return self._of(rows)[()]
@@ -77,11 +76,11 @@ class Ids:
 
     def rows_of(self, wanted: Any, unknown: str = "raise") -> np.ndarray:
         """Return the rows of some ids; see `Corpus.rows_of`."""
-        _checks.choice("rows_of", "unknown", unknown, ("raise", "pad"))
+        checks.choice("rows_of", "unknown", unknown, ("raise", "pad"))
         rows, known = self._rows_of(wanted)
         if unknown == "raise" and not known.all():
             place = int(np.argmin(known))
-            got = _checks.shown(np.asarray(_arrays.to_host(wanted), object).reshape(-1)[place])
+            got = checks.shown(np.asarray(_arrays.to_host(wanted), object).reshape(-1)[place])
             at = ", ".join(map(str, np.unravel_index(place, known.shape)))
             raise ValueError(f"rows_of: ids must be ids of the corpus, got {got}{at and f' at position {at}'}")
         return rows
@@ -363,11 +362,11 @@ def make(op: str, ids: Any, num_rows: int) -> Ids:
         for each in ids:
             if isinstance(each, (int, np.integer)) and not -(2**63) <= each <= _MOST:
                 rule = "at most 2^63 - 1" if each > 0 else "at least -2^63"
-                raise ValueError(f"{op}: ids must be {rule}, got {_checks.shown(each)}")
+                raise ValueError(f"{op}: ids must be {rule}, got {checks.shown(each)}")
     array = ids if strings else _array(op, ids)
     shape = (len(array),) if strings else array.shape
     if shape != (num_rows,):
-        raise ValueError(f"{op}: ids must have shape (N,) = ({num_rows},), got {_checks.shape_text(shape)}")
+        raise ValueError(f"{op}: ids must have shape (N,) = ({num_rows},), got {checks.shape_text(shape)}")
     if strings or array.dtype.kind in "UOT":
         values = list(array) if strings else array.tolist()
         for row, each in enumerate(values):
@@ -469,4 +468,4 @@ def _first_repeated(ids: Any, rows: np.ndarray) -> tuple[int, int] | None:
 
 
 def _repeated(op: str, value: Any, first: int, row: int) -> ValueError:
-    return ValueError(f"{op}: ids must be unique, got {_checks.shown(value)} in rows {first} and {row}")
+    return ValueError(f"{op}: ids must be unique, got {checks.shown(value)} in rows {first} and {row}")

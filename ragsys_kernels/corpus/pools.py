@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _checks
+from .._base import checks
 from ..selection import METHODS
 
 # Whoever compares a rule with MMR calls it with MMR's defaults, which are then no request.
@@ -19,7 +19,7 @@ def of_rule(op: str, method: str, given: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         usual = value is None or (isinstance(value, (int, float)) and value == _DEFAULTS.get(name))
         if name not in takes and not usual:
-            got = _checks.shown(value)
+            got = checks.shown(value)
             raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {got}")
     return {name: value for name, value in given.items() if name in takes and value is not None}
 
@@ -44,7 +44,7 @@ def check_columns(op: str, given: dict[str, Any], num_rows: int) -> None:
         if len(shape) > 1:
             raise ValueError(
                 f"{op}: {name} must have shape (N,) = ({num_rows},) where the pool is searched for, "
-                f"got {_checks.shape_text(shape)}; pool=None takes (Q, N)"
+                f"got {checks.shape_text(shape)}; pool=None takes (Q, N)"
             )
 
 

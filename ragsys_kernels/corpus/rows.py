@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch, _env
-from .._arrays import HOST, Host, Place, Torch
-from .._extras import absent
-from .._given import holds_text
+from .. import _dispatch
+from .._base import arrays as _arrays
+from .._base import checks, env
+from .._base.arrays import HOST, Host, Place, Torch
+from .._base.extras import absent
+from .._base.tables import holds_text
 from ..selection import codes
 from ..selection.problem import divide, unit
 from . import groups, torch_rows
@@ -41,14 +43,14 @@ def as_is(op: str, embeddings: Any, place: Host | Torch) -> tuple[Any, str]:
     """Return embeddings (N, D) as they are given, and their element type."""
     if isinstance(embeddings, Blocks):
         return embeddings, embeddings.dtype
-    array, dtype = _checks.storage(op, "embeddings", embeddings, place, _arrays.BYTES)
+    array, dtype = checks.storage(op, "embeddings", embeddings, place, _arrays.BYTES)
     if dtype in _arrays.BYTES and isinstance(place, Torch):
         rule = "floating point on a device"
         raise TypeError(
             f"{op}: embeddings must be {rule}, got {dtype}; make the corpus on the host and use .to(device)"
         )
     if array.ndim != 2:
-        raise ValueError(f"{op}: embeddings must have shape (N, D), got {_checks.shape_text(array.shape)}")
+        raise ValueError(f"{op}: embeddings must have shape (N, D), got {checks.shape_text(array.shape)}")
     return array, dtype
 
 
@@ -107,7 +109,7 @@ def store(array: Any, given: str, metric: str, dtype: str, place: Host | Torch) 
         return 1.0 if cosine else float(np.linalg.norm(vectors, axis=1).max())
 
     max_norm, begin, step = 0.0, 0, max(1, _STEP_BYTES // (8 * dims))
-    with ThreadPoolExecutor(_env.num_threads()) as threads:
+    with ThreadPoolExecutor(env.num_threads()) as threads:
         for block in _blocks(array, max(1, _BLOCK_BYTES // (8 * dims))):
             steps = range(0, len(block), step)
             parts = [block[at : at + step] for at in steps]
@@ -182,7 +184,7 @@ def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict
 def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
     array = _COLUMNS[name](op, name, x, place)
     if array.shape != (num_rows,):
-        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {_checks.shape_text(array.shape)}")
+        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {checks.shape_text(array.shape)}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
         raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
     if name == "costs":
@@ -193,7 +195,7 @@ def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
     return array
 
 
-_COLUMNS = {"bias": _checks.floats, "groups": _checks.integers, "costs": _checks.doubles}
+_COLUMNS = {"bias": checks.floats, "groups": checks.integers, "costs": checks.doubles}
 
 
 def place_of(op: str, device: str) -> Host | Torch:
@@ -201,7 +203,7 @@ def place_of(op: str, device: str) -> Host | Torch:
     if isinstance(device, str) and device == "cpu":
         return HOST
     if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
-        got = _checks.shown(device)
+        got = checks.shown(device)
         raise ValueError(f"{op}: device must be None, 'cpu', 'cuda' or 'cuda:<number>', got {got}")
     try:
         place = Torch(device)
@@ -253,7 +255,7 @@ def with_columns(op: str, rows: Any, given: dict[str, Any], place: Host | Torch)
     other = copy.copy(rows)
     given = {name: values for name, values in given.items() if values is not None}
     for name, values in given.items():
-        _checks.same_device(op, {name: values, "the corpus": rows.data})
+        checks.same_device(op, {name: values, "the corpus": rows.data})
     for name, values in columns(op, given, len(rows), place).items():
         object.__setattr__(other, name, values)
     return other

@@ -35,11 +35,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _files
-from .._checks import shown
-from .._lock import locked
-from .._npy import HEADER, header
-from .._types import PathLike
+from .._base import arrays as _arrays
+from .._base import files as _files
+from .._base.checks import shown
+from .._base.lock import locked
+from .._base.npy import HEADER, header
+from .._base.types import PathLike
 from ..selection.problem import Rows
 from . import folder, groups, ids, spans
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form

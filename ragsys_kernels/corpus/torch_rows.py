@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import Torch
+from .._base import arrays
+from .._base.arrays import Torch
 from ..selection.torch_search import unit
 
 # Bytes of a block of rows while they are normalised, in float64.
@@ -62,4 +62,4 @@ def _upload(place: Torch, part: Any, given: str) -> Any:
     """Return rows on the device; given as bits, bfloat16 becomes torch's."""
     if not isinstance(part, np.ndarray):
         return part.to(place.device)
-    return _arrays.tensor(part, given).to(place.device)
+    return arrays.tensor(part, given).to(place.device)

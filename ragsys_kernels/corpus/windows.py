@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .._base import arrays as _arrays
 from ..selection.problem import Problem, Rows, compacted
 from .folder import ARRAYS
 from .spans import Range

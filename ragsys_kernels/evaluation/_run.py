@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import _env
-from .._checks import count, threads
-from .._types import PathLike
+from .._base import env
+from .._base.checks import count, threads
+from .._base.types import PathLike
 from ..icl.cache import CachedModel
 from ..icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ..icl.huggingface import HuggingFaceModel, open_model
@@ -67,7 +67,7 @@ class Run:
         check_free(out, op)
         draw(lambda figure: None, 1, 1)  # matplotlib may be missing
         self.op, self.out, self.samples, self.num_threads = op, Path(out), samples, num_threads
-        self.cache = _env.cache_folder() if cache is None else Path(cache)
+        self.cache = env.cache_folder() if cache is None else Path(cache)
 
     @property
     def seconds(self) -> float:

@@ -18,11 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import _env
-from .._extras import needed
-from .._files import PARTIAL, check_local, replacing
+from .._base import env
+from .._base.extras import needed
+from .._base.files import PARTIAL, check_local, replacing
+from .._base.types import PathLike
 from .._info import active
-from .._types import PathLike
 from .._version import __version__
 
 _ABOUT = "report.json"  # marks a folder as a report, and lists its files
@@ -224,7 +224,7 @@ def surroundings(num_threads: int | None = None) -> dict[str, Any]:
         "Python": platform.python_version(),
         **{name: version for name, version in versions.items() if version},
         "system": f"{platform.system()} {platform.machine()}",
-        "threads": f"{_env.num_threads()}, torch's own number" if num_threads is None else num_threads,
+        "threads": f"{env.num_threads()}, torch's own number" if num_threads is None else num_threads,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }
 

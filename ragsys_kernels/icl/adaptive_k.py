@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from .._extras import needed
+from .._base.extras import needed
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import PathLike
+from .._base.types import PathLike
 from .language_model import LanguageModel, PairError, Part, Scores, texts
 from .storage.database import Database, hash_key
 from .tokenization import token_pairs

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .._extras import needed
-from .._types import PathLike
+from .._base.extras import needed
+from .._base.types import PathLike
 from . import packaged
 from .forward.loading import add_tensor, configuration
 from .language_model import texts as checked

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .._types import PathLike
+from .._base.types import PathLike
 from .forward.network import selected
 from .forward.sharing import LEAST, Tokens, batches
 from .huggingface import HuggingFaceModel

@@ -11,8 +11,8 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .._extras import install, missing
-from .._types import PathLike
+from .._base.extras import install, missing
+from .._base.types import PathLike
 from .forward.loading import adapters, add_tensor, configuration, load
 from .forward.network import Network, State, most_rows, selected
 from .forward.sharing import Cluster, Group, Tokens, batches, clustered, grouped

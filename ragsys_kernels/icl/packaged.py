@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from .. import _env
-from .._extras import missing
-from .._types import PathLike
+from .._base import env
+from .._base.extras import missing
+from .._base.types import PathLike
 from .storage.once import made_once
 
 _BLOCK = 1 << 20
@@ -84,7 +84,7 @@ def find(name: str, cache: PathLike | None = None) -> Path:
         raise ValueError(f"find: name must be one of {', '.join(MODELS)}, got {name!r}")
     model = MODELS[name]
     if isinstance(model, _Split):
-        folder = (_env.cache_folder() if cache is None else Path(cache)) / "models" / f"{name}-{model.sha256[:16]}"
+        folder = (env.cache_folder() if cache is None else Path(cache)) / "models" / f"{name}-{model.sha256[:16]}"
         if not folder.is_dir():
             parts = _parts(name, model)
             made_once(folder, lambda staging: _joined(name, parts, model, staging))

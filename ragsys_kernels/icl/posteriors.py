@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .._types import PathLike
+from .._base.types import PathLike
 from .forward.network import last_states, most_rows, selected
 from .forward.sharing import Tokens, batches
 from .huggingface import HuggingFaceModel

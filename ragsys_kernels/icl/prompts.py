@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from .._types import PathLike
+from .._base.types import PathLike
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._types import PathLike
+from .._base.types import PathLike
 from .cache import cached
 from .language_model import LanguageModel, PairError, texts
 from .prompts import QA

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .._types import PathLike
+from .._base.types import PathLike
 from .prompts import read_table
 
 Array = npt.NDArray[Any]

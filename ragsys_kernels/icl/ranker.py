@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._extras import needed
+from .._base.extras import needed
 from .encoders import Encoder
 from .language_model import texts as checked
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from .._extras import needed
+from .._base.extras import needed
 from .encoders import Encoder
 from .language_model import texts as checked
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
-from .._extras import needed
+from .._base.extras import needed
 
 
 @contextmanager

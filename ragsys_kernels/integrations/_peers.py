@@ -10,12 +10,12 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
-from .. import _extras
+from .._base import extras
 
 
 def needed(extra: str) -> AbstractContextManager[None]:
     """Import a peer that the extra installs in this block."""
-    return _extras.needed("ragsys_kernels.integrations", extra)
+    return extras.needed("ragsys_kernels.integrations", extra)
 
 
 def later(module: str, extra: str, **homes: tuple[str, ...]) -> Callable[[str], Any]:

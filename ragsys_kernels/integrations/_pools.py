@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arrays, _checks, _dispatch
+from .. import _dispatch
+from .._base import arrays, checks
 from ..selection import validate
 from ..selection.capabilities import Needs
 from ..selection.problem import Selection
@@ -42,8 +43,8 @@ def _float32(op: str, name: str, x: Any) -> Array:
             x = np.asarray(x, np.float64)
         except (TypeError, ValueError) as error:
             raise TypeError(f"{op}: {name} must be numbers in rows of one length: {error}") from error
-    array, dtype = _arrays.host_view(op, name, x)
-    return _arrays.HOST.float32(array, dtype)
+    array, dtype = arrays.host_view(op, name, x)
+    return arrays.HOST.float32(array, dtype)
 
 
 def number_of_picks(op: str, n: int, k: int | None) -> int:
@@ -93,13 +94,13 @@ def select(
 
     Without k all are picked; of a small pool `number_of_picks` warns.
     """
-    op = _checks.choice("select", "method", method, ("mmr", "vrsd"))
+    op = checks.choice("select", "method", method, ("mmr", "vrsd"))
     if len(rows) == 0:
         return [], []
     pool = matrix(op, "embeddings", rows)
     queries = None if query is None else vector(op, "query", query, pool.shape[1])[None]
     given = None if relevance is None else np.asarray(relevance, np.float32)[None]
-    k = number_of_picks(op, len(pool), None if k is None else _checks.count(op, "k", k))
+    k = number_of_picks(op, len(pool), None if k is None else checks.count(op, "k", k))
     if op == "vrsd":
         if bias is not None:
             raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
@@ -135,7 +136,7 @@ def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> 
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not abs(number) <= _LARGEST:
-            rule, got = "a number within the range of float32", f"{_checks.shown(value)} in item {i}"
+            rule, got = "a number within the range of float32", f"{checks.shown(value)} in item {i}"
             raise ValueError(f"{op}: the metadata of every item must have {rule} as {key!r}, got {got}")
         found.append(number)
     return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from .._checks import choice
+from .._base.checks import choice
 from ..selection.problem import unit
 from . import _peers
 from ._pools import Array, greedy, matrix, newest, number_of_picks, run, vector

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._checks import shown
+from .._base.checks import shown
 from ..selection import options as _options
 from ..selection.problem import Selection
 from . import _pools

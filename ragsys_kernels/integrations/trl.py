@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _checks
+from .._base import checks
 from ..scoring import answer_logprobs, token_logprobs
 from ..scoring.validate import positive
 from . import _peers
@@ -76,7 +76,7 @@ def entropy_from_logits(logits: Tensor, chunk_size: int = 128) -> Tensor:
         As for `selective_log_softmax`.
     """
     op = "entropy_from_logits"
-    _checks.count(op, "chunk_size", chunk_size)
+    checks.count(op, "chunk_size", chunk_size)
     _check(op, logits, 1.0)
     index = logits.new_zeros(logits.shape[:-1], dtype=_torch().int64)
     return _scored(op, logits, index, 1.0, None, True)[1]

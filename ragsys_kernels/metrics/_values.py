@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arrays
+from .._base import arrays
 from ..selection.problem import Rows, compacted
 
 Array = npt.NDArray[Any]
@@ -21,7 +21,7 @@ def array(op: str, name: str, values: Any, kinds: str, rule: str) -> Array:
 
 def _stored(op: str, name: str, values: Any, kinds: str, rule: str) -> tuple[Array, str]:
     """Return an array as it is stored, and its element type."""
-    view, dtype = _arrays.host_view(op, name, values)
+    view, dtype = arrays.host_view(op, name, values)
     result = np.asarray(view)  # rows of a matrix are matrices
     kind = "f" if dtype == "bfloat16" else result.dtype.kind
     if kind not in kinds or (kinds == "iu" and dtype == "uint64"):  # which may hold what int64 does not
@@ -30,7 +30,7 @@ def _stored(op: str, name: str, values: Any, kinds: str, rule: str) -> tuple[Arr
 
 
 def _widened(stored: Array, dtype: str) -> Array:
-    return _arrays.widen(stored, dtype) if dtype == "bfloat16" else stored
+    return arrays.widen(stored, dtype) if dtype == "bfloat16" else stored
 
 
 def matrix(op: str, name: str, values: Any) -> Array:
@@ -51,7 +51,7 @@ def picked(op: str, embeddings: Any, indices: Any) -> tuple[Array, Array]:
 def _rows(op: str, name: str, values: Any) -> tuple[int, Callable[[Array | slice], Array]]:
     """Return the number of rows, and what reads some of them in float64: those of a large corpus need not be copied."""
     if isinstance(values, Rows):
-        if (device := _arrays.device_of(values.data)) != "cpu":
+        if (device := arrays.device_of(values.data)) != "cpu":
             raise ValueError(f"{op}: {name} must be on the host, got a corpus on {device}")
         return len(values.data), values.vectors
     stored, dtype = _stored(op, name, values, "f", "floating point")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._checks import number
-from .._types import ArrayLike
+from .._base.checks import number
+from .._base.types import ArrayLike
 from . import _values
 from ._values import Array
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._types import ArrayLike
+from .._base.types import ArrayLike
 from . import _values
 from ._values import Array
 

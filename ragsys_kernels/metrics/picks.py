@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._checks import number, shown
-from .._types import ArrayLike, Metric
+from .._base.checks import number, shown
+from .._base.types import ArrayLike, Metric
 from ..selection.problem import Rows, unit
 from ..selection.rules.vrsd import ZERO_SUM
 from . import _values

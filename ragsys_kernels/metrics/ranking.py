@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._checks import number
-from .._types import ArrayLike
+from .._base.checks import number
+from .._base.types import ArrayLike
 from . import _values
 from ._values import Array
 

@@ -1,6 +1,6 @@
 """Jobs over files: selection (vectors in, Parquet shards out, in the memory of a chunk of queries), quality bias."""
 
-from .._extras import needed
+from .._base.extras import needed
 
 with needed("ragsys_kernels.offline", "cli"):
     import pyarrow  # noqa: F401
@@ -11,7 +11,7 @@ from .change import Deleted, append_corpus, compact_corpus, delete_rows
 from .check import JobStatus, status, verify
 from .embed import EmbedSummary, embed
 from .job import Summary, select
-from .ray_selector import selector_for_ray
+from .ray.selector import selector_for_ray
 from .show import Pick, show
 from .sync import Synced, sync_corpus
 

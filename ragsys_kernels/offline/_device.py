@@ -9,8 +9,8 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _arrays
-from .._given import holds_text
+from .._base import arrays
+from .._base.tables import holds_text
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Selector:
 
     def __init__(self, corpus: rk.Corpus, device: str | None) -> None:
         self.corpus = corpus if device is None else corpus.to(device)
-        self._place = None if self.corpus.device == "cpu" else _arrays.Torch(self.corpus.device)
+        self._place = None if self.corpus.device == "cpu" else arrays.Torch(self.corpus.device)
         self._stream = None if self._place is None else self._place.torch.cuda.Stream(self._place.device)
         # Then the queries are all that can hold a bad value: the rows have been checked with the corpus.
-        bias = None if self._place is None else _arrays.to_host(self.corpus.bias)
+        bias = None if self._place is None else arrays.to_host(self.corpus.bias)
         self._sound = corpus.metric == "cosine" and (bias is None or bool(np.isfinite(bias).all()))
 
     @property
@@ -81,7 +81,7 @@ class Selector:
         picks = self.corpus.select(placed.queries, k, **options)
         reason = f"{options.get('method', 'mmr')}: queries must be finite, got NaN or inf"
         errors = {**dict.fromkeys(placed.bad.tolist(), reason), **(picks.errors or {})}
-        return rk.Selection(*(np.asarray(_arrays.to_host(column)) for column in picks)).with_errors(errors)
+        return rk.Selection(*(np.asarray(arrays.to_host(column)) for column in picks)).with_errors(errors)
 
     def _moved(self, array: Any) -> Any:
         return None if array is None or self._place is None else self._place.upload(array)

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
-from .._lock import LOCK_FILE
+from .._base.lock import LOCK_FILE
 from ._spec import Inputs, JobSpec, absolute, selection_options
 from .sinks import Folder
 

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
 from typing import TypeVar
 
-from .._warn import keep, warn
+from .._base.warn import keep, warn
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .._given import texts
+from .._base.tables import texts
 from ..corpus import pools
 
 QUERIES = 100  # of a job, at least, if it has as many

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from .. import _warn
-from .._lock import LOCK_FILE
+from .._base import warn
+from .._base.lock import LOCK_FILE
 from ._manifest import (
     JOB_FILE,
     Manifest,
@@ -67,13 +67,13 @@ def continued(before: Manifest, now: dict[str, Any], folder: Folder, on_error: s
         raise FileExistsError(f"select: out must hold only shards of its job to resume, got {folder} with {unknown[0]}")
     done = {}
     for name in before.damaged:
-        _warn.warn(f"select: {name} is damaged in {folder}; what it recorded is made again", UserWarning)
+        warn.warn(f"select: {name} is damaged in {folder}; what it recorded is made again", UserWarning)
     for index, record in before.shards.items():
         damage = record.damage(folder)
         if damage is None:
             done[index] = record
         else:
-            _warn.warn(f"select: {damage} in {folder}; the shard is made again", UserWarning)
+            warn.warn(f"select: {damage} in {folder}; the shard is made again", UserWarning)
     skipped = sum(record.skipped for record in done.values())
     if skipped and on_error == "raise":
         raise ValueError(f"select: on_error must be 'skip' to resume where queries were skipped, got {skipped} of them")

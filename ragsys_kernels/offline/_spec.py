@@ -13,9 +13,10 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _checks, _info
-from .._files import is_url
-from .._types import PathLike
+from .. import _info
+from .._base import checks
+from .._base.files import is_url
+from .._base.types import PathLike
 from ..corpus.certified import BACKENDS
 from ..selection.capabilities import Needs
 from ..selection.relevance import SCALES
@@ -322,7 +323,7 @@ def check_out(spec: JobSpec, out: PathLike) -> None:
 def check_options(spec: JobSpec, inputs: Inputs) -> None:
     """Refuse options that cannot be, before any work is done on the files."""
     for name in ("chunk_size", "shard_size"):
-        _checks.count("select", name, getattr(spec, name))
+        checks.count("select", name, getattr(spec, name))
     if spec.unknown_ids not in ("error", "skip"):
         raise ValueError(f"select: unknown_ids must be 'error' or 'skip', got {spec.unknown_ids!r}")
     if spec.unknown_ids == "skip" and not spec.candidate_ids:
@@ -350,7 +351,7 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
     if spec.pool is not None and inputs.candidates is not None:
         raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
-    _checks.choice("select", "relevance_scale", spec.relevance_scale, SCALES)
+    checks.choice("select", "relevance_scale", spec.relevance_scale, SCALES)
     if spec.relevance_scale != "as-is" and inputs.relevance is None:
         raise ValueError(f"select: relevance_scale must come with relevance_column, got {spec.relevance_scale!r} alone")
     if inputs.relevance is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from .._files import HashedFile
-from .._types import PathLike
+from .._base.files import HashedFile
+from .._base.types import PathLike
 from .sinks import Folder, writing_to
 from .sources import Place
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
-from .._checks import shown
+from .._base.checks import shown
 from ..corpus.ids import Ids, make
 from ._device import Placed, Selector
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file

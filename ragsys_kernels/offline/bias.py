@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._files import check_local, replacing_and_sweeping
-from .._types import PathLike
+from .._base.files import check_local, replacing_and_sweeping
+from .._base.types import PathLike
 from ..icl import CachedModel, PairError, quality_bias
 from ..icl.huggingface import open_model
 from ..icl.quality import TEMPLATE, prompt_of

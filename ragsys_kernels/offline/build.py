@@ -13,9 +13,9 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _checks
-from .._files import check_local
-from .._types import BadRows, Metric, OnDuplicate, Storage
+from .._base import checks
+from .._base.files import check_local
+from .._base.types import BadRows, Metric, OnDuplicate, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
 from ..selection import codes
@@ -95,7 +95,7 @@ def build_corpus(
         ``out`` exists and must not be replaced.
     """
     check_local(_OP, "out", out)
-    replaces = _checks.flag(_OP, "overwrite", overwrite)
+    replaces = checks.flag(_OP, "overwrite", overwrite)
     with words_of(_OP):
         columns = (vector_column, id_column, bias_column, group_column, cost_column)
         given = columns_of(corpus, ids, bias, groups, costs, *columns, usual=bad_rows == "skip")
@@ -106,11 +106,11 @@ def build_corpus(
         if memory is not None:
             if rows_per_segment is not None:
                 raise ValueError(f"memory must come without rows_per_segment, got {memory} and {rows_per_segment}")
-            rows_per_segment = _rows_of(_checks.size(_OP, "memory", memory), given[0].dims, dtype)
+            rows_per_segment = _rows_of(checks.size(_OP, "memory", memory), given[0].dims, dtype)
         if rows_per_segment is None:
             _read(*given, options).save(out, overwrite=replaces)
         else:
-            size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
+            size = checks.count(_OP, "rows_per_segment", rows_per_segment)
             rules = {**options, "bad_rows": bad_rows, "on_duplicate": on_duplicate, "rows_per_segment": size}
             segments.build(_OP, out, partial(pieces, *given, options, size), size, replaces, _key(read, rules))
         skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)

@@ -11,7 +11,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _checks
+from .._base import checks
 from ..corpus import segments
 from ..corpus.folder import DESCRIPTION
 from . import sources
@@ -66,7 +66,7 @@ def append_corpus(
         Another process writes to the folder; it is named.
     """
     op = "append_corpus"
-    _checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
+    checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
     paths = (ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column)
     with words_of(op), segments.changing(op, to) as version:
         if isinstance(corpus, rk.Corpus) or _is_saved(corpus):
@@ -93,7 +93,7 @@ class Deleted:
     def __str__(self) -> str:
         if not self.unknown:
             return f"{self.rows} rows deleted"
-        some = ", ".join(map(_checks.shown, self.unknown[:_NAMED])) + (", ..." if len(self.unknown) > _NAMED else "")
+        some = ", ".join(map(checks.shown, self.unknown[:_NAMED])) + (", ..." if len(self.unknown) > _NAMED else "")
         return f"{self.rows} rows deleted, {len(self.unknown)} ids not in the corpus: {some}"
 
 
@@ -162,7 +162,7 @@ def compact_corpus(folder: PathLike, *, rows_per_segment: int | None = None) -> 
     holds only for processes of the machine that compacts.
     """
     op = "compact_corpus"
-    size = None if rows_per_segment is None else _checks.count(op, "rows_per_segment", rows_per_segment)
+    size = None if rows_per_segment is None else checks.count(op, "rows_per_segment", rows_per_segment)
     segments.compacted(op, folder, size)
     return rk.Corpus.load(folder)
 

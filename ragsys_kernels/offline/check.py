@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._types import PathLike
+from .._base.types import PathLike
 from ._manifest import (
     JOB_FILE,
     Manifest,

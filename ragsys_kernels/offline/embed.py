@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .. import _checks
-from .._files import check_local, replacing_and_sweeping
-from .._types import BadRows, PathLike
+from .._base import checks
+from .._base.files import check_local, replacing_and_sweeping
+from .._base.types import BadRows, PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
 from . import skipped, text_files
@@ -117,7 +117,7 @@ def embed(
     table = text_files.read(op, "texts", source, (text_column,), id_column)
     if id_column is not None and id_column not in table.column_names:
         raise ValueError(f"{op}: texts must have the column {id_column!r}, got {table.column_names} in {source}")
-    _checks.choice(op, "bad_rows", bad_rows, BAD_ROWS)
+    checks.choice(op, "bad_rows", bad_rows, BAD_ROWS)
     blank: list[int] | None = [] if bad_rows == "skip" else None
     sentences = text_files.texts(op, "texts", table, text_column, source, blank)
     usable = _usable(table, blank or [], id_column or "id")

@@ -10,16 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from .. import _checks, _env
-from .._types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
-from . import ray_engine, skipped
+from .._base import checks, env
+from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
+from . import skipped
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
 from ._spec import Inputs, JobSpec, check_options, check_out
 from ._url_folder import folder_at
 from ._worker import Worker, result_schema
-from .ray_engine import RayOptions, Records
+from .ray import engine as ray_engine
+from .ray.engine import RayOptions, Records
 from .sinks import Folder
 
 _log = logging.getLogger(__name__)
@@ -325,7 +326,7 @@ def select(
         candidate_vector_column=candidate_vector_column,
         relevance_column=relevance_column,
         relevance_scale=relevance_scale,
-        candidate_ids=_checks.flag("select", "candidate_ids", candidate_ids),
+        candidate_ids=checks.flag("select", "candidate_ids", candidate_ids),
         unknown_ids=unknown_ids,
         method=method,
         k=k,
@@ -351,7 +352,7 @@ def select(
         chunk_size=chunk_size,
         shard_size=shard_size,
         on_error=on_error,
-        memory=None if memory is None else _checks.size("select", "memory", memory),
+        memory=None if memory is None else checks.size("select", "memory", memory),
         bad_rows=bad_rows,
         on_duplicate=on_duplicate,
     ).plain()
@@ -361,7 +362,7 @@ def select(
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
     if fingerprint not in (None, "sampled", "full"):
         raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
-    inputs = Inputs.open(spec, _checks.flag("select", "verify", verify))
+    inputs = Inputs.open(spec, checks.flag("select", "verify", verify))
     # With Ray this process may be where no GPU is.
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
     for notice in inputs.notices(spec):
@@ -438,7 +439,7 @@ def _run(
         pool="candidates" if inputs.candidates is not None else str(now["options"]["pool"] or "all"),
         backend=str(spec.backend),
         instruction_set=str(spec.instruction_set),
-        num_threads=spec.num_threads or _env.num_threads(),
+        num_threads=spec.num_threads or env.num_threads(),
         out=folder.path,
         shards=len(done),
         engine="local" if ray is None else "ray",

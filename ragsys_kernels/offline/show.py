@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._checks import count, line
-from .._files import check_local
-from .._types import PathLike
+from .._base.checks import count, line
+from .._base.files import check_local
+from .._base.types import PathLike
 from . import text_files
 from ._manifest import Manifest
 from ._url_folder import folder_at

@@ -13,8 +13,8 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._files import PARTIAL, HashedFile, replacing, sync
-from .._lock import locked, owner
+from .._base.files import PARTIAL, HashedFile, replacing, sync
+from .._base.lock import locked, owner
 
 ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the pieces that it is written in
 _BLOCK = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from .._types import PathLike
+from .._base.types import PathLike
 from ._url_folder import folder_at
 from .sources import Usable, listed
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from .. import _info
-from .._types import PathLike
+from .._base.types import PathLike
 from ..corpus import part, segments, windows
 from ..corpus.folder import ARRAYS
 from ..corpus.ids import Ids

@@ -23,8 +23,8 @@ from urllib.parse import parse_qsl, urlencode
 import numpy as np
 import pyarrow as pa
 
-from .._checks import shown
-from .._extras import missing
+from .._base.checks import shown
+from .._base.extras import missing
 
 OP = "sync_corpus"
 # How many rows there are, and then ids with vectors (n, D) or a list of them.

@@ -17,8 +17,8 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _checks
-from .._types import Metric, PathLike, Storage
+from .._base import checks
+from .._base.types import Metric, PathLike, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
 from . import stores
@@ -108,7 +108,7 @@ def sync_corpus(
     Rows are compared byte by byte as they are stored, so that a change below the precision of ``dtype`` is none. Where
     a folder has gathered 64 segments, or 30 % of its rows are deleted, it is compacted in a second step.
     """
-    size = _checks.count(_OP, "rows_per_segment", rows_per_segment)
+    size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     columns = {
         "vector": vector_column,
         "id": id_column,
@@ -205,7 +205,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
             twice = seen[places[there]]
             if twice.any():
                 name = given.ids[there[int(np.argmax(twice))]]
-                raise ValueError(f"ids must be unique, got {_checks.shown(name)} twice in the source")
+                raise ValueError(f"ids must be unique, got {checks.shown(name)} twice in the source")
             seen[places[there]] = True
             kept = np.zeros(len(vectors), bool)
             kept[there] = _equal(old, places[there], given, there)

@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from .._checks import line
+from .._base.checks import line
 from .sources import parquet_batches
 
 _BLOCK, _MOST = 1 << 20, 2**31 - 1  # bytes; Arrow's usual block and the largest

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _arrays, _checks, _dispatch
-from .._arrays import HOST, Cupy, Torch
+from .. import _dispatch
+from .._base import arrays as _arrays
+from .._base import checks
+from .._base.arrays import HOST, Cupy, Torch
 from . import _device, validate
 from .problem import Layout, Pairs, Partials, ScoringProblem
 
@@ -16,15 +18,15 @@ class Call:
     def __init__(
         self, op: str, arrays: dict[str, Any], backend: str, num_threads: int | None, check_values: bool | None
     ) -> None:
-        self.op, self.check_values = op, _checks.check_values(op, check_values)
+        self.op, self.check_values = op, checks.check_values(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values were checked on the host
         if validate.is_number(arrays.get("temperature")):  # a number is on no device
             arrays["temperature"] = None
-        self.library, device = _checks.library_and_device(op, arrays)
+        self.library, device = checks.library_and_device(op, arrays)
         name, self.backend = _dispatch.choose(op, "scoring", device, backend)
         self.place = _arrays.place_of(device, name, self.library)
         # To count the processors takes time, and kernels of a device ask for none.
-        self.threads = 1 if num_threads is None and self.place is not HOST else _checks.threads(op, num_threads)
+        self.threads = 1 if num_threads is None and self.place is not HOST else checks.threads(op, num_threads)
         self.interpreted = name == "triton" and self.place is HOST
         self.current = _arrays.NOTHING  # makes the device and the stream of the arrays the current ones
         if self.place is not HOST:

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import Cupy, Torch
-from .._checks import choice, integers, shape_text, whole
+from .._base import arrays
+from .._base.arrays import Cupy, Torch
+from .._base.checks import choice, integers, shape_text, whole
 from . import validate
 from ._namespace import arange, cast, namespace, segmented, stable_order
 from .problem import Layout, Pairs
@@ -187,7 +187,7 @@ def layout(
     if not one_temperature:
         inverse = inverse[order]
         starts |= inverse[1:] != inverse[:-1]
-    zero = _arrays.full(ids, (min(M, 1),), 0, "int64")
+    zero = arrays.full(ids, (min(M, 1),), 0, "int64")
     slot = xp.concatenate([zero, cast(starts, xp.int64)]).cumsum(0)
     slot = xp.where(key == _LAST, R, slot)
     begin = xp.searchsorted(slot, arange(R + 1, ids))
@@ -205,8 +205,8 @@ def layout(
 def _filled(like: Any, size: int, value: Any) -> Any:
     """Return a number, or an array without an axis, ``size`` times in float32."""
     if isinstance(value, float):
-        return _arrays.full(like, (size,), value, "float32")
-    return _arrays.full(like, (size,), 1.0, "float32") * value
+        return arrays.full(like, (size,), value, "float32")
+    return arrays.full(like, (size,), 1.0, "float32") * value
 
 
 @dataclass(slots=True)
@@ -284,7 +284,7 @@ def answer_sums(values: Any, begin: Any, order: Any) -> Any:
     xp, M, A = namespace(values), len(values), len(begin) - 1
     values = cast(values, xp.float64)
     if M == 0:
-        return _arrays.full(values, (A,), 0.0, "float64")
+        return arrays.full(values, (A,), 0.0, "float64")
     if order is not None:
         values = values[order]
     index = arange(M, begin)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._checks import flag
+from .._base.checks import flag
+from .._base.types import Array, ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
-from .._types import Array, ArrayLike, OutOfRange, ScoringBackend
 from . import finish, quick, validate
 from ._call import Call
 from .problem import Layout, Partials

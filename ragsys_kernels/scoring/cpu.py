@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .. import _arrays, _dispatch
+from .. import _dispatch
+from .._base import arrays
 from .problem import Partials, ScoringProblem
 
 
@@ -25,13 +26,13 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         num_threads,
     )
     if problem.logits is not None:
-        return Partials(*module.score_logits(problem.logits, _arrays.NUMBERS[problem.logits_dtype], *common))
+        return Partials(*module.score_logits(problem.logits, arrays.NUMBERS[problem.logits_dtype], *common))
     return Partials(
         *module.score_hidden(
             problem.hidden,
-            _arrays.NUMBERS[problem.hidden_dtype],
+            arrays.NUMBERS[problem.hidden_dtype],
             problem.weight,
-            _arrays.NUMBERS[problem.weight_dtype],
+            arrays.NUMBERS[problem.weight_dtype],
             problem.head_bias,
             *common,
         )

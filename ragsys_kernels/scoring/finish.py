@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._checks import same_device
+from .._base import arrays
+from .._base.checks import same_device
 from ._namespace import cast, namespace
 from .problem import Layout, Partials
 from .validate import misfits, viewed
@@ -76,9 +76,9 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     for s, part in enumerate(parts):
         if not isinstance(part, Partials):
             raise TypeError(f"merge_partials: parts must be Partials, got {type(part).__name__} in part {s}")
-    library = _arrays.library_of(*(field for part in parts for field in part))
+    library = arrays.library_of(*(field for part in parts for field in part))
     device = same_device("merge_partials", {f"ref of part {s}": part.ref for s, part in enumerate(parts)})
-    place = _arrays.place_of(device, "cuda", library)
+    place = arrays.place_of(device, "cuda", library)
     here = [viewed("merge_partials", f"parts[{s}]", part, place) for s, part in enumerate(parts)]
     first = here[0]
     slots, targets = (0 if x is None or x.ndim == 0 else len(x) for x in (first.ref, first.target))
@@ -88,7 +88,7 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
                 f"merge_partials: parts must be of the same targets, whose {name} has shape {want}, "
                 f"got {got} in part {s}"
             )
-    with _arrays.on_device(first.ref):
+    with arrays.on_device(first.ref):
         weighted = None if any(part.weighted is None for part in here) else [part.weighted for part in here]
         ranked = all(part.rank is not None for part in here)
         rank = functools.reduce(operator.add, [part.rank for part in here]) if ranked else None
@@ -99,7 +99,7 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
         merged = Partials(*rows, target, rank)
     if library == "numpy":
         return merged
-    return Partials(*(None if x is None else _arrays.to_library(x, library) for x in merged))
+    return Partials(*(None if x is None else arrays.to_library(x, library) for x in merged))
 
 
 def pair_logps(partials: Partials, layout: Layout) -> Any:
@@ -123,7 +123,7 @@ def _by_pair(values: Any, layout: Layout, dtype: str) -> Any:
     xp = namespace(values)
     if layout.scored is not None:
         M = layout.num_pairs
-        every = np.empty(M, dtype) if xp is np else _arrays.empty(values, (M,), dtype)
+        every = np.empty(M, dtype) if xp is np else arrays.empty(values, (M,), dtype)
         every[layout.scored] = values
         values = every
     return values if layout.ignored is None else xp.where(layout.ignored, xp.zeros_like(values), values)
@@ -181,7 +181,7 @@ def by_row(values: Any, rows: Any, layout: Layout) -> Any:
         return every
     if layout.slot is None:
         return xp.where(rows < 0, np.nan, values)
-    every = _arrays.full(values, (T + 1,), np.nan, "float32")
+    every = arrays.full(values, (T + 1,), np.nan, "float32")
     again = rows[1:] == rows[:-1]
     every[xp.where(rows < 0, T, rows)[:1]] = values[:1]
     every[xp.where((rows[1:] < 0) | again, T, rows[1:])] = values[1:]

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import Cupy, Torch
+from .._base import arrays as _arrays
+from .._base.arrays import Cupy, Torch
+from .._base.types import Array, ArrayLike, ScoringBackend
 from .._gpu.plans import planned
-from .._types import Array, ArrayLike, ScoringBackend
 from . import _device, finish, validate
 from ._call import Call
 from ._namespace import arange, namespace, segmented

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arrays
-from .._types import Array
+from .._base import arrays
+from .._base.types import Array
 
 
 class Partials(NamedTuple):
@@ -47,12 +47,12 @@ class Partials(NamedTuple):
         """Return the sums over no columns."""
         like, slots, targets = problem.rows, (len(problem.rows),), (len(problem.columns),)
         return cls(
-            _arrays.full(like, slots, -np.inf, "float32"),
-            _arrays.full(like, slots, -np.inf, "float32"),
-            _arrays.full(like, slots, 0, "float64"),
-            _arrays.full(like, slots, 0, "float64") if problem.entropy else None,
-            _arrays.full(like, targets, -np.inf, "float32"),
-            _arrays.full(like, targets, 0, "int64") if problem.rank else None,
+            arrays.full(like, slots, -np.inf, "float32"),
+            arrays.full(like, slots, -np.inf, "float32"),
+            arrays.full(like, slots, 0, "float64"),
+            arrays.full(like, slots, 0, "float64") if problem.entropy else None,
+            arrays.full(like, targets, -np.inf, "float32"),
+            arrays.full(like, targets, 0, "int64") if problem.rank else None,
         )
 
 
@@ -93,7 +93,7 @@ class ScoringProblem:
 
     def vectors(self, name: str, rows: Any) -> np.ndarray:
         """Return rows of ``logits``, ``hidden`` or ``weight`` as float32, exactly."""
-        return _arrays.widen(getattr(self, name)[rows], getattr(self, name + "_dtype"))
+        return arrays.widen(getattr(self, name)[rows], getattr(self, name + "_dtype"))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _checks, _dispatch, _env
+from .. import _dispatch
+from .._base import checks, env
 
 # The types whose elements are what they say; the general way knows the others.
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
@@ -46,7 +47,7 @@ def token_logprobs(logits: Any, targets: Any, num_threads: int | None) -> Any:
         return None
     if targets.dtype != np.int64 or targets.shape != shape[:1]:
         return None
-    if not (logits.flags.c_contiguous and logits.flags.aligned) or _env.backend() not in ("auto", "cpu"):
+    if not (logits.flags.c_contiguous and logits.flags.aligned) or env.backend() not in ("auto", "cpu"):
         return None
     if _dispatch.why_not("cpu") is not None:
         return None
@@ -57,7 +58,7 @@ def token_logprobs(logits: Any, targets: Any, num_threads: int | None) -> Any:
             return None
     elif (columns.view(np.uint64) >= V).any():
         return None
-    threads = _checks.threads("token_logprobs", num_threads)
+    threads = checks.threads("token_logprobs", num_threads)
     rows, ones, begin = _layout(T)
     ref, _, total, _, target, _ = _dispatch.extension().score_logits(
         logits, dtype, rows, ones, 1.0, 0.0, V, None, begin, columns, *_NOT_READ, _dispatch.isa_index(), threads

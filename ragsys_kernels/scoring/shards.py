@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._checks import count, flag
+from .._base.checks import count, flag
+from .._base.types import ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
-from .._types import ArrayLike, OutOfRange, ScoringBackend
 from . import validate
 from ._call import Call
 from .problem import Partials

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import HOST, Place
-from .._checks import choice, count, floats, integers, rows_in_order, shape_text, shown, whole
+from .._base import arrays
+from .._base.arrays import HOST, Place
+from .._base.checks import choice, count, floats, integers, rows_in_order, shape_text, shown, whole
 from ._namespace import namespace
 from .problem import Layout, Partials, ScoringProblem
 
@@ -21,7 +21,7 @@ SCALE_MIN, SCALE_MAX = 1e-15, 1e15
 def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any, str]:
     """Return a stored matrix without copying it, and its element type."""
     array, dtype = place.view(op, name, x)
-    if dtype not in _arrays.STORAGE:
+    if dtype not in arrays.STORAGE:
         raise TypeError(
             f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
         )
@@ -89,8 +89,8 @@ def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: 
     """Check temperatures; return a number, or one for each pair in float64."""
     if isinstance(x, (float, int)):
         return positive(op, "temperature", x)
-    array, dtype = _arrays.host_view(op, "temperature", x)
-    array = _arrays.widen(array, dtype) if dtype == "bfloat16" else array
+    array, dtype = arrays.host_view(op, "temperature", x)
+    array = arrays.widen(array, dtype) if dtype == "bfloat16" else array
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
     if array.shape not in ((), (size,)):

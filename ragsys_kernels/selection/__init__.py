@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from .._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
-from .aspects import coverage
-from .calls import run
-from .max_min import gist
+from .calls.aspects import coverage
+from .calls.course import run
+from .calls.max_min import gist
+from .calls.path import mmr_path
+from .calls.volume import dpp, msd, sift, ssd
 from .methods import METHODS
-from .paths import mmr_path
 from .problem import Rows, Selection
-from .volume import dpp, msd, sift, ssd
 
 __all__ = ["METHODS", "coverage", "dpp", "gist", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
 

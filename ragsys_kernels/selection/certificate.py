@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import host_view
-from .._checks import shape_text, shown
+from .._base.arrays import host_view
+from .._base.checks import shape_text, shown
 from .problem import Problem, Selection
 
 _EPS = float(np.finfo(np.float32).eps)

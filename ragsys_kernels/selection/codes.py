@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import _arrays, _dispatch, _env
+from .. import _dispatch
+from .._base import arrays, env
 from .problem import Rows
 
 _MOST_DIMS = 1 << 16  # products of more dimensions may leave the range of int32
@@ -22,7 +23,7 @@ def row_bytes(dims: int) -> int:
 
 def useful(dtype: str, metric: str, dims: int) -> bool:
     """Return whether rows get codes: unit rows of floats do."""
-    return metric == "cosine" and dtype in _arrays.STORAGE and dims <= _MOST_DIMS
+    return metric == "cosine" and dtype in arrays.STORAGE and dims <= _MOST_DIMS
 
 
 def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None) -> tuple[np.ndarray | None, float]:
@@ -30,7 +31,7 @@ def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None)
     if not useful(dtype, metric, data.shape[1]) or _dispatch.why_not("cpu") is not None:
         return None, 0.0
     module = _dispatch.extension()
-    codes = module.encode(data, _arrays.NUMBERS[dtype], scales, _dispatch.isa_index(), _env.num_threads())
+    codes = module.encode(data, arrays.NUMBERS[dtype], scales, _dispatch.isa_index(), env.num_threads())
     return codes, module.code_error(codes)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import HOST, Place
-from .._checks import count, doubles, expect_shape, good_values, ids, integers, per_query, shape_text, shown
-from .._given import holds_text, numbered, texts
+from .._base import arrays
+from .._base.arrays import HOST, Place
+from .._base.checks import count, doubles, expect_shape, good_values, ids, integers, per_query, shape_text, shown
+from .._base.tables import holds_text, numbered, texts
 from . import filters
 from .filters import Filter
 
@@ -138,7 +138,7 @@ def _of_queries(op: str, groups: Any, names: Any) -> Any:
         if holds_text(groups):
             raise TypeError(f"{op}: query_groups must be integers as the groups of rows are, got strings")
         return groups
-    strings = texts(_arrays.to_host(groups))
+    strings = texts(arrays.to_host(groups))
     for q, each in enumerate(strings.flat):
         if each is not None and not isinstance(each, str):
             rule = "strings as the groups of rows are, or None"
@@ -169,7 +169,7 @@ def _costs(
 
 def _budget(op: str, given: Any, num_queries: int, place: Place, errors: dict[int, str] | None) -> Any:
     """Return a number, or one per query, of at least 0, as (Q,) float64; values on a device are not checked."""
-    if place is not HOST and _arrays.device_of(given) != "cpu":
+    if place is not HOST and arrays.device_of(given) != "cpu":
         on_device = doubles(op, "budget", given, place)
         expect_shape(op, "budget", on_device, ((num_queries,), "(Q,)"))
         return on_device

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch
-from .._types import Array
+from .. import _dispatch
+from .._base import arrays
+from .._base.types import Array
 from . import certificate, codes, validate
 from .constraints import NONE
 from .filtered_problems import few_rows
@@ -113,7 +114,7 @@ def _call(
         problem.pool,
         problem.pool_stride,
         rows.data,
-        _arrays.NUMBERS[rows.dtype],
+        arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         rows.codes,
@@ -204,7 +205,7 @@ def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> Sel
         problem.pool,
         problem.pool_stride,
         rows.data,
-        _arrays.NUMBERS[rows.dtype],
+        arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         problem.queries,
@@ -263,7 +264,7 @@ def _scan(
         vectors,
         n,
         rows.data,
-        _arrays.NUMBERS[rows.dtype],
+        arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         rows.codes if by_codes else None,
@@ -299,7 +300,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
         problem.unit_queries,
         problem.k,
         rows.data,
-        _arrays.NUMBERS[rows.dtype],
+        arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         rows.codes,
@@ -345,7 +346,7 @@ def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
         problem.num_queries,
         problem.pool,
         rows.data,
-        _arrays.NUMBERS[rows.dtype],
+        arrays.NUMBERS[rows.dtype],
         _NORMS[rows.norm],
         rows.scales,
         problem.queries,

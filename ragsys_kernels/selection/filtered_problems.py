@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import cache_aligned
+from .._base.arrays import cache_aligned
 from .filters import Filter, arange, library_of_array
 from .problem import Problem, Rows
 

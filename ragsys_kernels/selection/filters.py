@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import Cupy, Host, Place, library_of
-from .._checks import shape_text
-from .._given import padded
+from .._base.arrays import Cupy, Host, Place, library_of
+from .._base.checks import shape_text
+from .._base.tables import padded
 
 # Up to so many comparisons of ids with rows of lists are made at once; more are looked up among the sorted rows.
 _COMPARISONS = 1 << 16

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import Place
-from .._checks import choice, count, expect_shape, flag, floats, good_values, shown
+from .._base import arrays
+from .._base.arrays import Place
+from .._base.checks import choice, count, expect_shape, flag, floats, good_values, shown
 from .problem import Rows, unit
 
 KINDS = ("facility", "cover", "xquad")
@@ -80,12 +80,12 @@ class Coverage:
 def _float_of(op: str, name: str, x: Any) -> float:
     if not isinstance(x, (float, int)) or isinstance(x, bool):
         try:
-            array, dtype = _arrays.host_view(op, name, _arrays.to_host(x))
+            array, dtype = arrays.host_view(op, name, arrays.to_host(x))
         except TypeError:  # what is no array of numbers
             array, dtype = np.array(()), ""
         if array.shape or array.dtype.kind == "b":
             raise TypeError(f"{op}: {name} must be a number, got {shown(x)}")
-        x = (_arrays.widen(array, dtype) if dtype == "bfloat16" else array).item()
+        x = (arrays.widen(array, dtype) if dtype == "bfloat16" else array).item()
     try:
         return float(x)
     except OverflowError:  # of an integer

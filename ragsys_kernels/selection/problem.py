@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .. import _arrays
-from .._types import Array, ArrayLike
+from .._base import arrays as _arrays
+from .._base.types import Array, ArrayLike
 from .constraints import NONE, Constraints
 
 _Answer = TypeVar("_Answer", bound="_Answers")

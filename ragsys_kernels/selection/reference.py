@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import _arrays
-from .._types import Array
+from .._base import arrays
+from .._base.types import Array
 from . import certificate, validate
 from .problem import Problem, Selection, SelectionPath, unit
 from .rules import RULES, path
@@ -188,7 +188,7 @@ def _near(problem: Problem, part: slice) -> list[np.ndarray | None]:
     values = np.empty((len(queries), num_rows), np.float32)
     for begin in range(0, num_rows, _ROW_BLOCK):
         block = slice(begin, begin + _ROW_BLOCK)
-        np.matmul(vectors, _arrays.widen(rows.data[block], rows.dtype).T, out=values[:, block])
+        np.matmul(vectors, arrays.widen(rows.data[block], rows.dtype).T, out=values[:, block])
         if rows.scales is not None:
             values[:, block] *= rows.scales[block]
         if rows.dtype == "binary":

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import Place
-from .._checks import choice, shown
-from .._warn import warn
+from .._base.arrays import Place
+from .._base.checks import choice, shown
+from .._base.warn import warn
 from .filters import library_of_array
 from .problem import Problem
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arrays import HOST, Place
+from .._base.arrays import HOST, Place
 from . import validate
 from .problem import Problem
 

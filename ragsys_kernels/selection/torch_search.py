@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _arrays
-from .._types import Array
+from .._base import arrays
+from .._base.types import Array
 from . import filtered_problems
 from .problem import Problem
 
@@ -22,12 +22,12 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """
     import torch
 
-    problem = _arrays.tensors(problem)
+    problem = arrays.tensors(problem)
     if problem.constraints.filter is not None:
         parts = [search(piece, num_threads) for _, piece in filtered_problems.by_bias(problem)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-    indices = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "int64")
-    scores = _arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "float32")
+    indices = arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "int64")
+    scores = arrays.empty(problem.lambda_b, (problem.num_queries, problem.k), "float32")
     queries = unit(problem.queries.double()).float() if problem.unit_queries else problem.queries
     for begin in range(0, problem.num_queries, _QUERIES):
         part = slice(begin, begin + _QUERIES)

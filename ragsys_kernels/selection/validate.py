@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from .. import _arrays
-from .._arrays import HOST, Place
-from .._checks import choice, count, expect_shape, floats, ids, in_rows, integers, per_query, shape_text, storage
-from .._warn import warn
+from .._base import arrays
+from .._base.arrays import HOST, Place
+from .._base.checks import choice, count, expect_shape, floats, ids, in_rows, integers, per_query, shape_text, storage
+from .._base.warn import warn
 from . import constraints
 from .constraints import NONE
 from .problem import Problem, Rows
@@ -47,7 +47,7 @@ def _counts(
     if isinstance(x, (int, np.bool_)):
         return count(op, name, x), None
     try:
-        x = _arrays.to_host(x)
+        x = arrays.to_host(x)
     except NotImplementedError:  # a tensor of torch's device "meta"
         raise TypeError(f"{op}: {name} must be an integer or integers, got a tensor without data") from None
     array = integers(op, name, x).copy()  # another thread may write to the caller's array during the call
@@ -90,9 +90,9 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
 def _signs(op: str, queries: Any, num_bytes: int) -> Any:
     """Return queries to binary rows as packed signs (Q, D / 8) uint8, or None where they are other numbers."""
     array, dtype = HOST.view(op, "queries", queries)
-    if dtype not in _arrays.BYTES or array.shape[-1:] != (num_bytes,):
+    if dtype not in arrays.BYTES or array.shape[-1:] != (num_bytes,):
         return None
-    return HOST.packed(_arrays.signs(array))
+    return HOST.packed(arrays.signs(array))
 
 
 def selection(
@@ -140,7 +140,7 @@ def selection(
         array = _signs(op, queries, dims) if packed else None
         if array is None:
             dims = rows.dims if packed else dims
-            array = floats(op, "queries", queries, place, _arrays.BYTES)
+            array = floats(op, "queries", queries, place, arrays.BYTES)
         if array.ndim != 2:
             hint = "; use queries[None, :] for one query" if array.ndim == 1 else ""
             raise ValueError(f"{op}: queries must have shape (Q, D), got {shape_text(array.shape)}{hint}")
@@ -339,23 +339,23 @@ def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
 def _device_check(problem: Problem, named: bool) -> tuple[Iterable[int], Callable[[int], None]]:
     """Return the queries of a problem on a device that may have a bad value, and what checks the `values` of one."""
     rows = problem.rows
-    place = _arrays.place_of(_arrays.device_of(rows.data), "", _arrays.library_of(rows.data))
-    assert not isinstance(place, _arrays.Host)
-    host = _arrays.hosted(problem)
+    place = arrays.place_of(arrays.device_of(rows.data), "", arrays.library_of(rows.data))
+    assert not isinstance(place, arrays.Host)
+    host = arrays.hosted(problem)
     norms = np.ones(len(rows.data)) if _checked(problem) else place.norms(rows.data, rows.dtype)
     if rows.scales is not None and not _checked(problem):
         norms *= host.rows.scales
     usable = np.isfinite(norms)
     if _lengths_count(problem):
         usable &= (norms == 0) | ((norms >= NORM_MIN) & (norms <= NORM_MAX))
-    host.rows = _arrays.changed(host.rows, data=np.empty((len(norms), 0), np.float32))
+    host.rows = arrays.changed(host.rows, data=np.empty((len(norms), 0), np.float32))
 
     def check(q: int) -> None:
         values(host, q, named, of_rows=False)
         read = np.concatenate([host.initial_rows(q), host.eligible(q)[0]])
         if not usable[read].all():
             row = read[[int(np.argmin(usable[read]))]]
-            stored = _arrays.to_host(place.float32(rows.data[int(row[0])][None], rows.dtype))
+            stored = arrays.to_host(place.float32(rows.data[int(row[0])][None], rows.dtype))
             _row_values(host, q, row, stored, "float32", lambda position: f" in row {q}, position {position}")
 
     return _suspects(host, usable), check
@@ -395,7 +395,7 @@ def _row_values(
     problem: Problem, q: int, rows: np.ndarray, stored: np.ndarray, dtype: str, where: Callable[[Any], str]
 ) -> None:
     with np.errstate(invalid="ignore"):  # a NaN of float16 that signals
-        vectors = _arrays.widen(stored, dtype).astype(np.float64)
+        vectors = arrays.widen(stored, dtype).astype(np.float64)
     if problem.rows.scales is not None:
         vectors *= problem.rows.scales[rows, None]
     if not (finite := np.isfinite(vectors).all(axis=1)).all():

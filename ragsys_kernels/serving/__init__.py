@@ -21,7 +21,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .._loading import imports
+from .._base.loading import imports
 
 if TYPE_CHECKING:
     from .app import create_app, make_service

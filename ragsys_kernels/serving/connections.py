@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .._extras import missing
+from .._base.extras import missing
 
 SHORT, ASGI = "short", "asgi"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .._base import arrays
 from ..corpus import Corpus, reloaded
 from ..corpus.folder import DESCRIPTION
 from ..selection.problem import Rows
@@ -79,9 +79,9 @@ class Served:
         corpus = self.corpus
         if isinstance(corpus.data, np.ndarray):
             return corpus.vectors(rows).astype(np.float32)
-        taken, scales = _arrays.to_host(corpus.data[rows]), corpus.scales
+        taken, scales = arrays.to_host(corpus.data[rows]), corpus.scales
         held = Rows(
-            taken, corpus.dtype, corpus.metric, corpus.norm, None if scales is None else _arrays.to_host(scales[rows])
+            taken, corpus.dtype, corpus.metric, corpus.norm, None if scales is None else arrays.to_host(scales[rows])
         )
         return held.vectors(slice(None)).astype(np.float32)
 

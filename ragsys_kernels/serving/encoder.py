@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import httpx
 import orjson
 
-from .._checks import line
+from .._base.checks import line
 from .limits import RefusedError, invalid
 
 _CONNECT, _CONNECTIONS = 5.0, 64

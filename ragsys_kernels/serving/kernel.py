@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch, selection
+from .. import _dispatch, selection
+from .._base import arrays as _arrays
+from .._base import checks
 from ..corpus import certified
 from ..selection import METHODS
 from ..selection.problem import Problem, Rows, Selection
@@ -198,7 +200,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     if problem is not None:
         backend = _dispatch.choose(block.method, "selection", "cpu", "auto")[1]
         try:
-            plainly: Selection = getattr(backend, block.method)(problem, _checks.threads(block.method, num_threads))
+            plainly: Selection = getattr(backend, block.method)(problem, checks.threads(block.method, num_threads))
             return plainly
         except ValueError:  # of one of the queries
             if on_error == "raise":

@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from .. import _env
+from .._base import env
 
 _SECONDS = (100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -67,7 +67,7 @@ class Metrics:
 
     def text(self) -> bytes:
         registry = self._registry
-        if _env.metrics_folder():
+        if env.metrics_folder():
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return bytes(generate_latest(registry))

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .._checks import line, shown
+from .._base.checks import line, shown
 from ..corpus import Corpus
 from .limits import RefusedError
 

@@ -26,7 +26,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from .. import _env
+from .._base import env
 from . import metrics
 from .corpora import Served, Watch, loaded
 from .http.refusing import Refuser
@@ -47,7 +47,7 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> int:
     """Run the workers until a signal ends them; return the exit code."""
     with (
         tempfile.TemporaryDirectory(prefix="ragsys-metrics-") as folder,
-        _env.changed(PROMETHEUS_MULTIPROC_DIR=folder),
+        env.changed(PROMETHEUS_MULTIPROC_DIR=folder),
     ):
         return _Parent(settings, sockets).run()
 

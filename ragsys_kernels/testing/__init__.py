@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..selection import aspects, mmr, options, validate, volume, vrsd
+from ..selection import mmr, options, validate, vrsd
+from ..selection.calls import aspects, volume
 from ..selection.methods import METHODS
 from ..selection.problem import Problem, Selection
 from .replay import Replay

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays
+from .._base import arrays
 from ..selection.problem import Rows
 from .replay_rules import RULES, Query
 
@@ -42,9 +42,9 @@ class Replay:
         if corpus is not None:
             metric, data, dtype = corpus.metric, corpus.data, corpus.dtype
         else:
-            data, dtype = _arrays.host_view("check_selection", "embeddings", embeddings)
+            data, dtype = arrays.host_view("check_selection", "embeddings", embeddings)
         self.dense = data.ndim == 3
-        vectors = _arrays.widen(data, dtype).astype(np.float64)
+        vectors = arrays.widen(data, dtype).astype(np.float64)
         vectors = vectors.reshape(-1, vectors.shape[-1])
         if corpus is not None and corpus.scales is not None:
             vectors *= corpus.scales[:, None]
@@ -58,7 +58,7 @@ class Replay:
         relevance = get("relevance")
         if queries is not None:
             signs = dtype == "binary" and np.shape(queries)[-1:] == data.shape[-1:]
-            packed = _arrays.widen(_arrays.signs(np.asarray(queries)), "binary") if signs else queries
+            packed = arrays.widen(arrays.signs(np.asarray(queries)), "binary") if signs else queries
             queries = self._floats("queries", packed)
             self.Q = len(queries)
             lengths = np.sqrt((queries**2).sum(axis=1))
@@ -129,8 +129,8 @@ class Replay:
 
     @staticmethod
     def _floats(name: str, x: Any) -> np.ndarray:
-        array, dtype = _arrays.host_view("check_selection", name, x)
-        return (_arrays.widen(array, dtype) if dtype == "bfloat16" else array).astype(np.float64)
+        array, dtype = arrays.host_view("check_selection", name, x)
+        return (arrays.widen(array, dtype) if dtype == "bfloat16" else array).astype(np.float64)
 
     def query(
         self,

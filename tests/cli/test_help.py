@@ -24,8 +24,8 @@ from ragsys_kernels.cli import _app  # noqa: E402
 from ragsys_kernels.evaluation.boolq import QUICK_QUESTIONS  # noqa: E402
 from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes  # noqa: E402
 from ragsys_kernels.icl import quality  # noqa: E402
-from ragsys_kernels.offline import ray_engine  # noqa: E402
 from ragsys_kernels.offline._spec import JobSpec  # noqa: E402
+from ragsys_kernels.offline.ray import engine as ray_engine  # noqa: E402
 
 
 def test_version_and_config(run, folder):

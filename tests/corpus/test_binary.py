@@ -5,7 +5,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
-from ragsys_kernels.selection import calls
+from ragsys_kernels.selection.calls import course as calls
 
 N, Q = 300, 9
 # 64 and 1,024: cosines are exact in float32. The others end in the middle of a word or of a vector.

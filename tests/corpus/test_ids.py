@@ -15,7 +15,7 @@ import typer.testing as typer_testing
 import ragsys_kernels as rk
 from ragsys_kernels import cli, offline
 from ragsys_kernels import corpus as corpus_module
-from ragsys_kernels._arrays import HOST
+from ragsys_kernels._base.arrays import HOST
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.corpus.ids import Joined, make
 

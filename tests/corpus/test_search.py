@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import constraints, cpu, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")

@@ -15,7 +15,8 @@ import pytest
 from segmented import Rows, check_equal, corpus_of, in_folder
 
 import ragsys_kernels as rk
-from ragsys_kernels import _files, offline
+from ragsys_kernels import offline
+from ragsys_kernels._base import files as _files
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.corpus import segments
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, _env
-from ragsys_kernels._arrays import HOST
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels._base import env as _env
+from ragsys_kernels._base.arrays import HOST
 from ragsys_kernels.corpus import rows
 
 ISAS = _dispatch.extension().SUPPORTED_ISAS if _dispatch.why_not("cpu") is None else []

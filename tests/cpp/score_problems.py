@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ragsys_kernels import _arrays
+from ragsys_kernels._base import arrays as _arrays
 
 from .tool import Writer
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels import _arrays, testing
+from ragsys_kernels import testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import reference, validate
 from ragsys_kernels.selection.problem import Problem, Rows, Selection
 from ragsys_kernels.selection.rules.pool import pool_of

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ragsys_kernels import _arrays, testing
+from ragsys_kernels import testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection.problem import Rows
 
 from .select_checks import (

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cuda_on_cpu import emulator
-from ragsys_kernels import _arrays, _dispatch
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.scoring.cuda import backend as cuda_kernels
 from ragsys_kernels.scoring.cuda import configuration as cuda_configuration

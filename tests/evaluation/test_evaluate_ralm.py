@@ -19,7 +19,8 @@ import ralm_data  # noqa: E402
 from evaluations import invoke, without_packages  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
-from ragsys_kernels import _env, evaluation  # noqa: E402
+from ragsys_kernels import evaluation  # noqa: E402
+from ragsys_kernels._base import env as _env  # noqa: E402
 from ragsys_kernels.evaluation.ralm import report as ralm_report  # noqa: E402
 from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel  # noqa: E402
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402

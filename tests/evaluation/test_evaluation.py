@@ -14,7 +14,7 @@ from tiny_encoder import TinyEncoder
 
 pytest.importorskip("matplotlib")
 
-from ragsys_kernels._files import replacing
+from ragsys_kernels._base.files import replacing
 from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation import report as report_module
 from ragsys_kernels.evaluation.report import Report, check_free, draw

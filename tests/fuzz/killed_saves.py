@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels import _files
+from ragsys_kernels._base import files as _files
 from ragsys_kernels.corpus import folder
 
 # What a save does to files, as its modules call it; a kill within one of them is a kill before or after it.

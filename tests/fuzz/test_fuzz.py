@@ -18,7 +18,9 @@ import fuzz_rules
 import fuzz_runs
 import fuzz_selections
 
-from ragsys_kernels import _arrays, _checks, _dispatch
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels._base import checks as _checks
 from ragsys_kernels.selection import certificate, cpu, validate
 
 

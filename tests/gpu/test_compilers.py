@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ragsys_kernels import _dispatch, _env, _info
+from ragsys_kernels import _dispatch, _info
+from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import compilation, compilers, interpreter
 
 torch = pytest.importorskip("torch")

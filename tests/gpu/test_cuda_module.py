@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _extras
+from ragsys_kernels._base import extras as _extras
 from ragsys_kernels._gpu import cuda_module, driver
 from ragsys_kernels._gpu.driver import DriverError
 

@@ -15,7 +15,8 @@ from scoring_oracle import EVERYTHING, check_logits
 from scoring_problems import DTYPES, stored
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.scoring import reference
 from ragsys_kernels.scoring.cuda import backend as cuda_kernels

@@ -14,7 +14,8 @@ from clustered_pools import pools
 from cuda_on_cpu import emulator
 from cuda_selection import OPS, assert_same, checked, kernel_of, not_empty, problem_of
 
-from ragsys_kernels import Corpus, _arrays, testing
+from ragsys_kernels import Corpus, testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.selection import filtered_problems, reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, _env, corpus, testing
+from ragsys_kernels import _dispatch, corpus, testing
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels._base import env as _env
 from ragsys_kernels.corpus.rows import with_columns
 from ragsys_kernels.selection import filtered_problems, filters, options, reference, torch_search, validate
 

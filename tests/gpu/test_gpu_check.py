@@ -191,7 +191,7 @@ def test_pools_have_no_use_for_a_corpus(bench, module, shapes, P):
 def test_variants_are_contenders_under_their_names(bench, shapes, monkeypatch):
     monkeypatch.setattr(bench._variants, "VARIANTS", {"gram": ("plain", "tiled"), "linear": ("one", "two", "three")})
     seen = []
-    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._env.variants()), backend="triton")
+    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="triton")
     found = list(bench.variants_of(ours))
     assert [entry.name.removeprefix("ragsys_kernels, ") for entry in found] == [
         "gram=tiled",

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from benchmarks.gpu import host  # noqa: E402
-from ragsys_kernels import _env  # noqa: E402
+from ragsys_kernels._base import env as _env  # noqa: E402
 from ragsys_kernels._gpu import cuda_module, plans  # noqa: E402
 
 pytestmark = pytest.mark.skipif(_env.triton_interpreter(), reason="Triton compiles nothing in its interpreter")

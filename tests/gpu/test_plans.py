@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, corpus
+from ragsys_kernels import corpus
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import plans
 
 torch = pytest.importorskip("torch")

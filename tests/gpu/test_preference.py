@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, testing
+from ragsys_kernels import _dispatch, testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import preference
 from ragsys_kernels._gpu.preference import Pools
 

@@ -12,7 +12,7 @@ from scoring_oracle import EVERYTHING, assert_close
 from scoring_problems import hard_rows, linear, logits
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays
+from ragsys_kernels._base import arrays as _arrays
 
 torch = pytest.importorskip("torch")
 

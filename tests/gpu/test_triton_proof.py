@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, testing
+from ragsys_kernels import testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import validate
 
 torch = pytest.importorskip("torch")

@@ -24,7 +24,7 @@ from scoring_oracle import (
 from scoring_problems import DTYPES, hard_rows, linear, logits, stored
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays
+from ragsys_kernels._base import arrays as _arrays
 
 pytestmark = pytest.mark.sampled(6)
 

@@ -12,7 +12,8 @@ import pytest
 from test_device import tensors
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, testing
+from ragsys_kernels import _dispatch, testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import reference, validate
 
 torch = pytest.importorskip("torch")

@@ -4,7 +4,8 @@ import interpreted
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch
+from ragsys_kernels import _dispatch
+from ragsys_kernels._base import arrays as _arrays
 
 try:
     import torch

@@ -14,7 +14,8 @@ from job_files import contents
 from jobs import SHARDS
 
 import ragsys_kernels as rk
-from ragsys_kernels import _lock, offline
+from ragsys_kernels import offline
+from ragsys_kernels._base import lock as _lock
 from ragsys_kernels.offline import _worker
 from ragsys_kernels.offline._spec import JobSpec
 
@@ -144,7 +145,7 @@ def test_wrong_option(job, options, match):
 HOLD = """
 import sys
 from pathlib import Path
-from ragsys_kernels._lock import locked
+from ragsys_kernels._base.lock import locked
 
 with locked(Path(sys.argv[1])):
     print("locked", flush=True)

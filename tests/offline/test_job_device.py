@@ -7,7 +7,8 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import _arrays, _dispatch, offline  # noqa: E402
+from ragsys_kernels import _dispatch, offline  # noqa: E402
+from ragsys_kernels._base import arrays as _arrays  # noqa: E402
 from ragsys_kernels.offline import _device, _spec, _worker  # noqa: E402
 
 

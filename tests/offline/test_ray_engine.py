@@ -16,7 +16,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import ray_engine, ray_selector  # noqa: E402
+from ragsys_kernels.offline.ray import engine as ray_engine  # noqa: E402
+from ragsys_kernels.offline.ray import selector as ray_selector  # noqa: E402
 
 N, Q, D = 4_000, 2_000, 16
 
@@ -25,7 +26,7 @@ SESSION = r"""
 import json, logging, os, pathlib, signal, sys, threading, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import numpy as np, ray
-from ragsys_kernels import offline
+from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline import ray_engine
 
 found, me, start = {"seconds": []}, os.getpid(), time.time()

@@ -373,7 +373,7 @@ def test_environment_is_read_in_one_place():
     """Passing the whole environment on to another process is not reading it."""
     package = Path(rk.__file__).parent
     readers = [path.name for path in package.rglob("*.py") if re.search(r"environ[.\[]|getenv", path.read_text())]
-    assert readers == ["_env.py"]
+    assert readers == ["env.py"]
 
 
 @pytest.mark.sampled(3)

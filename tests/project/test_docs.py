@@ -176,7 +176,7 @@ def test_page_on_installing_has_every_extra_variable_and_model():
         r"\[project.optional-dependencies\]\n(.+?)\n\n", (ROOT / "pyproject.toml").read_text(), re.DOTALL
     )[1]
     extras = re.findall(r"^([\w-]+) = \[", extras, re.MULTILINE)
-    variables = re.findall(r"^([A-Z_]+)  ", rk._env.__doc__, re.MULTILINE)
+    variables = re.findall(r"^([A-Z_]+)  ", rk._base.env.__doc__, re.MULTILINE)
     assert (len(extras), len(variables)) > (20, 10)
     assert sorted(firsts("install.md")) == sorted([*extras, *variables, *icl.packaged.MODELS])
 

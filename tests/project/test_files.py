@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragsys_kernels import _files
+from ragsys_kernels._base import files as _files
 
 
 @pytest.fixture(params=["exchange", "one_by_one"])

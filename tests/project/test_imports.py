@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ragsys_kernels import _extras
+from ragsys_kernels._base import extras as _extras
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "ragsys_kernels"
@@ -75,7 +75,7 @@ def test_private_uses_are_found(tmp_path, line, use):
 def test_one_file_words_the_error_of_a_missing_package():
     files = (ROOT / PACKAGE).rglob("*.py")
     texts = [path.name for path in files if "pip install '" in path.read_text(encoding="utf-8")]
-    assert texts == ["_extras.py"]
+    assert texts == ["extras.py"]
     with pytest.raises(ModuleNotFoundError) as raised, _extras.needed("select", "faiss"):
         import no_such_package.inner  # noqa: F401
     assert str(raised.value) == f"select needs no_such_package: {_extras.install('faiss')}"

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, testing
+from ragsys_kernels import testing
+from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import cpu, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")

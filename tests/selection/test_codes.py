@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, _dispatch, testing
+from ragsys_kernels import _dispatch, testing
+from ragsys_kernels._base import arrays as _arrays
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 

@@ -8,7 +8,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
-from ragsys_kernels._arrays import HOST
+from ragsys_kernels._base.arrays import HOST
 from ragsys_kernels.selection.relevance import scaled
 
 METHODS = ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
@@ -196,7 +196,7 @@ def test_padding_is_no_range_and_products_have_one_of_their_own():
 def test_tensors_are_scaled_as_arrays_are(scale):
     """The pass before a device's kernels, on tensors of the host."""
     torch = pytest.importorskip("torch")
-    from ragsys_kernels._arrays import Torch
+    from ragsys_kernels._base.arrays import Torch
 
     live = np.arange(P) % 3 > 0
     for candidates, rows in ((CANDIDATES, None), (None, live), (None, None)):

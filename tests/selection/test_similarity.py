@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels import _arrays, similarity
-from ragsys_kernels.selection import given, validate
+from ragsys_kernels import similarity
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels.selection import validate
+from ragsys_kernels.selection.calls import by_similarity as given
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
 

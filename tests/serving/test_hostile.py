@@ -21,7 +21,7 @@ import servers
 from pyarrow import flight
 
 import ragsys_kernels as rk
-from ragsys_kernels._arrow_sizes import unpacked_bytes
+from ragsys_kernels._base.arrow_sizes import unpacked_bytes
 from ragsys_kernels.serving import Limits
 from ragsys_kernels.serving.encoder import Encoder
 from ragsys_kernels.serving.http.hosts import Hosts

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._checks import choice, count
-from ..._extras import needed
-from ..._types import PathLike
+from ..._base.checks import choice, count
+from ..._base.extras import needed
+from ..._base.types import PathLike
 from ...icl.adaptive import (
     NEAREST,
     ORDERS,

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..._checks import choice, count
-from ..._types import PathLike
+from ..._base.checks import choice, count
+from ..._base.types import PathLike
 from ...icl.datasets import BoolQ, Passage, boolq_questions
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 import ragsys_kernels as rk
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ...icl.cache import CachedModel
 from ...icl.datasets import TruthfulQA, truthfulqa
 from ...icl.encoders import Encoder

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..._checks import choice
-from ..._types import PathLike
+from ..._base.checks import choice
+from ..._base.types import PathLike
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel, TokenModel
 from ...icl.ralm import Ralm

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ...icl.datasets import PassageSet, WikiText, folder_texts, news_texts, python_texts, ralm_passages, wikitext
 from ...icl.datasets.files import EVERY
 from ...icl.datasets.wikitext import OVERLAP

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._checks import count
-from ..._extras import needed
-from ..._types import PathLike
+from ..._base.checks import count
+from ..._base.extras import needed
+from ..._base.types import PathLike
 from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ...icl.datasets.vrsd import OPTIONS
 from ...icl.encoders import Encoder

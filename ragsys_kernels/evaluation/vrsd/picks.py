@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._extras import needed
-from ..._types import PathLike
+from ..._base.extras import needed
+from ..._base.types import PathLike
 from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ...icl.encoders import Encoder
 from ...icl.retrievers import BM25Retriever, DenseRetriever

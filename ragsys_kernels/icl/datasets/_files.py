@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ... import _env
-from ..._types import PathLike
+from ..._base import env
+from ..._base.types import PathLike
 
 # The data folder beside a checkout, as seen from the working folder and from the package in the checkout.
 _BESIDE = (Path("..") / "shared" / "data", Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -46,7 +46,7 @@ class File(NamedTuple):
 
 def data_folder(folder: PathLike | None = None) -> Path | None:
     """Return the folder given, else ``RAGSYS_KERNELS_DATA``, else ``../shared/data`` if it exists."""
-    for name, found in (("data", folder), ("RAGSYS_KERNELS_DATA", _env.data_folder())):
+    for name, found in (("data", folder), ("RAGSYS_KERNELS_DATA", env.data_folder())):
         if found is not None:
             if not Path(found).is_dir():
                 raise FileNotFoundError(f"{name} must be an existing folder, got {found}")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ._files import File, Hub, read_one
 
 

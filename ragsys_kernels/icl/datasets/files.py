@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from .boolq import Passage
 from .wikitext import PassageSet, WikiText, kept_passages
 

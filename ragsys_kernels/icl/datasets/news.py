@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from .boolq import Passage
 from .classification import classification_set
 from .wikitext import PassageSet, WikiText, kept_passages

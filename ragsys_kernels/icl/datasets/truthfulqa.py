@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ._files import File, Hub, read
 
 Array = npt.NDArray[Any]

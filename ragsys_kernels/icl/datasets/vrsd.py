@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ._files import File, Hub, read
 
 OPTIONS = " The option can be: "  # between OpenBookQA's question and its options, which ". " joins

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ._files import File, Hub, read_one
 from .boolq import Passage, boolq_passages
 

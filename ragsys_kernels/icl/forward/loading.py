@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ... import _env
-from ..._extras import needed
-from ..._types import PathLike
+from ..._base import env
+from ..._base.extras import needed
+from ..._base.types import PathLike
 from .. import packaged
 from ..storage.once import made_once
 
@@ -52,7 +52,7 @@ def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[An
         raise ValueError(f"HuggingFaceModel: dtype must be {', '.join(DTYPES[:-1])} or {DTYPES[-1]}, got {dtype!r}")
     name = os.fspath(name_or_path)
     if name in packaged.LANGUAGE_MODELS:
-        cache = _env.cache_folder() if cache is None else cache
+        cache = env.cache_folder() if cache is None else cache
         name_or_path = packaged.find(name, cache)
     source, file = _locate(name_or_path)
     if file is None or cache is None:

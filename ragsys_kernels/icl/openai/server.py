@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from ... import _env
+from ..._base import env
 
 _AGAIN = (408, 409, 429, 500, 502, 503, 504)  # answers of a server that is busy, or will be back
 _LONGEST_WAIT = 60.0  # seconds
@@ -32,7 +32,7 @@ class Server:
         if retries < 0 or not timeout > 0:
             raise ValueError(f"{op}: retries and timeout must be at least 0 and above 0, got {retries} and {timeout}")
         self.op, self.url = op, f"{base_url.rstrip('/')}/{path}"
-        self._key = _env.openai_api_key() if api_key is None else api_key
+        self._key = env.openai_api_key() if api_key is None else api_key
         self._timeout, self._retries = timeout, retries
 
     def post(self, message: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from .portions import portions
 
 _TIMEOUT = 60.0  # seconds to wait for another process that writes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ..._files import put, staging
+from ..._base.files import put, staging
 
 
 def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:

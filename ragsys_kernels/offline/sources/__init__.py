@@ -33,7 +33,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from . import _ann, _named, _rows, _text
 from ._index import Index
 from ._lists import ByIds, Lists

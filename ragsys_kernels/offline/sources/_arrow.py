@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..._arrow_sizes import check_unpacked, places
+from ..._base.arrow_sizes import check_unpacked, places
 from ._place import Copy, Place
 
 _MAGIC = b"ARROW1"  # of the format for random access; a stream has none

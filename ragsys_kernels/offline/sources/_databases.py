@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..._checks import line
-from ..._extras import needed
+from ..._base.checks import line
+from ..._base.extras import needed
 from ._arrow import ArrowPart, streamed
 from ._place import DATABASES, Copy, Place
 

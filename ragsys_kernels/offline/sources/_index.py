@@ -11,7 +11,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ...corpus import faiss_index
 from ...corpus.folder import DESCRIPTION
 from . import _saved

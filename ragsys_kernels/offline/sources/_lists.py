@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..._checks import shown
+from ..._base.checks import shown
 from ...corpus.ids import Ids
 from ._rows import RowSource, holding
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays import HOST
-from ..._checks import line
-from ..._extras import needed
-from ..._npy import HEADER, header
+from ..._base.arrays import HOST
+from ..._base.checks import line
+from ..._base.extras import needed
+from ..._base.npy import HEADER, header
 from ...corpus.rows import Blocks
 from ._place import Copy, Place
 from ._raw import RawColumn, native

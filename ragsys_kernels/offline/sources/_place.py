@@ -16,9 +16,9 @@ from typing import IO, Any, Literal, TypeVar
 
 import pyarrow as pa
 
-from ..._extras import missing, needed
-from ..._files import is_url, was_url
-from ..._types import PathLike
+from ..._base.extras import missing, needed
+from ..._base.files import is_url, was_url
+from ..._base.types import PathLike
 
 DATABASES = (".duckdb", ".sqlite", ".sqlite3", ".db")  # a table of one is FILE::TABLE
 

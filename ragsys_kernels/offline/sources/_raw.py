@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._arrays import HOST
-from ..._npy import HEADER, header
+from ..._base.arrays import HOST
+from ..._base.npy import HEADER, header
 from ...corpus.rows import Blocks
 from ._place import Place
 from ._rows import span

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._checks import line
-from ..._extras import needed
+from ..._base.checks import line
+from ..._base.extras import needed
 from ._place import Place
 from ._raw import RawColumn
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
-from ..._types import PathLike
+from ..._base.types import PathLike
 from ...corpus.folder import DESCRIPTION
 from ...corpus.ids import Ids, Joined
 from ...corpus.segments import files, is_segmented

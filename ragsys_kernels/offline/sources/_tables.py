@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..._checks import line
+from ..._base.checks import line
 from ...corpus.folder import DESCRIPTION
 from ...corpus.rows import Blocks
 from ._arrow import ArrowPart

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..._checks import choice, shown
+from ..._base.checks import choice, shown
 from ...corpus.ids import Ids, Integers
 from ...corpus.rows import Blocks
 from ._lists import ByIds, ListColumn

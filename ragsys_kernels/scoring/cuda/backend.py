@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu import cuda_module, plans
 from .._namespace import cast, namespace
 from ..problem import Pairs, Partials, ScoringProblem
@@ -59,15 +59,15 @@ def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> di
     place: dict[str, Any] = {"slot_of": None, "slot_of_row": None, "place": None}
     if grouped or linear:
         slots = {
-            "rows": _arrays.empty(like, (R,), "int64"),
-            "inverse_temperature": _arrays.empty(like, (R,), "float32"),
-            "pair_begin": _arrays.empty(like, (R + 1,), "int64"),
-            "columns": _arrays.empty(like, (M,), "int64"),
+            "rows": arrays.empty(like, (R,), "int64"),
+            "inverse_temperature": arrays.empty(like, (R,), "float32"),
+            "pair_begin": arrays.empty(like, (R + 1,), "int64"),
+            "columns": arrays.empty(like, (M,), "int64"),
         }
         problem = dataclasses.replace(problem, **slots)
         if grouped:
-            leader, size = _arrays.empty(like, (T,), "int32"), _arrays.empty(like, (R,), "int32")
-            place = {name: _arrays.empty(like, (n,), "int64") for name, n in zip(place, (M, T, M), strict=True)}
+            leader, size = arrays.empty(like, (T,), "int32"), arrays.empty(like, (R,), "int32")
+            place = {name: arrays.empty(like, (n,), "int64") for name, n in zip(place, (M, T, M), strict=True)}
             given = (pairs.targets, pairs.rows, rules, M, T, R, leader, size, *slots.values(), *place.values())
             _launch("rsk_score_slots", (1, 1, 1), SLOTS_SHARED, like, *given, threads=SLOT_THREADS)
         else:
@@ -75,20 +75,20 @@ def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> di
             _launch("rsk_score_aligned_slots", grid, 0, like, pairs.targets, rules, M, *slots.values())
     parts = _parts(problem, R)
     part_ref, part_sum, part_weighted, part_rank = workspace = _workspace(problem, R, parts)
-    target = _arrays.empty(like, (M,), "float32")
+    target = arrays.empty(like, (M,), "float32")
     if linear:
         _linear(problem, parts, workspace, target)
     else:
         _logits(problem, rules, R, parts, workspace, target)
 
     found = {
-        name: _arrays.empty(like, (n,), dtype)
+        name: arrays.empty(like, (n,), dtype)
         for names, n in ((_OF_PAIRS, M), (_OF_ROWS, T), (_OF_ANSWERS, A))
         for name, dtype in names.items()
         if name in wanted
     }
-    logp64 = _arrays.empty(like, (M,), "float64") if wanted & {"sum", "mean"} else None
-    state = _arrays.empty(like, (M,), "int8") if wanted & {"mean", "count", "greedy"} else None
+    logp64 = arrays.empty(like, (M,), "float64") if wanted & {"sum", "mean"} else None
+    state = arrays.empty(like, (M,), "int8") if wanted & {"mean", "count", "greedy"} else None
     programs = M + (T if found.keys() & _OF_ROWS.keys() else 0)
     _launch(
         "rsk_score_finish",
@@ -152,23 +152,23 @@ def _workspace(problem: ScoringProblem, R: int, parts: int) -> tuple[Any, ...]:
     """Return room for the maximum, the sums and the ranks of the parts."""
     like = problem.columns
     return (
-        _arrays.empty(like, (R, parts), "float32"),
-        _arrays.empty(like, (R, parts), "float32"),
-        _arrays.empty(like, (R, parts), "float32") if problem.entropy else None,
-        _arrays.empty(like, (len(like), parts), "int32") if problem.rank else None,
+        arrays.empty(like, (R, parts), "float32"),
+        arrays.empty(like, (R, parts), "float32"),
+        arrays.empty(like, (R, parts), "float32") if problem.entropy else None,
+        arrays.empty(like, (len(like), parts), "int32") if problem.rank else None,
     )
 
 
 def _outputs(problem: ScoringProblem) -> Partials:
     R, M, like = len(problem.rows), len(problem.columns), problem.rows
     return Partials(
-        ref=_arrays.empty(like, (R,), "float32"),
-        max=_arrays.empty(like, (R,), "float32"),
-        sum=_arrays.empty(like, (R,), "float64"),
-        weighted=_arrays.empty(like, (R,), "float64") if problem.entropy else None,
+        ref=arrays.empty(like, (R,), "float32"),
+        max=arrays.empty(like, (R,), "float32"),
+        sum=arrays.empty(like, (R,), "float64"),
+        weighted=arrays.empty(like, (R,), "float64") if problem.entropy else None,
         # No kernel writes the targets of no slot (`ScoringProblem`).
-        target=_arrays.full(like, (M,), float("-inf"), "float32"),
-        rank=_arrays.full(like, (M,), 0, "int64") if problem.rank else None,
+        target=arrays.full(like, (M,), float("-inf"), "float32"),
+        rank=arrays.full(like, (M,), 0, "int64") if problem.rank else None,
     )
 
 
@@ -256,4 +256,4 @@ def _linear(problem: ScoringProblem, parts: int, workspace: tuple[Any, ...], tar
 
 
 def _matrix(rows: Any, dtype: str) -> tuple[Any, ...]:
-    return rows, cuda_module.row_stride(rows), np.int32(_arrays.NUMBERS[dtype])
+    return rows, cuda_module.row_stride(rows), np.int32(arrays.NUMBERS[dtype])

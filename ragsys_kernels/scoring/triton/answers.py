@@ -9,7 +9,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu import interpreter
 from ..._gpu.plans import launch
 from ..problem import Pairs
@@ -88,7 +88,7 @@ def answers(pairs: Pairs, logp64: Any, state: Any, wanted: frozenset[str]) -> di
     """Return what is wanted of answers, from log p and `state` of their pairs."""
     like, A = pairs.targets, pairs.num_answers
     dtypes = {"sum": "float64", "mean": "float64", "count": "int64", "greedy": "bool"}
-    found = {name: _arrays.empty(like, (A,), dtype) for name, dtype in dtypes.items() if name in wanted}
+    found = {name: arrays.empty(like, (A,), dtype) for name, dtype in dtypes.items() if name in wanted}
     if found:
         _launch(len(like), logp64, state, pairs.begin, pairs.order, found, A)
     return found
@@ -97,7 +97,7 @@ def answers(pairs: Pairs, logp64: Any, state: Any, wanted: frozenset[str]) -> di
 def answer_sums(values: Any, begin: Any, order: Any) -> Any:
     """Return sums (A,) float64 of values (M,) over answers, whose pairs are ``order[begin[a] : begin[a + 1]]``."""
     A = len(begin) - 1
-    sums = _arrays.empty(values, (A,), "float64")
+    sums = arrays.empty(values, (A,), "float64")
     with interpreter.quiet(values):
         _launch(len(values), values, None, begin, order, {"sum": sums}, A)
     return sums

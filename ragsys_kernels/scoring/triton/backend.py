@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu import interpreter
 from ..problem import Pairs, Partials, ScoringProblem
 from . import linear, logits, slots
@@ -25,7 +25,7 @@ from .merge import merge
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Partials of a problem whose arrays are torch tensors, or NumPy arrays for the interpreter."""
-    tensors: Any = _arrays.tensors(problem)
+    tensors: Any = arrays.tensors(problem)
     with interpreter.quiet(tensors.rows):
         form = linear if tensors.logits is None else logits
         return merge(tensors, form.parts_of(tensors))

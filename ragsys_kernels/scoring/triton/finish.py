@@ -9,7 +9,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Pairs
 from .merge import Parts, merge_shape, merged, reference
@@ -145,7 +145,7 @@ OF_ROWS = {"lse": "float32", "max": "float32", "entropy": "float32"}
 def outputs(pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
     """Return room for what is wanted of pairs and rows."""
     return {
-        name: _arrays.empty(pairs.targets, (size,), dtype)
+        name: arrays.empty(pairs.targets, (size,), dtype)
         for size, dtypes in ((len(pairs.targets), OF_PAIRS), (pairs.num_rows, OF_ROWS))
         for name, dtype in dtypes.items()
         if name in wanted

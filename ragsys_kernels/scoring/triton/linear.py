@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.compilers import float32_precision, is_hopper
 from ..._gpu.plans import launch
 from ..._gpu.variants import variant
@@ -309,9 +309,9 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
     tiles = tiles_of_a_split(problem.num_entering)
     splits = -(-problem.num_entering // (COLUMNS * tiles))
     parts = workspace(problem, R, splits)
-    target = _arrays.empty(like, (M,), "float32")
+    target = arrays.empty(like, (M,), "float32")
     if problem.rank and rank is None:
-        rank = _arrays.empty(like, (M,), "int64")
+        rank = arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
     inner, outer = factors(problem)
     hopper = is_hopper()

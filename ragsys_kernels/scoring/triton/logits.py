@@ -12,7 +12,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.plans import counters, launch
 from ..problem import Pairs
 from .finish import named, outputs, store_pair, store_row
@@ -230,7 +230,7 @@ def merges(problem: Any) -> bool:
 def item_bytes(logits: Any, block: int, allowed: Any) -> int:
     """Return the bytes of an element where packs have to be put together of aligned ones, else 0."""
     size = int(logits.element_size())
-    aligned = logits.stride(0) * size % 16 == 0 and _arrays.pointer(logits) % 16 == 0
+    aligned = logits.stride(0) * size % 16 == 0 and arrays.pointer(logits) % 16 == 0
     return 0 if aligned or allowed is not None or block < BLOCKS[-1] else size
 
 
@@ -255,7 +255,7 @@ def parts_of(
     parts = workspace(problem, R, splits)
     item = item_bytes(logits, block, problem.allowed)
     if problem.rank and rank is None:
-        rank = _arrays.full(like, (M,), 0, "int64")
+        rank = arrays.full(like, (M,), 0, "int64")
     inner, outer = factors(problem)
     launch(
         logprob_logits_kernel,
@@ -274,7 +274,7 @@ def parts_of(
         done=None if finished is None else counters(like, R),
         **(NOT_FINISHED if finished is None else finished),
         stride=logits.stride(0),
-        begin_at=_arrays.pointer(logits) % 16 // item if item else 0,
+        begin_at=arrays.pointer(logits) % 16 // item if item else 0,
         num_columns=problem.num_columns,
         num_entering=problem.num_entering,
         splits=splits,

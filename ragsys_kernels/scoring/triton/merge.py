@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Partials
 from .scale import LOG2E, factors, finite, scaled
@@ -105,7 +105,7 @@ class Parts(NamedTuple):
 
 def workspace(problem: Any, R: int, splits: int) -> Parts:
     """Return room for the splits of R slots."""
-    made = [_arrays.empty(problem.columns, (R, splits), "float32") for _ in range(3 if problem.entropy else 2)]
+    made = [arrays.empty(problem.columns, (R, splits), "float32") for _ in range(3 if problem.entropy else 2)]
     return Parts(made[0], made[1], made[2] if problem.entropy else None)
 
 
@@ -118,10 +118,10 @@ def merge_shape(splits: int) -> tuple[int, int]:
 def merge(problem: Any, parts: Parts) -> Partials:
     """Return the partials of a problem."""
     like, logits, R, splits = problem.rows, problem.logits, len(problem.rows), parts.max.shape[1]
-    ref, largest = (_arrays.empty(like, (R,), "float32") for _ in range(2))
-    total = _arrays.empty(like, (R,), "float64")
-    weighted = _arrays.empty(like, (R,), "float64") if problem.entropy else None
-    target = _arrays.empty(like, problem.columns.shape, "float32") if parts.target is None else parts.target
+    ref, largest = (arrays.empty(like, (R,), "float32") for _ in range(2))
+    total = arrays.empty(like, (R,), "float64")
+    weighted = arrays.empty(like, (R,), "float64") if problem.entropy else None
+    target = arrays.empty(like, problem.columns.shape, "float32") if parts.target is None else parts.target
     inner, outer = factors(problem)
     size, warps = merge_shape(splits)
     launch(

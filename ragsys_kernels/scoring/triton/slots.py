@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Pairs, ScoringProblem
 from .pairs import counts, inverse_of, masked, temperatures
@@ -160,11 +160,11 @@ def logprob_aligned_slots_kernel(
 def _room(problem: ScoringProblem, pairs: Pairs, R: int) -> dict[str, Any]:
     like, M = pairs.targets, len(pairs.targets)
     return {
-        "rows": _arrays.empty(like, (R,), "int64"),
-        "inverse_temperature": _arrays.empty(like, (R,), "float32"),
-        "pair_begin": _arrays.empty(like, (R + 1,), "int64"),
-        "columns": _arrays.empty(like, (M,), "int64"),
-        "rank": _arrays.empty(like, (M,), "int64") if problem.rank else None,
+        "rows": arrays.empty(like, (R,), "int64"),
+        "inverse_temperature": arrays.empty(like, (R,), "float32"),
+        "pair_begin": arrays.empty(like, (R + 1,), "int64"),
+        "columns": arrays.empty(like, (M,), "int64"),
+        "rank": arrays.empty(like, (M,), "int64") if problem.rank else None,
     }
 
 
@@ -194,8 +194,8 @@ def grouped(problem: ScoringProblem, pairs: Pairs) -> Slots:
     like, M, T = pairs.targets, len(pairs.targets), pairs.num_rows
     R = min(M, T)
     room = _room(problem, pairs, R)
-    of_pairs = {name: _arrays.empty(like, (M,), "int64") for name in ("slot_of", "place")}
-    slot_of_row = _arrays.empty(like, (T,), "int64")
+    of_pairs = {name: arrays.empty(like, (M,), "int64") for name in ("slot_of", "place")}
+    slot_of_row = arrays.empty(like, (T,), "int64")
     given = temperatures(pairs)
     launch(
         logprob_slots_kernel,
@@ -203,8 +203,8 @@ def grouped(problem: ScoringProblem, pairs: Pairs) -> Slots:
         targets=pairs.targets,
         row_of=pairs.rows,
         allowed=problem.allowed,
-        leader=_arrays.empty(like, (T,), "int64"),
-        size=_arrays.empty(like, (R,), "int32"),
+        leader=arrays.empty(like, (T,), "int64"),
+        size=arrays.empty(like, (R,), "int32"),
         **room,
         **of_pairs,
         slot_of_row=slot_of_row,

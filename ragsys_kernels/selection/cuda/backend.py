@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import _arrays
+from ..._base import arrays
+from ..._base.types import Array
 from ..._gpu import cuda_module, plans, variants
-from ..._types import Array
 from .. import filtered_problems, torch_search
 from ..problem import Problem, Selection
 from .configuration import (
@@ -55,11 +55,11 @@ def _select(problem: Problem) -> Selection:
         raise ValueError(f"{problem.op}: backend 'cuda' takes P, D and k up to {_LARGEST}, got {P}, {D} and {K}")
     like = rows.data
     result = Selection(
-        indices=_arrays.empty(like, (Q, K), "int64"),
-        scores=_arrays.empty(like, (Q, K), "float32"),
-        relevance=_arrays.empty(like, (Q, K), "float32"),
-        redundancy=_arrays.empty(like, (Q, K), "float32"),
-        lengths=_arrays.empty(like, (Q,), "int32"),
+        indices=arrays.empty(like, (Q, K), "int64"),
+        scores=arrays.empty(like, (Q, K), "float32"),
+        relevance=arrays.empty(like, (Q, K), "float32"),
+        redundancy=arrays.empty(like, (Q, K), "float32"),
+        lengths=arrays.empty(like, (Q,), "int32"),
     )
     if problem.constraints.filter is None:
         _run(problem, result)
@@ -87,7 +87,7 @@ def _run(problem: Problem, result: Selection) -> None:
     blocks, workspace = Q, None
     if how.workspace:
         blocks = max(1, min(Q, _WORKSPACE_BYTES // (4 * how.workspace)))
-        workspace = _arrays.empty(like, (blocks, how.workspace), "float32")
+        workspace = arrays.empty(like, (blocks, how.workspace), "float32")
     for first in range(0, Q, blocks):
         plans.call(
             module.launch,
@@ -108,7 +108,7 @@ def _may_be_held(problem: Problem) -> bool:
     if variants.variant("pools") != "held" or (problem.op == "vrsd" and problem.constraints.initial is not None):
         return False
     rows = problem.rows.data
-    return _arrays.pointer(rows) % 16 == 0 and cuda_module.row_stride(rows) % 8 == 0 and rows.shape[0] <= 1 << 32
+    return arrays.pointer(rows) % 16 == 0 and cuda_module.row_stride(rows) % 8 == 0 and rows.shape[0] <= 1 << 32
 
 
 def _arguments(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import _arrays, _env
+from ..._base import arrays, env
+from ..._base.types import Array
 from ..._dispatch import BackendUnavailableError
 from ..._gpu import compilers
-from ..._types import Array
 from .. import filtered_problems
 from ..problem import Problem, Selection
 from . import bounds, gram, stream, whole_corpus
@@ -58,7 +58,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
 
 def _tensors(problem: Problem) -> Problem:
     """Return the problem with tensors, which on a device it has: to copy its fields takes longer than a launch."""
-    return problem if _arrays.library_of(problem.rows.data) == "torch" else _arrays.tensors(problem)
+    return problem if arrays.library_of(problem.rows.data) == "torch" else arrays.tensors(problem)
 
 
 def _select(problem: Problem) -> Selection:
@@ -87,7 +87,7 @@ def _refuse(problem: Problem) -> None:
         reason = "its kernels cover the items of the pool, not aspects of their own"
     elif getattr(options, "density", False):
         reason = "its kernels do not pick by gain per cost"
-    elif problem.op == "coverage" and problem.rows.dtype == "float32" and not _env.triton_interpreter():
+    elif problem.op == "coverage" and problem.rows.dtype == "float32" and not env.triton_interpreter():
         reason = compilers.why_no_matrix_of_float32(compilers.architecture())
     if reason is not None:
         raise BackendUnavailableError(f"{problem.op}: backend 'triton' cannot run here: {reason}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Problem, Rows
 from .bit_search_kernels import (
@@ -133,7 +133,7 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
     words = tiles * (tile.rows // 32)
 
     def empty(*shape: int, dtype: str = "float32") -> Any:
-        return _arrays.empty(data, shape, dtype)
+        return arrays.empty(data, shape, dtype)
 
     factors, back, error, bars = (empty(Q) for _ in range(4))
     high, least = empty(Q, D, dtype=columns_type(dtype)), empty(Q, tiles)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.compilers import is_hopper
 from ..._gpu.plans import launch
 from ..problem import Problem, Selection
@@ -434,9 +434,9 @@ def select(problem: Problem, out: Selection) -> None:
             select_bounds_kernel,
             (num_queries,),
             **arguments,
-            work=_arrays.empty(data, (4, num_queries, stride), "float32"),
-            taken_rows=_arrays.empty(data, (num_queries, turns), "int64"),
-            taken_factors=_arrays.empty(data, (num_queries, turns), "float32"),
+            work=arrays.empty(data, (4, num_queries, stride), "float32"),
+            taken_rows=arrays.empty(data, (num_queries, turns), "int64"),
+            taken_factors=arrays.empty(data, (num_queries, turns), "float32"),
             q0=q0,
             stride=stride,
             EVEN_D=D % tile.dims == 0,

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ... import _arrays, _env
+from ..._base import arrays, env
 from ..._gpu.plans import launch
 from ..problem import Problem, Selection
 from .objective import inverse
@@ -77,7 +77,7 @@ def row_tile(dtype: str, dims: int) -> Tile:
 
 def dot_type(dtype: str) -> Any:
     """Return what rows are multiplied as: int8 is exact in float16; the interpreter multiplies bfloat16 wrongly."""
-    if dtype == "float32" or (_env.triton_interpreter() and dtype == "bfloat16"):
+    if dtype == "float32" or (env.triton_interpreter() and dtype == "bfloat16"):
         return tl.float32
     return tl.bfloat16 if dtype == "bfloat16" else tl.float16
 
@@ -98,8 +98,8 @@ def chunks(num_queries: int, query_bytes: int, limit: int, multiple: int) -> lis
 def outputs(problem: Problem) -> Selection:
     """Return room for the result, every element of which a kernel writes."""
     data, shape = problem.rows.data, (problem.num_queries, problem.k)
-    score, relevance, redundancy = (_arrays.empty(data, shape, "float32") for _ in range(3))
-    indices, lengths = _arrays.empty(data, shape, "int64"), _arrays.empty(data, shape[:1], "int32")
+    score, relevance, redundancy = (arrays.empty(data, shape, "float32") for _ in range(3))
+    indices, lengths = arrays.empty(data, shape, "int64"), arrays.empty(data, shape[:1], "int32")
     return Selection(indices, score, relevance, redundancy, lengths)
 
 
@@ -241,8 +241,8 @@ GROWTH = {"float16": 2048.0, "bfloat16": 1.0}
 
 def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) -> tuple[Any, Any, Any]:
     queries, dtype = problem.queries[q0 : q0 + num_queries], problem.rows.dtype
-    factors, back = (_arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
-    parts = _arrays.empty(queries, (num_queries, num_parts, queries.shape[1]), dtype) if num_parts else None
+    factors, back = (arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
+    parts = arrays.empty(queries, (num_queries, num_parts, queries.shape[1]), dtype) if num_parts else None
     launch(
         query_factors_kernel,
         (num_queries,),
@@ -303,8 +303,8 @@ def queries_apart(problem: Problem, q0: int, factors: Any, back: Any) -> tuple[A
     """
     queries, num_queries, dot = problem.queries, len(factors), dot_type(problem.rows.dtype)
     shape = (parts_of_dot(dot), num_queries, queries.shape[1])
-    parts = _arrays.empty(queries, shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
-    parts_back = _arrays.empty(queries, (num_queries,), "float32")
+    parts = arrays.empty(queries, shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
+    parts_back = arrays.empty(queries, (num_queries,), "float32")
     launch(
         corpus_queries_kernel,
         (num_queries,),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.compilers import is_hopper
 from ..._gpu.plans import launch
 from ..._gpu.variants import variant
@@ -162,7 +162,7 @@ class _Rounds:
         self.words = self.tiles * (self.tile.rows // 32)
 
     def empty(self, *shape: int, dtype: str = "float32") -> Any:
-        return _arrays.empty(self.data, shape, dtype)
+        return arrays.empty(self.data, shape, dtype)
 
     def run(self) -> None:
         """Launch the drafts and their checks, and what answers the rest."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ... import _arrays
+from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Problem, Selection
 from .launch import Tile, chunks, limits, padded, pool_arguments, row_tile
@@ -360,8 +360,8 @@ def select(problem: Problem, out: Selection) -> None:
             select_stream_kernel,
             (num_queries,),
             **arguments,
-            work=_arrays.empty(data, (planes, num_queries, stride), "float32"),
-            sums=_arrays.empty(data, (num_queries, D), "float32"),
+            work=arrays.empty(data, (planes, num_queries, stride), "float32"),
+            sums=arrays.empty(data, (num_queries, D), "float32"),
             q0=q0,
             stride=stride,
             far=1.0 if problem.rows.metric == "cosine" else 0.0,

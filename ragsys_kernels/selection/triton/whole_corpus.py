@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from ... import _arrays
+from ..._base import arrays
+from ..._base.types import Array
 from ..._gpu.compilers import float32_precision, is_hopper
 from ..._gpu.plans import launch
 from ..._gpu.variants import variant
-from ..._types import Array
 from .. import filtered_problems
 from ..problem import Problem, Selection
 from . import bit_search, proof
@@ -113,9 +113,9 @@ def search(problem: Problem) -> tuple[Array, Array]:
         parts = [search(piece) for _, piece in filtered_problems.by_bias(problem)]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
     data = problem.rows.data
-    out_index = _arrays.empty(data, (problem.num_queries, problem.k), "int64")
-    out_score = _arrays.empty(data, (problem.num_queries, problem.k), "float32")
-    with _arrays.on_device(data):
+    out_index = arrays.empty(data, (problem.num_queries, problem.k), "int64")
+    out_score = arrays.empty(data, (problem.num_queries, problem.k), "float32")
+    with arrays.on_device(data):
         if variant("search") == "bits" and bit_search.fits(problem):
             bit_search.search(problem, is_hopper(), out_index, out_score)
             return out_index, out_score
@@ -125,7 +125,7 @@ def search(problem: Problem) -> tuple[Array, Array]:
             corpus.relevance(chunk)
             looked_at = min(problem.k, chunk.tiles)
             tiles = chunk.tile_keys.topk(looked_at, sorted=False).values
-            keys = _arrays.empty(data, (num_queries, looked_at * chunk.tile.rows), "int64")
+            keys = arrays.empty(data, (num_queries, looked_at * chunk.tile.rows), "int64")
             launch(
                 corpus_candidates_kernel,
                 (num_queries * looked_at,),
@@ -197,8 +197,8 @@ class _Corpus:
         """Return what makes each row the vector of the formulas, and the vectors' lengths if they are wanted."""
         rows, computed = self.rows, self.rows.norm == "computed"
         N, D = rows.data.shape
-        factors = _arrays.empty(rows.data, (N,), "float32") if computed else rows.scales
-        lengths = _arrays.empty(rows.data, (N,), "float32") if wanted else None
+        factors = arrays.empty(rows.data, (N,), "float32") if computed else rows.scales
+        lengths = arrays.empty(rows.data, (N,), "float32") if wanted else None
         if computed or wanted:
             tile = row_tile(rows.dtype, D)
             launch(
@@ -228,24 +228,24 @@ class _Corpus:
         problem, data = self.problem, self.rows.data
         tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op, self.hopper)
         tiles = cdiv(problem.pool, tile.rows)
-        made = _Chunk(q0, num_queries, tile, tiles, _arrays.empty(data, (num_queries, self.stride), "float32"))
+        made = _Chunk(q0, num_queries, tile, tiles, arrays.empty(data, (num_queries, self.stride), "float32"))
         if problem.queries is not None:
             made.factors, made.back = query_factors(problem, q0, num_queries)
         if problem.relevance is None:
             made.parts, made.parts_back = queries_apart(problem, q0, made.factors, made.back)
         if searched:
-            made.tile_keys = _arrays.empty(data, (num_queries, tiles), "int64")
+            made.tile_keys = arrays.empty(data, (num_queries, tiles), "int64")
             return made
-        made.state = _arrays.empty(data, (num_queries, self.stride), "float32")
-        made.part_best = _arrays.empty(data, (tiles, num_queries), "float32")
-        made.part_row = _arrays.empty(data, (tiles, num_queries), "int64")
-        made.taken = _arrays.empty(data, (num_queries,), "int64")
-        made.num_taken = _arrays.empty(data, (num_queries,), "int32")
+        made.state = arrays.empty(data, (num_queries, self.stride), "float32")
+        made.part_best = arrays.empty(data, (tiles, num_queries), "float32")
+        made.part_row = arrays.empty(data, (tiles, num_queries), "int64")
+        made.taken = arrays.empty(data, (num_queries,), "int64")
+        made.num_taken = arrays.empty(data, (num_queries,), "int32")
         if problem.constraints.max_per_group:
-            made.barred = _arrays.empty(data, (num_queries,), "int32")
+            made.barred = arrays.empty(data, (num_queries,), "int32")
         if self.vrsd:
-            made.sums = _arrays.empty(data, (num_queries, data.shape[1]), "float32")
-            made.sum_scalars = _arrays.empty(data, (3, num_queries), "float32")
+            made.sums = arrays.empty(data, (num_queries, data.shape[1]), "float32")
+            made.sum_scalars = arrays.empty(data, (3, num_queries), "float32")
         return made
 
     def _arguments(self, chunk: _Chunk) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from ..._arrow_sizes import kind_of
+from ..._base.arrow_sizes import kind_of
 from ...selection.problem import Selection
 from ..corpora import Served
 from ..http.messages import Bearer

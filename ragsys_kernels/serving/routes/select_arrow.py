@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 import pyarrow as pa
 
-from ..._arrow_sizes import unpacked_bytes
+from ..._base.arrow_sizes import unpacked_bytes
 from ...selection.problem import Selection
 from ..corpora import Corpora, Served
 from ..http.messages import ARROW, Request, Response

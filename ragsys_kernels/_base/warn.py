@@ -6,6 +6,8 @@ import sys
 import warnings
 from contextvars import ContextVar
 
+_PACKAGE = __name__.partition(".")[0]
+
 count = 0  # of all warnings so far
 
 _kept: ContextVar[list[tuple[str, type[Warning]]] | None] = ContextVar("_kept", default=None)
@@ -20,7 +22,7 @@ def warn(message: str, category: type[Warning]) -> None:
         kept.append((message, category))
         return
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _dispatch
-from .._arrays import HOST, Place
-from .._checks import floats, ids, shape_text
-from . import validate
-from .filters import arange, library_of_array
-from .problem import Problem, Rows, Selection
-from .rules.pool import ROUNDING, given_row
+from ... import _dispatch
+from ..._base import arrays
+from ..._base.arrays import HOST, Place
+from ..._base.checks import floats, ids, shape_text
+from .. import validate
+from ..filters import arange, library_of_array
+from ..problem import Problem, Rows, Selection
+from ..rules.pool import ROUNDING, given_row
 
 RULES = ("mmr", "msd", "dpp", "coverage")
 _COMPILED = ("mmr", "msd", "dpp")
@@ -87,7 +88,7 @@ def rows_of(
             f"{shape_text(tuple(names.shape))}"
         )
     nothing = place.upload(np.zeros((num_queries * pool, 1), np.float32))
-    rows = _arrays.changed(Rows.of(nothing, "float32", metric, "as_given"), similarity=matrices, max_norm=1.0)
+    rows = arrays.changed(Rows.of(nothing, "float32", metric, "as_given"), similarity=matrices, max_norm=1.0)
     return rows, names
 
 
@@ -119,7 +120,7 @@ def of_sparse(op: str, matrix: Any, candidates: Any, metric: str) -> Any:
         norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1))).reshape(-1)
         scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
         rows = rows.multiply(scale[:, None]).tocsr()
-    wanted = np.asarray(_arrays.to_host(candidates))
+    wanted = np.asarray(arrays.to_host(candidates))
     if ((wanted < -1) | (wanted >= rows.shape[0])).any():
         got = int(wanted[(wanted < -1) | (wanted >= rows.shape[0])].flat[0])
         raise ValueError(f"{op}: candidates must be -1 or rows of similarity, below {rows.shape[0]}, got {got}")
@@ -418,7 +419,7 @@ def _select(problem: Problem) -> Selection:
             j = j.astype(np.int64) if x is np else j.long()
             made = j >= 0
             rule.take(state, j.clip(0), state.take(j.clip(0), made, True), made)
-    fields = [_arrays.full(state.v, (state.shape[0], problem.k), value, dtype) for value, dtype in Selection.PADDING]
+    fields = [arrays.full(state.v, (state.shape[0], problem.k), value, dtype) for value, dtype in Selection.PADDING]
     lengths: Any = 0
     for step in range(problem.k):
         free = state.free()

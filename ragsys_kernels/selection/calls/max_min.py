@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .. import _checks
-from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError, RelevanceScale
-from . import options
-from .calls import run
-from .problem import Rows, Selection
+from ..._base import checks
+from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale
+from ..._gpu.plans import planned
+from .. import options
+from ..problem import Rows, Selection
+from .course import run
 
 
 @planned("gist")
@@ -92,7 +92,7 @@ def gist(
     }  # fmt: skip
     for name, value in limits.items():
         if value is not None:
-            raise ValueError(f"gist: {name} must be left out, got {_checks.shown(value)}")
+            raise ValueError(f"gist: {name} must be left out, got {checks.shown(value)}")
     return run(
         "gist",
         queries,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from . import _given
+from . import tables
 
 # Names of element types; bfloat16 is stored as its bits in uint16.
 STORAGE = ("float32", "float16", "bfloat16")
@@ -59,7 +59,7 @@ def device_of(x: Any) -> str:
         return "cpu"
     if _torch_tensor(x):
         return str(x.device)
-    if hasattr(x, "__dlpack_device__") and not _given.of_table(x):
+    if hasattr(x, "__dlpack_device__") and not tables.of_table(x):
         kind, index = x.__dlpack_device__()
         if int(kind) == 1:
             return "cpu"
@@ -74,11 +74,11 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     if isinstance(x, np.ndarray):
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             raise TypeError(f"{op}: {name} must be an array without a mask, got a masked one; fill it with .filled()")
-        array = _given.array(op, name, x) if x.dtype.kind == "O" and _given.is_nested(x) else x
+        array = tables.array(op, name, x) if x.dtype.kind == "O" and tables.is_nested(x) else x
     elif _torch_tensor(x):
         return _torch_view(op, name, x)
-    elif _given.is_nested(x):
-        array = _given.array(op, name, x)
+    elif tables.is_nested(x):
+        array = tables.array(op, name, x)
     elif hasattr(x, "__dlpack__"):
         try:
             array = np.from_dlpack(x)

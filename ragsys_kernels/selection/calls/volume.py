@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .._gpu.plans import planned
-from .._types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
-from . import options
-from .calls import run
-from .problem import Rows, Selection
+from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
+from ..._gpu.plans import planned
+from .. import options
+from ..problem import Rows, Selection
+from .course import run
 
 
 @planned("msd")

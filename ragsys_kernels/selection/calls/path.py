@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch
-from .._hints import hinted
-from .._types import ArrayLike, Backend, Metric, RelevanceScale
-from . import capabilities, validate
-from .filtered_problems import narrowed
-from .problem import Problem, Rows, SelectionPath
-from .relevance import warn_range
+from ... import _dispatch
+from ..._base import arrays as _arrays
+from ..._base import checks
+from ..._base.hints import hinted
+from ..._base.types import ArrayLike, Backend, Metric, RelevanceScale
+from .. import capabilities, validate
+from ..filtered_problems import narrowed
+from ..problem import Problem, Rows, SelectionPath
+from ..relevance import warn_range
 
 _OP = "mmr_path"
 
@@ -114,7 +116,7 @@ def mmr_path(
     >>> path.at(0.3)
     array([[1, 2]])
     """
-    threads = _checks.threads(_OP, num_threads)
+    threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)
     if low > high:
         raise ValueError(f"{_OP}: high must be at least low = {low:g}, got {high:g}")
@@ -131,7 +133,7 @@ def mmr_path(
         "exclude": exclude,
         "costs": costs,
     }
-    library, device = _checks.library_and_device(_OP, arrays)
+    library, device = checks.library_and_device(_OP, arrays)
     if device != "cpu":
         raise ValueError(f"{_OP}: arrays must be on the host, got arrays on {device!r}")
     needed = capabilities.Needs(_OP, None, budget is not None, max_similarity is not None)
@@ -183,7 +185,7 @@ def _made(
 def _weight(name: str, value: Any) -> float:
     """Check a number of [0, 1]."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{_OP}: {name} must be a number, got {_checks.shown(value)}")
+        raise TypeError(f"{_OP}: {name} must be a number, got {checks.shown(value)}")
     if not 0 <= value <= 1:
         raise ValueError(f"{_OP}: {name} must be within [0, 1], got {value:g}")
     return float(value)

@@ -23,12 +23,12 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .._extras import needed
-from .._types import PathLike
-from ._manifest import JobFolder, ShardRecord
-from ._spec import Inputs, JobSpec, absolute
-from ._worker import Held, Worker
-from .spread import Holder, Share, Spread, held_by, shares
+from ..._base.extras import needed
+from ..._base.types import PathLike
+from .._manifest import JobFolder, ShardRecord
+from .._spec import Inputs, JobSpec, absolute
+from .._worker import Held, Worker
+from ..spread import Holder, Share, Spread, held_by, shares
 
 Records = Callable[[Sequence[int], JobFolder, "Callable[[int], None] | None"], Generator[ShardRecord, None, None]]
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
-from .. import _checks, _env
-from .._types import Backend, Method, PathLike
-from ..corpus.ids import Ids, make
-from . import sources
-from ._device import Selector
-from ._worker import check_unique, takeable
-from .ray_engine import import_ray, in_actors
+from ..._base import checks, env
+from ..._base.types import Backend, Method, PathLike
+from ...corpus.ids import Ids, make
+from .. import sources
+from .._device import Selector
+from .._worker import check_unique, takeable
+from .engine import import_ray, in_actors
 
 Array = npt.NDArray[Any]
 
@@ -147,7 +147,7 @@ def selector_for_ray(
     }  # fmt: skip
     ids: Any = None
     if memory is not None:
-        memory = _checks.size(_OP, "memory", memory)
+        memory = checks.size(_OP, "memory", memory)
         if device is not None or (pool is None and candidate_column is None):
             raise ValueError(f"{_OP}: memory must come with pools and without a device, got {memory}")
     if isinstance(corpus, rk.Corpus):
@@ -185,7 +185,7 @@ def selector_for_ray(
             check_unique(_OP, found, column)
             ids = takeable(found)
     lookup = None
-    if _checks.flag(_OP, "candidate_ids", candidate_ids):
+    if checks.flag(_OP, "candidate_ids", candidate_ids):
         own = ids is None or memory is not None
         lookup = corpus.ids if own else make(_OP, ids, len(corpus))
         if candidate_column is None or lookup.kind == "row":
@@ -219,7 +219,7 @@ def selector_for_ray(
                 k,
                 candidates=None if candidates is None else _padded(candidates),
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
-                num_threads=_env.omp_threads() if num_threads is None else num_threads,
+                num_threads=env.omp_threads() if num_threads is None else num_threads,
                 **options,
             )
             return {**batch, **_lists(picks, self._ids)}

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arrays, _checks, _dispatch, _env
-from .._gpu import preference
-from . import capabilities, certificate, validate
-from .filtered_problems import narrowed
-from .problem import Problem, Rows, Selection
-from .relevance import check_scale, scaled, warn_range
-from .rules import adagres
-from .skip import answered
+from ... import _dispatch
+from ..._base import arrays as _arrays
+from ..._base import checks, env
+from ..._gpu import preference
+from .. import capabilities, certificate, validate
+from ..filtered_problems import narrowed
+from ..problem import Problem, Rows, Selection
+from ..relevance import check_scale, scaled, warn_range
+from ..rules import adagres
+from ..skip import answered
 
 # Candidates of a single query that a kernel never shares among threads: too few products (`kSerialProducts`).
 _ONE_THREAD = 128
@@ -53,9 +55,9 @@ def run(
 ) -> Selection:
     """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
     if check_values is not None:
-        check_values = _checks.check_values(op, check_values)
-    threads = _env.named_threads() if num_threads is None else _checks.threads(op, num_threads)
-    errors = None if type(on_error) is str and on_error == "raise" else _checks.skipped(op, on_error)
+        check_values = checks.check_values(op, check_values)
+    threads = env.named_threads() if num_threads is None else checks.threads(op, num_threads)
+    errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
     arrays = {
         "queries": queries,
         "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
@@ -79,17 +81,17 @@ def run(
         needed = capabilities.Needs(op, kind, budget is not None, max_similarity is not None, outside is not None)
     adaptive = op == "msd" and isinstance(lambda_d, str)
     if adaptive:
-        _checks.choice(op, "lambda_d", lambda_d, ("adagres",))
+        checks.choice(op, "lambda_d", lambda_d, ("adagres",))
         if budget is None:
             raise ValueError(f"{op}: lambda_d 'adagres' must come with a budget, got budget=None")
         lambda_d = 1.0
-    library, device = _checks.library_and_device(op, arrays)
+    library, device = checks.library_and_device(op, arrays)
     if adaptive and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
     call = None if device == "cpu" else preference.of(op, arrays)
     implementation: Any
     if pairs:
-        from . import given  # few calls need it
+        from . import by_similarity  # few calls need it
 
         name, implementation = _given_backend(op, device, backend)
     elif needed is None:
@@ -103,7 +105,9 @@ def run(
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
         names = None
         if pairs:
-            embeddings, names = given.rows_of(op, similarity, queries, embeddings, candidates, relevance, metric, place)
+            embeddings, names = by_similarity.rows_of(
+                op, similarity, queries, embeddings, candidates, relevance, metric, place
+            )
             candidates = None
         problem = validate.selection(
             op,
@@ -131,11 +135,11 @@ def run(
             errors=errors,
         )
         if pairs:
-            given.restrict(problem, names)
+            by_similarity.restrict(problem, names)
             if relevance_scale != "as-is":  # of items, which the problem has no candidates for
                 check_scale(op, relevance_scale, relevance)
                 problem.relevance = scaled(problem.relevance, names, None, relevance_scale, place)
-            if given.needs_reference(problem):
+            if by_similarity.needs_reference(problem):
                 if name == "torch" or _asked(backend) == "cpu":
                     rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
                     raise _dispatch.BackendUnavailableError(f"{op}: similarity that is {rule}")
@@ -157,7 +161,7 @@ def run(
             columns = problem.clip()  # the rest is padding
             if not threads:  # to count the processors takes a tenth of a call that one of them answers, or none
                 few = problem.num_queries == 1 and problem.pool <= _ONE_THREAD
-                threads = 1 if few or place is not _arrays.HOST else _checks.threads(op, None)
+                threads = 1 if few or place is not _arrays.HOST else checks.threads(op, None)
             backend_op: Callable[[Problem, int], Selection] = getattr(implementation, op)
             if errors is None and place is _arrays.HOST:  # the common case first
                 result = backend_op(problem, threads)
@@ -168,7 +172,7 @@ def run(
             if outside is not None:
                 certificate.conclude(problem, result, asked)
         if names is not None:
-            result = given.named(result, names)
+            result = by_similarity.named(result, names)
         if problem.constraints.costs is not None:
             result.cost = place.upload(cost_of(problem, result))
         if adaptive:
@@ -188,7 +192,7 @@ def check_backend(op: str, name: str, rows: Any) -> None:
 
 def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:
     """Return the backend of a call with similarities."""
-    from . import given
+    from . import by_similarity
 
     asked = _asked(backend)
     if device != "cpu" and asked != "auto":
@@ -201,12 +205,12 @@ def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:
         )
     if asked == "reference":
         return asked, _dispatch.module_of("selection", asked)
-    return "cpu" if device == "cpu" else "torch", given
+    return "cpu" if device == "cpu" else "torch", by_similarity
 
 
 def _asked(backend: str) -> str:
     """Return the backend that is asked for, by the argument or the environment."""
-    return _env.backend() if backend == "auto" else backend
+    return env.backend() if backend == "auto" else backend
 
 
 def _answered(

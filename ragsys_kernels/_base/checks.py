@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _arrays, _env
-from ._arrays import HOST, Place
-from ._given import holds_text, padded
-from ._warn import warn
+from . import arrays as _arrays
+from . import env
+from .arrays import HOST, Place
+from .tables import holds_text, padded
+from .warn import warn
 
 
 class ConversionWarning(UserWarning):
@@ -102,7 +103,7 @@ def check_values(op: str, value: Any) -> bool:
 
 
 def threads(op: str, num_threads: Any) -> int:
-    return _env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), _env.MOST_THREADS)
+    return env.num_threads() if num_threads is None else min(count(op, "num_threads", num_threads), env.MOST_THREADS)
 
 
 def skipped(op: str, on_error: Any) -> dict[int, str] | None:

@@ -10,7 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
-from ._loading import imports
+from .loading import imports
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 def install(extra: str) -> str:
@@ -24,10 +26,10 @@ def _origin() -> str:
     import importlib.metadata
 
     try:  # what pip wrote down of the installation (PEP 610), nothing if it came from an index
-        recorded = importlib.metadata.distribution(__package__).read_text("direct_url.json")
+        recorded = importlib.metadata.distribution(_PACKAGE).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
         recorded = None
-    return origin(recorded, Path(__file__).parents[1])
+    return origin(recorded, Path(__file__).parents[2])
 
 
 def origin(recorded: str | None, folder: Path) -> str:
@@ -72,7 +74,7 @@ def needed(by: str, extra: str, package: str | None = None) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        if module == __package__:  # a fault of this package
+        if module == _PACKAGE:  # a fault of this package
             raise
         raise missing(by, package or module, install(extra), error.name) from error
 
