@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("fastapi")
@@ -26,7 +30,7 @@ from ragsys_kernels import offline
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.serving import server as one_process
 from ragsys_kernels.serving import workers as processes
-from ragsys_kernels.serving.corpora import loaded
+from ragsys_kernels.serving.corpora import fingerprint, loaded
 
 N, D = 400, 16
 
@@ -472,6 +476,60 @@ def test_a_watched_folder_is_served_soon_after_its_change(tmp_path, number):
                 assert time.monotonic() < changed + 5
             print(f"{time.monotonic() - changed:.2f} s after the change")
         statuses, answers, found = load.end()
+    assert set(statuses) == {200}
+    assert all(broken == 0 for _, _, broken, _ in found)
+    assert answers_of(answers) <= {scores for _, scores in expected}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_service_follows_a_store_that_lives(tmp_path, number):
+    """``corpus sync --every 1s`` beside ``serve --watch``, under load: each answer is of the rows of one time."""
+    rng, source, folder = np.random.default_rng(2), tmp_path / "store", tmp_path / "docs"
+    rows = dict(enumerate(rng.standard_normal((N, D), dtype=np.float32)))
+    source.mkdir()
+
+    def write():
+        ids = rng.permutation(list(rows)).tolist()
+        table = pa.table({"id": ids, "vector": [rows[each] for each in ids]})
+        pq.write_table(table, tmp_path / "new.parquet", row_group_size=100)
+        os.replace(tmp_path / "new.parquet", source / "rows.parquet")
+        corpus = rk.Corpus(np.array(list(rows.values())), ids=np.array(list(rows)))
+        picks = corpus.select(np.ones((1, D), np.float32), 5)
+        return corpus.ids[picks.indices[0]].tolist(), picks.scores[0].tobytes()
+
+    expected, delays, next_id = [write()], [], N
+    offline.sync_corpus(source, folder, rows_per_segment=100)
+    command = [sys.executable, "-m", "ragsys_kernels.cli", "corpus", "sync", "--from", source, "--to", folder]
+    arguments = ("--corpus", f"docs={folder}", "--workers", number, "--threads", 1, "--watch")
+    environment = {**os.environ, "PYTHONPATH": str(Path(rk.__file__).parents[1])}
+    with servers.Process(*arguments) as server, (tmp_path / "said").open("w") as said:
+        syncing = subprocess.Popen([*map(str, command), "--every", "1s", "--quiet"], stdout=said, env=environment)
+        try:
+            load = Load(server.url, threads=1).under_way()
+            for _ in range(8):
+                for each in expected[-1][0][:2]:  # what was picked goes, and what is new is picked
+                    del rows[each]
+                for each in rng.permutation(list(rows))[:9].tolist():
+                    rows[each] = rng.standard_normal(D).astype(np.float32)
+                for _ in range(3):
+                    rows[next_id] = np.full(D, 1, np.float32) + rng.standard_normal(D).astype(np.float32) / 3
+                    next_id += 1
+                before = fingerprint(folder)
+                expected.append(write())
+                end = time.monotonic() + 30
+                while fingerprint(folder) == before and time.monotonic() < end:
+                    time.sleep(0.005)
+                changed = time.monotonic()
+                while answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
+                    assert time.monotonic() < changed + 10, (tmp_path / "said").read_text()
+                delays.append(time.monotonic() - changed)
+            statuses, answers, found = load.end()
+        finally:
+            syncing.kill()
+            syncing.wait()
+    print("seconds from a version of the folder to its first answer:", [round(each, 2) for each in delays])
+    assert sorted(delays)[len(delays) // 2] < 1
     assert set(statuses) == {200}
     assert all(broken == 0 for _, _, broken, _ in found)
     assert answers_of(answers) <= {scores for _, scores in expected}
