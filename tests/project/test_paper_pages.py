@@ -146,4 +146,4 @@ def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, t
     ]
     shared = directions._shared(tmp_path, directions.TEXTS, [head, *rows])
     assert shared.startswith("Changes of perplexity, below 0 for the better, with 95 % intervals. BM25: k1 2 or k1 1. ")
-    assert "Of 2 differences that were none, 0.1 would be decided by chance." in shared
+    assert "If none of the 2 differences were real, 0.1 would be decided by chance." in shared
