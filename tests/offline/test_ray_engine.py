@@ -26,8 +26,8 @@ SESSION = r"""
 import json, logging, os, pathlib, signal, sys, threading, time
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import numpy as np, ray
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import ray_engine
+from ragsys_kernels import offline
+from ragsys_kernels.offline.ray import engine as ray_engine
 
 found, me, start = {"seconds": []}, os.getpid(), time.time()
 clock = lambda: found["seconds"].append(round(time.time() - start, 1))

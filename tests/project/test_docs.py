@@ -253,7 +253,7 @@ assert len(EXAMPLES) > 20
 # Their examples show a use, not a result: a store, a server and a cluster would be needed, and FAISS.
 SHOWN_ONLY = {
     "ragsys_kernels.integrations.langchain_stores.MaxMarginalRelevanceMixin",
-    "ragsys_kernels.offline.ray_selector.selector_for_ray",
+    "ragsys_kernels.offline.ray.selector.selector_for_ray",
     "ragsys_kernels.corpus.Corpus.to_faiss",
     "ragsys_kernels.serving.app.create_app",
     "ragsys_kernels.serving.client.Client",

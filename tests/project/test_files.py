@@ -118,7 +118,7 @@ def test_file_of_a_killed_process_is_removed(tmp_path):
     path = tmp_path / "file"
     code = """if True:
         import sys, pathlib
-        from ragsys_kernels import _files
+        from ragsys_kernels._base import files as _files
         with _files.replacing_and_sweeping(pathlib.Path(sys.argv[1])) as file:
             file.write(b"theirs")
             print("ready", flush=True)
@@ -222,7 +222,7 @@ def test_what_another_process_writes_is_left_alone(tmp_path):
     place = tmp_path / "folder"
     code = """if True:
         import sys, pathlib
-        from ragsys_kernels import _files
+        from ragsys_kernels._base import files as _files
         place = pathlib.Path(sys.argv[1])
         with _files.staging(place) as folder:
             (folder / "mine").write_text("x")
