@@ -2,14 +2,15 @@
 
 A line in a page becomes what it names: ``<!-- from FILE: Heading -->`` that section of the file,
 ``<!-- from FILE: First -> Next -->`` from that section up to another, ``<!-- names: module -->`` the docstrings of the
-module's public names that the page does not show by itself. Reports and READMEs of folders are pages under the names
-below. Pages link to files of the repository by their paths there, so that the links work on GitHub too; here they lead
-to the pages that are made of the files, and links to files that are no pages become plain text.
+module's public names that the page does not show by itself. Reports, notebooks and READMEs of folders are pages under
+the names below. Pages link to files of the repository by their paths there, so that the links work on GitHub too; here
+they lead to the pages that are made of the files, and links to files that are no pages become plain text.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import posixpath
 import re
 from collections.abc import Set
@@ -28,6 +29,8 @@ PAGES = {
     "design/selection_cuda.md": "ragsys_kernels/selection/cuda/README.md",
     "design/scoring_triton.md": "ragsys_kernels/scoring/triton/README.md",
     "design/scoring_cuda.md": "ragsys_kernels/scoring/cuda/README.md",
+    "examples/quickstart.md": "examples/quickstart.ipynb",
+    "examples/which_rule.md": "examples/which_rule.ipynb",
 }
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -40,7 +43,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = page.file.src_uri
-    markdown = _linked(markdown, _origins().get(here, f"docs/{here}"), here)
+    source = _origins().get(here, f"docs/{here}")
+    markdown = _linked(notebook(markdown) if source.endswith(".ipynb") else markdown, source, here)
 
     def included(match: re.Match[str]) -> str:
         return _linked(section(match[1], match[2]), match[1], here)
@@ -53,6 +57,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """A docstring that ends a line with `::` before its formulas is read as Markdown, which has one colon there."""
     return html.replace("::</p>", ":</p>")
+
+
+def notebook(text: str) -> str:
+    """The cells of a notebook with the outputs that it keeps; what it prints is a block, a plot is part of the page."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            if output["output_type"] == "stream":
+                parts.append(f"```text\n{''.join(output['text']).rstrip()}\n```")
+            elif "image/png" in output.get("data", {}):
+                parts.append(
+                    f'<img alt="plot" src="data:image/png;base64,{"".join(output["data"]["image/png"]).strip()}">'
+                )
+    return "\n\n".join(parts)
 
 
 def _origins() -> dict[str, str]:

@@ -1,5 +1,7 @@
 """The scripts of examples/ run, and show what they are there to show."""
 
+import os
+import re
 import runpy
 from pathlib import Path
 
@@ -61,6 +63,45 @@ def test_pyversity(capsys):
     picks = [line[line.index("[") : line.index("]")] for line in capsys.readouterr().out.splitlines()]
     assert len(picks) == 2
     assert picks[0] == picks[1]
+
+
+NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
+
+
+def shown(notebook):
+    """What its cells print, word by word, numbers apart from words, and how many plots they show."""
+    outputs = [each for cell in notebook.cells for each in cell.get("outputs", ())]
+    printed = "".join(each.text for each in outputs if each.output_type == "stream")
+    parts = re.split(r"([+-]?\d+\.\d+)", printed)
+    plots = sum("image/png" in each.get("data", {}) for each in outputs)
+    return parts[::2], [float(each) for each in parts[1::2]], plots, len(outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_shows_what_it_keeps(path, monkeypatch):
+    for module in ("nbclient", "ipykernel", "matplotlib", "sklearn"):
+        pytest.importorskip(module)
+    import nbclient
+    import nbformat
+
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES.parent), prepend=os.pathsep)
+    kept = nbformat.read(path, as_version=4)
+    fresh = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(fresh, timeout=300, resources={"metadata": {"path": str(EXAMPLES)}}).execute()
+    words, numbers, plots, outputs = shown(kept)
+    assert plots > 0
+    assert shown(fresh)[0] == words
+    assert shown(fresh)[1] == pytest.approx(numbers, abs=2e-3)
+    assert shown(fresh)[2:] == (plots, outputs)
+
+
+def test_notebooks_are_listed_and_name_no_machine():
+    assert {path.stem for path in NOTEBOOKS} == {"quickstart", "which_rule"}
+    for path in NOTEBOOKS:
+        for page in (EXAMPLES / "README.md", EXAMPLES.parent / "docs" / "examples.md"):
+            assert f"{path.name})" in page.read_text()
+        assert not re.search(r"/(?:home|root|tmp|work|Users)/", path.read_text())
 
 
 def test_every_script_is_run_and_listed():

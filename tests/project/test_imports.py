@@ -5,6 +5,7 @@ import-linter checks the directions of imports (pyproject.toml).
 
 import ast
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -49,6 +50,23 @@ def test_no_folder_takes_what_is_private_to_another():
     files = sorted((ROOT / PACKAGE).rglob("*.py"))
     assert len(files) > 100
     assert [(str(path), *use) for path in files for use in private_uses(path, ROOT)] == []
+
+
+def test_the_map_has_the_layers_of_the_contract():
+    """In docs it has all modules in the order of the contract, those of a layer in one box, each with its line."""
+    tomllib = pytest.importorskip("tomllib")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    expected = [layer.split(" | ") for layer in contracts[0]["layers"]] + [["csrc/cpu", "csrc/cuda"]]
+    picture = ElementTree.fromstring((ROOT / "docs" / "architecture.svg").read_text())
+    of = {each.get("class"): [] for each in picture.iter()}
+    for each in picture.iter():
+        of[each.get("class")].append(each)
+    boxes = [(float(each.get("y")), float(each.get("height"))) for each in of["band"] + of["band kernels"]]
+    names = [(float(each.get("y")), each.text) for each in of["name"]]
+    assert [[name for y, name in names if top < y < top + height] for top, height in boxes] == expected
+    described = [float(each.get("y")) for each in of[None] if each.tag.endswith("text") and each.text.strip()]
+    assert described == [y for y, _ in names]
+    assert boxes == sorted(boxes)
 
 
 @pytest.mark.parametrize(
