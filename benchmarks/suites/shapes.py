@@ -18,7 +18,7 @@ from benchmarks.harness import data
 from ragsys_kernels._base import arrays as _arrays
 
 SOURCES = {"minilm": "MiniLM", "glove": "GloVe", "synthetic": "synthetic"}  # and how tables call them
-DTYPES = _arrays.CORPUS_STORAGE
+DTYPES = tuple(dtype for dtype in _arrays.CORPUS_STORAGE if dtype != "binary")  # signs are other vectors
 OF_16_BITS = ("float16", "bfloat16")
 LAMBDAS = (0.5, 0.75)
 
