@@ -22,6 +22,7 @@ from ._worker import Worker, result_schema
 from .ray import engine as ray_engine
 from .ray.engine import RayOptions, Records
 from .sinks import Folder
+from .spread import check_spread
 
 _log = logging.getLogger(__name__)
 
@@ -365,6 +366,8 @@ def select(
     inputs = Inputs.open(spec, checks.flag("select", "verify", verify))
     # With Ray this process may be where no GPU is.
     check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
+    if ray is not None and spec.memory is not None:
+        check_spread("select", spec.corpus, spec.memory)
     for notice in inputs.notices(spec):
         _log.info(notice)
     skipped.write("select", out, spec.skips, corpus=inputs.usable)

@@ -44,10 +44,15 @@ class Share:
         return sum(self.description["segments"][number]["bytes"] for number in self.numbers)
 
 
+def check_spread(op: str, path: PathLike | None, memory: int) -> None:
+    """Refuse to spread a corpus that is not in segments."""
+    if path is None or not segments.is_segmented(path):
+        raise ValueError(f"{op}: memory must come with a corpus in segments (corpus build), got {memory} and {path}")
+
+
 def shares(op: str, path: PathLike, corpus: rk.Corpus, memory: int) -> list[Share]:
     """Return all segments of a folder, in shares of at most so many bytes; ``corpus`` is the folder, mapped."""
-    if not segments.is_segmented(path):
-        raise ValueError(f"{op}: memory must come with a corpus in segments (corpus build), got {memory} and {path}")
+    check_spread(op, path, memory)
     description = segments.version_of(path)
     if description["shape"][0] != len(corpus):
         raise ValueError(f"{op}: corpus must not change when a job begins, got {path}")
