@@ -15,8 +15,7 @@ from .._base.hints import hinted
 from .._base.tables import padded
 from .._base.types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
 from .._gpu.plans import planned
-from ..selection import METHODS, validate
-from ..selection.calls import course
+from ..selection import METHODS, capabilities, validate
 from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
@@ -55,7 +54,7 @@ class Corpus(Rows):
         `select` take queries on that device, and embeddings on the host are normalised there block by block.
     ids : (N,) integers or str, optional
         Unique names of the rows outside the corpus. Integers have 64 bits and must not be -1, which means no row. All
-        course take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
+        calls take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
     costs : (N,) floats or integers, optional
         Cost of picking each row, such as its number of tokens: finite and at least 0, stored as float64.
 
@@ -259,8 +258,8 @@ class Corpus(Rows):
         of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
         device = checks.same_device(op, {**of_queries, "the corpus": self.data})
         library = _arrays.library_of(*of_queries.values())
-        name, implementation = _dispatch.choose(op, "selection", device, backend)
-        course.check_backend(op, name, self)
+        lacking = capabilities.Needs("mmr", binary=True).lacking if self.dtype == "binary" else None
+        name, implementation = _dispatch.choose(op, "selection", device, backend, lacking=lacking)
         place = HOST if device == "cpu" else Torch(device)
         threads = 1 if num_threads is None and place is not HOST else checks.threads(op, num_threads)
         with _arrays.on_stream(place, library):
@@ -515,7 +514,7 @@ class Corpus(Rows):
         -------
         Corpus
             On the host. It shares the memory of existing rows that come from a folder or an earlier append: the first
-            call for a corpus made from arrays copies its rows, and later course copy only the new rows.
+            call for a corpus made from arrays copies its rows, and later calls copy only the new rows.
 
         Raises
         ------

@@ -6,15 +6,19 @@ from typing import Any, NamedTuple
 
 from .. import _dispatch
 
+# Among the constraints that a backend has.
+BINARY = "rows of dtype 'binary'"
+
 
 class Needs(NamedTuple):
     """What a call needs of a backend beyond MMR and VRSD with the constraints that all of them have."""
 
     op: str
-    kind: str | None  # of coverage
-    budget: bool
-    ceiling: bool
+    kind: str | None = None  # of coverage
+    budget: bool = False
+    ceiling: bool = False
     certificate: bool = False
+    binary: bool = False  # rows of packed signs
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""
@@ -24,7 +28,12 @@ class Needs(NamedTuple):
         rule = self.kind or self.op
         if rule not in module.RULES:
             return f"its kernels have no {rule}"
-        asked_for = {"budget": self.budget, "max_similarity": self.ceiling, "outside": self.certificate}
+        asked_for = {
+            "budget": self.budget,
+            "max_similarity": self.ceiling,
+            "outside": self.certificate,
+            BINARY: self.binary,
+        }
         for name, asked in asked_for.items():
             if asked and name not in module.CONSTRAINTS:
                 return f"its kernels take no {name}"

@@ -12,6 +12,7 @@ from .. import _dispatch
 from .._base import arrays
 from .._base.types import Array
 from . import certificate, codes, validate
+from .capabilities import BINARY
 from .constraints import NONE
 from .filtered_problems import few_rows
 from .problem import Problem, Selection, SelectionPath, unit
@@ -21,7 +22,7 @@ _METHODS = {"mmr": 0, "vrsd": 1, "msd": 2, "dpp": 3, "ssd": 4, "sift": 5, "facil
 _OPTIONS = ("quality", "scale", "noise", "min_gain", "gamma", "window", "kind", "aspects", "weights", "density")
 # What the kernels have (capabilities.py).
 RULES = frozenset((*_METHODS, "mmr_path"))
-CONSTRAINTS = frozenset(("budget", "max_similarity", "outside"))
+CONSTRAINTS = frozenset(("budget", "max_similarity", "outside", BINARY))
 # Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
 _MOST_SIMILARITIES = 1 << 28
 _BOUNDS = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}

@@ -58,9 +58,10 @@ def run(
         check_values = checks.check_values(op, check_values)
     threads = env.named_threads() if num_threads is None else checks.threads(op, num_threads)
     errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
+    is_corpus = isinstance(embeddings, Rows)
     arrays = {
         "queries": queries,
-        "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
+        "embeddings": embeddings.data if is_corpus else embeddings,
         "candidates": candidates,
         "relevance": relevance,
         "bias": bias,
@@ -74,11 +75,14 @@ def run(
     if pairs:
         arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
     needed = None
+    binary = is_corpus and embeddings.dtype == "binary"
     # Which every backend has.
-    if not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
+    if binary or not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
         arrays["costs"] = costs
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
-        needed = capabilities.Needs(op, kind, budget is not None, max_similarity is not None, outside is not None)
+        needed = capabilities.Needs(
+            op, kind, budget is not None, max_similarity is not None, outside is not None, binary
+        )
     adaptive = op == "msd" and isinstance(lambda_d, str)
     if adaptive:
         checks.choice(op, "lambda_d", lambda_d, ("adagres",))
@@ -98,7 +102,6 @@ def run(
         name, implementation = _dispatch.choose(op, "selection", device, backend, call)
     else:
         name, implementation = _dispatch.choose(op, "selection", device, backend, call, needed.lacking)
-    check_backend(op, name, embeddings)
     place = _arrays.place_of(device, name, library)
     if place is not _arrays.HOST and isinstance(embeddings, Rows):  # a Corpus has tensors there, whoever calls
         library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
@@ -180,14 +183,6 @@ def run(
         if library != "numpy" or name in ("triton", "torch"):
             result = _in_library(result, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
-
-
-def check_backend(op: str, name: str, rows: Any) -> None:
-    """Refuse a backend that has no kernels for packed signs."""
-    if name in ("triton", "cuda") and isinstance(rows, Rows) and rows.dtype == "binary":
-        raise _dispatch.BackendUnavailableError(
-            f"{op}: backend {name!r} was requested but its kernels take no rows of dtype 'binary'"
-        )
 
 
 def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:
