@@ -223,15 +223,19 @@ class Strings(Ids):
             return np.full(shape, -1, np.int64), np.array([each is None for each in strings], bool).reshape(shape)
         places = np.minimum(np.searchsorted(self._keys, crcs), len(self._keys) - 1)
         rows = self._order[places]
-        begins, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
-        text = memoryview(self._text)
-        found = [text[begin:end] == each for begin, end, each in zip(begins, ends, encoded, strict=True)]
-        known = np.array(found, bool)
-        if not all(found):  # unknown, no row, or behind another id of the same key
-            rows[~known & (self._keys[places] != crcs)] = -1
-            for i in np.flatnonzero(~known & (rows >= 0)).tolist():
+        likely = np.flatnonzero(self._keys[places] == crcs)  # all others are unknown, or no row
+        begins, ends = self._offsets[rows[likely]].tolist(), self._offsets[rows[likely] + 1].tolist()
+        text, wanted = memoryview(self._text), encoded if len(likely) == len(rows) else [encoded[i] for i in likely]
+        found = [text[begin:end] == each for begin, end, each in zip(begins, ends, wanted, strict=True)]
+        known = np.zeros(len(rows), bool)
+        known[likely] = found
+        if not all(found):  # behind another id of the same key, if they are there
+            for i in likely[~known[likely]].tolist():
                 rows[i] = self._behind(int(places[i]), crcs[i], encoded[i])
-            known = (rows >= 0) | np.array([each is None for each in strings], bool)
+                known[i] = rows[i] >= 0
+        rows[~known] = -1
+        if not known.all():
+            known |= np.array([each is None for each in strings], bool)
         return rows.reshape(shape), known.reshape(shape)
 
     @classmethod
