@@ -348,7 +348,9 @@ class Stub:
 def stub(place, monkeypatch):
     stub, choose = Stub(), _dispatch.choose
     there = ("triton", stub)
-    monkeypatch.setattr(_dispatch, "choose", lambda *call: choose(*call) if call[2] == "cpu" else there)
+    monkeypatch.setattr(
+        _dispatch, "choose", lambda *call, **lacks: choose(*call, **lacks) if call[2] == "cpu" else there
+    )
     monkeypatch.setattr(corpus, "Torch", lambda device: place)
     return stub
 
