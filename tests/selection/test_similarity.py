@@ -129,6 +129,72 @@ def test_any_matrix_is_taken_as_it_is(backend):
         assert found.indices[q].tolist() == picks
 
 
+def coverage_oracle(relevance, pairs, k, weight, added, take, state, share):
+    """Greedy picks by the definition: row i of ``pairs`` has what item i is worth for each aspect."""
+    state, picks = np.full(len(relevance), state), []
+    for _ in range(k):
+        values = weight * relevance + (1 - weight) * (share * added(pairs, state)).sum(axis=1)
+        values[picks] = -np.inf
+        picks.append(int(np.argmax(values)))
+        state = take(state, pairs[picks[-1]])
+    return picks
+
+
+COVERED = {
+    "facility": (lambda S, m: np.maximum(S - m, 0), np.maximum, 0.0, 1 / P, {}),
+    "cover": (lambda S, A: (A + S) ** 0.5 - A**0.5, np.add, 0.0, 1, {}),
+    "power": (lambda S, A: (A + S) ** 0.3 - A**0.3, np.add, 0.0, 1, {"kind": "cover", "gamma": 0.3}),
+    "xquad": (lambda S, r: S * r, lambda r, S: r * (1 - S), 1.0, 1 / P, {}),
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "numpy"])
+@pytest.mark.parametrize("kind", COVERED)
+def test_coverage_of_any_matrix(kind, backend, monkeypatch):
+    *rule, share, own = COVERED[kind]
+    pairs = np.random.default_rng(3).uniform(-0.5, 1, (Q, P, P)).astype(np.float32)
+    if backend == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+        backend = "cpu"
+    call = {"similarity": pairs, "relevance": RELEVANCE, "lambda_d": 0.2, "backend": backend, "kind": kind, **own}
+    found = rk.coverage(**call, k=15)
+    wide = pairs.astype(np.float64).clip(0)
+    for q in range(Q):
+        assert found.indices[q].tolist() == coverage_oracle(RELEVANCE[q], wide[q], 15, 0.2, *rule, share)
+
+
+@pytest.mark.parametrize("kind", ["facility", "cover", "xquad"])
+def test_equal_items_go_to_the_first_of_them(kind):
+    """Sums of equal rows have equal bits, whatever was renewed before."""
+    pairs = np.repeat(np.repeat(np.random.default_rng(5).uniform(0, 1, (3, 19, 19)), 2, axis=1), 2, axis=2)
+    relevance = np.repeat(np.random.default_rng(6).uniform(0, 1, (3, 19)), 2, axis=1).astype(np.float32)
+    picks = rk.coverage(similarity=pairs, relevance=relevance, k=12, lambda_d=0.5, kind=kind).indices
+    for q in range(3):
+        for at, pick in enumerate(picks[q]):
+            assert pick % 2 == 0 or pick - 1 in picks[q][:at]
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu", "numpy"])
+def test_coverage_reads_all_that_may_be_picked(backend, monkeypatch):
+    if backend == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+        backend = "cpu"
+    pairs = S.astype(np.float32)
+    least = int(np.argmin(RELEVANCE[2]))
+    pairs[2, least, 4] = np.nan
+    call = {"similarity": pairs, "relevance": RELEVANCE, "backend": backend}
+    with pytest.raises(ValueError, match=f"NaN or inf for query 2, of position 4 with {least}"):
+        rk.coverage(**call, k=1, lambda_d=0.9)
+    for left_out in (4, least):
+        found = rk.coverage(**call, k=K, exclude=np.array([left_out]))
+        expected = rk.coverage(**call | {"similarity": S}, k=K, exclude=np.array([left_out]))
+        np.testing.assert_array_equal(found.indices, expected.indices)
+    pairs[:, :, 4] = np.inf
+    call |= {"kind": "cover", "gamma": 0.3, "metric": "dot", "exclude": np.array([4])}
+    found = rk.coverage(**call, k=K)
+    np.testing.assert_array_equal(found.indices, rk.coverage(**call | {"similarity": S}, k=K).indices)
+
+
 CANDIDATES = np.stack([np.random.default_rng(q).permutation(60)[:P] for q in range(Q)])
 CANDIDATES[2, 15:] = -1
 

@@ -356,21 +356,24 @@ py::tuple search_rows(const py::array& queries, bool unit_queries, std::int64_t 
 }
 
 py::tuple given_pools(int rule, const Array<float>& similarity, const Array<float>& values, const Optional& weights,
-                      float one, float least_left, std::int64_t k, const Optional& ks, const Optional& lambda_d,
-                      const Optional& open, const Optional& initial, const Optional& groups, std::int64_t max_per_group,
-                      const Optional& costs, const Optional& budget, const Optional& max_similarity, int num_threads) {
+                      float one, float gamma, float largest, float least_left, std::int64_t k, const Optional& ks,
+                      const Optional& lambda_d, const Optional& open, const Optional& initial, const Optional& groups,
+                      std::int64_t max_per_group, const Optional& costs, const Optional& budget,
+                      const Optional& max_similarity, int num_threads) {
   require(similarity.ndim() == 3 && similarity.shape(1) == similarity.shape(2), "similarity");
   GivenArgs a{};
   a.num_queries = similarity.shape(0);
   a.pool = similarity.shape(1);
   const std::int64_t items = a.num_queries * a.pool;
-  require(rule >= 0 && rule <= 2 && (rule != 2 || weights), "rule");
+  require(rule >= 0 && rule <= 5 && (rule != 2 || weights), "rule");
   a.rule = GivenRule(rule);
   a.similarity = similarity.data();
   require(values.size() == items, "values");
   a.values = values.data();
   a.weights = pointer(weights, items, "weights");
   a.one = one;
+  a.gamma = gamma;
+  a.largest = largest;
   a.least_left = least_left;
   a.k = k;
   require(k >= 1, "k");
@@ -420,9 +423,10 @@ void bind_selection(py::module_& m) {
         py::arg("candidates"), py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_b"),
         py::arg("low"), py::arg("high"), py::arg("constraints"), py::arg("isa"), py::arg("num_threads"));
   m.def("select_given", &given_pools, py::arg("rule"), py::arg("similarity").noconvert(), py::arg("values").noconvert(),
-        py::arg("weights"), py::arg("one"), py::arg("least_left"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"),
-        py::arg("open"), py::arg("initial"), py::arg("groups"), py::arg("max_per_group"), py::arg("costs"),
-        py::arg("budget"), py::arg("max_similarity"), py::arg("num_threads"));
+        py::arg("weights"), py::arg("one"), py::arg("gamma"), py::arg("largest"), py::arg("least_left"), py::arg("k"),
+        py::arg("ks"), py::arg("lambda_d"), py::arg("open"), py::arg("initial"), py::arg("groups"),
+        py::arg("max_per_group"), py::arg("costs"), py::arg("budget"), py::arg("max_similarity"),
+        py::arg("num_threads"));
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("store", &store, py::arg("rows"), py::arg("given"), py::arg("out"), py::arg("dtype"), py::arg("scales"),

@@ -2,6 +2,7 @@
 // items are plain: what bounds them is reading the rows of the matrix.
 #include "selection/given.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -20,7 +21,35 @@ struct State {
   std::vector<std::uint8_t> open;
   std::vector<std::int64_t> picks;
   std::vector<double> left, first, factor;  // DPP: d, what it was, and the columns of the factor
+  // Coverage: the share of each item as an aspect, 0 for what may not be picked; the power of its cover; what an item
+  // adds, and how many picks it knew when that was computed.
+  std::vector<float> share, power, gain;
+  std::vector<std::int64_t> renewed;
 };
+
+// Sums in the order of one vector, so that equal rows have equal sums.
+constexpr std::int64_t kLanes = 16;
+
+// A similarity counts from 0 to `largest`, which is finite; NaN is 0.
+inline float counted(float similarity, float largest) {
+  const float positive = similarity > 0.0f ? similarity : 0.0f;
+  return positive < largest ? positive : largest;
+}
+
+// The sum over aspects of share times what `added` makes of a similarity and an aspect. A sum falls where no term of it
+// grows, in floats too.
+template <class Added>
+float sum_of_gains(const float* row, const float* share, std::int64_t n, float largest, const Added& added) {
+  float sums[kLanes] = {};
+  std::int64_t a = 0;
+  const auto term = [&](std::int64_t at) { return share[at] * added(counted(row[at], largest), at); };
+  for (; a + kLanes <= n; a += kLanes)
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += term(a + lane);
+  for (std::int64_t lane = 0; a + lane < n; ++lane) sums[lane] += term(a + lane);
+  float sum = 0.0f;
+  for (const float each : sums) sum += each;
+  return sum;
+}
 
 struct Query {
   const GivenArgs& a;
@@ -31,13 +60,16 @@ struct Query {
   bool all_finite = true;
 
   float v(std::int64_t i) const { return a.values[q * n + i]; }
+  const float* row(std::int64_t j) const { return a.similarity + (q * n + j) * n; }
+  bool covers() const { return a.rule >= GivenRule::facility; }
 
   void start() {
     const bool dpp = a.rule == GivenRule::dpp;
     s.open.assign(std::size_t(n), 1);
     s.eligible.assign(std::size_t(n), 1.0f);
     s.value.resize(std::size_t(n));
-    s.remembered.assign(std::size_t(n), a.rule == GivenRule::mmr ? kNever : 0.0f);
+    const float none = a.rule == GivenRule::mmr ? kNever : a.rule == GivenRule::xquad ? 1.0f : 0.0f;
+    s.remembered.assign(std::size_t(n), none);
     s.nearest.assign(a.max_similarity ? std::size_t(n) : 0, kNever);
     s.picks.clear();
     for (std::int64_t i = 0; a.open && i < n; ++i) {
@@ -51,21 +83,41 @@ struct Query {
       const double weight = a.weights[q * n + i];
       s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * a.similarity[(q * n + i) * n + i];
     }
+    if (covers()) start_cover();
   }
 
-  // Counts item j as picked. Its row is read; what is not finite in it counts where an item may be picked.
-  void take(std::int64_t j, bool initial) {
-    const float* const row = a.similarity + (q * n + j) * n;
+  // The aspects are the items that may be picked, but for the initial ones.
+  void start_cover() {
+    s.share.assign(s.eligible.begin(), s.eligible.end());
+    for (std::int64_t i = 0; i < a.num_initial; ++i)
+      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) s.share[std::size_t(j)] = 0.0f;
+    const auto count = std::count(s.share.begin(), s.share.end(), 1.0f);
+    if (a.rule != GivenRule::cover && count > 1)
+      for (float& share : s.share) share /= float(count);
+    s.power.assign(std::size_t(n), 0.0f);
+    s.gain.assign(std::size_t(n), 0.0f);
+    s.renewed.assign(std::size_t(n), -1);
+  }
+
+  // What is not finite in a row that is read counts where an item may be picked.
+  void check(const float* row) {
     const float* const eligible = s.eligible.data();
     float odd = 0.0f;
     for (std::int64_t i = 0; i < n; ++i) odd += eligible[i] != 0.0f ? row[i] - row[i] : 0.0f;
     all_finite = all_finite && odd == 0.0f;
+  }
+
+  // Counts item j as picked. Its row is read.
+  void take(std::int64_t j, bool initial) {
+    const float* const row = this->row(j);
+    check(row);
     float* const remembered = s.remembered.data();
     if (a.rule == GivenRule::mmr)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] = row[i] > remembered[i] ? row[i] : remembered[i];
     if (a.rule == GivenRule::msd)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] += row[i];
     if (a.rule == GivenRule::dpp) add_column(j, row);
+    if (covers()) cover(row);
     for (std::int64_t i = 0; a.max_similarity && i < n; ++i) {
       float& nearest = s.nearest[std::size_t(i)];
       nearest = row[i] > nearest ? row[i] : nearest;
@@ -93,6 +145,61 @@ struct Query {
       s.left[i] -= column[i] * column[i];
     }
     ++columns;
+  }
+
+  // A pick with these similarities covers the aspects.
+  void cover(const float* row) {
+    float *const covered = s.remembered.data(), *const power = s.power.data();
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (s.share[std::size_t(i)] == 0.0f) continue;
+      const float similarity = counted(row[i], a.largest), before = covered[i];
+      if (a.rule == GivenRule::facility)
+        covered[i] = similarity > before ? similarity : before;
+      else if (a.rule == GivenRule::xquad)
+        covered[i] = before * (1.0f - similarity);
+      else
+        covered[i] = before + similarity;
+    }
+    for (std::int64_t i = 0; a.rule == GivenRule::cover && i < n; ++i)
+      power[i] = a.gamma == 0.5f ? std::sqrt(covered[i]) : std::pow(covered[i], a.gamma);
+  }
+
+  // What an item adds to the cover of the aspects, in one pass over its row.
+  float gain(std::int64_t i) const {
+    const float *const covered = s.remembered.data(), *const power = s.power.data();
+    const auto sum = [&](const auto& added) { return sum_of_gains(row(i), s.share.data(), n, a.largest, added); };
+    if (a.rule == GivenRule::facility)
+      return sum([=](float x, std::int64_t at) { return std::max(x - covered[at], 0.0f); });
+    if (a.rule == GivenRule::xquad) return sum([=](float x, std::int64_t at) { return x * covered[at]; });
+    // sqrt(A + S) - sqrt(A) without the difference, which would cancel.
+    if (a.gamma == 0.5f)
+      return sum([=](float x, std::int64_t at) {
+        return x / std::max(std::sqrt(covered[at] + x) + power[at], std::numeric_limits<float>::min());
+      });
+    return sum([=, gamma = a.gamma](float x, std::int64_t at) {
+      return x > 0.0f ? std::pow(covered[at] + x, gamma) - power[at] : 0.0f;
+    });
+  }
+
+  void renew(std::int64_t i) {
+    const std::size_t at = std::size_t(i);
+    if (s.renewed[at] < 0) check(row(i));
+    s.gain[at] = gain(i);
+    s.value[at] = a.lambda_d[q] * v(i) + (1.0f - a.lambda_d[q]) * s.gain[at];
+    s.renewed[at] = met;
+  }
+
+  // The first item of the largest value: what an item adds only falls, so that an old value is an upper bound and is
+  // renewed only while it is the largest. Other powers than the root may grow by rounding: all are renewed.
+  std::int64_t choose_cover(float* best) {
+    const bool falls = a.rule != GivenRule::cover || a.gamma == 0.5f;
+    for (std::int64_t i = 0; i < n; ++i)
+      if ((!falls || s.renewed[std::size_t(i)] < 0) && s.open[std::size_t(i)]) renew(i);
+    for (;;) {
+      const std::int64_t top = largest_value(best);
+      if (top < 0 || s.renewed[std::size_t(top)] == met) return top;
+      renew(top);
+    }
   }
 
   void cap_group(std::int64_t j) {
@@ -128,12 +235,16 @@ struct Query {
       for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] - rest * remembered[i];
     else
       for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] + rest * (a.one * float(met) - remembered[i]);
+    return largest_value(best);
+  }
+
+  std::int64_t largest_value(float* best) const {
     std::int64_t found = -1;
     *best = kNever;
     for (std::int64_t i = 0; i < n; ++i)
-      if (value[i] > *best && may(i)) {
+      if (s.value[std::size_t(i)] > *best && may(i)) {
         found = i;
-        *best = value[i];
+        *best = s.value[std::size_t(i)];
       }
     return found;
   }
@@ -160,10 +271,10 @@ struct Query {
     const std::int64_t wanted = a.ks ? a.ks[q] : a.k;
     for (std::int64_t slot = 0; slot < wanted && all_finite; ++slot) {
       float best;
-      const std::int64_t i = choose(&best), out = q * a.k + slot;
-      if (i < 0) break;
+      const std::int64_t i = covers() ? choose_cover(&best) : choose(&best), out = q * a.k + slot;
+      if (i < 0 || !all_finite) break;
       a.indices[out] = i;
-      a.scores[out] = met == 0 && a.rule != GivenRule::dpp ? a.lambda_d[q] * best : best;
+      a.scores[out] = met == 0 && a.rule <= GivenRule::msd ? a.lambda_d[q] * best : best;
       a.relevance[out] = v(i);
       a.redundancy[out] = redundancy(i);
       a.lengths[q] = std::int32_t(slot + 1);
@@ -176,7 +287,8 @@ struct Query {
 }  // namespace
 
 void select_given(const GivenArgs& args, int num_threads) {
-  const double work = double(args.num_queries) * double(args.pool) * double(args.k);
+  const double rows = args.rule < GivenRule::facility ? double(args.k) : double(args.k + args.pool);
+  const double work = double(args.num_queries) * double(args.pool) * rows;
   const int threads = worthwhile_threads(4 * work, args.num_queries, num_threads);
   std::vector<State> states(static_cast<std::size_t>(threads));
   parallel_for(args.num_queries, 4, threads,

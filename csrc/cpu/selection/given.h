@@ -1,11 +1,12 @@
 // Selection by similarities that the caller gives, in the place of rows: a pick reads one row of its query's matrix.
+// Coverage reads every row once, and again those whose gain may still be the largest.
 #pragma once
 
 #include <cstdint>
 
 namespace rsk {
 
-enum class GivenRule : int { mmr = 0, msd = 1, dpp = 2 };
+enum class GivenRule : int { mmr = 0, msd = 1, dpp = 2, facility = 3, cover = 4, xquad = 5 };
 
 struct GivenArgs {
   GivenRule rule;
@@ -14,6 +15,8 @@ struct GivenArgs {
   const float* values;          // (Q, P): relevance with bias
   const float* weights;         // (Q, P), for DPP: the quality of each item
   float one;                    // MSD: what similarities are taken from
+  float gamma;                  // cover: the power of the sums of similarities
+  float largest;                // coverage: what similarities count up to
   float least_left;             // DPP: an item is no longer picked where d is at most this share of what it was
   const float* lambda_d;        // (Q,)
   const std::int64_t* ks;       // (Q,), each at most k; or null

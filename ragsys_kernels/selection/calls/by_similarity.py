@@ -23,7 +23,8 @@ from ..problem import Problem, Rows, Selection
 from ..rules.pool import ROUNDING, given_row
 
 RULES = ("mmr", "msd", "dpp", "coverage")
-_COMPILED = ("mmr", "msd", "dpp")
+# The rules and kinds of coverage that `_C` has, in its order.
+_COMPILED = ("mmr", "msd", "dpp", "facility", "cover", "xquad")
 # Bytes of what coverage keeps of some queries at a time: a matrix of each.
 _BLOCK_BYTES = 1 << 26
 
@@ -140,7 +141,11 @@ def select(problem: Problem, num_threads: int) -> Selection:
     kind = getattr(problem.options, "kind", None)
     if isinstance(problem.relevance, np.ndarray):
         _check_values(problem)
-    if problem.op in _COMPILED and isinstance(problem.relevance, np.ndarray) and _dispatch.why_not("cpu") is None:
+    if (
+        (kind or problem.op) in _COMPILED
+        and isinstance(problem.relevance, np.ndarray)
+        and _dispatch.why_not("cpu") is None
+    ):
         return _compiled(problem, num_threads)
     if kind is None or problem.num_queries <= (step := max(1, _BLOCK_BYTES // (4 * problem.pool**2))):
         return _select(problem)
@@ -151,15 +156,17 @@ def select(problem: Problem, num_threads: int) -> Selection:
 
 
 def _compiled(problem: Problem, num_threads: int) -> Selection:
-    """Return the picks by the compiled kernel, which has the rules that read one row a pick."""
     state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
+    kind = getattr(problem.options, "kind", None)
     weights = _weights(state) if problem.op == "dpp" else None
     *fields, status = _dispatch.extension().select_given(
-        _COMPILED.index(problem.op),
+        _COMPILED.index(kind or problem.op),
         problem.rows.similarity,
         np.ascontiguousarray(state.v, np.float32),
         weights if weights is None else np.ascontiguousarray(np.broadcast_to(weights, shape), np.float32),
         1.0 if problem.rows.metric == "cosine" else 0.0,
+        getattr(problem.options, "gamma", 1.0),
+        1.0 if problem.rows.metric == "cosine" or kind == "xquad" else np.finfo(np.float32).max,
         ROUNDING,
         problem.k,
         problem.ks,
@@ -334,10 +341,11 @@ class _Cover(_Nearest):
     def __init__(self, state: _State) -> None:
         options = state.problem.options
         self.kind, self.gamma = options.kind, options.gamma
-        self.S = state.problem.rows.similarity.clip(0)  # of pick, item: both are items here
+        may = state.open if state.problem.constraints.initial is None else state.open & ~_initial(state)
+        # Of pick, item: both are items here.
+        self.S = state.x.where(may[:, None, :], state.problem.rows.similarity, state.full(0)[:, None, :]).clip(0)
         if state.problem.rows.metric == "cosine" or self.kind == "xquad":
             self.S = self.S.clip(0, 1)
-        may = state.open if state.problem.constraints.initial is None else state.open & ~_initial(state)
         count = may.sum(1)[:, None].clip(1)
         self.weights = may / (1 if self.kind == "cover" else count)
         self.state = state.full(1.0 if self.kind == "xquad" else 0.0)
@@ -459,5 +467,6 @@ def _check(problem: Problem, state: _State, fields: list[Any]) -> None:
         picks = fields[0][q][fields[0][q] >= 0].tolist()
         initial = problem.initial_rows(q) - q * problem.pool_stride
         positions = np.union1d(problem.eligible(q)[1], initial)
-        for j in [*initial.tolist(), *picks]:
+        read = positions.tolist() if problem.op == "coverage" else picks
+        for j in [*initial.tolist(), *read]:
             given_row(problem, q, positions, j)
