@@ -18,9 +18,11 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks
+from .._base.arrays import BYTES, HOST
 from .._base.types import Metric, PathLike, Storage
+from ..corpus import rows as stored_rows
 from ..corpus import segments
-from ..corpus.ids import Ids
+from ..corpus.ids import Ids, make
 from . import stores
 from ._pipeline import ahead
 from .build import columns_of, words_of
@@ -29,7 +31,7 @@ _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
 # A folder of more segments, or of which a larger share is deleted, is compacted.
 _SEGMENTS, _DELETED = 64, 0.3
-_RUN = 16  # rows that follow each other, on average, from which on slices are quicker
+_PART_BYTES = 1 << 19  # of float32 rows that are compared at a time
 _COLUMNS = ("bias", "groups", "costs")
 
 # Ids, vectors, and what belongs to the rows.
@@ -198,8 +200,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
             raise ValueError("to must be a folder of rows with ids, got one without")
         seen, waiting, count, added = np.zeros(len(old), bool), _Waiting(), 0, 0
         for ids, vectors, columns in rows:
-            given = rk.Corpus(vectors, ids=ids, **columns, **options)
-            _check_columns(old, given)
+            given = _Batch(old, ids, vectors, columns)
             places = old.rows_of(ids, unknown="pad")
             there = np.flatnonzero(places >= 0)
             twice = seen[places[there]]
@@ -208,7 +209,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
                 raise ValueError(f"ids must be unique, got {checks.shown(name)} twice in the source")
             seen[places[there]] = True
             kept = np.zeros(len(vectors), bool)
-            kept[there] = _equal(old, places[there], given, there)
+            kept[there] = given.equal(places[there], there)
             count += len(vectors)
             added += len(vectors) - len(there)
             if not kept.all():
@@ -228,52 +229,76 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
     return Synced(count, added, new - added, len(gone), False)
 
 
-def _check_columns(old: rk.Corpus, given: rk.Corpus) -> None:
-    """Refuse rows that could not be compared."""
-    if given.dims != old.dims:
-        raise ValueError(f"source must have the folder's {old.dims} dimensions, got {given.dims}")
-    if given.ids.kind != old.ids.kind:
-        had, got = ({"str": "strings", "int64": "integers"}[each.ids.kind] for each in (old, given))
-        raise ValueError(f"ids must be {had} as in the folder, got {got}")
-    for name in _COLUMNS:
-        if (getattr(old, name) is None) != (getattr(given, name) is None):
-            has = "have" if getattr(given, name) is None else "have no"
-            raise ValueError(f"source must {has} {name}, as the folder does")
+class _Batch:
+    """Rows of the source beside a folder's, which they are compared with.
 
-
-def _equal(old: rk.Corpus, places: np.ndarray, given: rk.Corpus, rows: np.ndarray) -> np.ndarray:
-    """Return which rows of two corpora are stored as the same bytes."""
-    equal = np.ones(len(rows), bool)
-    names = [name for name in ("data", "scales", *_COLUMNS) if getattr(old, name) is not None]
-    for theirs, ours, where in _pieces(places, rows):
-        for name in names:
-            same = _values(old, name, theirs) == _values(given, name, ours)
-            equal[where] &= same if same.ndim == 1 else same.all(axis=1)
-    return equal
-
-
-def _pieces(places: np.ndarray, rows: np.ndarray) -> Iterator[tuple[Any, Any, slice]]:
-    """Yield rows of two corpora that stand for each other, as slices where they follow each other in both.
-
-    A slice is no copy, and a store gives its rows in the order in which the folder got them.
+    They are made what the folder would store in parts that stay in a processor's cache; nothing keeps them.
     """
-    ends = np.flatnonzero((np.diff(places) != 1) | (np.diff(rows) != 1)) + 1
-    if len(ends) * _RUN >= len(rows):  # of no rows too
-        yield places, rows, slice(None)
-        return
-    begins = [0, *ends.tolist()]
-    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
-        theirs, ours = int(places[begin]), int(rows[begin])
-        yield slice(theirs, theirs + end - begin), slice(ours, ours + end - begin), slice(begin, end)
+
+    def __init__(self, old: rk.Corpus, ids: Any, vectors: np.ndarray, given: dict[str, Any]) -> None:
+        self._old = old
+        self._vectors, self._dtype = stored_rows.as_is("Corpus", vectors, HOST)
+        self.ids = make("Corpus", ids, len(vectors))
+        self._columns = stored_rows.columns("Corpus", dict.fromkeys(_COLUMNS) | given, len(vectors), HOST)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse rows that could not be compared."""
+        old, dims = self._old, self._vectors.shape[1]
+        if old.dtype == "binary" and self._dtype in BYTES:  # packed signs
+            dims *= 8
+        if dims != old.dims:
+            raise ValueError(f"source must have the folder's {old.dims} dimensions, got {dims}")
+        if self.ids.kind != old.ids.kind:
+            had, got = ({"str": "strings", "int64": "integers"}[each.kind] for each in (old.ids, self.ids))
+            raise ValueError(f"ids must be {had} as in the folder, got {got}")
+        for name in _COLUMNS:
+            if (getattr(old, name) is None) != (self._columns[name] is None):
+                has = "have" if self._columns[name] is None else "have no"
+                raise ValueError(f"source must {has} {name}, as the folder does")
+
+    def equal(self, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return which of some rows the folder has as the same bytes, at these places."""
+        old, columns = self._old, self._columns
+        equal = np.ones(len(rows), bool)
+        size = max(1, _PART_BYTES // (4 * self._vectors.shape[1]))
+        for begin in range(0, len(rows), size):
+            part = slice(begin, begin + size)
+            theirs, ours = _slice_of(places[part]), _slice_of(rows[part])
+            data, scales, _ = stored_rows.store(self._vectors[ours], self._dtype, old.metric, old.dtype, HOST)
+            pairs = [(old.data[theirs], data)]
+            if scales is not None:
+                pairs.append((old.scales[theirs], scales))
+            for name in _COLUMNS:
+                if columns[name] is not None:
+                    had, has = getattr(old, name)[theirs], columns[name][ours]
+                    if name == "groups":
+                        had, has = _named(had, old.group_names), _named(has, columns["group_names"])
+                    pairs.append((had, has))
+            for had, has in pairs:
+                same = _words(had) == _words(has)
+                equal[part] &= same if same.ndim == 1 else same.all(axis=1)
+        return equal
 
 
-def _values(corpus: rk.Corpus, name: str, rows: Any) -> np.ndarray:
-    """Return what rows have in a column; of groups that are strings their names, for each corpus numbers its own."""
-    values = np.asarray(getattr(corpus, name)[rows])
-    if values.ndim == 2 and not values.strides[0] % 8 and not values.shape[1] * values.itemsize % 8:
-        return values.view(np.uint64)  # bytes, eight at a time
-    named = name == "groups" and corpus.group_names is not None
-    return np.asarray(corpus.group_names[values]) if named else values
+def _slice_of(rows: np.ndarray) -> Any:
+    """Return rows that follow each other as a slice, which is no copy; a store gives them in the folder's order."""
+    first, last = int(rows[0]), int(rows[-1])
+    follow = last - first == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    return slice(first, last + 1) if follow else rows
+
+
+def _words(values: Any) -> np.ndarray:
+    """Return values to be compared: of whole rows their bytes, eight at a time."""
+    array = np.asarray(values)
+    if array.ndim == 2 and not array.strides[0] % 8 and not array.shape[1] * array.itemsize % 8:
+        return array.view(np.uint64)
+    return array
+
+
+def _named(groups: Any, names: Any) -> Any:
+    """Return groups that are strings by their names, for each corpus numbers its own."""
+    return groups if names is None else names[groups]
 
 
 def _read(

@@ -260,8 +260,9 @@ def test_the_command(tmp_path, command):
 
 @pytest.mark.parametrize("dims", [16, 5])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype):
+def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype, monkeypatch):
     """Whole runs of rows in one order, some that are out of it, and none in order: each finds the rows that differ."""
+    monkeypatch.setattr(sync, "_PART_BYTES", 4 * dims * 37)
     rng = np.random.default_rng(3)
     vectors, bias = rng.standard_normal((600, dims), dtype=np.float32), rng.random(600, dtype=np.float32)
     for swapped in (0, 6, 600):
@@ -274,8 +275,9 @@ def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype):
         weights[changed[5:]] += 1
         at = np.sort(rng.permutation(600)[:6])  # where new rows stand between them
         rows = np.flatnonzero(np.insert(np.ones(600, bool), at, False))
-        new = rk.Corpus(np.insert(other, at, 1.0, axis=0), np.insert(weights, at, 1.0), dtype=dtype)
+        old = rk.Corpus(vectors, bias, dtype=dtype, ids=np.arange(600))
+        new = sync._Batch(old, np.arange(606), np.insert(other, at, 1.0, axis=0), {"bias": np.insert(weights, at, 1.0)})
         kept = np.delete(np.arange(600), rng.permutation(600)[:6])  # the others were deleted from the source
-        equal = sync._equal(rk.Corpus(vectors, bias, dtype=dtype), order[kept], new, rows[kept])
+        equal = new.equal(order[kept], rows[kept])
         assert kept[~equal].tolist() == [each for each in changed.tolist() if each in set(kept.tolist())]
-    assert sync._equal(new, order[:0], new, rows[:0]).tolist() == []
+    assert new.equal(order[:0], rows[:0]).tolist() == []
