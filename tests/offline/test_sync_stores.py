@@ -128,6 +128,7 @@ class Postgres:
         if self.type != "real[]":
             names = self._store.execute("SELECT name FROM pg_available_extensions").fetchall()
             if ("vector",) not in names:
+                self.close()
                 pytest.skip("needs pgvector")
             self._store.execute("CREATE EXTENSION IF NOT EXISTS vector")
         self._store.execute(f"CREATE TABLE notes (note bigint PRIMARY KEY, words text, embedding {self.type} NOT NULL)")
