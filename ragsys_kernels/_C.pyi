@@ -51,6 +51,8 @@ def select_given(
     values: NDArray[np.float32],
     weights: NDArray[np.float32] | None,
     one: float,
+    gamma: float,
+    largest: float,
     least_left: float,
     k: int,
     ks: NDArray[np.int64] | None,
