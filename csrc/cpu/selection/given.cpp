@@ -21,9 +21,9 @@ struct State {
   std::vector<std::uint8_t> open;
   std::vector<std::int64_t> picks;
   std::vector<double> left, first, factor;  // DPP: d, what it was, and the columns of the factor
-  // Coverage: the share of each item as an aspect, 0 for what may not be picked; the power of its cover; what an item
-  // adds, and how many picks it knew when that was computed.
-  std::vector<float> share, power, gain;
+  // Coverage: the share of each item as an aspect, 0 for what may not be picked; the power of its cover; and
+  // how many picks its value knows.
+  std::vector<float> share, power;
   std::vector<std::int64_t> renewed;
 };
 
@@ -81,7 +81,7 @@ struct Query {
     s.factor.resize(s.left.size() * std::size_t(a.num_initial + a.k));
     for (std::int64_t i = 0; dpp && i < n; ++i) {
       const double weight = a.weights[q * n + i];
-      s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * a.similarity[(q * n + i) * n + i];
+      s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * row(i)[i];
     }
     if (covers()) start_cover();
   }
@@ -95,7 +95,6 @@ struct Query {
     if (a.rule != GivenRule::cover && count > 1)
       for (float& share : s.share) share /= float(count);
     s.power.assign(std::size_t(n), 0.0f);
-    s.gain.assign(std::size_t(n), 0.0f);
     s.renewed.assign(std::size_t(n), -1);
   }
 
@@ -184,8 +183,7 @@ struct Query {
   void renew(std::int64_t i) {
     const std::size_t at = std::size_t(i);
     if (s.renewed[at] < 0) check(row(i));
-    s.gain[at] = gain(i);
-    s.value[at] = a.lambda_d[q] * v(i) + (1.0f - a.lambda_d[q]) * s.gain[at];
+    s.value[at] = a.lambda_d[q] * v(i) + (1.0f - a.lambda_d[q]) * gain(i);
     s.renewed[at] = met;
   }
 

@@ -3,7 +3,8 @@
 A pool has no rows then: `Rows` stands for Q pools of P positions, and its ``similarity`` is a matrix (Q, P, P), or a
 function that is asked for the similarities of a pool's items to one of them. The backends of vectors have no use for
 it; `reference` runs its rules as it does otherwise, and here are the same rules for all queries of a call at once, in
-float32, with NumPy on the host and torch on a device. A pick reads one row of each matrix.
+float32: by the compiled kernel on the host, or NumPy without it, and torch on a device. A pick reads one row of each
+matrix; coverage reads all rows.
 """
 
 from __future__ import annotations
@@ -156,6 +157,7 @@ def select(problem: Problem, num_threads: int) -> Selection:
 
 
 def _compiled(problem: Problem, num_threads: int) -> Selection:
+    """Return the picks by the compiled kernel."""
     state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
     kind = getattr(problem.options, "kind", None)
     weights = _weights(state) if problem.op == "dpp" else None
