@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,8 +176,22 @@ class _Waiting:
         if len(vectors) > size:
             self.add(ids[size:], vectors[size:], {name: column[size:] for name, column in columns.items()})
         first = {name: column[:size] for name, column in columns.items()}
-        corpus = rk.Corpus(vectors[:size], ids=ids[:size], **first, **options)
+        with _by_id(ids, vectors[:size]):
+            corpus = rk.Corpus(vectors[:size], ids=ids[:size], **first, **options)
         return corpus, corpus.ids
+
+
+@contextmanager
+def _by_id(ids: Any, vectors: np.ndarray) -> Iterator[None]:
+    """Name the id of a vector that is refused: its number among some rows would say nothing."""
+    try:
+        yield
+    except ValueError:
+        finite = np.isfinite(np.asarray(vectors, np.float64)).all(axis=1)
+        if finite.all():
+            raise
+        name = checks.shown(ids[int(np.argmin(finite))])
+        raise ValueError(f"{_OP}: source must have finite vectors, got NaN or inf for id {name}") from None
 
 
 def _end_to_end(parts: list[Any]) -> Any:
@@ -209,7 +223,8 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
                 raise ValueError(f"ids must be unique, got {checks.shown(name)} twice in the source")
             seen[places[there]] = True
             kept = np.zeros(len(vectors), bool)
-            kept[there] = given.equal(places[there], there)
+            with _by_id(ids, vectors):
+                kept[there] = given.equal(places[there], there)
             count += len(vectors)
             added += len(vectors) - len(there)
             if not kept.all():

@@ -281,3 +281,22 @@ def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype, monkeypat
         equal = new.equal(order[kept], rows[kept])
         assert kept[~equal].tolist() == [each for each in changed.tolist() if each in set(kept.tolist())]
     assert new.equal(order[:0], rows[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_vector_that_is_not_finite_is_named_by_its_id(tmp_path, there):
+    vectors = np.random.default_rng(5).standard_normal((40, 4), dtype=np.float32)
+    ids = [f"note {i}" for i in range(40)]
+
+    def written(rows):
+        table = pa.table({"id": ids[: len(rows)], "vector": list(rows)})
+        pq.write_table(table, tmp_path / "notes.parquet")
+        return tmp_path / "notes.parquet"
+
+    offline.sync_corpus(written(vectors[: 40 if there else 20]), tmp_path / "to", vector_column="vector")
+    vectors[31, 2] = np.inf
+    with pytest.raises(
+        ValueError, match=r"^sync_corpus: source must have finite vectors, got NaN or inf for id 'note 31'"
+    ):
+        offline.sync_corpus(written(vectors), tmp_path / "to", vector_column="vector")
+    assert len(rk.Corpus.load(tmp_path / "to")) == (40 if there else 20)
