@@ -3,13 +3,9 @@
 // Indices, ascending, of the values that are at least threshold.
 static inline std::int64_t at_least(const float* values, std::int64_t n, float threshold, std::int32_t* out) {
   std::int64_t found = 0, i = 0;
-  for (; i + 4 * W <= n; i += 4 * W) {
-    vi any = {};
-    for (int b = 0; b < 4; ++b) any |= load(values + i + b * W) >= splat(threshold);
-    if (hsum((vf)(any & (vi)splat(1.0f))) == 0.0f) continue;
-    for (std::int64_t b = i; b < i + 4 * W; ++b)
-      if (values[b] >= threshold) out[found++] = std::int32_t(b);
-  }
+  for (; i + W <= n; i += W)
+    for (unsigned lanes = at_least_mask(load(values + i), threshold); lanes; lanes &= lanes - 1)
+      out[found++] = std::int32_t(i + __builtin_ctz(lanes));
   for (; i < n; ++i)
     if (values[i] >= threshold) out[found++] = std::int32_t(i);
   return found;
@@ -126,11 +122,9 @@ inline void Query<T, Objective>::meet_block(std::int64_t p, std::int64_t begin, 
   alignas(64) float dots[kSignBlock];
   for (; begin < end; begin += kSignBlock) {
     const std::int64_t n = end - begin < kSignBlock ? end - begin : kSignBlock;
-    for (std::int64_t i = 0; i < n; i += 4) {
-      const T* rows[4];
-      for (std::int64_t r = 0; r < 4; ++r) rows[r] = row(ws.row[begin + (i + r < n ? i + r : i)]);
-      sign_products<4>(pick, rows, args.dims, dots + i);
-    }
+    const T* rows[kSignBlock];
+    for (std::int64_t r = 0; r < kSignBlock; ++r) rows[r] = row(ws.row[begin + (r < n ? r : 0)]);
+    sign_products_of_block(pick, rows, n, args.dims, dots);
     for (std::int64_t i = 0; i < n; i += W) {
       const std::int64_t j = begin + i;
       const vf similarity = load(dots + i) * both * scale, running = load(ws.running + j);

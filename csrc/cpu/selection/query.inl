@@ -48,9 +48,6 @@ static inline void leave_empty(const SelectArgs& args, std::int64_t out) {
   args.out_relevance[out] = args.redundancy[out] = __builtin_nanf("");
 }
 
-// Items of signs that meet a pick together.
-constexpr std::int64_t kSignBlock = 16;
-
 // Items between two looks for an interrupt; smaller pools are looked after between queries.
 constexpr std::int64_t kLongPool = 1024;
 

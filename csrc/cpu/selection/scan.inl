@@ -91,12 +91,12 @@ static inline void tile_rows(const float* const* vectors, const T* rows, std::in
 static inline void tile_signs(const bits8* vector, const bits8* rows, std::int64_t row_stride, std::int64_t n,
                               std::int64_t dims, float* out) {
   const float scale = 1.0f / __builtin_sqrtf(float(dims));
-  const bits8* four[4];
-  for (std::int64_t i = 0; i < n; i += 4) {  // `out` has whole vectors
-    for (std::int64_t r = 0; r < 4; ++r) four[r] = rows + (i + r < n ? i + r : i) * row_stride;
-    sign_products<4>(vector, four, dims, out + i);
-    for (std::int64_t r = 0; r < 4; ++r) out[i + r] *= scale;
+  const bits8* block[kSignBlock];
+  for (std::int64_t i = 0; i < n; i += kSignBlock) {
+    for (std::int64_t r = 0; r < kSignBlock; ++r) block[r] = rows + (i + r < n ? i + r : i) * row_stride;
+    sign_products_of_block(vector, block, n - i < kSignBlock ? n - i : kSignBlock, dims, out + i);
   }
+  for (std::int64_t i = 0; i < n; i += W) store(out + i, load(out + i) * splat(scale));
   for (std::int64_t i = (n + 3) / 4 * 4; i % W; ++i) out[i] = 0.0f;
 }
 

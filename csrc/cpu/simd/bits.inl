@@ -34,7 +34,18 @@ static inline std::int64_t differing(const bits8* a, const bits8* b, std::int64_
 }
 
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
-// Of whole vectors of 64 bytes; the four sums are returned together.
+// The totals of four vectors of eight counts below 2^32, which are interleaved before they are added.
+static inline __m128i totals_of(const __m512i* counts) {
+  const __m512i front = _mm512_or_si512(counts[0], _mm512_slli_epi64(counts[1], 32));
+  const __m512i back = _mm512_or_si512(counts[2], _mm512_slli_epi64(counts[3], 32));
+  const __m512i four =
+      _mm512_add_epi32(_mm512_maskz_unpacklo_epi64(0xff, front, back), _mm512_maskz_unpackhi_epi64(0xff, front, back));
+  const __m256i two =
+      _mm256_add_epi32(_mm512_maskz_extracti64x4_epi64(0xf, four, 0), _mm512_maskz_extracti64x4_epi64(0xf, four, 1));
+  return _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+}
+
+// Of whole vectors of 64 bytes.
 template <int R>
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vpopcntdq"))) static inline __m128i
 differing_vectors_vpopcnt(const bits8* vector, const bits8* const* rows, std::int64_t bytes) {
@@ -45,32 +56,47 @@ differing_vectors_vpopcnt(const bits8* vector, const bits8* const* rows, std::in
     for (int r = 0; r < R; ++r)
       sum[r] = _mm512_add_epi64(sum[r], _mm512_popcnt_epi64(_mm512_xor_si512(x, _mm512_loadu_si512(rows[r] + i))));
   }
-  return sums_of(sum);
+  return totals_of(sum);
 }
 
-// By a table of half bytes.
-template <int R>
-static inline __m128i differing_vectors(const bits8* vector, const bits8* const* rows, std::int64_t bytes) {
+// By a table of half bytes. The upper halves of both are shifted down before they are compared, the vector's once. V is
+// the number of whole vectors, or 0 if they are more than two. A function of its own: inlined, GCC 12 spills registers.
+template <int V, int R>
+__attribute__((noinline)) static __m128i differing_vectors(const bits8* vector, const bits8* const* rows,
+                                                           std::int64_t bytes) {
   const __m512i counts = _mm512_set4_epi32(0x04030302, 0x03020201, 0x03020201, 0x02010100);
   const __m512i low = _mm512_set1_epi8(15), zero = _mm512_setzero_si512();
-  __m512i sum[4];
+  constexpr int kDifferAndLow = 0x28;  // (y ^ x) & low, as a truth table
+  __m512i sum[4], part[R];
   for (int r = 0; r < 4; ++r) sum[r] = zero;
-  for (std::int64_t begin = 0; begin < bytes; begin += 31 * 64) {  // a byte holds the counts of so many vectors
-    const std::int64_t end = bytes < begin + 31 * 64 ? bytes : begin + 31 * 64;
-    __m512i part[R];
-    for (int r = 0; r < R; ++r) part[r] = zero;
-    for (std::int64_t i = begin; i < end; i += 64) {
-      const __m512i x = _mm512_loadu_si512(vector + i);
-      for (int r = 0; r < R; ++r) {
-        const __m512i y = _mm512_xor_si512(x, _mm512_loadu_si512(rows[r] + i));
-        const __m512i upper = _mm512_shuffle_epi8(counts, _mm512_and_si512(_mm512_srli_epi16(y, 4), low));
-        part[r] = _mm512_add_epi8(part[r], upper);
-        part[r] = _mm512_add_epi8(part[r], _mm512_shuffle_epi8(counts, _mm512_and_si512(y, low)));
-      }
+  const auto count = [&](std::int64_t i) {
+    const __m512i x = _mm512_loadu_si512(vector + i), x_upper = _mm512_srli_epi16(x, 4);
+    for (int r = 0; r < R; ++r) {
+      const __m512i y = _mm512_loadu_si512(rows[r] + i);
+      const __m512i upper = _mm512_ternarylogic_epi64(_mm512_srli_epi16(y, 4), x_upper, low, kDifferAndLow);
+      const __m512i lower = _mm512_ternarylogic_epi64(y, x, low, kDifferAndLow);
+      const __m512i found = _mm512_add_epi8(_mm512_shuffle_epi8(counts, lower), _mm512_shuffle_epi8(counts, upper));
+      part[r] = i % (31 * 64) ? _mm512_add_epi8(part[r], found) : found;
     }
+  };
+  if (V) {
+    for (int v = 0; v < V; ++v) count(v * 64);
+    for (int r = 0; r < R; ++r) sum[r] = _mm512_sad_epu8(part[r], zero);
+    return totals_of(sum);
+  }
+  for (std::int64_t begin = 0; begin < bytes; begin += 31 * 64) {  // a byte holds the counts of so many vectors
+    for (std::int64_t i = begin; i < bytes && i < begin + 31 * 64; i += 64) count(i);
     for (int r = 0; r < R; ++r) sum[r] = _mm512_add_epi64(sum[r], _mm512_sad_epu8(part[r], zero));
   }
-  return sums_of(sum);
+  return totals_of(sum);
+}
+
+template <int R>
+static inline __m128i differing_vectors(const bits8* vector, const bits8* const* rows, std::int64_t bytes) {
+  static const bool vpopcnt = has_vpopcnt();
+  if (vpopcnt) return differing_vectors_vpopcnt<R>(vector, rows, bytes);
+  if (bytes == 64) return differing_vectors<1, R>(vector, rows, bytes);
+  return bytes == 128 ? differing_vectors<2, R>(vector, rows, bytes) : differing_vectors<0, R>(vector, rows, bytes);
 }
 #endif
 
@@ -79,17 +105,38 @@ template <int R>
 static inline void sign_products(const bits8* vector, const bits8* const* rows, std::int64_t dims, float* out) {
   const std::int64_t bytes = dims / 8;
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
-  static const bool vpopcnt = has_vpopcnt();
   const std::int64_t whole = bytes / 64 * 64;
-  alignas(16) std::int32_t counts[4];
-  const __m128i found =
-      vpopcnt ? differing_vectors_vpopcnt<R>(vector, rows, whole) : differing_vectors<R>(vector, rows, whole);
-  _mm_store_si128(reinterpret_cast<__m128i*>(counts), found);
-  for (int r = 0; r < R; ++r) {
-    const std::int64_t rest = whole < bytes ? differing(vector + whole, rows[r] + whole, bytes - whole) : 0;
-    out[r] = float(dims - 2 * (counts[r] + rest));
+  __m128i counts = differing_vectors<R>(vector, rows, whole);
+  if (whole < bytes) {
+    alignas(16) std::int32_t rest[4] = {};
+    for (int r = 0; r < R; ++r) rest[r] = std::int32_t(differing(vector + whole, rows[r] + whole, bytes - whole));
+    counts = _mm_add_epi32(counts, _mm_load_si128(reinterpret_cast<const __m128i*>(rest)));
   }
+  const __m128 products = _mm_cvtepi32_ps(_mm_sub_epi32(_mm_set1_epi32(int(dims)), _mm_slli_epi32(counts, 1)));
+  if constexpr (R == 4)
+    _mm_storeu_ps(out, products);
+  else
+    for (int r = 0; r < R; ++r) out[r] = products[r];
 #else
   for (int r = 0; r < R; ++r) out[r] = float(dims - 2 * differing(vector, rows[r], bytes));
 #endif
+}
+
+constexpr std::int64_t kSignBlock = 16;  // rows of signs that meet a vector at once
+
+// out[r] = <vector, rows[r]> of n rows, at most kSignBlock. Pointers and outputs are there for a whole block.
+static inline void sign_products_of_block(const bits8* vector, const bits8* const* rows, std::int64_t n,
+                                          std::int64_t dims, float* out) {
+#if RSK_VEC_BYTES == 64 && defined(__x86_64__)
+  if (dims % 512 == 0) {  // gathered in a register: a load does not wait for four stores
+    __m512i counts = _mm512_setzero_si512();
+    for (std::int64_t r = 0; r < n; r += 4)
+      counts =
+          _mm512_mask_broadcast_i32x4(counts, __mmask16(0xf << r), differing_vectors<4>(vector, rows + r, dims / 8));
+    const __m512i products = _mm512_sub_epi32(_mm512_set1_epi32(int(dims)), _mm512_slli_epi32(counts, 1));
+    _mm512_storeu_ps(out, _mm512_cvtepi32_ps(products));
+    return;
+  }
+#endif
+  for (std::int64_t r = 0; r < n; r += 4) sign_products<4>(vector, rows + r, dims, out + r);
 }
