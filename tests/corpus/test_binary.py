@@ -11,7 +11,7 @@ from ragsys_kernels.selection import capabilities
 
 N, Q = 300, 9
 # 64 and 1,024: cosines are exact in float32. The others end in the middle of a word or of a vector.
-WIDTHS = (8, 24, 64, 200, 768, 1024)
+WIDTHS = (8, 24, 64, 200, 512, 768, 1024)
 
 
 @pytest.fixture(params=["reference", *(f"cpu-{isa}" for isa in ("base", "avx2", "avx512"))])
@@ -103,6 +103,17 @@ def test_search_is_faiss_binary_index(binary_backend, D):
         np.testing.assert_allclose(found.scores, 1 - 2 * distances[:, :n] / D, atol=1e-6)
         hamming = (np.unpackbits(asked, axis=1)[:, None] != np.unpackbits(packed, axis=1)[None]).sum(axis=2)
         np.testing.assert_array_equal(found.indices, np.argsort(hamming, axis=1, kind="stable")[:, :n])
+
+
+@pytest.mark.parametrize("D", [15_872, 16_384, 16_408])
+def test_long_rows_that_differ_everywhere(binary_backend, D):
+    """Sums of counts are kept in bytes over 31 vectors of 64 bytes, which is 15,872 bits."""
+    packed = np.random.default_rng(2).integers(0, 256, (20, D // 8), dtype=np.uint8)
+    packed[7] = ~packed[0]
+    differ = np.unpackbits(packed[:, None] ^ packed[None], axis=2).sum(axis=2)
+    found = rk.Corpus(packed, dtype="binary").search(packed, 20, backend=binary_backend)
+    np.testing.assert_allclose(found.scores, np.take_along_axis(1 - 2 * differ / D, found.indices, axis=1), atol=1e-6)
+    assert found.indices[0, -1] == 7
 
 
 def test_options(binary_backend):
