@@ -107,6 +107,16 @@ def store(
     cosine: bool,
     isa: int,
 ) -> tuple[int, int, float]: ...
+def same(
+    rows: NDArray[np.generic],
+    given: int,
+    data: NDArray[np.generic],
+    dtype: int,
+    scales: NDArray[np.float32] | None,
+    places: NDArray[np.int64],
+    cosine: bool,
+    isa: int,
+) -> tuple[NDArray[np.uint8], int, int]: ...
 def code_error(codes: NDArray[np.uint8]) -> float: ...
 def code_scan_supported(isa: int, vectors: int) -> bool: ...
 def bf16_unit(isa: int) -> str | None: ...

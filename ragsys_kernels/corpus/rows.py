@@ -163,6 +163,36 @@ def _stored(
     return float(largest_norm)
 
 
+def equal(
+    array: np.ndarray,
+    given: str,
+    metric: str,
+    data: np.ndarray,
+    dtype: str,
+    scales: np.ndarray | None,
+    places: np.ndarray,
+) -> np.ndarray:
+    """Return which rows (N, D) ``data`` has at their places, bit by bit as `store` makes them; -1: nowhere."""
+    numbers = _arrays.NUMBERS
+    if given in _arrays.STORAGE and given != "int8" and dtype != "binary" and _dispatch.why_not("cpu") is None:
+        rows = array if array.strides[1] == array.itemsize else np.ascontiguousarray(array)
+        isa = _dispatch.isa_index()
+        found, row, status = _dispatch.extension().same(
+            rows, numbers[given], data, numbers[dtype], scales, places, metric == "cosine", isa
+        )
+        if status:
+            raise ValueError("Corpus: " + (_FINITE if status == 1 else _WITHIN).format(row=row, dtype=dtype))
+        return np.asarray(found, bool)
+    found, there = np.zeros(len(array), bool), np.flatnonzero(places >= 0)
+    step = max(1, _STEP_BYTES // (8 * array.shape[1]))
+    for rows in (there[begin : begin + step] for begin in range(0, len(there), step)):
+        made, made_scales, _ = store(array[rows], given, metric, dtype, HOST)
+        found[rows] = (made == data[places[rows]]).all(axis=1)
+        if scales is not None:
+            found[rows] &= made_scales == scales[places[rows]]
+    return found
+
+
 def _blocks(array: Any, size: int) -> Iterator[np.ndarray]:
     if isinstance(array, Blocks):
         return array.read(size)

@@ -31,7 +31,6 @@ _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
 # A folder of more segments, or of which a larger share is deleted, is compacted.
 _SEGMENTS, _DELETED = 64, 0.3
-_PART_BYTES = 1 << 19  # of float32 rows that are compared at a time
 _COLUMNS = ("bias", "groups", "costs")
 
 # Ids, vectors, and what belongs to the rows.
@@ -222,9 +221,8 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
                 name = given.ids[there[int(np.argmax(twice))]]
                 raise ValueError(f"ids must be unique, got {checks.shown(name)} twice in the source")
             seen[places[there]] = True
-            kept = np.zeros(len(vectors), bool)
             with _by_id(ids, vectors):
-                kept[there] = given.equal(places[there], there)
+                kept = given.equal(places)
             count += len(vectors)
             added += len(vectors) - len(there)
             if not kept.all():
@@ -245,10 +243,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
 
 
 class _Batch:
-    """Rows of the source beside a folder's, which they are compared with.
-
-    They are made what the folder would store in parts that stay in a processor's cache; nothing keeps them.
-    """
+    """Rows of the source beside a folder's, which they are compared with."""
 
     def __init__(self, old: rk.Corpus, ids: Any, vectors: np.ndarray, given: dict[str, Any]) -> None:
         self._old = old
@@ -272,43 +267,18 @@ class _Batch:
                 has = "have" if self._columns[name] is None else "have no"
                 raise ValueError(f"source must {has} {name}, as the folder does")
 
-    def equal(self, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return which of some rows the folder has as the same bytes, at these places."""
-        old, columns = self._old, self._columns
-        equal = np.ones(len(rows), bool)
-        size = max(1, _PART_BYTES // (4 * self._vectors.shape[1]))
-        for begin in range(0, len(rows), size):
-            part = slice(begin, begin + size)
-            theirs, ours = _slice_of(places[part]), _slice_of(rows[part])
-            data, scales, _ = stored_rows.store(self._vectors[ours], self._dtype, old.metric, old.dtype, HOST)
-            pairs = [(old.data[theirs], data)]
-            if scales is not None:
-                pairs.append((old.scales[theirs], scales))
-            for name in _COLUMNS:
-                if columns[name] is not None:
-                    had, has = getattr(old, name)[theirs], columns[name][ours]
-                    if name == "groups":
-                        had, has = _named(had, old.group_names), _named(has, columns["group_names"])
-                    pairs.append((had, has))
-            for had, has in pairs:
-                same = _words(had) == _words(has)
-                equal[part] &= same if same.ndim == 1 else same.all(axis=1)
+    def equal(self, places: np.ndarray) -> np.ndarray:
+        """Return which rows the folder has at these places, bit by bit; -1: nowhere."""
+        old = self._old
+        equal = stored_rows.equal(self._vectors, self._dtype, old.metric, old.data, old.dtype, old.scales, places)
+        rows = np.flatnonzero(equal)
+        for name in _COLUMNS:
+            if self._columns[name] is not None:
+                had, has = getattr(old, name)[places[rows]], self._columns[name][rows]
+                if name == "groups":
+                    had, has = _named(had, old.group_names), _named(has, self._columns["group_names"])
+                equal[rows] &= had == has
         return equal
-
-
-def _slice_of(rows: np.ndarray) -> Any:
-    """Return rows that follow each other as a slice, which is no copy; a store gives them in the folder's order."""
-    first, last = int(rows[0]), int(rows[-1])
-    follow = last - first == len(rows) - 1 and bool((np.diff(rows) == 1).all())
-    return slice(first, last + 1) if follow else rows
-
-
-def _words(values: Any) -> np.ndarray:
-    """Return values to be compared: of whole rows their bytes, eight at a time."""
-    array = np.asarray(values)
-    if array.ndim == 2 and not array.strides[0] % 8 and not array.shape[1] * array.itemsize % 8:
-        return array.view(np.uint64)
-    return array
 
 
 def _named(groups: Any, names: Any) -> Any:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import rows, segments
 from ragsys_kernels.offline import sync
 
 D = 16
@@ -258,11 +258,15 @@ def test_the_command(tmp_path, command):
         assert shown.returncode == 2
 
 
+@pytest.mark.parametrize("by", ["kernel", "numpy"])
 @pytest.mark.parametrize("dims", [16, 5])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype, monkeypatch):
+def test_rows_are_compared_with_those_that_have_their_ids(by, dims, metric, dtype, monkeypatch):
     """Whole runs of rows in one order, some that are out of it, and none in order: each finds the rows that differ."""
-    monkeypatch.setattr(sync, "_PART_BYTES", 4 * dims * 37)
+    if by == "numpy":
+        monkeypatch.setattr(rows._dispatch, "why_not", lambda backend: "not asked for")
+        monkeypatch.setattr(rows, "_STEP_BYTES", 8 * dims * 37)
     rng = np.random.default_rng(3)
     vectors, bias = rng.standard_normal((600, dims), dtype=np.float32), rng.random(600, dtype=np.float32)
     for swapped in (0, 6, 600):
@@ -271,16 +275,15 @@ def test_rows_are_compared_with_those_that_have_their_ids(dims, dtype, monkeypat
         order[some] = rng.permutation(order[some])
         other, weights = vectors[order], bias[order]
         changed = np.unique(np.concatenate([rng.permutation(600)[:7], [0, 599]]))
-        other[changed[:5]] = rng.standard_normal((5, dims), dtype=np.float32)
+        other[changed[:5], rng.integers(dims)] += 1
         weights[changed[5:]] += 1
         at = np.sort(rng.permutation(600)[:6])  # where new rows stand between them
-        rows = np.flatnonzero(np.insert(np.ones(600, bool), at, False))
-        old = rk.Corpus(vectors, bias, dtype=dtype, ids=np.arange(600))
+        gone = rng.permutation(600)[:6]  # from the folder
+        old = rk.Corpus(vectors, bias, metric=metric, dtype=dtype, ids=np.arange(600))
         new = sync._Batch(old, np.arange(606), np.insert(other, at, 1.0, axis=0), {"bias": np.insert(weights, at, 1.0)})
-        kept = np.delete(np.arange(600), rng.permutation(600)[:6])  # the others were deleted from the source
-        equal = new.equal(order[kept], rows[kept])
-        assert kept[~equal].tolist() == [each for each in changed.tolist() if each in set(kept.tolist())]
-    assert new.equal(order[:0], rows[:0]).tolist() == []
+        places = np.where(np.isin(order, gone), -1, order)
+        expected = np.insert((places >= 0) & ~np.isin(np.arange(600), changed), at, False)
+        np.testing.assert_array_equal(new.equal(np.insert(places, at, -1)), expected)
 
 
 @pytest.mark.parametrize("there", [False, True])

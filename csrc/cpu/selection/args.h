@@ -172,6 +172,14 @@ struct Stored {
   double largest_norm;
 };
 
+// Rows that may be stored already, as rows at these places; -1: nowhere.
+struct SameArgs {
+  const void* data;     // (N, D) of dtype
+  const float* scales;  // (N,), or null
+  const std::int64_t* places;
+  std::uint8_t* same;  // whether every bit is what the row would be stored as
+};
+
 struct RelevanceArgs {
   SelectArgs pool;  // the fields that describe queries, rows, candidates and bias
   float* out;       // (Q, P): relevance with bias; -inf for padding
@@ -183,6 +191,7 @@ void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
 void encode(const EncodeArgs& args, int isa, int num_threads);
 Stored store_rows(const StoreArgs& args, int isa);
+Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa);  // without `out` and `scales`
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
 // Whether all rows can be scanned by their codes for so many vectors, and it pays.

@@ -59,18 +59,57 @@ void encode(const EncodeArgs& args, int isa, int num_threads) {
   parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int) { kernels.encode_row[args.dtype](args, row); });
 }
 
+namespace {
+
+// Makes rows what a corpus stores of them, one at a time.
+class RowStore {
+ public:
+  RowStore(const StoreArgs& args, int isa)
+      : kernel_(kernels_of(isa).store_row[args.given]), x_(std::size_t(args.dims + 16) / 16 * 16), held_(x_.size()) {}
+  StoreStatus store(const StoreArgs& args, std::int64_t row, double* norm) {
+    return kernel_(args, row, x_.data(), held_.data(), norm);
+  }
+
+ private:
+  StoreStatus (*kernel_)(const StoreArgs&, std::int64_t, float*, float*, double*);
+  std::vector<float> x_, held_;
+};
+
+}  // namespace
+
 Stored store_rows(const StoreArgs& args, int isa) {
-  const auto store_row = kernels_of(isa).store_row[args.given];
-  const std::size_t room = std::size_t(args.dims + 16) / 16 * 16;
-  std::vector<float> x(room), held(room);
+  RowStore rows(args, isa);
   Stored stored = {args.num_rows, StoreStatus::ok, 0.0};
   for (std::int64_t row = 0; row < args.num_rows; ++row) {
     double norm = 0.0;
-    const StoreStatus status = store_row(args, row, x.data(), held.data(), &norm);
+    const StoreStatus status = rows.store(args, row, &norm);
     if (status != StoreStatus::ok) return {row, status, stored.largest_norm};
     stored.largest_norm = std::max(stored.largest_norm, norm);
   }
   return stored;
+}
+
+Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa) {
+  RowStore rows(args, isa);
+  const std::size_t bytes = std::size_t(args.dims * element_bytes(args.dtype));
+  std::vector<char> made(bytes);
+  float scale = 0.0f;
+  double norm = 0.0;
+  StoreArgs one = args;
+  one.out = made.data();
+  one.scales = stored.scales ? &scale : nullptr;
+  for (std::int64_t row = 0; row < args.num_rows; ++row) {
+    const std::int64_t place = stored.places[row];
+    stored.same[row] = 0;
+    if (place < 0) continue;
+    one.rows = static_cast<const char*>(args.rows) + row * args.row_stride * element_bytes(args.given);
+    const StoreStatus status = rows.store(one, 0, &norm);
+    if (status != StoreStatus::ok) return {row, status, 0.0};
+    const char* const there = static_cast<const char*>(stored.data) + std::size_t(place) * bytes;
+    stored.same[row] = std::memcmp(made.data(), there, bytes) == 0 &&
+                       (!stored.scales || std::memcmp(&scale, stored.scales + place, sizeof scale) == 0);
+  }
+  return {args.num_rows, StoreStatus::ok, 0.0};
 }
 
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride) {
