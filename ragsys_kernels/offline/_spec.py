@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,85 +19,34 @@ from .._base.files import is_url
 from .._base.types import PathLike
 from ..corpus.certified import BACKENDS
 from ..selection.capabilities import Needs
-from ..selection.relevance import SCALES
 from . import sources
 from ._device import Selector
+from ._options import FILES, OF_CORPUS, PickOptions, ReadOptions, RunOptions
 from .sources import Column
 
-# Options of one rule each, as `Corpus.select` takes them.
-OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density", "eps")
-_OF_CORPUS = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column",
-              "metric", "dtype")  # fmt: skip
-_FILES = ("corpus", "queries", "candidates", "index", "bias", "groups", "costs", "query_groups")
+# How this process runs the job: no option of what it is.
+_OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
+                "ray_address")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSpec:
-    """The files and options of a job, as `select` takes them; plain values that go to another process as they are.
-
-    ``instruction_set`` is the one that the job's shards are made with: scores of another differ in their last bits.
-    """
-
-    queries: PathLike
-    corpus: PathLike | None = None
-    candidates: PathLike | None = None
-    index: PathLike | None = None
-    bias: PathLike | None = None
-    groups: PathLike | None = None
-    costs: PathLike | None = None
-    query_groups: PathLike | None = None
-    vector_column: str | None = None
-    id_column: str | None = None
-    bias_column: str | None = None
-    group_column: str | None = None
-    cost_column: str | None = None
-    query_vector_column: str | None = None
-    query_id_column: str | None = None
-    query_group_column: str | None = None
-    candidate_column: str | None = None
-    candidate_vector_column: str | None = None
-    relevance_column: str | None = None
-    relevance_scale: str = "as-is"
-    candidate_ids: bool = False
-    unknown_ids: str = "error"
-    method: str = "mmr"
-    k: int = 6
-    pool: int | str | None = None
-    lambda_d: float | None = None
-    lambda_b: float | None = None
-    max_per_group: int | None = None
-    budget: float | None = None
-    max_similarity: float | None = None
-    scale: float | None = None
-    gamma: float | None = None
-    window: int | None = None
-    noise: float | None = None
-    min_gain: float | None = None
-    kind: str | None = None
-    density: bool = False
-    eps: float | None = None
-    metric: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    backend: str = "auto"
-    num_threads: int | None = None
-    chunk_size: int = 4096
-    shard_size: int = 100_000
-    on_error: str = "raise"
-    memory: int | None = None
-    bad_rows: str = "raise"
-    on_duplicate: str = "error"
-    instruction_set: str | None = None
+class JobSpec(RunOptions, PickOptions, ReadOptions):
+    """The files and options of a job, as `select` takes them; plain values that go to another process as they are."""
 
     def plain(self) -> JobSpec:
         """Return the same job with Python's own values, which is what the manifest and other processes take."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _FILES}
-        return replace(self, **{name: _plain(name, value) for name, value in given.items()})
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FILES}
+        given["candidate_ids"] = checks.flag("select", "candidate_ids", self.candidate_ids)
+        given["memory"] = None if self.memory is None else checks.size("select", "memory", self.memory)
+        return replace(self, **{
+            name: value if name in _OF_THE_CALL else _plain(name, value) for name, value in given.items()
+        })  # fmt: skip
 
-    def files(self) -> dict[str, PathLike]:
-        """Return the files that are given."""
-        given = {name: getattr(self, name) for name in _FILES}
-        return {name: path for name, path in given.items() if path is not None}
+    def check(self) -> None:
+        """Refuse options that are wrong whatever the files hold."""
+        self.check_reading()
+        self.check_picking()
+        self.check_running()
 
     def absolute(self) -> JobSpec:
         """Return the same job with paths that hold in any working folder; URLs stay."""
@@ -122,22 +71,8 @@ class JobSpec:
         on_host = self.device is None and self.backend in BACKENDS
         return own_search and on_host and (self.method, inputs.held["metric"]) == ("mmr", "cosine")
 
-    @property
-    def skips(self) -> tuple[str, str]:
-        """What rows of the corpus do that cannot be used, and those with an id that others have."""
-        return self.bad_rows, self.on_duplicate
 
-    def shard(self, index: int, rows: int) -> range:
-        """Return the rows of a shard, of `rows` in all."""
-        return range(index * self.shard_size, min((index + 1) * self.shard_size, rows))
-
-    def columns(self) -> dict[str, str]:
-        """Return the columns that are named."""
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name.endswith("_column")}
-        return {name: column for name, column in named.items() if column is not None}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The opened columns of all input files; they agree in their numbers of rows.
 
@@ -147,15 +82,15 @@ class Inputs:
     """
 
     corpus: Column
-    corpus_ids: Column | None
-    bias: Column | None
-    groups: Column | None
-    costs: Column | None
+    corpus_ids: Column | None = None
+    bias: Column | None = None
+    groups: Column | None = None
+    costs: Column | None = None
     queries: Column
-    query_ids: Column | None
-    query_groups: Column | None
-    candidates: Column | None
-    index: sources.Index | None
+    query_ids: Column | None = None
+    query_groups: Column | None = None
+    candidates: Column | None = None
+    index: sources.Index | None = None
     held: dict[str, Any]
     saved: rk.Corpus | None = None
     usable: sources.Usable = field(default_factory=sources.Usable)
@@ -178,12 +113,12 @@ class Inputs:
         """
         if spec.candidate_vector_column is not None:
             return cls._of_own(spec)
-        corpus, queries = spec.corpus, spec.queries
+        corpus = spec.corpus
         if corpus is None:
             raise ValueError("select: corpus must be given unless candidates come with their vectors, got none")
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
         if saved is None:
-            loaded = sources.saved(corpus, {name: getattr(spec, name) for name in _OF_CORPUS}, verify, spec.memory)
+            loaded = sources.saved(corpus, {name: getattr(spec, name) for name in OF_CORPUS}, verify, spec.memory)
         else:
             loaded = sources.saved_columns(corpus, saved)
         if loaded is None and spec.memory is not None:
@@ -199,28 +134,19 @@ class Inputs:
         signs = held["dtype"] == "binary"  # queries may be such as well
         # Where bad rows are skipped, the first query may be one.
         dims = vectors.dims if spec.on_error == "skip" and not signs else None
-        of_rows: dict[str, Column | None] = {
-            "corpus": vectors,
-            "corpus_ids": ids,
-            "bias": sources.numbers("bias", float, spec.bias, spec.bias_column, corpus),
-            "groups": sources.numbers("groups", str, spec.groups, spec.group_column, corpus),
-            "costs": sources.numbers("costs", None, spec.costs, spec.cost_column, corpus),
-        }
+        of_rows = {"corpus": vectors, "corpus_ids": ids, **sources.of_rows(corpus, vars(spec))}
         skips = spec.skips if saved is None else ("raise", "error")
         usable = sources.usable("corpus", of_rows, *skips, named="corpus_ids", known=known)
         if usable.kept is not None and spec.index is not None:
             raise ValueError(f"select: index must be over rows that can be used, got {min(usable.skipped.values())}")
         inputs = cls(
             **usable.columns,
-            queries=sources.vectors(queries, "queries", spec.query_vector_column, dims, bytes_stay=signs),
-            query_ids=sources.ids(queries, "queries", spec.query_id_column),
-            query_groups=sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, queries),
-            candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, spec.candidate_ids),
+            queries=sources.vectors(spec.queries, "queries", spec.query_vector_column, dims, bytes_stay=signs),
+            **_of_queries(spec, spec.candidate_ids),
             index=None if spec.index is None else sources.Index(spec.index, vectors.rows),
             held=held,
             saved=saved,
             usable=usable,
-            relevance=sources.candidate_scores(spec.candidates, spec.relevance_column),
         )
         inputs._check_sizes()
         return inputs
@@ -228,28 +154,15 @@ class Inputs:
     @classmethod
     def _of_own(cls, spec: JobSpec) -> Inputs:
         """Open the files of a job whose candidates come with their vectors."""
-        for name in ("corpus", "index", "memory", "device", *(name for name in _OF_CORPUS if name != "metric")):
+        for name in ("corpus", "index", "memory", "device", *(name for name in OF_CORPUS if name != "metric")):
             if (value := getattr(spec, name)) is not None:
                 raise ValueError(f"select: {name} must be left out with candidate_vector_column, got {value}")
         if spec.candidates is None:
             raise ValueError("select: candidate_vector_column must come with candidates, got none")
         queries = sources.vectors(spec.queries, "queries", spec.query_vector_column)
         own = sources.vector_lists(spec.candidates, str(spec.candidate_vector_column), queries.dims)
-        inputs = cls(
-            corpus=own,
-            corpus_ids=None,
-            bias=None,
-            groups=None,
-            costs=None,
-            queries=queries,
-            query_ids=sources.ids(spec.queries, "queries", spec.query_id_column),
-            query_groups=sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, spec.queries),
-            candidates=sources.candidate_lists(spec.candidates, spec.candidate_column, True),
-            index=None,
-            held={"metric": spec.metric or "cosine", "dtype": "float32"},
-            own=own,
-            relevance=sources.candidate_scores(spec.candidates, spec.relevance_column),
-        )
+        held = {"metric": spec.metric or "cosine", "dtype": "float32"}
+        inputs = cls(corpus=own, own=own, queries=queries, **_of_queries(spec, True), held=held)
         inputs._check_sizes()
         return inputs
 
@@ -320,17 +233,23 @@ def check_out(spec: JobSpec, out: PathLike) -> None:
             raise ValueError(f"select: out must not be an input, lie in one or hold one, got {out} and {name} {path}")
 
 
+def _of_queries(spec: JobSpec, ids: bool) -> dict[str, Any]:
+    """Open what belongs to the queries; the candidates may be any ids if `ids`."""
+    return {
+        "query_ids": sources.ids(spec.queries, "queries", spec.query_id_column),
+        "query_groups": sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, spec.queries),
+        "candidates": sources.candidate_lists(spec.candidates, spec.candidate_column, ids),
+        "relevance": sources.candidate_scores(spec.candidates, spec.relevance_column),
+    }
+
+
 def check_options(spec: JobSpec, inputs: Inputs) -> None:
-    """Refuse options that cannot be, before any work is done on the files."""
-    for name in ("chunk_size", "shard_size"):
-        checks.count("select", name, getattr(spec, name))
-    if spec.unknown_ids not in ("error", "skip"):
-        raise ValueError(f"select: unknown_ids must be 'error' or 'skip', got {spec.unknown_ids!r}")
-    if spec.unknown_ids == "skip" and not spec.candidate_ids:
-        raise ValueError("select: unknown_ids must come with candidate_ids, got 'skip' alone")
-    if spec.on_error not in ("raise", "skip"):
-        raise ValueError(f"select: on_error must be 'raise' or 'skip', got {spec.on_error!r}")
-    options = {**selection_options(spec, inputs), "backend": spec.backend, "num_threads": spec.num_threads}
+    """Refuse options that cannot be with these inputs, before any work is done on the files."""
+    _check_together(spec, inputs)
+    # With Ray this process may be where no GPU is.
+    elsewhere = spec.engine == "ray" and spec.device is not None
+    device, backend = (None, "auto") if elsewhere else (spec.device, spec.backend)
+    options = {**selection_options(spec, inputs), "backend": backend, "num_threads": spec.num_threads}
     options.pop("relevance_scale", None)  # there is no relevance here
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rk.PoolSizeWarning)
@@ -338,74 +257,70 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
         corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **inputs.held)
-        Selector(corpus, spec.device).select(zero, spec.k, **options)
-    if (
-        isinstance(options["pool"], int) and options["pool"] <= spec.k
-    ):  # as the library warns; here before hours of work
+        Selector(corpus, device).select(zero, spec.k, **options)
+    if isinstance(options["pool"], int) and options["pool"] <= spec.k:  # as the library warns; before hours of work
         raise ValueError(
             f"select: pool must be above k = {spec.k}, or its rows only get another order, got {options['pool']}"
         )
 
 
-def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
-    """Return the options of the selection, defaults filled in; refuse those that the others leave without effect."""
-    if spec.pool is not None and inputs.candidates is not None:
-        raise ValueError(f"select: pool must be left out when candidates are given, got {spec.pool}")
-    checks.choice("select", "relevance_scale", spec.relevance_scale, SCALES)
+def _check_together(spec: JobSpec, inputs: Inputs) -> None:
+    """Refuse options that the inputs, or options of another group, leave without effect."""
+
+    def refuse(name: str, rule: str, got: object) -> NoReturn:
+        raise ValueError(f"select: {name} must {rule}, got {got}")
+
+    candidates, index, own = inputs.candidates, inputs.index, inputs.own
+    if candidates is not None and spec.pool is not None:
+        refuse("pool", "be left out when candidates are given", spec.pool)
     if spec.relevance_scale != "as-is" and inputs.relevance is None:
-        raise ValueError(f"select: relevance_scale must come with relevance_column, got {spec.relevance_scale!r} alone")
+        refuse("relevance_scale", "come with relevance_column", f"{spec.relevance_scale!r} alone")
     if inputs.relevance is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):
-        raise ValueError("select: relevance_column must come without unknown_ids where rows are skipped, got both")
-    if spec.candidate_ids and inputs.own is not None:
-        raise ValueError("select: candidate_ids must be left out with candidate_vector_column, got both")
-    if spec.candidate_ids and inputs.candidates is None:
-        raise ValueError("select: candidate_ids must come with candidates, got candidate_ids alone")
+        refuse("relevance_column", "come without unknown_ids where rows are skipped", "both")
+    if spec.candidate_ids and own is not None:
+        refuse("candidate_ids", "be left out with candidate_vector_column", "both")
+    if spec.candidate_ids and candidates is None:
+        refuse("candidate_ids", "come with candidates", "candidate_ids alone")
     if spec.candidate_ids and inputs.corpus_ids is None:
-        raise ValueError(f"select: candidate_ids must come with ids of the corpus, got none in {inputs.corpus.path}")
-    if inputs.index is not None and inputs.candidates is not None:
-        raise ValueError(f"select: index must be left out when candidates are given, got {inputs.index.path}")
-    if inputs.index is not None and isinstance(spec.pool, str):
-        raise ValueError(f"select: index must come with a pool, got pool {spec.pool!r} and {inputs.index.path}")
-    if inputs.index is not None and spec.device is not None:
-        raise ValueError(f"select: index must be left out with a device, got {inputs.index.path}")
-    if inputs.query_groups is not None and not inputs.has("groups"):
-        raise ValueError(f"select: query_groups must come with groups, got {inputs.query_groups.path} alone")
+        refuse("candidate_ids", "come with ids of the corpus", f"none in {inputs.corpus.path}")
+    if index is not None and candidates is not None:
+        refuse("index", "be left out when candidates are given", index.path)
+    if index is not None and isinstance(spec.pool, str):
+        refuse("index", "come with a pool", f"pool {spec.pool!r} and {index.path}")
+    if index is not None and spec.device is not None:
+        refuse("index", "be left out with a device", index.path)
     if inputs.query_groups is not None:
+        if not inputs.has("groups"):
+            refuse("query_groups", "come with groups", f"{inputs.query_groups.path} alone")
         kinds = inputs.saved is not None and inputs.saved.group_names is not None
         kinds = kinds if inputs.groups is None else _is_text(inputs.groups)
         if _is_text(inputs.query_groups) != kinds:
-            rule = "strings" if kinds else "integers"
-            raise ValueError(
-                f"select: query_groups must be {rule} as groups are, got others in {inputs.query_groups.path}"
-            )
+            rule = f"be {'strings' if kinds else 'integers'} as groups are"
+            refuse("query_groups", rule, f"others in {inputs.query_groups.path}")
     if spec.max_per_group is not None and not inputs.has("groups"):
-        raise ValueError(f"select: max_per_group must come with groups, got {spec.max_per_group} alone")
+        refuse("max_per_group", "come with groups", f"{spec.max_per_group} alone")
     if inputs.groups is not None and inputs.query_groups is None and spec.max_per_group is None:
-        raise ValueError("select: groups must come with query_groups or max_per_group, got groups alone")
+        refuse("groups", "come with query_groups or max_per_group", "groups alone")
     if (spec.budget is not None and not inputs.has("costs")) or (spec.budget is None and inputs.costs is not None):
         got = f"a budget of {spec.budget} alone" if inputs.costs is None else "costs alone"
-        raise ValueError(f"select: costs and budget must come together, got {got}")
-    if spec.method not in rk.METHODS:
-        raise ValueError(f"select: method must be one of {', '.join(map(repr, rk.METHODS))}, got {spec.method!r}")
-    if isinstance(spec.pool, str) and spec.pool not in ("all", "certified"):
-        raise ValueError(f"select: pool must be a number, 'all' or 'certified', got {spec.pool!r}")
-    if spec.memory is not None and (spec.device is not None or spec.pool == "all" or inputs.index is not None):
-        got = f"a device, {spec.device!r}" if spec.device else "an index" if inputs.index else "pool 'all'"
-        raise ValueError(f"select: memory must come with pools that the host searches for, got {got}")
+        refuse("costs and budget", "come together", got)
+    if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
+        got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
+        refuse("memory", "come with pools that the host searches for", got)
     if spec.pool == "certified" and spec.device is not None:
-        raise ValueError(f"select: pool 'certified' must come without a device, got {spec.device!r}")
+        refuse("pool 'certified'", "come without a device", repr(spec.device))
+    if inputs.bias is not None and "lambda_d" not in rk.METHODS[spec.method].parameters:
+        refuse("bias", f"be left out with method {spec.method!r}", inputs.bias.path)
+
+
+def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
+    """Return the options of the selection, defaults filled in."""
     options: dict[str, Any] = {"method": spec.method, "max_per_group": spec.max_per_group}
-    for name, limit in (("budget", spec.budget), ("max_similarity", spec.max_similarity)):
-        if limit is not None:  # a job without them keeps its key
-            options[name] = limit
+    # A job without one of these keeps its key.
+    options.update({name: value for name in ("budget", "max_similarity") if (value := getattr(spec, name)) is not None})
     if spec.relevance_scale != "as-is":
         options["relevance_scale"] = spec.relevance_scale
-    for name in OF_ONE_RULE:
-        value = getattr(spec, name)
-        if value is not None and value is not False:
-            if name not in rk.METHODS[spec.method].parameters:
-                raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value!r}")
-            options[name] = value
+    options.update(spec.of_one_rule())
     if inputs.candidates is not None or spec.pool == "all":
         options["pool"] = None
     else:
@@ -414,11 +329,6 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
         usual = inspect.signature(getattr(rk, spec.method)).parameters["lambda_d"].default
         options["lambda_d"] = usual if spec.lambda_d is None else spec.lambda_d
         options["lambda_b"] = 0.95 if spec.lambda_b is None else spec.lambda_b
-        return options
-    given = {"lambda_d": spec.lambda_d, "lambda_b": spec.lambda_b, "bias": inputs.bias and inputs.bias.path}
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"select: {name} must be left out with method {spec.method!r}, got {value}")
     return options
 
 

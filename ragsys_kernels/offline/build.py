@@ -24,6 +24,17 @@ from ._pipeline import ahead
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
+_OF_ROWS = (
+    "ids",
+    "bias",
+    "groups",
+    "costs",
+    "vector_column",
+    "id_column",
+    "bias_column",
+    "group_column",
+    "cost_column",
+)
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
 
@@ -142,27 +153,13 @@ def words_of(op: str) -> Iterator[None]:
         raise type(error)(f"{op}: {text.removeprefix('select: ')}") from error
 
 
-def columns_of(
-    corpus: PathLike,
-    ids: PathLike | None,
-    bias: PathLike | None,
-    groups: PathLike | None,
-    costs: PathLike | None,
-    vector_column: str | None,
-    id_column: str | None,
-    bias_column: str | None,
-    group_column: str | None,
-    cost_column: str | None,
-    usual: bool = False,
-) -> tuple[Column, dict[str, Column]]:
-    """Open the vectors, and what belongs to their rows; ``usual`` as of `sources.vectors`."""
-    vectors = sources.vectors(corpus, "corpus", vector_column, usual=usual, bytes_stay=True)
-    columns = {
-        "bias": sources.numbers("bias", float, bias, bias_column, corpus),
-        "groups": sources.numbers("groups", str, groups, group_column, corpus),
-        "ids": ids_of(corpus, ids, id_column),
-        "costs": sources.numbers("costs", None, costs, cost_column, corpus),
-    }
+def columns_of(corpus: PathLike, *named: PathLike | None, usual: bool = False) -> tuple[Column, dict[str, Column]]:
+    """Open the vectors, and what belongs to their rows, as `_OF_ROWS` names it; ``usual`` as of `sources.vectors`."""
+    options: dict[str, Any] = dict(zip(_OF_ROWS, named, strict=True))
+    vectors = sources.vectors(corpus, "corpus", options["vector_column"], usual=usual, bytes_stay=True)
+    found = sources.of_rows(corpus, options)
+    costs = found.pop("costs")
+    columns = {**found, "ids": ids_of(corpus, options["ids"], options["id_column"]), "costs": costs}
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         if column.rows != vectors.rows:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from .._base import checks, env
+from .._base import env
 from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
 from . import skipped
 from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
@@ -306,73 +306,21 @@ def select(
         where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
         where another process works in it.
     """
-    spec = JobSpec(
-        corpus=corpus,
-        queries=queries,
-        candidates=candidates,
-        index=index,
-        bias=bias,
-        groups=groups,
-        costs=costs,
-        query_groups=query_groups,
-        vector_column=vector_column,
-        id_column=id_column,
-        bias_column=bias_column,
-        group_column=group_column,
-        cost_column=cost_column,
-        query_vector_column=query_vector_column,
-        query_id_column=query_id_column,
-        query_group_column=query_group_column,
-        candidate_column=candidate_column,
-        candidate_vector_column=candidate_vector_column,
-        relevance_column=relevance_column,
-        relevance_scale=relevance_scale,
-        candidate_ids=checks.flag("select", "candidate_ids", candidate_ids),
-        unknown_ids=unknown_ids,
-        method=method,
-        k=k,
-        pool=pool,
-        lambda_d=lambda_d,
-        lambda_b=lambda_b,
-        max_per_group=max_per_group,
-        budget=budget,
-        max_similarity=max_similarity,
-        scale=scale,
-        gamma=gamma,
-        window=window,
-        noise=noise,
-        min_gain=min_gain,
-        kind=kind,
-        density=density,
-        eps=eps,
-        metric=metric,
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        num_threads=num_threads,
-        chunk_size=chunk_size,
-        shard_size=shard_size,
-        on_error=on_error,
-        memory=None if memory is None else checks.size("select", "memory", memory),
-        bad_rows=bad_rows,
-        on_duplicate=on_duplicate,
-    ).plain()
+    given = {name: value for name, value in locals().items() if name not in ("out", "progress", "stop")}
+    spec = JobSpec(**given).plain()
     check_out(spec, out)
-    ray = _ray_options(engine, workers, cpus_per_worker, gpus_per_worker, ray_address, device)
+    ray = RayOptions.of(spec)
     if ray is not None and memory is not None and pool == "certified":
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
-    if fingerprint not in (None, "sampled", "full"):
-        raise ValueError(f"select: fingerprint must be 'sampled' or 'full', got {fingerprint!r}")
-    inputs = Inputs.open(spec, checks.flag("select", "verify", verify))
-    # With Ray this process may be where no GPU is.
-    check_options(spec if ray is None or device is None else replace(spec, device=None, backend="auto"), inputs)
+    spec.check()
+    inputs = Inputs.open(spec, spec.verify)
+    check_options(spec, inputs)
     if ray is not None and spec.memory is not None:
         check_spread("select", spec.corpus, spec.memory)
     for notice in inputs.notices(spec):
         _log.info(notice)
     skipped.write("select", out, spec.skips, corpus=inputs.usable)
-    folder = folder_at(out)
-    return _run(spec.settled(), inputs, folder, ray, fingerprint, overwrite, progress, stop)
+    return _run(spec.settled(), inputs, folder_at(out), ray, progress, stop)
 
 
 def _run(
@@ -380,16 +328,14 @@ def _run(
     inputs: Inputs,
     folder: Folder,
     ray: RayOptions | None,
-    fingerprint: str | None,
-    overwrite: bool,
     progress: Callable[[int, int], None] | None,
     stop: Callable[[], bool] | None,
 ) -> Summary:
-    check_folder(folder, overwrite)
+    check_folder(folder, spec.overwrite)
     with owned(folder), ExitStack() as stack:
-        check_folder(folder, overwrite)  # once more: another process may have used the folder meanwhile
-        before = None if overwrite else Manifest.read(folder)
-        fingerprint = fingerprint or (before.description["fingerprint"] if before else "sampled")
+        check_folder(folder, spec.overwrite)  # once more: another process may have used the folder meanwhile
+        before = None if spec.overwrite else Manifest.read(folder)
+        fingerprint = spec.fingerprint or (before.description["fingerprint"] if before else "sampled")
         now = describe(spec, inputs, result_schema(spec, inputs), fingerprint)
         files = now["inputs"] if fingerprint == "sampled" else described(inputs, "sampled")
         done = {} if before is None else continued(before, now, folder, spec.on_error)
@@ -445,27 +391,8 @@ def _run(
         num_threads=spec.num_threads or env.num_threads(),
         out=folder.path,
         shards=len(done),
-        engine="local" if ray is None else "ray",
+        engine=spec.engine,
     )
-
-
-def _ray_options(
-    engine: str, workers: int | None, cpus: float | None, gpus: float | None, address: str | None, device: str | None
-) -> RayOptions | None:
-    given = {"workers": workers, "cpus_per_worker": cpus, "gpus_per_worker": gpus, "ray_address": address}
-    if engine not in ("local", "ray"):
-        raise ValueError(f"select: engine must be 'local' or 'ray', got {engine!r}")
-    if engine == "local":
-        for name, value in given.items():
-            if value is not None:
-                raise ValueError(f"select: {name} must come with engine 'ray', got {value!r} alone")
-        return None
-    if gpus and device is None:
-        raise ValueError(f"select: gpus_per_worker must come with a device, got {gpus!r} alone")
-    given_gpus = (0 if device is None else 1) if gpus is None else gpus
-    options = RayOptions(workers, 1 if cpus is None else cpus, given_gpus, address)
-    options.check()
-    return options
 
 
 @contextmanager

@@ -26,6 +26,7 @@ import ragsys_kernels as rk
 from ..._base.extras import needed
 from ..._base.types import PathLike
 from .._manifest import JobFolder, ShardRecord
+from .._options import RunOptions
 from .._spec import Inputs, JobSpec, absolute
 from .._worker import Held, Worker
 from ..spread import Holder, Share, Spread, held_by, shares
@@ -41,6 +42,24 @@ class RayOptions:
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
     address: str | None = None
+
+    @classmethod
+    def of(cls, spec: RunOptions) -> RayOptions | None:
+        """Return what a job says of Ray, None where it runs in this process."""
+        if spec.engine not in ("local", "ray"):
+            raise ValueError(f"select: engine must be 'local' or 'ray', got {spec.engine!r}")
+        if spec.engine == "local":
+            for name in ("workers", "cpus_per_worker", "gpus_per_worker", "ray_address"):
+                if (value := getattr(spec, name)) is not None:
+                    raise ValueError(f"select: {name} must come with engine 'ray', got {value!r} alone")
+            return None
+        cpus, gpus = spec.cpus_per_worker, spec.gpus_per_worker
+        if gpus and spec.device is None:
+            raise ValueError(f"select: gpus_per_worker must come with a device, got {gpus!r} alone")
+        usual = 0 if spec.device is None else 1
+        options = cls(spec.workers, 1 if cpus is None else cpus, usual if gpus is None else gpus, spec.ray_address)
+        options.check()
+        return options
 
     def check(self) -> None:
         if self.workers is not None and self.workers < 1:

@@ -16,6 +16,7 @@ from ..._base.types import Backend, Method, PathLike
 from ...corpus.ids import Ids, make
 from .. import sources
 from .._device import Selector
+from .._options import OF_CORPUS, OF_SELECTION
 from .._worker import check_unique, takeable
 from .engine import import_ray, in_actors
 
@@ -121,30 +122,11 @@ def selector_for_ray(
     ... )
     >>> picks.write_parquet("picks")
     """
+    all_given = locals().copy()
     ray = import_ray(_OP)
-    options: dict[str, Any] = {
-        "method": method,
-        "pool": pool,
-        "lambda_d": lambda_d,
-        "lambda_b": lambda_b,
-        "max_per_group": max_per_group,
-        "budget": budget,
-        "max_similarity": max_similarity,
-        "scale": scale,
-        "gamma": gamma,
-        "window": window,
-        "noise": noise,
-        "min_gain": min_gain,
-        "kind": kind,
-        "density": density or None,
-        "eps": eps,
-        "backend": backend,
-    }
-    given = {
-        "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
-        "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
-        "dtype": dtype,
-    }  # fmt: skip
+    options = {name: all_given[name] for name in (*OF_SELECTION, "backend")}
+    options["density"] = density or None
+    given = {name: all_given[name] for name in OF_CORPUS}
     ids: Any = None
     if memory is not None:
         memory = checks.size(_OP, "memory", memory)
@@ -165,17 +147,13 @@ def selector_for_ray(
     elif memory is not None:
         raise ValueError(f"{_OP}: memory must come with a corpus of corpus build, got {memory} and {corpus}")
     else:
-        held: dict[str, Any] = {"metric": metric, "dtype": dtype}
-        spent = sources.numbers("costs", None, costs, cost_column, corpus)
-        held["costs"] = None if spent is None else spent.whole()
-        held = {name: value for name, value in held.items() if value is not None}
+        held = {name: value for name in ("metric", "dtype") if (value := given[name]) is not None}
+        of_rows = sources.of_rows(corpus, given)
+        if of_rows["costs"] is not None:
+            held["costs"] = of_rows["costs"].whole()
         column = sources.ids(corpus, "corpus", id_column)
-        corpus = sources.load_corpus(
-            sources.vectors(corpus, "corpus", vector_column, bytes_stay=True),
-            sources.numbers("bias", float, bias, bias_column, corpus),
-            sources.numbers("groups", str, groups, group_column, corpus),
-            held,
-        )
+        vectors = sources.vectors(corpus, "corpus", vector_column, bytes_stay=True)
+        corpus = sources.load_corpus(vectors, of_rows["bias"], of_rows["groups"], held)
         if column is not None and column.rows != len(corpus):
             raise ValueError(
                 f"{_OP}: corpus must have one id for each of its {len(corpus)} rows, got {column.rows} in {column.path}"

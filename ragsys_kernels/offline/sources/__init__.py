@@ -24,7 +24,7 @@ inputs against each other before it starts. Errors name the file and the row in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,6 +63,7 @@ __all__ = [
     "listed",
     "load_corpus",
     "numbers",
+    "of_rows",
     "parquet_batches",
     "saved",
     "saved_columns",
@@ -300,6 +301,12 @@ def numbers(
         return _rows.numbers(values, rows, read_as)
 
     return TableColumn(source, argument, name, convert)
+
+
+def of_rows(owner: PathLike, given: Mapping[str, Any]) -> dict[str, Column | None]:
+    """Open bias, groups and costs of the corpus's rows: each a file or a column of it, else a column of `owner`."""
+    kinds = (("bias", float, "bias_column"), ("groups", str, "group_column"), ("costs", None, "cost_column"))
+    return {name: numbers(name, kind, given[name], given[column], owner) for name, kind, column in kinds}
 
 
 def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
