@@ -13,10 +13,10 @@ import ragsys_kernels as rk
 from .._base.extras import absent
 
 try:
-    import typer
+    import typer  # noqa: I001  (imports are in the order that commands have in the help)
 
     # Each adds its commands.
-    from . import bench, compare, conform, corpus, evaluate, files, job, serve, texts  # noqa: F401
+    from . import bench, files, compare, conform, corpus, evaluate, job, serve, texts  # noqa: F401
     from ._app import app
 except ModuleNotFoundError as error:
     # The console script imports this file before it can call `main`: this is the only place for the message.

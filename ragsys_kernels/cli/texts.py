@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,9 +19,10 @@ from rich.text import Text
 
 from .. import offline
 from ._app import INPUT, RESUMABLE, RUN, TEXTS, app, notices, one_line_errors, option, progress_bar
-from ._options import BadRows, OfBadRows, Quiet
+from ._options import BAD_ROWS, Quiet
+from ._takes import takes
 
-_TextColumn = Annotated[str, option(TEXTS, "Column of the texts.")]
+_TEXT_COLUMN = option(TEXTS, "Column of the texts.")
 
 
 class Format(str, Enum):
@@ -32,44 +33,36 @@ class Format(str, Enum):
 
 
 @app.command()
-def embed(
-    texts: Annotated[Path, option(INPUT, "File of texts: .parquet, .csv with a header, or .jsonl.")],
-    model: Annotated[
-        str,
-        option(
-            INPUT,
-            "Encoder: minilm or mpnet, a name of sentence-transformers, a folder, or the URL of an API with OpenAI's "
-            "/embeddings.",
-        ),
-    ],
-    out: Annotated[
+@takes(
+    offline.embed,
+    texts=Annotated[Path, option(INPUT, "File of texts: .parquet, .csv with a header, or .jsonl.")],
+    model=option(
+        INPUT,
+        "Encoder: minilm or mpnet, a name of sentence-transformers, a folder, or the URL of an API with OpenAI's "
+        "/embeddings.",
+    ),
+    out=Annotated[
         Path,
         option(INPUT, "The texts' columns and their vectors: a .parquet file or a folder; or .npy, vectors alone."),
     ],
-    cache: Annotated[
+    cache=Annotated[
         Path | None,
         option(
             INPUT,
             "File that keeps the vectors, also for later jobs.",
             show_default="a hidden file beside --out until the job is complete",
         ),
-    ] = None,
-    bad_rows: OfBadRows = BadRows.raise_,
-    overwrite: Annotated[bool, option(INPUT, "Replace an existing file at --out.", "--overwrite")] = False,
-    text_column: _TextColumn = "text",
-    vector_column: Annotated[str, option(TEXTS, "Column of the vectors.")] = "embedding",
-    id_column: Annotated[
-        str | None, option(TEXTS, "Column of the ids, which stay as they are written.", show_default="id")
-    ] = None,
-    model_name: Annotated[
-        str | None, option(RUN, "Name of the model on the server.", show_default="needed with a URL")
-    ] = None,
-    batch_size: Annotated[int, option(RUN, "Texts in a forward pass or a request.", metavar="N")] = 32,
-    num_threads: Annotated[
-        int | None, option(RUN, "Number of torch's threads.", metavar="N", show_default="torch's own")
-    ] = None,
-    quiet: Quiet = False,
-) -> None:
+    ],
+    bad_rows=BAD_ROWS,
+    overwrite=option(INPUT, "Replace an existing file at --out."),
+    text_column=_TEXT_COLUMN,
+    vector_column=option(TEXTS, "Column of the vectors."),
+    id_column=option(TEXTS, "Column of the ids, which stay as they are written.", show_default="id"),
+    model_name=option(RUN, "Name of the model on the server.", show_default="needed with a URL"),
+    batch_size=option(RUN, "Texts in a forward pass or a request.", metavar="N"),
+    num_threads=option(RUN, "Number of torch's threads.", metavar="N", show_default="torch's own"),
+)
+def embed(quiet: Quiet = False, **given: Any) -> None:
     """Encode every text of a file: the vectors that select, compare and corpus build take.
 
     A job that was stopped is resumed when the same command is run again. Needs the extra encoders, but for a server.
@@ -79,21 +72,7 @@ def embed(
         notices(quiet),
         progress_bar(quiet, "texts", "loading the model", "encoding") as progress,
     ):
-        summary = offline.embed(
-            texts=texts,
-            model=model,
-            out=out,
-            cache=cache,
-            overwrite=overwrite,
-            bad_rows=bad_rows.value,
-            text_column=text_column,
-            vector_column=vector_column,
-            id_column=id_column,
-            model_name=model_name,
-            batch_size=batch_size,
-            num_threads=num_threads,
-            progress=progress,
-        )
+        summary = offline.embed(progress=progress, **given)
     if not quiet:
         print(summary)
 
@@ -109,7 +88,7 @@ def show(
         list[str] | None, option(INPUT, "Id of a query; may be given several times.", show_default="all queries")
     ] = None,
     limit: Annotated[int | None, option(INPUT, "Most queries.", metavar="N", show_default="all; 10 as a table")] = None,
-    text_column: _TextColumn = "text",
+    text_column: Annotated[str, _TEXT_COLUMN] = "text",
     id_column: Annotated[str | None, option(TEXTS, "Column of the ids.", show_default="id, else row numbers")] = None,
     format: Annotated[Format, option(RUN, "How the picks are written.")] = Format.table,
 ) -> None:
