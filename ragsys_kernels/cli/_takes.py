@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
-from enum import Enum
+from enum import Enum, EnumMeta
 from functools import wraps
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -50,6 +50,9 @@ def _parameters(function: Callable[..., Any], options: Mapping[str, Any]) -> dic
             if default is False and not one.param_decls and one.default is ...:
                 one.param_decls = (f"--{name.replace('_', '-')}",)  # and no --no-
             one = Annotated[Any if one.parser else _type(name, types[name]), one]
+        kind = get_args(one)[0]
+        if isinstance(kind, EnumMeta) and default is not inspect.Parameter.empty:
+            default = kind(default)
         made[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=one)
     return made
 

@@ -2,63 +2,53 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from ... import evaluation
-from .._app import INPUT, RULE, RUN, WeightDtype, option
+from .._app import INPUT, RULE, RUN, option
+from .._takes import takes
 from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of, run
 
 
-class Counts(str, Enum):
-    clean = "clean"
-    paper = "paper"
-
-
-class Weights(str, Enum):
-    fixed = "fixed"
-    per_query = "per-query"
-
-
-class Embedded(str, Enum):
-    question = "question"
-    pair = "pair"
-
-
 @evaluate.command("ragsys")
-def evaluate_ragsys(
-    out: Out = Path("evaluation-output/ragsys"),
-    data: Data = None,
-    cache: Cache = None,
-    embed: Annotated[
-        Embedded, option(RULE, "Part of a demonstration that is embedded: its question, or question and answer.")
-    ] = Embedded.question,
-    primer: Annotated[
+@takes(
+    evaluation.ragsys,
+    out=...,
+    data=Data,
+    cache=Cache,
+    embed=option(RULE, "Part of a demonstration that is embedded: its question, or question and answer."),
+    primer=Annotated[
         Path | None,
         option(
             INPUT,
             "Demonstrations of the retriever Fix: .json or .toml with pairs of question and answer, all of them shown.",
             show_default="the library's six",
         ),
-    ] = None,
-    counts: Annotated[
-        Counts,
-        option(INPUT, "Answers of TruthfulQA: clean, or the paper's, with 24 empty answers and the repeated ones."),
-    ] = Counts.clean,
-    model: Model = "smollm2",
-    dtype: Dtype = WeightDtype.bfloat16,
-    encoder: Encoder = "minilm",
-    questions: Annotated[
-        int | None, option(RUN, "Number of questions, drawn with a fixed seed.", metavar="N", show_default="all")
-    ] = None,
-    quick: Annotated[bool, option(RUN, "Take 100 questions.", "--quick")] = False,
-    k: Annotated[int, option(RULE, "Number of demonstrations of a question.")] = 6,
-    pool: Annotated[int, option(RULE, "Number of candidates that they are selected from.")] = 100,
-    lambda_d: Annotated[
-        float, option(RULE, "Weight of relevance against redundancy, in the retrievers with diversity.")
-    ] = 0.75,
-    lambda_b: Annotated[float, option(RULE, "Weight of similarity against bias, in the retrievers with bias.")] = 0.95,
+    ],
+    counts=option(INPUT, "Answers of TruthfulQA: clean, or the paper's, with 24 empty answers and the repeated ones."),
+    model=Model,
+    dtype=Dtype,
+    encoder=Encoder,
+    questions=option(RUN, "Number of questions, drawn with a fixed seed.", metavar="N", show_default="all"),
+    quick=option(RUN, "Take 100 questions."),
+    k=option(RULE, "Number of demonstrations of a question."),
+    pool=option(RULE, "Number of candidates that they are selected from."),
+    lambda_d=option(RULE, "Weight of relevance against redundancy, in the retrievers with diversity."),
+    lambda_b=option(RULE, "Weight of similarity against bias, in the retrievers with bias."),
+    lambdas=...,
+    weights=option(
+        RULE,
+        "per-query also asks what a lambda_d for each question gives: the best one, and one that other questions "
+        "choose.",
+        "--lambda",
+    ),
+    selections=option(RULE, "Number of selections of a question's path that are scored with --lambda per-query."),
+    methods=...,
+    num_threads=NumThreads,
+)
+def evaluate_ragsys(
+    out: Out = Path("evaluation-output/ragsys"),
     lambdas: Annotated[
         str,
         option(
@@ -67,18 +57,6 @@ def evaluate_ragsys(
             metavar="VALUES",
         ),
     ] = "0,0.125,0.25,0.375,0.5,0.625,0.75,0.875,1",
-    weights: Annotated[
-        Weights,
-        option(
-            RULE,
-            "per-query also asks what a lambda_d for each question gives: the best one, and one that other questions "
-            "choose.",
-            "--lambda",
-        ),
-    ] = Weights.fixed,
-    selections: Annotated[
-        int, option(RULE, "Number of selections of a question's path that are scored with --lambda per-query.")
-    ] = 12,
     methods: Annotated[
         str,
         option(
@@ -89,8 +67,8 @@ def evaluate_ragsys(
             show_default="none",
         ),
     ] = "",
-    num_threads: NumThreads = None,
     quiet: Quiet = False,
+    **given: Any,
 ) -> None:
     """RAGSys' six retrievers of demonstrations on TruthfulQA: what their picks do to a language model's answers.
 
@@ -104,26 +82,10 @@ def evaluate_ragsys(
         ("answers", "loading the models", "scoring"),
         lambda progress: evaluation.ragsys(
             out=out,
-            data=data,
-            cache=cache,
-            primer=primer,
-            counts=counts.value,
-            embed=embed.value,
-            model=model,
-            dtype=dtype.value,
-            encoder=encoder,
-            questions=questions,
-            quick=quick,
-            k=k,
-            pool=pool,
-            lambda_d=lambda_d,
-            lambda_b=lambda_b,
             lambdas=_numbers("lambdas", lambdas),
-            weights=weights.value,
-            selections=selections,
             methods="all" if methods == "all" else names_of(methods) or [],
-            num_threads=num_threads,
             progress=progress,
+            **given,
         ),
     )
 

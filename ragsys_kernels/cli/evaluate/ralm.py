@@ -3,49 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from ... import evaluation
-from .._app import RUN, WeightDtype, option
+from .._app import RUN, option
+from .._takes import takes
 from ._options import Cache, Data, Dtype, Model, NumThreads, Out, Quiet, evaluate, names_of, run
 
 
 @evaluate.command("ralm")
-def evaluate_ralm(
-    out: Out = Path("evaluation-output/ralm"),
-    data: Data = None,
-    cache: Cache = None,
-    model: Model = "smollm2",
-    dtype: Dtype = WeightDtype.bfloat16,
-    encoder: Annotated[
+@takes(
+    evaluation.ralm,
+    out=...,
+    data=Data,
+    cache=Cache,
+    model=Model,
+    dtype=Dtype,
+    encoder=Annotated[
         str,
         option(
             RUN,
             "Encoders for dense retrieval, separated by commas: minilm, mpnet, folders, names on the Hugging Face hub; "
             "or none. The first also serves MMR and the trained ranker.",
         ),
-    ] = "minilm",
-    ranker: Annotated[
+    ],
+    ranker=Annotated[
         str | None,
         option(
-            RUN, "Second model, usually a smaller one, that ranks the documents too; named as --model.",
+            RUN,
+            "Second model, usually a smaller one, that ranks the documents too; named as --model.",
             show_default="none",
         ),
-    ] = None,
-    text: Annotated[
-        str,
-        option(
-            RUN,
-            "Text to predict: wikitext; ag-news, whose training articles are retrieved from; python, modules of the "
-            "standard library; or a folder of texts, every fifth of which is predicted from the others.",
-        ),
-    ] = "wikitext",
-    bm25: Annotated[
-        str, option(RUN, "Retriever: lucene, or pyserini, BM25 with the paper's parameters and stems.")
-    ] = "lucene",
-    quick: Annotated[
-        bool, option(RUN, "Take fewer and shorter windows and a larger stride, which takes minutes.", "--quick")
-    ] = False,
+    ],
+    text=option(
+        RUN,
+        "Text to predict: wikitext; ag-news, whose training articles are retrieved from; python, modules of the "
+        "standard library; or a folder of texts, every fifth of which is predicted from the others.",
+    ),
+    bm25=Annotated[str, option(RUN, "Retriever: lucene, or pyserini, BM25 with the paper's parameters and stems.")],
+    quick=option(RUN, "Take fewer and shorter windows and a larger stride, which takes minutes."),
+    windows=...,
+    window=...,
+    stride=...,
+    query_tokens=...,
+    dense_query_tokens=...,
+    document_tokens=...,
+    passage_words=...,
+    candidates=...,
+    seed=option(RUN, "Seed of the passages taken at random."),
+    num_threads=NumThreads,
+)
+def evaluate_ralm(
+    out: Out = Path("evaluation-output/ralm"),
     windows: Annotated[
         int | None,
         option(RUN, "Number of windows, evenly spread over the text.", metavar="N", show_default="250, quick 100"),
@@ -55,8 +64,12 @@ def evaluate_ralm(
     ] = None,
     stride: Annotated[
         int | None,
-        option(RUN, "Number of tokens between retrievals, a divisor of the 32 that a window predicts.", metavar="N",
-               show_default="4, quick 32"),
+        option(
+            RUN,
+            "Number of tokens between retrievals, a divisor of the 32 that a window predicts.",
+            metavar="N",
+            show_default="4, quick 32",
+        ),
     ] = None,
     query_tokens: Annotated[
         int | None, option(RUN, "Number of tokens of BM25's queries.", metavar="N", show_default="32")
@@ -74,10 +87,9 @@ def evaluate_ralm(
     candidates: Annotated[
         int | None, option(RUN, "Number of documents that are ranked.", metavar="N", show_default="16")
     ] = None,
-    seed: Annotated[int, option(RUN, "Seed of the passages taken at random.")] = 0,
-    num_threads: NumThreads = None,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+    **given: Any,
+) -> None:
     """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
 
     Perplexity of WikiText-103 test, or of another text, without documents, with BM25's, reranked, by an oracle and
@@ -89,27 +101,10 @@ def evaluate_ralm(
         "dense_query": dense_query_tokens, "document": document_tokens,
         "passage": passage_words, "candidates": candidates,
     }  # fmt: skip
-    run(
-        "ralm",
-        quiet,
-        ("texts", "loading the models", "working"),
-        lambda progress: evaluation.ralm(
-            out=out,
-            data=data,
-            cache=cache,
-            model=model,
-            dtype=dtype.value,
-            encoder=_encoders(encoder),
-            ranker=ranker,
-            text=text,
-            bm25=bm25,  # type: ignore[arg-type]
-            quick=quick,
-            seed=seed,
-            num_threads=num_threads,
-            progress=progress,
-            sizes={name: size for name, size in sizes.items() if size is not None},
-        ),
-    )
+    given["sizes"] = {name: size for name, size in sizes.items() if size is not None}
+    given["encoder"] = _encoders(given["encoder"])
+    bar = ("texts", "loading the models", "working")
+    run("ralm", quiet, bar, lambda progress: evaluation.ralm(out=out, progress=progress, **given))
 
 
 def _encoders(text: str) -> str | list[str] | None:
