@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import repeat
 from typing import Any
 
@@ -15,15 +15,14 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
-from .._base.checks import shown
-from ..corpus.ids import Ids, make
 from ._device import Placed, Selector
+from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._pipeline import ahead
 from ._recall import Sample, sampled
 from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
-from .sources import ByIds, Column, Lists, Usable, id_values, load_corpus
+from .sources import Column, Lists, id_values
 from .spread import Spread
 
 Array = npt.NDArray[Any]
@@ -35,7 +34,7 @@ _ROW = re.compile(r" in row \d+.*")  # of vectors that were read together, a num
 
 @dataclass
 class _Piece:
-    """Consecutive queries of one shard, and those of them that cannot be used, with the reason."""
+    """Consecutive queries of one shard, with what the inputs have for them; ``bad`` are those that cannot be used."""
 
     start: int
     queries: Array | Placed
@@ -53,12 +52,9 @@ def _make_harmless(piece: _Piece) -> None:
         rows = np.array(sorted(piece.bad)) - piece.start
         piece.queries = np.array(piece.queries)
         piece.queries[rows] = 0
-        if piece.candidates is not None:
-            piece.candidates = piece.candidates.without(rows)
-        if piece.own is not None:
-            piece.own = piece.own.without(rows)
-        if piece.relevance is not None:
-            piece.relevance = piece.relevance.without(rows)
+        for name in ("candidates", "own", "relevance"):
+            if (lists := getattr(piece, name)) is not None:
+                setattr(piece, name, lists.without(rows))
 
 
 @dataclass(frozen=True)
@@ -93,42 +89,6 @@ class ResultRows:
     @property
     def stop(self) -> int:
         return self.start + int(self.picks.num_rows)
-
-
-@dataclass(frozen=True)
-class Held:
-    """The corpus of a job in memory, with its ids; arrays that processes of a machine can share.
-
-    ``ids`` are those of a file, for a saved corpus has its own. ``lookup`` finds the rows of candidates that are ids.
-    ``usable`` says which rows of the file are left out, for processes that then need not look.
-    """
-
-    corpus: rk.Corpus
-    ids: Any
-    lookup: Ids | None = None
-    usable: Usable | None = None
-
-    @classmethod
-    def spread(cls, spec: JobSpec, inputs: Inputs, corpus: Spread) -> Held:
-        """Return a corpus that lies in several processes."""
-        ids = None if corpus.ids.kind == "row" else corpus.ids
-        if spec.candidate_ids:
-            _lookup(None, inputs)  # which refuses candidates of another type
-        return cls(corpus, ids, corpus.ids if spec.candidate_ids else None)
-
-    @classmethod
-    def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
-        if inputs.own is not None:
-            return cls(rk.Corpus(np.zeros((1, inputs.own.dims), np.float32), **inputs.held), None)
-        column = inputs.corpus_ids
-        ids = None if column is None else column.whole()
-        lookup = _lookup(ids, inputs) if spec.candidate_ids else None
-        if inputs.saved is not None:
-            return cls(inputs.saved, None, lookup)
-        if column is not None and lookup is None:  # which has looked
-            check_unique("select", ids, column)
-        corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**_costs(inputs), **inputs.held})
-        return cls(corpus, None if ids is None else takeable(ids), lookup, inputs.usable.alone())
 
 
 class Worker:
@@ -176,7 +136,6 @@ class Worker:
         self._errors_schema = pa.schema(
             [("query_row", pa.int64()), self.schema.field("query_id"), ("reason", pa.string())]
         )
-        self._no_errors = self._errors_schema.empty_table()
 
     def write_shard(self, index: int, job: JobFolder) -> ShardRecord:
         """Make one shard, put it into the folder and record it there.
@@ -269,24 +228,20 @@ class Worker:
         """Read queries `start` to `stop`: a chunk at a time, cut where a shard ends."""
         inputs = self._inputs
         size = self.spec.chunk_size if inputs.own is None else min(self.spec.chunk_size, _CHUNK_OF_VECTORS)
-        named: dict[str, Column | None] = {
-            "queries": inputs.queries,
-            "query_ids": inputs.query_ids,
-            "query_groups": inputs.query_groups,
-            "candidates": self._candidates,
-            "own": inputs.own,
-            "relevance": inputs.relevance,
-        }
-        bad: dict[str, dict[int, str]] = {name: {} for name in named}
+        names = [field.name for field in fields(_Piece) if field.name not in ("start", "bad")]
+        columns = {**{name: getattr(inputs, name) for name in names}, "candidates": self._candidates}
+        bad: dict[str, dict[int, str]] = {name: {} for name in names}
 
-        def chunks(name: str, column: Column | None) -> Iterator[Any]:
-            if column is None:
+        def chunks(name: str) -> Iterator[Any]:
+            if columns[name] is None:
                 return repeat(None)
-            return column.chunks(size, start, stop, bad[name] if self.spec.on_error == "skip" else None)
+            found: Iterator[Any] = columns[name].chunks(
+                size, start, stop, bad[name] if self.spec.on_error == "skip" else None
+            )
+            return found
 
         first = start
-        streams: list[Iterator[Any]] = [chunks(name, column) for name, column in named.items()]
-        for parts in zip(*streams, strict=False):
+        for parts in zip(*map(chunks, names), strict=False):
             start_of_chunk, last = first, first + len(parts[0])
             while first < last:
                 end = min(last, (first // self.spec.shard_size + 1) * self.spec.shard_size)
@@ -470,45 +425,6 @@ def _joined(parts: list[rk.Selection]) -> rk.Selection:
         errors.update({first + query: error for query, error in (part.errors or {}).items()})
         first += len(part.lengths)
     return rk.Selection(*map(np.concatenate, zip(*parts, strict=True))).with_errors(errors)
-
-
-def _lookup(ids: Any, inputs: Inputs) -> Ids:
-    """Return what finds rows by the corpus's ids; refuse ids that occur twice, and candidates of another type."""
-    assert inputs.corpus_ids is not None
-    assert inputs.candidates is not None
-    try:
-        found = make("select", ids, inputs.corpus.rows) if inputs.saved is None else inputs.saved.ids
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"{error} of {inputs.corpus_ids.path}, for candidates to be found by them") from error
-    ByIds(inputs.candidates, found)
-    return found
-
-
-def _costs(inputs: Inputs) -> dict[str, Any]:
-    return {} if inputs.costs is None else {"costs": inputs.costs.whole()}
-
-
-def check_unique(op: str, ids: pa.ChunkedArray, column: Column) -> None:
-    """Refuse an id that is there twice, of any type: a sort of integers, a table of hashes of others (0.2 µs each)."""
-    if pa.types.is_integer(ids.type):
-        ordered = np.sort(ids.to_numpy())
-        once = len(ordered) == 0 or bool((ordered[1:] != ordered[:-1]).all())
-    else:
-        once = len(ids.unique()) == len(ids)
-    if once:
-        return
-    codes = ids.combine_chunks().dictionary_encode().indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    row = int(order[1:][codes[order][1:] == codes[order][:-1]].min())
-    first = int(np.argmax(codes == codes[row]))
-    got = f"{shown(ids[row].as_py())} in rows {first} and {row} of {column.path}"
-    raise ValueError(f"{op}: ids of the corpus must be unique, got {got}")
-
-
-def takeable(ids: pa.ChunkedArray) -> pa.Array:
-    """Return one array to take from; strings get 64-bit offsets, since the text of all ids may exceed 2 GiB."""
-    ids = ids.cast(pa.large_string()) if pa.types.is_string(ids.type) else ids
-    return ids.chunk(0) if ids.num_chunks == 1 else ids.combine_chunks()  # which copies a single one too
 
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:

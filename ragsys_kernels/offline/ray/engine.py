@@ -25,10 +25,11 @@ import ragsys_kernels as rk
 
 from ..._base.extras import needed
 from ..._base.types import PathLike
+from .._held import Held
 from .._manifest import JobFolder, ShardRecord
 from .._options import RunOptions
 from .._spec import Inputs, JobSpec, absolute
-from .._worker import Held, Worker
+from .._worker import Worker
 from ..spread import Holder, Share, Spread, held_by, shares
 
 Records = Callable[[Sequence[int], JobFolder, "Callable[[int], None] | None"], Generator[ShardRecord, None, None]]

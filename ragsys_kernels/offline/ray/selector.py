@@ -16,8 +16,8 @@ from ..._base.types import Backend, Method, PathLike
 from ...corpus.ids import Ids, make
 from .. import sources
 from .._device import Selector
+from .._held import check_unique, takeable
 from .._options import OF_CORPUS, OF_SELECTION
-from .._worker import check_unique, takeable
 from .engine import import_ray, in_actors
 
 Array = npt.NDArray[Any]

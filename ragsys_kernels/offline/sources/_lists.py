@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._base.checks import shown
 from ...corpus.ids import Ids
+from ._column import Column
 from ._rows import RowSource, holding
 
 Array = npt.NDArray[Any]
@@ -81,17 +81,6 @@ class Lists:
         yield slice(begin, len(self))
 
 
-class ListColumn(Protocol):
-    path: str | Path
-    rows: int
-
-    def chunks(
-        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
-    ) -> Iterator[Lists]: ...
-
-    def where(self, row: int) -> str: ...
-
-
 class ByIds:
     """A column of lists of ids, as lists of the rows of the corpus that has these ids; one of another type is refused.
 
@@ -100,7 +89,7 @@ class ByIds:
     padding then.
     """
 
-    def __init__(self, column: ListColumn, ids: Ids, dropped: Collection[Any] = (), skip: bool = False) -> None:
+    def __init__(self, column: Column, ids: Ids, dropped: Collection[Any] = (), skip: bool = False) -> None:
         self._column, self._ids, self._dropped, self._skip = column, ids, frozenset(dropped), skip
         given, expected = (
             "strings" if text else "integers"

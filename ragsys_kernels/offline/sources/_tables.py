@@ -17,6 +17,7 @@ from ..._base.checks import line
 from ...corpus.folder import DESCRIPTION
 from ...corpus.rows import Blocks
 from ._arrow import ArrowPart
+from ._column import whole
 from ._databases import LANCE, DatabasePart, LancePart, is_database
 from ._parquet import ParquetPart
 from ._place import Place
@@ -170,14 +171,7 @@ class TableColumn:
             start += len(values)
 
     def whole(self) -> Any:
-        if not self.dims:
-            chunks = list(self.chunks(1 << 16))
-            return np.concatenate(chunks) if isinstance(chunks[0], np.ndarray) else pa.chunked_array(chunks)
-        array, start = np.empty((self.rows, self.dims), self._dtype), 0
-        for chunk in self.chunks(1 << 14):
-            array[start : start + len(chunk)] = chunk
-            start += len(chunk)
-        return array
+        return whole(self, 1 << 14, self._dtype)
 
     def embeddings(self) -> Any:
         shape = self.rows, self.dims

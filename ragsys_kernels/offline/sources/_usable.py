@@ -6,8 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,8 @@ import pyarrow as pa
 from ..._base.checks import choice, shown
 from ...corpus.ids import Ids, Integers
 from ...corpus.rows import Blocks
-from ._lists import ByIds, ListColumn
+from ._column import Column, whole
+from ._lists import ByIds
 from ._rows import span
 
 Array = npt.NDArray[Any]
@@ -24,20 +24,6 @@ Array = npt.NDArray[Any]
 BAD_ROWS = ("raise", "skip")
 ON_DUPLICATE = ("error", "first", "last")
 _BYTES = 1 << 24  # of vectors looked at at a time
-
-
-class _Column(Protocol):
-    path: str | Path
-    rows: int
-    dims: int
-
-    def chunks(
-        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
-    ) -> Iterator[Any]: ...
-
-    def where(self, row: int) -> str: ...
-
-    def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +42,7 @@ class Usable:
         """Return what was found, without the columns: what other processes need in order not to look again."""
         return replace(self, columns={})
 
-    def listed(self, lists: ListColumn, by: Ids | None, skip: bool = False) -> ListColumn | ByIds:
+    def listed(self, lists: Column, by: Ids | None, skip: bool = False) -> Column | ByIds:
         """Return lists of rows of the file, or of ids, as lists of the rows that are kept; no others are in them.
 
         ``skip``: unknown ids are -1 there, and no error.
@@ -103,7 +89,7 @@ def usable(
 
 
 def _found(
-    argument: str, given: dict[str, _Column], named: str, bad_rows: str, on_duplicate: str
+    argument: str, given: dict[str, Column], named: str, bad_rows: str, on_duplicate: str
 ) -> tuple[dict[int, str], dict[int, Any]]:
     """Return which rows are left out, and why, and their ids."""
     skipped = _bad(argument, given) if bad_rows == "skip" else {}
@@ -114,7 +100,7 @@ def _found(
     return skipped, _of_rows(given[named], sorted(skipped))
 
 
-def _bad(argument: str, given: dict[str, _Column]) -> dict[int, str]:
+def _bad(argument: str, given: dict[str, Column]) -> dict[int, str]:
     """Return which rows cannot be used, and why."""
     size = max(1, _BYTES // (4 * max(1, given[argument].dims)))
     found: dict[int, str] = {}
@@ -137,7 +123,7 @@ def _bad(argument: str, given: dict[str, _Column]) -> dict[int, str]:
     return found
 
 
-def _repeated(column: _Column, skipped: dict[int, str], which: str) -> dict[int, str]:
+def _repeated(column: Column, skipped: dict[int, str], which: str) -> dict[int, str]:
     """Return the rows whose ids others have, of which the first or the last is kept."""
     parts = column.chunks(1 << 16, bad={})
     values = pa.chunked_array([pa.array(part) if isinstance(part, np.ndarray) else part for part in parts])
@@ -153,7 +139,7 @@ def _repeated(column: _Column, skipped: dict[int, str], which: str) -> dict[int,
     return found
 
 
-def _of_rows(column: _Column, rows: list[int]) -> dict[int, Any]:
+def _of_rows(column: Column, rows: list[int]) -> dict[int, Any]:
     """Return the ids of some rows, None where there is none."""
     found: dict[int, Any] = {}
     if rows:
@@ -169,7 +155,7 @@ def _of_rows(column: _Column, rows: list[int]) -> dict[int, Any]:
 class Kept:
     """Some rows of a column."""
 
-    def __init__(self, column: _Column, kept: Array) -> None:
+    def __init__(self, column: Column, kept: Array) -> None:
         self.path, self.rows, self.dims = column.path, len(kept), column.dims
         self._column, self._kept = column, kept
 
@@ -195,14 +181,7 @@ class Kept:
             yield _joined(pending)
 
     def whole(self) -> Any:
-        if not self.dims:
-            parts = list(self.chunks(1 << 16))
-            return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.chunked_array(parts)
-        array, start = np.empty((self.rows, self.dims), self._dtype), 0
-        for part in self.chunks(max(1, _BYTES // (4 * self.dims))):
-            array[start : start + len(part)] = part
-            start += len(part)
-        return array
+        return whole(self, max(1, _BYTES // (4 * max(1, self.dims))), self._dtype if self.dims else None)
 
     def embeddings(self) -> Any:
         return Blocks((self.rows, self.dims), self._dtype.name, self.chunks)
@@ -222,7 +201,7 @@ class Kept:
 class _Numbers(Kept):
     """The numbers that rows have in their file."""
 
-    def __init__(self, column: _Column, kept: Array) -> None:
+    def __init__(self, column: Column, kept: Array) -> None:
         super().__init__(column, kept)
         self.dims = 0
 
