@@ -52,7 +52,7 @@ class ReadOptions:
     on_duplicate: str = "error"
 
     def check_reading(self) -> None:
-        """Refuse options that are wrong whatever the files hold."""
+        """Refuse options that are wrong whatever the files hold; files that cannot be read come first."""
         _one_of("unknown_ids", self.unknown_ids, ("error", "skip"))
         if self.unknown_ids == "skip" and not self.candidate_ids:
             raise ValueError("select: unknown_ids must come with candidate_ids, got 'skip' alone")

@@ -42,12 +42,6 @@ class JobSpec(RunOptions, PickOptions, ReadOptions):
             name: value if name in _OF_THE_CALL else _plain(name, value) for name, value in given.items()
         })  # fmt: skip
 
-    def check(self) -> None:
-        """Refuse options that are wrong whatever the files hold."""
-        self.check_reading()
-        self.check_picking()
-        self.check_running()
-
     def absolute(self) -> JobSpec:
         """Return the same job with paths that hold in any working folder; URLs stay."""
         paths: dict[str, Any] = {name: absolute(path) for name, path in self.files().items()}
@@ -245,6 +239,8 @@ def _of_queries(spec: JobSpec, ids: bool) -> dict[str, Any]:
 
 def check_options(spec: JobSpec, inputs: Inputs) -> None:
     """Refuse options that cannot be with these inputs, before any work is done on the files."""
+    spec.check_reading()
+    spec.check_picking()
     _check_together(spec, inputs)
     # With Ray this process may be where no GPU is.
     elsewhere = spec.engine == "ray" and spec.device is not None

@@ -312,7 +312,7 @@ def select(
     ray = RayOptions.of(spec)
     if ray is not None and memory is not None and pool == "certified":
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
-    spec.check()
+    spec.check_running()
     inputs = Inputs.open(spec, spec.verify)
     check_options(spec, inputs)
     if ray is not None and spec.memory is not None:
