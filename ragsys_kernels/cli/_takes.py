@@ -30,7 +30,10 @@ def takes(function: Callable[..., Any], **options: Any) -> Callable[[Command], C
 
         @wraps(command)
         def called(**given: Any) -> None:
-            command(**{name: value.value if isinstance(value, Enum) else value for name, value in given.items()})
+            command(**{
+                name: value.value if isinstance(value, Enum) and name not in own else value
+                for name, value in given.items()
+            })  # fmt: skip
 
         described = {**options, **dict.fromkeys(own, ...)}
         theirs = _parameters(function, {name: one for name, one in options.items() if one is not ...})

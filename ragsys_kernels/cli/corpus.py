@@ -41,7 +41,6 @@ _COLUMNS = {
     "group_column": GROUP_COLUMN,
     "cost_column": COST_COLUMN,
 }
-Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of corpus build --rows-per-segment.")]
 
 
 @corpus.command()
@@ -102,36 +101,35 @@ def append(**given: Any) -> None:
 
 
 @corpus.command()
-def delete(
-    ids: Annotated[
-        str,
-        option(INPUT, "Ids of the rows: a text file with one a line, or a column of a table.", metavar="FILE"),
-    ],
-    folder: Annotated[str, option(INPUT, "Folder of corpus build --rows-per-segment.", "--from", metavar="FOLDER")],
-    id_column: Annotated[str | None, option(COLUMNS, "Column of the ids.", show_default="id")] = None,
-) -> None:
+@takes(
+    offline.delete_rows,
+    ids=option(INPUT, "Ids of the rows: a text file with one a line, or a column of a table.", metavar="FILE"),
+    folder=option(INPUT, "Folder of corpus build --rows-per-segment.", "--from", metavar="FOLDER"),
+    id_column=option(COLUMNS, "Column of the ids.", show_default="id"),
+)
+def delete(**given: Any) -> None:
     """Delete rows of a folder of segments, given by their ids, or by their numbers where the corpus has no ids.
 
     The other rows keep their numbers. Ids that are not in the corpus are counted and named. The space is free after
     corpus compact.
     """
     with one_line_errors("delete_rows"):
-        print(offline.delete_rows(ids=ids, folder=folder, id_column=id_column))
+        print(offline.delete_rows(**given))
 
 
 @corpus.command()
-def compact(
-    folder: Folder,
-    rows_per_segment: Annotated[
-        int | None, option(INPUT, "Rows of a segment.", metavar="N", show_default="as the folder was made")
-    ] = None,
-) -> None:
+@takes(
+    offline.compact_corpus,
+    folder=Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of corpus build --rows-per-segment.")],
+    rows_per_segment=option(INPUT, "Rows of a segment.", metavar="N", show_default="as the folder was made"),
+)
+def compact(**given: Any) -> None:
     """Write the rows of a folder of segments anew, without the deleted ones; rows get new numbers.
 
     Who has loaded the folder keeps the rows that it had.
     """
     with one_line_errors("compact_corpus"):
-        print(offline.compact_corpus(folder=folder, rows_per_segment=rows_per_segment))
+        print(offline.compact_corpus(**given))
 
 
 def _seconds(text: str) -> float:

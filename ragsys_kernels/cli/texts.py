@@ -78,33 +78,28 @@ def embed(quiet: Quiet = False, **given: Any) -> None:
 
 
 @app.command()
+@takes(
+    offline.show,
+    picks=Annotated[Path, typer.Argument(metavar="PICKS", help="Folder that select wrote, or a file of it.")],
+    texts=Annotated[Path, option(INPUT, "File of the corpus' texts: .parquet, .csv with a header, or .jsonl.")],
+    queries=Annotated[Path | None, option(INPUT, "File of the queries' texts.", show_default="ids of queries alone")],
+    query=...,
+    limit=option(INPUT, "Most queries.", metavar="N", show_default="all; 10 as a table"),
+    text_column=_TEXT_COLUMN,
+    id_column=option(TEXTS, "Column of the ids.", show_default="id, else row numbers"),
+)
 def show(
-    picks: Annotated[Path, typer.Argument(metavar="PICKS", help="Folder that select wrote, or a file of it.")],
-    texts: Annotated[Path, option(INPUT, "File of the corpus' texts: .parquet, .csv with a header, or .jsonl.")],
-    queries: Annotated[
-        Path | None, option(INPUT, "File of the queries' texts.", show_default="ids of queries alone")
-    ] = None,
     query: Annotated[
         list[str] | None, option(INPUT, "Id of a query; may be given several times.", show_default="all queries")
     ] = None,
-    limit: Annotated[int | None, option(INPUT, "Most queries.", metavar="N", show_default="all; 10 as a table")] = None,
-    text_column: Annotated[str, _TEXT_COLUMN] = "text",
-    id_column: Annotated[str | None, option(TEXTS, "Column of the ids.", show_default="id, else row numbers")] = None,
     format: Annotated[Format, option(RUN, "How the picks are written.")] = Format.table,
+    **given: Any,
 ) -> None:
     """Show the picks of each query beside their texts, with relevance and redundancy."""
     with one_line_errors("show"):
-        if limit is None and format is Format.table and not query:
-            limit = 10
-        found = offline.show(
-            picks=picks,
-            texts=texts,
-            queries=queries,
-            only=query or (),
-            limit=limit,
-            text_column=text_column,
-            id_column=id_column,
-        )
+        if given["limit"] is None and format is Format.table and not query:
+            given["limit"] = 10
+        found = offline.show(only=query or (), **given)
         _WRITERS[format](found)
 
 

@@ -265,15 +265,7 @@ class Manifest:
 def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str) -> dict[str, Any]:
     """Return what makes the job the one it is: version, inputs, the options that the result depends on."""
     options = {"k": spec.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
-    if spec.candidate_ids:  # a job without it keeps its key
-        options["candidate_ids"] = True
-    if spec.unknown_ids != "error":
-        options["unknown_ids"] = spec.unknown_ids
-    options.update({
-        name: value
-        for name, value, usual in zip(("bad_rows", "on_duplicate"), spec.skips, ("raise", "error"), strict=True)
-        if value != usual
-    })  # fmt: skip
+    options.update(spec.unusual())  # a job without such keeps its key
     if inputs.index is not None:  # which may find other rows in other batches
         options["chunk_size"] = spec.chunk_size
     return {

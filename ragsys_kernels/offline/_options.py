@@ -62,6 +62,12 @@ class ReadOptions:
         """What rows of the corpus do that cannot be used, and those with an id that others have."""
         return self.bad_rows, self.on_duplicate
 
+    def unusual(self) -> dict[str, Any]:
+        """Return what else than usual is made of ids and of rows that cannot be used."""
+        usual = {field.name: field.default for field in fields(ReadOptions)}
+        names = ("candidate_ids", "unknown_ids", "bad_rows", "on_duplicate")
+        return {name: value for name in names if (value := getattr(self, name)) != usual[name]}
+
     def files(self) -> dict[str, PathLike]:
         """Return the files that are given."""
         return self._given(FILES)
