@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._base.types import PathLike
 from .language_model import LanguageModel, PairError, Part, Scores, texts
-from .storage.database import Database, hash_key
+from .storage.database import Kept, hash_key
 from .tokenization import token_pairs
 
 _APPLICATION, _VERSION = 0x52534B43, 1  # "RSKC"
 
 
-class CachedModel:
+class CachedModel(Kept):
     """A language model whose scores are kept in a file.
 
     Each call of `score` or `score_tokens` adds what it computed in one transaction: after a kill the file holds whole
@@ -40,9 +39,9 @@ class CachedModel:
     """
 
     def __init__(self, model: LanguageModel, path: PathLike) -> None:
-        self.model, self.path = model, Path(path)
+        super().__init__(path, "scores", _APPLICATION, _VERSION, "tokens BLOB, logp BLOB, greedy INTEGER")
+        self.model = model
         self.hits = 0  # continuations that were in the file
-        self._database = Database(path, "scores", _APPLICATION, _VERSION, "tokens BLOB, logp BLOB, greedy INTEGER")
 
     @property
     def fingerprint(self) -> str:
@@ -84,15 +83,6 @@ class CachedModel:
             self._database.add((key, *_stored(part)) for key, part in parts.items())
             found |= parts
         return Scores.of(found[key] for key in keys)
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self) -> CachedModel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _taken(positions: list[int], *columns: Sequence[Any]) -> list[list[Any]]:

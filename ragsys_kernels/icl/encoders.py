@@ -19,7 +19,7 @@ from .forward.loading import add_tensor, configuration
 from .language_model import texts as checked
 from .openai.embeddings import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
-from .storage.database import Database, hash_key
+from .storage.database import Kept, hash_key
 from .tokenization import vocabulary
 
 Array = npt.NDArray[Any]
@@ -123,7 +123,7 @@ def _settings(module: Any) -> dict[str, Any]:
     return found
 
 
-class CachedEncoder:
+class CachedEncoder(Kept):
     """An encoder whose vectors are kept in a file, found by model and text.
 
     Texts that are new are encoded longest first, 64 at a time, and each such window is added in one transaction: a
@@ -147,10 +147,10 @@ class CachedEncoder:
     """
 
     def __init__(self, encoder: Encoder, path: PathLike, *, progress: Callable[[int, int], None] | None = None) -> None:
-        self.encoder, self.path, self._progress = encoder, Path(path), progress
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, "embeddings", _APPLICATION, _VERSION, "vector BLOB")
+        self.encoder, self._progress = encoder, progress
         self.hits = self.misses = 0  # texts that were in the file, and that were not
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = Database(path, "embeddings", _APPLICATION, _VERSION, "vector BLOB")
 
     @property
     def name(self) -> str:
@@ -169,8 +169,6 @@ class CachedEncoder:
         found = self._database.find(keys)
         new = {key: text for key, text in zip(keys, sentences, strict=True) if key not in found}
         order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
-        if order and self._progress is not None:
-            self._progress(0, len(order))
 
         def encoded(window: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
             rows = self.encoder.encode([new[key] for key in window])
@@ -181,20 +179,11 @@ class CachedEncoder:
                 )
             yield from zip(window, (row.astype("<f4").tobytes() for row in rows), strict=True)
 
-        filled, made = self._database.fill(order, _WINDOW, encoded, self._progress)
+        filled, made = self._database.fill(order, _WINDOW, encoded, self._progress if order else None)
         self.misses += made
         self.hits += len(found) + len(new) - made
         found |= filled
         return np.stack([np.frombuffer(found[key][0], "<f4") for key in keys])
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self) -> CachedEncoder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_encoder(

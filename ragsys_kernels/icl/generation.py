@@ -14,7 +14,7 @@ from .forward.network import selected
 from .forward.sharing import LEAST, Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
-from .storage.database import Database, hash_key
+from .storage.database import Kept, hash_key
 from .tokenization import common, encode_pairs
 
 _APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
@@ -160,7 +160,7 @@ class GreedyGenerator:
         return ids, mask, {"past_key_values": selected(network.read([beginning]).cache, owners)}
 
 
-class CachedGenerator:
+class CachedGenerator(Kept):
     """A `Generator` whose answers are kept in a SQLite file, found by model, prompt and where answers stop.
 
     Prompts that are new are run 32 at a time, longest first, and added as they are done: a killed run resumes
@@ -181,10 +181,10 @@ class CachedGenerator:
     """
 
     def __init__(self, generator: Generator, path: PathLike) -> None:
-        self.generator, self.path = generator, Path(path)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, "answers", _APPLICATION, _VERSION, "answer TEXT")
+        self.generator = generator
         self.hits = self.misses = 0  # prompts that were in the file, and that were not
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = Database(path, "answers", _APPLICATION, _VERSION, "answer TEXT")
 
     @property
     def fingerprint(self) -> str:
@@ -203,8 +203,6 @@ class CachedGenerator:
         found = self._database.find(keys.values())
         new = {key: prompt for prompt, key in keys.items() if key not in found}
         order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
-        if progress is not None:
-            progress(0, len(order))
 
         def answered(window: list[bytes]) -> Iterator[tuple[bytes, str]]:
             return zip(window, self.generator.generate([new[key] for key in window], stop), strict=True)
@@ -213,15 +211,6 @@ class CachedGenerator:
         self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
         found |= filled
         return [found[keys[prompt]][0] for prompt in prompts]
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self) -> CachedGenerator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _cut(text: str, stop: Stop) -> str:

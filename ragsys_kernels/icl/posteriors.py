@@ -16,7 +16,7 @@ from .forward.network import last_states, most_rows, selected
 from .forward.sharing import Tokens, batches
 from .huggingface import HuggingFaceModel
 from .language_model import texts
-from .storage.database import Database, hash_key
+from .storage.database import Kept, hash_key
 from .storage.portions import portions
 from .tokenization import common, encode_pairs
 
@@ -204,7 +204,7 @@ class LabelModel:
         return last_states(output.last_hidden_state, mask)
 
 
-class CachedLabels:
+class CachedLabels(Kept):
     """A `Labeler` whose rows are kept in a SQLite file, found by model, labels and prompt.
 
     Prompts that are new are run 16 families at a time, and each such window is added in one transaction: a killed run
@@ -225,10 +225,10 @@ class CachedLabels:
     """
 
     def __init__(self, labeler: Labeler, path: PathLike) -> None:
-        self.labeler, self.labels, self.path = labeler, labeler.labels, Path(path)
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(path, "posteriors", _APPLICATION, _VERSION, "logp BLOB, tokens INTEGER")
+        self.labeler, self.labels = labeler, labeler.labels
         self.hits = self.misses = 0  # prompts that were in the file, and that were not
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._database = Database(path, "posteriors", _APPLICATION, _VERSION, "logp BLOB, tokens INTEGER")
 
     @property
     def fingerprint(self) -> str:
@@ -245,10 +245,8 @@ class CachedLabels:
             for i, family in enumerate(families)
         ]
         order = sorted((i for i, family in enumerate(new) if family), key=lambda i: (-max(map(len, new[i])), i))
-        made = done = 0
-        if progress is not None:
-            progress(0, len(order))
-        for part in portions(len(order), _WINDOW):
+        made = 0
+        for part in portions(len(order), _WINDOW, progress):
             found |= self._kept(keys[prompt] for i in order[part] for prompt in new[i])  # by other processes
             left = ([prompt for prompt in new[i] if keys[prompt] not in found] for i in order[part])
             window = [family for family in left if family]
@@ -262,20 +260,9 @@ class CachedLabels:
                 (keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items()
             )
             found |= {keys[prompt]: row for prompt, row in rows.items()}
-            made, done = made + len(rows), done + len(order[part])
-            if progress is not None:
-                progress(done, len(order))
+            made += len(rows)
         self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
         return [found[keys[prompt]] for prompt in prompts]
 
     def _kept(self, keys: Iterable[bytes]) -> dict[bytes, Row]:
         return {key: Row(np.frombuffer(logp, "<f8"), n) for key, (logp, n) in self._database.find(keys).items()}
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self) -> CachedLabels:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

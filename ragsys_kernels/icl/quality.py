@@ -78,10 +78,7 @@ def quality_bias(
     order = sorted(first.values(), key=lambda i: (-len(prompts[i]), prompts[i], len(answers[i])))
     bias = np.empty(len(prompts), np.float32)
     with cached(model, cache) as scorer:
-        if progress is not None:
-            progress(0, len(order))
-        done = 0
-        for part in portions(len(order), _WINDOW):
+        for part in portions(len(order), _WINDOW, progress):
             window = order[part]
             try:
                 scores = scorer.score([prompts[i] for i in window], [answers[i] for i in window])
@@ -95,9 +92,6 @@ def quality_bias(
                     rule = f"model must give finite log-probabilities, got a mean of {scores.mean[at]}"
                 raise PairError(op, rule, window[at])
             bias[window] = scores.mean
-            done += len(window)
-            if progress is not None:
-                progress(done, len(order))
     return bias[rows]
 
 

@@ -221,17 +221,13 @@ class Ralm:
                 )
             contexts.append([*self._leading, *document, *text.tokens[start + len(document) : first].tolist()])
             answers.append(text.tokens[first:end].tolist())
-        if progress is not None:
-            progress(0, len(contexts))
         found: dict[int, Array] = {}
-        for part in portions(len(contexts), _BLOCK):
+        for part in portions(len(contexts), _BLOCK, progress):
             try:
                 scores = self.model.score_tokens(contexts[part], answers[part])
             except PairError as error:
                 raise PairError(error.op, error.rule, numbers[part.start + error.pair]) from error
             found.update(enumerate(np.split(scores.logp, scores.cu_answers[1:-1]), part.start))
-            if progress is not None:
-                progress(len(found), len(contexts))
         return [found[i] for i in range(len(contexts))]
 
     def score(

@@ -209,11 +209,8 @@ def evaluate(
     """Score both answers to each question after each method's documents."""
     logp = {label: np.empty((len(some), len(ANSWERS))) for label in METHODS}
     prompts = 0
-    if progress is not None:
-        progress(0, len(some))
     # A question's prompts together: those that begin with the same document share its run.
-    done = 0
-    for at in (part.start for part in portions(len(some), 1)):
+    for at in (part.start for part in portions(len(some), 1, progress)):
         q = int(some[at])
         texts = {
             label: prompt(items.questions[q], [items.passages[i] for i in picks[label][at]], words)
@@ -224,9 +221,7 @@ def evaluate(
         found = dict(zip(distinct, sums.reshape(-1, len(ANSWERS)), strict=True))
         for label, text in texts.items():
             logp[label][at] = found[text]
-        prompts, done = prompts + len(distinct), done + 1
-        if progress is not None:
-            progress(done, len(some))
+        prompts += len(distinct)
     truth, own = np.array(items.answers)[some], np.array(items.own)[some]
     return BoolQResult(some, truth, own, picks, logp, prompts)
 

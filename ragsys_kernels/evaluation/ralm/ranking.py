@@ -67,12 +67,8 @@ def scored_by(
                 pairs.append((decode([*document, *before]), decode(text.tokens[place - past : place])))
     distinct = list(dict.fromkeys(pairs))
     found: dict[tuple[str, str], float] = {}
-    if progress is not None:
-        progress(0, len(distinct))
-    for part in portions(len(distinct), _BLOCK):
+    for part in portions(len(distinct), _BLOCK, progress):
         some = distinct[part]
         found.update(zip(some, ranker.score(*map(list, zip(*some, strict=True))).sum.tolist(), strict=True))
-        if progress is not None:
-            progress(len(found), len(distinct))
     values = np.array([found[pair] for pair in pairs])
     return values.reshape(len(candidates), len(candidates[0].runs), -1)

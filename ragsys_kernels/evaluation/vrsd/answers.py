@@ -251,12 +251,9 @@ def log_probability(
     """Return the mean log-probability (nats) of a token of each question's answer: (Q,)."""
     template = PROMPTS[questions.name][0]
     answers = [template.answer({"answer": answer}) for answer in questions.answers]
-    found, done = np.empty(len(prompts)), 0
-    for part in portions(len(prompts), _BLOCK):
+    found = np.empty(len(prompts))
+    for part in portions(len(prompts), _BLOCK, progress):
         found[part] = scorer.score(prompts[part], answers[part]).mean
-        done += len(prompts[part])
-        if progress is not None:
-            progress(done, len(prompts))
     return found
 
 
@@ -270,7 +267,7 @@ def is_likeliest(
     """
     found: dict[int, Array] = {}
     template = PROMPTS[questions.name][0]
-    for block in portions(len(prompts), _BLOCK):
+    for block in portions(len(prompts), _BLOCK, progress):
         choices = [options_of(question) for question in questions.questions[block]]
         pairs = [
             (prompt, template.answer({"answer": option}))
@@ -285,8 +282,6 @@ def is_likeliest(
             by = np.array([values, values / np.maximum([len(option) for option in options], 1)])
             own, rivals = (np.max(by, axis=1, where=which, initial=-np.inf) for which in (true, ~true))
             found[i] = own > rivals
-        if progress is not None:
-            progress(len(found), len(prompts))
     return np.transpose([found[i] for i in range(len(prompts))])
 
 

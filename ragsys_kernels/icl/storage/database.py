@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..._base.types import PathLike
 from .portions import portions
+
+K = TypeVar("K", bound="Kept")
 
 _TIMEOUT = 60.0  # seconds to wait for another process that writes
 
@@ -66,11 +68,11 @@ class Database:
         """Add the rows of ``keys``; return them, and the number of those that were made here.
 
         They are looked for again and made ``size`` at a time, each such window in one transaction: what another process
-        has added meanwhile is not made. ``progress`` gets the keys that are there and their number.
+        has added meanwhile is not made. ``progress`` gets the keys that are there and their number, first with 0.
         """
         found: dict[bytes, tuple[Any, ...]] = {}
         made = 0
-        for part in portions(len(keys), size):
+        for part in portions(len(keys), size, progress):
             found |= self.find(keys[part])
             missing = [key for key in keys[part] if key not in found]
             if missing:
@@ -78,8 +80,6 @@ class Database:
                 self.add(rows)
                 found |= {row[0]: row[1:] for row in rows}
                 made += len(rows)
-            if progress is not None:
-                progress(len(found), len(keys))
         return found, made
 
     def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
@@ -127,6 +127,23 @@ class Database:
             raise OSError(f"cache must be a file that can be read and written, got {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise ValueError(f"cache must be a file of {self._contents}, got {self.path}: {error}") from error
+
+
+class Kept:
+    """Results that are kept in a `Database`, which is closed at the end of a ``with`` block; parameters as there."""
+
+    def __init__(self, path: PathLike, contents: str, application: int, version: int, columns: str) -> None:
+        self.path = Path(path)
+        self._database = Database(path, contents, application, version, columns)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self: K) -> K:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def hash_key(*texts: str) -> bytes:
