@@ -7,8 +7,7 @@
 ``table``, ``advice``                           intervals and differences; the recommendation and its rule
 ``curve``, ``sizes``, ``peers``, ``examples``   MMR at every λ; how large a pool; other libraries; picks side by side
 ``store``                                       what is done is kept, so that a killed run goes on
-``write``, ``words``, ``page``, ``markdown``,   the report: what it says, its files
-``plot``
+``write``, ``page``, ``plot``                   the report: what it says, its files
 ==============================================  =======================================================================
 """
 

@@ -1,17 +1,19 @@
-"""The report as one page of HTML that needs nothing else, in light and dark, on a phone and on a desk."""
+"""The parts of a report that only a comparison has, and the page of HTML: it needs nothing else, in light and dark."""
 
 from __future__ import annotations
 
 import html
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from .examples import RULE, Example, Pick
+from ..evaluation.pages import MARKS, Part, Table, document, inline, of_class
+from .advice import Advice
+from .examples import Example, Pick
 from .measures import Measure
 from .plot import ON_DARK
+from .result import Comparison
 from .settings import TOP, Setting
-from .table import Figure, Figures
-from .words import MARKS, Report, mark
+from .table import Figure
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --soft: #5a5a5a; --line: #e2e2e2; --back: #fff; --card: #f6f7f9;
@@ -52,93 +54,139 @@ code { background: var(--card); padding: 0 .25em; border-radius: 3px; overflow-w
 """.replace("DARK", "; ".join(f"--{family}: {colour}" for family, colour in ON_DARK.items()))
 
 
-def page(report: Report) -> str:
-    """Return the page."""
-    parts = [f"<h1>{_text(report.title)}</h1>", f'<p class="soft">{_text(report.about)}</p>']
-    parts.append(f'<div class="advice"><p>{_text(report.advice.words)}</p>')
-    parts.append(f'<p class="soft">{_text(report.advice.rule)}</p></div>')
-    parts += [
-        "<h2>The trade-off</h2>",
-        f"<figure>{report.svg}<figcaption>{_text(report.caption)}</figcaption></figure>",
-    ]
-    parts += ["<h2>What each method picks</h2>", *(f"<p>{_text(text)}</p>" for text in report.before_table)]
-    parts.append(_table(report, differences=False))
-    parts += ["<h2>Against top-k</h2>", f"<p>{_text(report.before_differences)}</p>", _table(report, differences=True)]
-    if report.examples:
-        parts += ["<h2>Examples</h2>", f"<p>{_text(RULE)} {_text(report.example_marks)}</p>"]
-        parts += [_example(example) for example in report.examples]
-    for section in report.sections:
-        parts.append(f"<h2>{_text(section.title)}</h2>")
-        parts += [f"<p>{_text(text)}</p>" for text in section.texts]
-        if section.rows:
-            parts.append(_plain(section.header, section.rows, numbers=section.numbers))
-        if section.notes:
-            parts.append("<ul>" + "".join(f"<li>{_text(note)}</li>" for note in section.notes) + "</ul>")
-    title = html.escape(report.title)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
-    )
+def page(title: str, parts: Sequence[Part]) -> str:
+    """Return the page of HTML."""
+    body = "\n".join(["", f"<h1>{inline(title)}</h1>", *(part.html() for part in parts)])
+    return document(title, _STYLE, body, '<meta name="viewport" content="width=device-width, initial-scale=1">')
 
 
-def _table(report: Report, *, differences: bool) -> str:
-    columns = report.comparable if differences else report.columns
-    head = "".join(f"<th>{_text(measure.label)}</th>" for measure in columns)
-    rows = []
-    for setting in report.settings:
-        if differences and setting.name == TOP:
-            continue
-        cells = "".join(_cell(report.figures, setting, measure, differences) for measure in columns)
-        kind = ' class="chosen"' if setting.name == report.advice.setting else ""
-        rows.append(f"<tr{kind}><td>{_text(setting.label)}</td>{cells}</tr>")
-    body = "\n".join(rows)
-    return (
-        f'<div class="scroll"><table><thead><tr><th>method</th>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
-    )
+class Recommended(NamedTuple):
+    """The recommendation and its rule."""
+
+    advice: Advice
+
+    def markdown(self) -> str:
+        return f"{self.advice.words}\n\n{self.advice.rule}"
+
+    def html(self) -> str:
+        words, rule = inline(self.advice.words), inline(self.advice.rule)
+        return f'<div class="advice"><p>{words}</p>\n<p class="soft">{rule}</p></div>'
 
 
-def _cell(figures: Figures, setting: Setting, measure: Measure, differences: bool) -> str:
-    figure: Figure | None = figures[setting.name].get(measure.name)
-    if figure is None:
-        return "<td>–</td>"
-    interval = figure.difference if differences else figure.mean
-    sign = mark(figure, measure) if differences else ""
-    kind = {"▲": ' class="good"', "▼": ' class="bad"'}.get(sign, "")
-    value = measure.shown(interval.mean, signed=differences)
-    ends = f"{measure.shown(interval.low, signed=differences)}, {measure.shown(interval.high, signed=differences)}"
-    ends = "" if "–" in ends.split(", ") else f"<small>{ends}</small>"
-    return f"<td{kind}>{value}{sign and ' ' + sign}{ends}</td>"
+class Plain(NamedTuple):
+    """A table of what is no measure of the methods."""
+
+    table: Table
+
+    def markdown(self) -> str:
+        return self.table.markdown()
+
+    def html(self) -> str:
+        header, rows, numbers = self.table
+        lines = ("".join(f"<td>{inline(cell)}</td>" for cell in row) for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return _scrolled(header, f"<tbody>{body}</tbody>", "" if numbers else "plain")
 
 
-def _example(example: Example) -> str:
-    head = f"{example.name}: {example.text}" if example.text else example.name
-    cards = []
-    for label, picks in example.picks.items():
-        items = "".join(_pick(pick) for pick in picks)
-        cards.append(f'<div class="card"><b>{_text(label)}</b><ol>{items}</ol></div>')
-    return f'<h3>{html.escape(head)}</h3><div class="cards">{"".join(cards)}</div>'
+class Measured(NamedTuple):
+    """The table of the methods' measures, or of their differences from top-k."""
+
+    found: Comparison
+    differences: bool
+
+    @property
+    def columns(self) -> list[Measure]:
+        """The measures; of differences those of which more or less is better."""
+        return [measure for measure in self.found.columns if measure.better or not self.differences]
+
+    @property
+    def header(self) -> list[str]:
+        return ["method", *(measure.label for measure in self.columns)]
+
+    def markdown(self) -> str:
+        rows = []
+        for setting in self._settings():
+            chosen = setting.name == self.found.advice.setting and not self.differences
+            label = f"**{setting.label}**" if chosen else setting.label
+            rows.append([label, *(self._text(setting, measure) for measure in self.columns)])
+        return Table(self.header, rows).markdown()
+
+    def html(self) -> str:
+        rows = []
+        for setting in self._settings():
+            cells = "".join(self._cell(setting, measure) for measure in self.columns)
+            kind = "chosen" if setting.name == self.found.advice.setting else ""
+            rows.append(f"<tr{of_class(kind)}><td>{inline(setting.label)}</td>{cells}</tr>")
+        return _scrolled(self.header, "\n<tbody>{}</tbody>".format("\n".join(rows)))
+
+    def _settings(self) -> Iterator[Setting]:
+        return (setting for setting in self.found.settings if not self.differences or setting.name != TOP)
+
+    def _shown(self, setting: Setting, measure: Measure) -> tuple[str, tuple[str, str], str]:
+        """Return a mean, the ends of its interval, and the mark of a difference."""
+        figure = self.found.figures[setting.name].get(measure.name)
+        if figure is None:
+            return "–", ("–", "–"), ""
+        interval = figure.difference if self.differences else figure.mean
+        mean, low, high = (measure.shown(value, signed=self.differences) for value in interval)
+        return mean, (low, high), mark(figure, measure) if self.differences else ""
+
+    def _text(self, setting: Setting, measure: Measure) -> str:
+        mean, ends, sign = self._shown(setting, measure)
+        return f"{mean} [{', '.join(ends)}] {sign}".strip() if self.differences and mean != "–" else mean
+
+    def _cell(self, setting: Setting, measure: Measure) -> str:
+        mean, ends, sign = self._shown(setting, measure)
+        below = "" if "–" in ends else f"<small>{', '.join(ends)}</small>"
+        return f"<td{of_class(MARKS.get(sign, ''))}>{mean}{sign and f' {sign}'}{below}</td>"
+
+
+def mark(figure: Figure, measure: Measure) -> str:
+    """Return ▲ where a method is certainly better than top-k, ▼ where it is worse; not where the difference that is
+    shown is 0."""
+    nothing = not set(measure.shown(figure.difference.mean)) & set("123456789")
+    return "" if nothing else {1: "▲", -1: "▼"}.get(figure.sign * measure.better, "")
+
+
+class SideBySide(NamedTuple):
+    """A query with the picks of some methods."""
+
+    example: Example
+
+    def markdown(self) -> str:
+        name, text, picks = self.example
+        lines = [f"**{_escaped(name)}**" + (f": {_escaped(text)}" if text else ""), ""]
+        for label, some in picks.items():
+            lines.append(f"- {label}")
+            for number, pick in enumerate(some, 1):
+                marks = (" \\*" if pick.new else "") + (" ✓" if pick.relevant else "")
+                lines.append(f"    {number}. {_escaped(pick.name)}{marks}{pick.text and f' {_escaped(pick.text)}'}")
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        name, text, picks = self.example
+        cards = []
+        for label, some in picks.items():
+            items = "".join(_pick(pick) for pick in some)
+            cards.append(f'<div class="card"><b>{inline(label)}</b><ol>{items}</ol></div>')
+        return f'<h3>{html.escape(f"{name}: {text}" if text else name)}</h3><div class="cards">{"".join(cards)}</div>'
 
 
 def _pick(pick: Pick) -> str:
-    marks = ("" if not pick.new else " *") + (" ✓" if pick.relevant else "")
-    text = f"<span>{html.escape(pick.text)}</span>" if pick.text else ""
-    kind = ' class="new"' if pick.new else ""
-    return f'<li{kind}><span class="id">{html.escape(pick.name)}{marks}</span>{text}</li>'
+    marks = (" *" if pick.new else "") + (" ✓" if pick.relevant else "")
+    text = pick.text and f"<span>{html.escape(pick.text)}</span>"
+    return (
+        f'<li{of_class("new" if pick.new else "")}><span class="id">{html.escape(pick.name)}{marks}</span>{text}</li>'
+    )
 
 
-def _plain(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool) -> str:
-    head = "".join(f"<th>{_text(cell)}</th>" for cell in header)
-    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    kind = "" if numbers else ' class="plain"'
-    return f'<div class="scroll"><table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _scrolled(header: Sequence[str], body: str, kind: str = "") -> str:
+    head = "".join(f"<th>{inline(cell)}</th>" for cell in header)
+    return f'<div class="scroll"><table{of_class(kind)}><thead><tr>{head}</tr></thead>{body}</table></div>'
 
 
-def _text(text: str) -> str:
-    """Return text with `code` and **bold** as Markdown marks them."""
-    escaped = html.escape(text, quote=False)
-    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-    escaped = re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", escaped)
-    for sign, kind in MARKS.items():
-        escaped = escaped.replace(sign, f'<span class="{kind}">{sign}</span>')
-    return escaped
+def _escaped(text: str) -> str:
+    """Return text that Markdown leaves as it is."""
+    for sign in "\\`*_[]<>#|":
+        text = text.replace(sign, f"\\{sign}")
+    return text

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,13 @@ import numpy as np
 
 from .._base.extras import needed
 from .._base.files import replacing
+from ..evaluation.pages import Figure, Heading, Notes, Part, Table, Text, csv_of, markdown
 from ..evaluation.report import surroundings
-from . import markdown, page, plot
+from . import page, plot
+from .examples import RULE
 from .measures import MEASURES
 from .result import Comparison
 from .settings import RANDOM
-from .words import Report, Section
 
 REPORT_FILES = ("report.html", "report.md", "metrics.csv", "queries.csv", "curve.png", "curve.svg")
 
@@ -31,12 +30,12 @@ def check_plots() -> None:
 def write(found: Comparison, folder: Path, settings: dict[str, Any]) -> None:
     """Write the files of the report; each is replaced whole."""
     images = plot.draw(found.settings, found.figures, found.curve)
-    made = report(found, plot.inline(images["inline"]), settings)
+    parts = report(found, plot.inline(images["inline"]), settings)
     contents = {
-        "report.html": page.page(made).encode(),
-        "report.md": markdown.page(made).encode(),
-        "metrics.csv": _csv(metrics(found)),
-        "queries.csv": _csv(queries(found)),
+        "report.html": page.page(found.title, parts).encode(),
+        "report.md": markdown(found.title, parts).encode(),
+        "metrics.csv": csv_of(metrics(found)),
+        "queries.csv": csv_of(queries(found)),
         "curve.png": images["png"],
         "curve.svg": images["svg"],
     }
@@ -45,7 +44,7 @@ def write(found: Comparison, folder: Path, settings: dict[str, Any]) -> None:
             file.write(contents[name])
 
 
-def report(found: Comparison, svg: str, settings: dict[str, Any]) -> Report:
+def report(found: Comparison, svg: str, settings: dict[str, Any]) -> list[Part]:
     """Return what the report says."""
     problem = found.problem
     number, pool = problem.candidates.shape
@@ -54,46 +53,49 @@ def report(found: Comparison, svg: str, settings: dict[str, Any]) -> Report:
         f"{number:,} queries, {problem.k} picks each out of pools of {pool}, the same for all methods; a corpus of "
         f"{len(problem.corpus):,} rows of {problem.corpus.dims} dimensions."
     )
-    columns = found.columns
-    marks = ["* is a pick that top-k has not."]
-    if judged is not None:
-        marks.append("✓ is relevant by the judgements.")
-    above = [f"Means over the queries, with {found.level:.0%} intervals below. Top-k is MMR with λ = 1."]
-    if judged is not None and judged.absent:
-        above.append(
-            f"{judged.absent} relevant documents of these queries are not in the corpus; they count as not picked."
-        )
-    return Report(
-        title=found.title,
-        about=about,
-        advice=found.advice,
-        settings=found.settings,
-        columns=columns,
-        figures=found.figures,
-        before_table=above,
-        before_differences=(
-            f"Difference from top-k on the same queries, with its {found.level:.0%} interval. ▲ is certainly better, ▼ "
-            "certainly worse: the interval excludes 0. With so many figures one in twenty is marked by chance; the "
-            "recommendation above uses wider intervals, which hold for all methods together."
-        ),
-        caption=(
-            "Means over the queries. The line is MMR from λ = 1 to λ = 0. A method above the line, or to its right, "
-            "gives up less of one for the same gain in the other."
-        ),
-        svg=svg,
-        examples=found.examples,
-        example_marks=" ".join(marks),
-        sections=[*_weights(found), *_sizes(found), *_peers(found), *_measured(found), _configuration(settings, found)],
+    caption = (
+        "Means over the queries. The line is MMR from λ = 1 to λ = 0. A method above the line, or to its right, "
+        "gives up less of one for the same gain in the other."
     )
+    above = f"Means over the queries, with {found.level:.0%} intervals below. Top-k is MMR with λ = 1."
+    absent = 0 if judged is None else judged.absent
+    missing = f"{absent} relevant documents of these queries are not in the corpus; they count as not picked."
+    differences = (
+        f"Difference from top-k on the same queries, with its {found.level:.0%} interval. ▲ is certainly better, ▼ "
+        "certainly worse: the interval excludes 0. With so many figures one in twenty is marked by chance; the "
+        "recommendation above uses wider intervals, which hold for all methods together."
+    )
+    marks = "* is a pick that top-k has not." + ("" if judged is None else " ✓ is relevant by the judgements.")
+    examples: list[Part] = [Heading("Examples"), Text(f"{RULE} {marks}"), *map(page.SideBySide, found.examples)]
+    return [
+        Text(about, "soft"),
+        page.Recommended(found.advice),
+        Heading("The trade-off"),
+        Figure("curve.png", caption, svg),
+        Heading("What each method picks"),
+        Text(above),
+        *([Text(missing)] if absent else []),
+        page.Measured(found, differences=False),
+        Heading("Against top-k"),
+        Text(differences),
+        page.Measured(found, differences=True),
+        *(examples if found.examples else []),
+        *_weights(found),
+        *_sizes(found),
+        *_peers(found),
+        *_measured(found),
+        *_configuration(settings, found),
+    ]
 
 
-def _weights(found: Comparison) -> Iterable[Section]:
+def _weights(found: Comparison) -> Iterator[Part]:
     """What MMR does at every λ, exactly."""
     curve, loss = found.curve, found.max_loss
-    texts = [
+    yield Heading("Which λ")
+    yield Text(
         f"Between λ = 0 and λ = 1 MMR makes {curve.selections:.0f} different selections of a query, on average. All of "
         "them are known, so that the line above and what follows have no grid."
-    ]
+    )
     notes = []
     for name in ("relevance", *(() if found.useful is None else (found.useful,))):
         top = float(curve.values[name][-1])
@@ -117,10 +119,11 @@ def _weights(found: Comparison) -> Iterable[Section]:
             + f" With the best λ of each query, which nothing tells beforehand, it would be "
             f"{curve.best[found.useful]:.3f}. What is chosen on these queries is too high for others."
         )
-    yield Section("Which λ", texts=texts, notes=notes)
+    if notes:
+        yield Notes(notes)
 
 
-def _sizes(found: Comparison) -> Iterable[Section]:
+def _sizes(found: Comparison) -> Iterator[Part]:
     if found.sizes is None:
         return
     labels = {setting.name: setting.label for setting in found.settings}
@@ -131,10 +134,10 @@ def _sizes(found: Comparison) -> Iterable[Section]:
         "has; where the share is low at every size, the pool is a part of the rule."
     )
     header = ("picks of the whole corpus", *(f"pool {size:,}" for size in found.sizes.sizes))
-    yield Section("How large a pool", texts=[text], header=header, rows=rows)
+    yield from (Heading("How large a pool"), Text(text), page.Plain(Table(header, rows)))
 
 
-def _peers(found: Comparison) -> Iterable[Section]:
+def _peers(found: Comparison) -> Iterator[Part]:
     if not found.peers:
         return
     rows = [
@@ -148,26 +151,26 @@ def _peers(found: Comparison) -> Iterable[Section]:
         "same place. Where it is below 100 %, the peer's rule is another one: pyversity counts a cosine below 0 as 0."
     )
     header = ("call", "µs a query", "ours, µs", "times as long", "same picks")
-    yield Section("Other libraries on the same pools", texts=[text], header=header, rows=rows)
+    yield from (Heading("Other libraries on the same pools"), Text(text), page.Plain(Table(header, rows)))
 
 
-def _measured(found: Comparison) -> Iterable[Section]:
+def _measured(found: Comparison) -> Iterator[Part]:
     notes = [f"**{measure.label}**: {measure.about}." for measure in found.columns]
-    texts = [
+    text = (
         f"Intervals are expanded percentiles of {found.samples:,} bootstrap samples of the queries, drawn for all "
         "methods at once, so that differences are paired. Times are those of calls with blocks of queries, of "
         f"{found.problem.num_threads} thread{'s' * (found.problem.num_threads > 1)}, in turns with top-k on the same "
         "block, the median of 3; their intervals are over the blocks. A query that has no value, such as the cosine "
         "between picks where there is one pick, is left out of the mean."
-    ]
-    yield Section("What the columns are", texts=texts, notes=notes)
+    )
+    yield from (Heading("What the columns are"), Text(text), Notes(notes))
 
 
-def _configuration(settings: dict[str, Any], found: Comparison) -> Section:
+def _configuration(settings: dict[str, Any], found: Comparison) -> Iterator[Part]:
     rules = {each.label: _call(each.rule, each.arguments) for each in found.settings}
     about = {**settings, **surroundings(found.problem.num_threads)}
     rows = [[str(name), f"`{value}`"] for name, value in {**about, **rules}.items() if value is not None]
-    return Section("Configuration", header=("setting", "value"), rows=rows, numbers=False)
+    yield from (Heading("Configuration"), page.Plain(Table(("setting", "value"), rows, numbers=False)))
 
 
 def _call(rule: str, arguments: dict[str, Any]) -> str:
@@ -205,9 +208,3 @@ def queries(found: Comparison) -> Iterable[Sequence[object]]:
 
 def _number(value: float) -> str:
     return "" if value != value else f"{value:.9g}"
-
-
-def _csv(rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import io
 import json
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .._base import env
 from .._base.extras import needed
@@ -24,6 +22,7 @@ from .._base.files import PARTIAL, check_local, replacing
 from .._base.types import PathLike
 from .._info import active
 from .._version import __version__
+from .pages import Figure, Heading, Notes, Part, Table, Text, csv_of, document, markdown
 
 _ABOUT = "report.json"  # marks a folder as a report, and lists its files
 _LIBRARIES = (
@@ -51,65 +50,6 @@ figure { margin: 1.2rem 0 } figcaption { color: #555; font-size: .9rem }
 """
 
 
-class _Text(NamedTuple):
-    text: str
-
-    def markdown(self) -> str:
-        return self.text
-
-    def html(self) -> str:
-        return f"<p>{_inline(self.text)}</p>"
-
-
-class _Heading(NamedTuple):
-    text: str
-
-    def markdown(self) -> str:
-        return f"## {self.text}"
-
-    def html(self) -> str:
-        return f"<h2>{_inline(self.text)}</h2>"
-
-
-class _Notes(NamedTuple):
-    lines: tuple[str, ...]
-
-    def markdown(self) -> str:
-        return "\n".join(f"- {line}" for line in self.lines)
-
-    def html(self) -> str:
-        return "<ul>" + "".join(f"<li>{_inline(line)}</li>" for line in self.lines) + "</ul>"
-
-
-class _Table(NamedTuple):
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numbers: bool  # in all columns but the first
-
-    def markdown(self) -> str:
-        lines = [self.header, ("---", *["---:" if self.numbers else "---"] * (len(self.header) - 1)), *self.rows]
-        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-    def html(self) -> str:
-        head = "".join(f"<th>{_inline(cell)}</th>" for cell in self.header)
-        body = "".join("<tr>" + "".join(f"<td>{_inline(cell)}</td>" for cell in row) + "</tr>\n" for row in self.rows)
-        kind = "" if self.numbers else ' class="text"'
-        return f"<table{kind}><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
-
-
-class _Figure(NamedTuple):
-    file: str
-    caption: str
-
-    def markdown(self) -> str:
-        return f"![{self.caption}]({self.file})"
-
-    def html(self) -> str:
-        caption = _inline(self.caption)
-        image = f'<img src="{html.escape(self.file)}" alt="{html.escape(self.caption)}">'
-        return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-
 class Report:
     """Parts in the order they are added; `write` makes the folder.
 
@@ -124,27 +64,27 @@ class Report:
 
     def __init__(self, name: str, title: str) -> None:
         self.name, self.title = name, title
-        self._parts: list[_Text | _Heading | _Notes | _Table | _Figure] = []
+        self._parts: list[Part] = []
         self._files: dict[str, bytes] = {}
         self._settings: dict[str, Any] = {}
 
     def heading(self, text: str) -> None:
-        self._parts.append(_Heading(text))
+        self._parts.append(Heading(text))
 
     def text(self, text: str) -> None:
-        self._parts.append(_Text(" ".join(text.split())))
+        self._parts.append(Text(" ".join(text.split())))
 
     def notes(self, lines: Sequence[str]) -> None:
         if lines:
-            self._parts.append(_Notes(tuple(" ".join(line.split()) for line in lines)))
+            self._parts.append(Notes(tuple(" ".join(line.split()) for line in lines)))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
         """Add a table whose columns but the first hold numbers, or text."""
-        self._parts.append(_Table(tuple(header), tuple(tuple(row) for row in rows), numbers))
+        self._parts.append(Table(tuple(header), tuple(tuple(row) for row in rows), numbers))
 
     def figure(self, file: str, image: bytes, caption: str) -> None:
         self.file(file, image)
-        self._parts.append(_Figure(file, caption))
+        self._parts.append(Figure(file, caption))
 
     def plot(self, file: str, size: tuple[float, float], caption: str, plot: Callable[..., None], *of: Any) -> None:
         """Add a figure that ``plot(figure, *of)`` fills, of so many inches in width and height."""
@@ -156,9 +96,7 @@ class Report:
 
     def values(self, rows: Iterable[Sequence[object]]) -> None:
         """Add ``values.csv``, which the tables are made from; the first row is the header."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        self.file("values.csv", text.getvalue().encode())
+        self.file("values.csv", csv_of(rows))
 
     def configuration(self, settings: Mapping[str, Any], num_threads: int | None = None) -> None:
         """Add a last section with the settings and with what they ran on; both are also in ``report.json``."""
@@ -168,15 +106,11 @@ class Report:
         self.table(("setting", "value"), rows, numbers=False)
 
     def markdown(self) -> str:
-        return "\n\n".join([f"# {self.title}", *(part.markdown() for part in self._parts)]) + "\n"
+        return markdown(self.title, self._parts)
 
     def html(self) -> str:
-        title = html.escape(self.title)
-        body = "\n".join(part.html() for part in self._parts)
-        return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f"<style>{_STYLE}</style></head>\n<body><h1>{title}</h1>\n{body}\n</body></html>\n"
-        )
+        parts = (part.html() for part in self._parts)
+        return document(self.title, _STYLE, "\n".join([f"<h1>{html.escape(self.title)}</h1>", *parts]))
 
     def write(self, out: PathLike) -> Path:
         """Write the folder; each file is replaced whole, and those of an earlier report that are gone are removed."""
@@ -288,9 +222,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_plain, value))
     return str(value)
-
-
-def _inline(text: str) -> str:
-    escaped = html.escape(text, quote=False)
-    escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-    return re.sub(r"\*\*([^*]+)\*\*", r"<b>\1</b>", escaped)

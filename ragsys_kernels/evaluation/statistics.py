@@ -46,9 +46,16 @@ class Interval(NamedTuple):
         """
         return [[max(self.mean - self.low, 0.0)], [max(self.high - self.mean, 0.0)]]
 
-    def signed(self) -> str:
+    def cells(self, form: str = "{:.3f}") -> tuple[str, str]:
+        """Return the mean in the form, and `span`: two columns of a table."""
+        return form.format(self.mean), self.span(form)
+
+    def signed(self, form: str = "{:+.3f}") -> str:
         """Return a difference with its ends: ``+0.120 [-0.010, +0.250]``."""
-        return f"{self.mean:+.3f} {self.span('{:+.3f}')}"
+        return " ".join(self.cells(form))
+
+    def times(self, factor: float) -> Interval:
+        return Interval(*(factor * end for end in self))
 
     @property
     def sign(self) -> int:
@@ -60,9 +67,21 @@ class Interval(NamedTuple):
         """Where a difference puts the first beside the second."""
         return {1: "above", -1: "below", 0: "not distinguishable from"}[self.sign]
 
-    def marked(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """What a difference says of the first beside the second."""
+        return {1: "higher", -1: "lower", 0: "undecided"}[self.sign]
+
+    def same(self, *others: float) -> str:
+        """Return whether a difference has the sign of others, a paper's by model: yes, no, undecided, models differ."""
+        signs = {int(np.sign(round(other, 6))) for other in others}
+        if len(signs) > 1:
+            return "models differ"
+        return "undecided" if not self.sign else "yes" if signs == {self.sign} else "no"
+
+    def marked(self, form: str = "{:+.3f}") -> str:
         """Return the text of `signed`, bold where 0 is outside."""
-        return f"**{self.signed()}**" if self.sign else self.signed()
+        return f"**{self.signed(form)}**" if self.sign else self.signed(form)
 
 
 def wilson(successes: int, total: int, *, level: float = 0.95) -> Interval:

@@ -78,7 +78,7 @@ def report_of(results: Sequence[SetResult], samples: int, max_k: int, *, quick: 
         [
             (
                 result.items.title, label, f"{row.scores.precision:.3f}", f"{row.scores.recall:.3f}",
-                f"{row.f1.mean:.3f}", row.f1.span(), f"{result.ks[label].mean():.2f}",
+                *row.f1.cells(), f"{result.ks[label].mean():.2f}",
                 f"{result.tokens[label].mean():.0f}", *_printed(result, label),
             )
             for result, found in zip(results, rows, strict=True)
@@ -196,7 +196,7 @@ def _directions(result: SetResult, found: dict[str, _Row]) -> Iterator[tuple[str
     )
     for name, one, other, there in pairs:
         gap = found[one].above[other]
-        yield result.items.title, name, f"{there:+.3f}", gap.marked(), _same(gap, there)
+        yield result.items.title, name, f"{there:+.3f}", gap.marked(), gap.same(there)
 
 
 def _inputs(result: SetResult, found: dict[str, _Row], samples: int) -> Iterator[tuple[str, ...]]:
@@ -208,19 +208,12 @@ def _inputs(result: SetResult, found: dict[str, _Row], samples: int) -> Iterator
     ):
         more = paper[SAICL].tokens - paper[there].tokens
         gap = bootstrap_means(result.tokens[SAICL] - result.tokens[here], samples=samples)[0]
-        said = f"{gap.mean:+.0f} {gap.span('{:+.0f}')}"
-        yield (
-            result.items.title, f"SAICL - {name}", f"{more:+d}", f"**{said}**" if gap.sign else said, _same(gap, more)
-        )  # fmt: skip
+        yield result.items.title, f"SAICL - {name}", f"{more:+d}", gap.marked("{:+.0f}"), gap.same(more)
 
 
 def _top(result: SetResult) -> str:
     """Return the paper's best static k by its F1."""
     return max((TABLE[result.items.name][label].f1, label) for label in STATIC)[1]
-
-
-def _same(gap: Interval, there: float) -> str:
-    return "undecided" if not gap.sign else "yes" if gap.sign == np.sign(there) else "no"
 
 
 def _add_diverse(report: Report, results: Sequence[SetResult], samples: int) -> None:
@@ -235,7 +228,7 @@ def _add_diverse(report: Report, results: Sequence[SetResult], samples: int) -> 
             for at, one in enumerate(result.diverse, nearest):
                 known = one.cosines[label][~np.isnan(one.cosines[label])]
                 lines.append((
-                    result.items.title, label, one.rule, f"{scores[at].mean:.3f}", scores[at].span(),
+                    result.items.title, label, one.rule, *scores[at].cells(),
                     gaps[at][nearest].marked() if at > nearest else "", f"{known.mean():.3f}" if len(known) else "",
                 ))  # fmt: skip
     tests = sum(bool(line[5]) for line in lines)

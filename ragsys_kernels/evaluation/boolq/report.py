@@ -100,8 +100,7 @@ def report_of(
     )
     report.heading("What the paper finds, and what is found here")
     findings = [
-        (text, _answer(versus[pair].balanced.sign), _points(versus[pair].balanced, " points"))
-        for text, pair in _FINDINGS
+        (text, versus[pair].balanced.same(1), _points(versus[pair].balanced, " points")) for text, pair in _FINDINGS
     ]
     report.text(
         f"""Same direction? "Undecided": 0 is in the interval. Changes are of balanced accuracy, in percentage points:
@@ -180,34 +179,24 @@ def _versus(result: BoolQResult, samples: int) -> dict[tuple[str, str], _Versus]
     return {pair: _Versus(*intervals) for pair, intervals in zip(pairs, found, strict=True)}
 
 
-def _answer(sign: int) -> str:
-    return {1: "yes", -1: "no", 0: "undecided"}[sign]
-
-
 def _points(interval: Interval, unit: str = "") -> str:
     if interval == Interval(0, 0, 0):  # an interval without width says nothing of other questions
         return "the same answers"
-    percent = Interval(*(100 * end for end in interval))
-    return f"{percent.mean:+.1f} {percent.span('{:+.1f}')}{unit}"
+    return interval.times(100).signed("{:+.1f}") + unit
 
 
 def _differences(found: _Versus) -> Iterator[tuple[str, str]]:
     """Yield each difference, and what its interval says of it."""
     texts = (_points(found.balanced), _points(found.accuracy), found.normalised.signed())
-    for text, interval in zip(texts, found, strict=True):
-        yield text, {1: "higher", -1: "lower", 0: "undecided"}[interval.sign]
+    yield from ((text, interval.verdict) for text, interval in zip(texts, found, strict=True))
 
 
 def _cells(result: BoolQResult, label: str, means: _Means) -> Iterator[str]:
     for share in means[:3]:
-        yield from (f"{share.mean:.1%}", share.span("{:.1%}"))
+        yield from share.cells("{:.1%}")
     for mean in means[3:]:
-        yield from (f"{mean.mean:.3f}", mean.span())
-    if label in RETRIEVED:
-        recall = share_of(result.found(label))
-        yield from (f"{recall.mean:.1%}", recall.span("{:.1%}"))
-    else:
-        yield from ("", "")
+        yield from mean.cells()
+    yield from share_of(result.found(label)).cells("{:.1%}") if label in RETRIEVED else ("", "")
 
 
 def _values(result: BoolQResult) -> Iterator[tuple[object, ...]]:
@@ -231,7 +220,7 @@ def _colour(label: str) -> str:
 
 def _rows(axes: Any, intervals: Mapping[str, Interval], scale: float = 100) -> None:
     for y, (label, interval) in enumerate(intervals.items()):
-        scaled = Interval(*(scale * end for end in interval))
+        scaled = interval.times(scale)
         axes.errorbar(scaled.mean, y, xerr=scaled.bar, fmt="o", color=_colour(label), markersize=4)
     axes.set_yticks(range(len(intervals)), list(intervals))
     axes.grid(axis="x")

@@ -189,20 +189,14 @@ def _directions(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
             if not tables:
                 continue
             there = [table[one.better][metric] - table[one.worse][metric] for table in tables]
-            signs = {int(np.sign(difference)) for difference in there}
             interval = one.difference[metric]
-            same = "yes" if signs == {interval.sign} else "no"
-            if len(signs) > 1:
-                same = "models differ"
-            elif not interval.sign:
-                same = "undecided"
             cells = (f"{difference:+.{2 if metric == 'DPO' else 4}f}" for difference in there)
-            yield f"{one.better} over {one.worse}", metric, *cells, interval.marked(), same
+            yield f"{one.better} over {one.worse}", metric, *cells, interval.marked(), interval.same(*there)
 
 
 def _row(result: Result, samples: int) -> tuple[str, ...]:
     cells = (
-        f"{one.mean:.3f} {one.span()}" if name in METRICS else f"{one.mean:.3f}"
+        " ".join(one.cells()) if name in METRICS else f"{one.mean:.3f}"
         for name, one in intervals(result, samples).items()
     )
     return (result.setting.label, *cells, likeness_of(result))

@@ -102,7 +102,7 @@ class _Versus(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return {-1: "lower", 1: "higher", 0: "undecided"}[self.change.sign]
+        return self.change.verdict
 
 
 def report_of(
@@ -172,7 +172,7 @@ def report_of(
         ("method", f"{unit} perplexity", "95 % interval", *(["token perplexity"] if unit == "word" else []),
          f"against {NONE}", "95 % interval", "windows better"),
         [
-            (label, f"{mean.mean:.2f}", mean.span("{:.2f}"),
+            (label, *mean.cells("{:.2f}"),
              *([f"{perplexity(-result.nll[label], result.tokens):.2f}"] if unit == "word" else []),
              *_compared(result, label, samples))
             for label, mean in means.items()
@@ -204,7 +204,7 @@ def report_of(
     report.table(
         ("documents n", *(f"{rule.split(', ')[1]}: {unit} perplexity" for rule in rows)),
         [
-            (str(n), *(f"{row[n].mean:.2f} {row[n].span('{:.2f}')}" for row in rows.values()))
+            (str(n), *(row[n].signed("{:.2f}") for row in rows.values()))
             for n in numbers
         ],
     )  # fmt: skip
@@ -215,15 +215,7 @@ def report_of(
     report.table(
         ("method", "against", "says", "change", "95 % interval", "perplexity", "windows better"),
         [
-            (
-                one,
-                other,
-                why,
-                f"{found.change.mean:+.2%}",
-                found.change.span("{:+.2%}"),
-                found.verdict,
-                _better(found),
-            )
+            (one, other, why, *found.change.cells("{:+.2%}"), found.verdict, _better(found))
             for one, other, why in pairs(result.nll)
             for found in (versus[one, other],)
         ],
@@ -297,18 +289,18 @@ def _findings(
     ):
         if pair in versus:
             one = versus[pair]
-            answer = MADE if pair[0] == ORACLE else _answer(one)
+            answer = MADE if pair[0] == ORACLE else one.change.same(-1)
             rows.append((text, answer, _change(one), said(like, FIRST if pair == often else pair[0], pair[1])))
             if pair[0] == ORACLE and result.halves is not None:
                 second, chosen, tokens = result.halves
                 half = _versus(result, chosen, second, samples, per=tokens)
                 text = "chosen by half of the tokens, it is on the other half (Figure 7)"
-                rows.append((text, _answer(half), f"{_change(half)} of tokens' perplexity", ""))
+                rows.append((text, half.change.same(-1), f"{_change(half)} of tokens' perplexity", ""))
     small, large = min(result.by_stride), max(result.by_stride)
     if small < large:
         one = _versus(result, result.by_stride[small], result.by_stride[large], samples)
         text = f"the smaller the stride, the better: s = {small} against {large} (Figure 5)"
-        rows.append((text, _answer(one), _change(one), ""))
+        rows.append((text, one.change.same(-1), _change(one), ""))
     if QUERY in result.by_query and len(result.by_query) > 1:
         rivals = [at for at in result.by_query if at != QUERY]
         others = {at: _versus(result, result.by_query[QUERY], result.by_query[at], samples) for at in rivals}
@@ -318,10 +310,6 @@ def _findings(
         change = f"{_change(others[best])} against the best other, {best}"
         rows.append((f"{QUERY} tokens, the paper's choice, are the best query (Figure 6)", answer, change, ""))
     return rows
-
-
-def _answer(one: _Versus) -> str:
-    return {-1: "yes", 1: "no", 0: "undecided"}[one.change.sign]
 
 
 def _why(versus: Mapping[Any, _Versus]) -> str:
@@ -341,24 +329,24 @@ def _why(versus: Mapping[Any, _Versus]) -> str:
 
 
 def _change(one: _Versus) -> str:
-    return f"{one.change.mean:+.2%} {one.change.span('{:+.2%}')}"
+    return one.change.signed("{:+.2%}")
 
 
 def _compared(result: RalmResult, label: str, samples: int) -> tuple[str, str, str]:
     if label == NONE:
         return "", "", ""
     found = _versus(result, result.nll[label], result.nll[NONE], samples)
-    return f"{found.change.mean:+.2%}", found.change.span("{:+.2%}"), _better(found)
+    return *found.change.cells("{:+.2%}"), _better(found)
 
 
 def _better(found: _Versus) -> str:
-    return f"{found.better.mean:.0%} {found.better.span('{:.0%}')}"
+    return found.better.signed("{:.0%}")
 
 
 def _cells(result: RalmResult, nll: Array, samples: int) -> tuple[str, str, str, str]:
     mean = _perplexities({0: nll}, result.per, samples)[0]
     found = _versus(result, nll, result.nll[NONE], samples)
-    return f"{mean.mean:.2f}", mean.span("{:.2f}"), f"{found.change.mean:+.2%}", found.change.span("{:+.2%}")
+    return *mean.cells("{:.2f}"), *found.change.cells("{:+.2%}")
 
 
 def _thirds(result: RalmResult, samples: int) -> list[tuple[str, ...]]:
@@ -393,8 +381,7 @@ def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
     axes = figure.subplots()
     labels = [label for label in result.nll if label != NONE]
     for y, label in enumerate(labels):
-        change = _versus(result, result.nll[label], result.nll[NONE], samples).change
-        percent = Interval(*(100 * end for end in change))
+        percent = _versus(result, result.nll[label], result.nll[NONE], samples).change.times(100)
         axes.errorbar(percent.mean, y, xerr=percent.bar, fmt="o", color=_COLOURS.get(label, "#525252"))
     axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
     axes.set_yticks(range(len(labels)), labels)

@@ -150,14 +150,11 @@ def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ..
 
 
 def _mean(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
-    return f"{means[name][0][label].mean:.3f}", means[name][0][label].span()
+    return means[name][0][label].cells()
 
 
 def _share(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
-    if name not in means:
-        return "", ""
-    one = means[name][0][label]
-    return f"{one.mean:.1%}", one.span("{:.1%}")
+    return means[name][0][label].cells("{:.1%}") if name in means else ("", "")
 
 
 def _directions(
@@ -170,14 +167,10 @@ def _directions(
         measures = [name for name in (*own, _TRUTH) if name in means]
         for label in (*MMR, OKAPI):
             there = [ours - theirs for ours, theirs in zip(paper[VRSD], paper[label], strict=True)]
-            signs = {int(np.sign(round(difference, 6))) for difference in there}
             for name in measures:
                 gap = means[name][1][label]
-                same = "models differ" if len(signs) > 1 else "yes" if signs == {gap.sign} else "no"
-                if len(signs) == 1 and not gap.sign:
-                    same = "undecided"
                 cells = (f"{difference:+.3f}" for difference in there)
-                yield result.questions.title, label, name, *cells, gap.marked(), same
+                yield result.questions.title, label, name, *cells, gap.marked(), gap.same(*there)
 
 
 def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _Means]:

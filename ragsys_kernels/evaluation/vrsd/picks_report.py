@@ -102,7 +102,7 @@ def report_of(
         ("set", "method", "mean", "95 % interval", "paper", "difference", "picks' mean cosine"),
         [
             (
-                result.questions.title, label, f"{mean.mean:.4f}", mean.span("{:.4f}"),
+                result.questions.title, label, *mean.cells("{:.4f}"),
                 *_beside(mean.mean, figures.mean.get(label)), f"{result.likeness[label]:.3f}",
             )
             for result, rows, figures in zip(results, means, known, strict=True)
@@ -124,9 +124,9 @@ def report_of(
          "mean difference", "max-diff", "paper", "difference"),
         [
             (
-                result.questions.title, label, f"{one.wins.mean:.1%}", one.wins.span("{:.1%}"), f"{one.ties:.1%}",
+                result.questions.title, label, *one.wins.cells("{:.1%}"), f"{one.ties:.1%}",
                 f"{one.losses:.1%}", *_between(one, figures.win_rate.get(label)),
-                f"{one.difference.mean:+.4f} {one.difference.span('{:+.4f}')}",
+                one.difference.signed("{:+.4f}"),
                 f"{one.max_diff:.3f}", *_beside(one.max_diff, figures.max_diff.get(label)),
             )
             for result, rows, figures in zip(results, versus, known, strict=True)
@@ -150,7 +150,7 @@ def report_of(
          "losses", "paper", "max-diff", "paper"),
         [
             (
-                result.questions.title, label, f"{mean.mean:.4f}", mean.span("{:.4f}"),
+                result.questions.title, label, *mean.cells("{:.4f}"),
                 _printed(known[number].mean, label, "{:.3f}"), f"{result.likeness[label]:.3f}",
                 *(("",) * 7 if label == VRSD else _compared(label, versus[number][label], known[number])),
             )
@@ -288,7 +288,7 @@ def _printed(figures: Mapping[str, float], label: str, form: str) -> str:
 
 def _compared(label: str, one: _Versus, figures: Figures) -> tuple[str, ...]:
     return (
-        f"{one.wins.mean:.1%}", one.wins.span("{:.1%}"), f"{one.ties:.1%}", f"{one.losses:.1%}",
+        *one.wins.cells("{:.1%}"), f"{one.ties:.1%}", f"{one.losses:.1%}",
         _printed(figures.win_rate, label, "{:.1%}"),
         f"{one.max_diff:.3f}", _printed(figures.max_diff, label, "{:.3f}"),
     )  # fmt: skip
