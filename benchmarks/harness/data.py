@@ -12,7 +12,7 @@ import gzip
 import importlib.util
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,16 +143,20 @@ def recorded_logits(model: str, rows: int) -> tuple[np.ndarray, np.ndarray]:
         return found["logits"], found["targets"]
 
 
-def minilm() -> np.ndarray:
-    """Return (N, 384) float32 unit vectors of `texts`."""
+def kept(name: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return an array of the folder `CACHE`, which is made if it is missing."""
     CACHE.mkdir(exist_ok=True)
-    path = CACHE / "minilm.npy"
+    path = CACHE / f"{name}.npy"
     if not path.exists():
-        vectors = embed(texts())
         staging = path.with_suffix(".partial.npy")
-        np.save(staging, vectors)
+        np.save(staging, make())
         staging.rename(path)
     return np.load(path)
+
+
+def minilm() -> np.ndarray:
+    """Return (N, 384) float32 unit vectors of `texts`."""
+    return kept("minilm", lambda: embed(texts()))
 
 
 def embed(sentences: list[str]) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
 from benchmarks.reports.runs import Runs
-from benchmarks.reports.tables import factor, table
+from benchmarks.reports.tables import factor, met, table, wanted
 from benchmarks.suites import shapes
 from benchmarks.suites.peers import FAISS
 from benchmarks.suites.selection import GIVEN
@@ -31,11 +31,6 @@ class Bar:
         if self.under is None:
             return [race.number("us_per_query", *self.over) for race in races]
         return [race.number("ratio", *self.over) / race.number("ratio", *self.under) for race in races]
-
-    def met(self, value: float) -> str:
-        if np.isnan(value):
-            return "not measured"
-        return "yes" if (value >= self.limit if self.at_least else value <= self.limit) else "**no**"
 
 
 def _bars() -> list[Bar]:
@@ -77,7 +72,8 @@ def bars(runs: Runs) -> str:
     rows = []
     for bar in _bars():
         for (_, lambda_d), value in zip(bar.cases, bar.values(runs), strict=True):
-            sign = "≥" if bar.at_least else "≤"
-            rows.append([bar.text, f"{lambda_d}", "" if np.isnan(value) else factor(value), f"{sign} {bar.limit:g}"])
-            rows[-1].append(bar.met(value))
+            measured, answer = factor(value), met(value, bar.limit, bar.at_least)
+            if np.isnan(value):
+                measured, answer = "", "not measured"
+            rows.append([bar.text, f"{lambda_d}", measured, wanted(f"{bar.limit:g}", bar.at_least), answer])
     return table(["Bar", "λ", "measured", "wanted", "met"], rows)

@@ -5,7 +5,6 @@ Three corpora of real vectors: news and questions by MiniLM, words of GloVe, abs
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import ragsys_kernels as rk
 from benchmarks.harness import data
 from benchmarks.harness.ledger import RESULTS
 from benchmarks.reports import page_plots, style
+from benchmarks.reports.tables import table, write
 
 OUT = RESULTS / "certificate.md"
 ALT = "The share of queries that are proven rises with the pool and with λ; at λ = 0.5 and less next to none is"
@@ -49,12 +49,8 @@ def cranfield() -> tuple[np.ndarray, np.ndarray] | None:
     collection = data.cranfield()
     if collection is None:
         return None
-    path = data.CACHE / "minilm_cranfield.npy"
     documents = list(collection.documents.values())
-    if not path.exists():
-        data.CACHE.mkdir(exist_ok=True)
-        np.save(path, data.embed([*documents, *collection.queries.values()]))
-    vectors = np.load(path)
+    vectors = data.kept("minilm_cranfield", lambda: data.embed([*documents, *collection.queries.values()]))
     return vectors[: len(documents)], vectors[len(documents) :]
 
 
@@ -104,14 +100,14 @@ def main() -> None:
         "how many the pool proves that these are the picks of the whole corpus, and in brackets for how many they are. "
         f"None was proven that is not. {sizes}. AG News has the questions and answers of TruthfulQA too."
     )
-    lines = ["# How large a pool has to be", "", *textwrap.wrap(about, 120), "", f"![{ALT}](certificate.svg)"]
+    parts = [f"![{ALT}](certificate.svg)"]
     for name, shares in found.items():
-        lines += ["", f"## {name}", "", f"| λ | {' | '.join(f'P = {pool}' for pool in POOLS)} |"]
-        lines.append("|---|" + "---:|" * len(POOLS))
+        rows = []
         for value in LAMBDAS:
             cells = (shares[value, pool] for pool in POOLS)
-            lines.append(f"| {value:g} | {' | '.join(f'{percent(c.proven)} ({percent(c.same)})' for c in cells)} |")
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            rows.append([f"{value:g}", *(f"{percent(c.proven)} ({percent(c.same)})" for c in cells)])
+        parts += [f"## {name}", table(["λ", *(f"P = {pool}" for pool in POOLS)], rows, tight=True)]
+    write(OUT, "How large a pool has to be", about, *parts)
     draw()
 
 

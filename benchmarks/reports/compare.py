@@ -9,10 +9,13 @@ import argparse
 import csv
 import re
 import textwrap
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.harness.ledger import RESULTS
 from benchmarks.reports import style
+from benchmarks.reports.tables import table, write
 from ragsys_kernels.comparison.measures import MEASURES
 
 OUT = RESULTS / "compare.md"
@@ -24,8 +27,8 @@ SETS = {
 COLUMNS = ("relevance", "similarity", "sum", "coverage", "near_duplicates", "ndcg", "recall", "mrr", "certified")
 
 
-def section(name: str, about: str, folder: Path) -> list[str]:
-    """Return heading, recommendation and table of a comparison's folder."""
+def section(name: str, about: str, folder: Path) -> Iterator[str]:
+    """Yield heading, recommendation and table of a comparison's folder."""
     text = (folder / "report.md").read_text(encoding="utf-8")
     _, _, words, rule, *_ = text.split("\n\n")
     with open(folder / "metrics.csv", encoding="utf-8", newline="") as file:
@@ -34,23 +37,24 @@ def section(name: str, about: str, folder: Path) -> list[str]:
     columns = [MEASURES[measure] for measure in COLUMNS if any((label, measure) in found for label in labels)]
     judged = any(measure.name == "ndcg" for measure in columns)
     head = ["method", *(measure.label for measure in columns), *(["nDCG against top-k"] if judged else [])]
-    lines = [f"| {' | '.join(head)} |", f"|---{'|---:' * (len(head) - 1)}|"]
+    rows = []
     for label in labels:
         cells = [_number(found.get((label, measure.name)), measure.shown) for measure in columns]
         if judged:
             cells.append(_difference(found[label, "ndcg"]))
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    wrapped = [*textwrap.wrap(about, 120), "", *textwrap.wrap(words, 120), "", *textwrap.wrap(rule, 120)]
-    image = (
-        ["", "![nDCG falls as picks get less alike, with MSD and VRSD less than with MMR](compare.svg)"]
-        if judged
-        else []
+        rows.append([label, *cells])
+    yield from (
+        f"## {name}",
+        *(textwrap.fill(part, 120) for part in (about, words, rule)),
+        table(head, rows, tight=True),
     )
+    if judged:
+        yield "![nDCG falls as picks get less alike, with MSD and VRSD less than with MMR](compare.svg)"
     parts = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
     weights = [line for line in parts["Which λ"].splitlines() if line.startswith("- ")]
-    weights = [part for line in weights for part in textwrap.wrap(line, 120, subsequent_indent="  ")]
-    sizes = [line for line in parts.get("How large a pool", "").splitlines() if line.startswith("|")]
-    return ["", f"## {name}", "", *wrapped, "", *lines, *image, "", *weights, *([""] if sizes else []), *sizes]
+    yield "\n".join(textwrap.fill(line, 120, subsequent_indent="  ") for line in weights)
+    if sizes := re.findall(r"^\|.*", parts.get("How large a pool", ""), re.M):
+        yield "\n".join(sizes)
 
 
 def _number(line: dict[str, str] | None, shown: object) -> str:
@@ -108,10 +112,8 @@ def main() -> None:
         "Written by `python -m benchmarks.reports.compare` after `make compare-demo`. Every method picks out of the "
         "100 nearest of a query. Means over the queries; differences with 95 % paired bootstrap intervals."
     )
-    lines = ["# Which rule for three corpora", "", *textwrap.wrap(about, 120)]
-    for name, what in SETS.items():
-        lines += section(name, what, folder / name.lower().replace(" ", "_") / "report")
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    made = (section(name, what, folder / name.lower().replace(" ", "_") / "report") for name, what in SETS.items())
+    write(OUT, "Which rule for three corpora", about, *chain.from_iterable(made))
     draw(OUT.parent)
 
 

@@ -8,14 +8,13 @@ Needs all of them: the extra `test`, qdrant-client and keybert.
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from benchmarks.harness.ledger import RESULTS
-from benchmarks.reports.tables import table
+from benchmarks.reports.tables import table, write
 from ragsys_kernels import conformance
 
 OUT = RESULTS / "conformance.md"
@@ -118,18 +117,8 @@ def main() -> None:
         f"{', '.join(f'{package} {version(package)}' for package in packages)}. "
         "LanceDB 0.40 and Chroma 1.5 have no MMR of their own; LangChain's stores of them select as its function does."
     )
-    lines = [
-        "# Which MMR the libraries have",
-        "",
-        *textwrap.wrap(about, 120, break_on_hyphens=False),
-        "",
-        "## All of them",
-        "",
-        summary(),
-    ]
-    for name in PEERS:
-        lines += ["", f"## {name}", "", section(name)]
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sections = (part for name in PEERS for part in (f"## {name}", section(name)))
+    write(OUT, "Which MMR the libraries have", about, "## All of them", summary(), *sections)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from benchmarks.reports import tables
 from benchmarks.reports.page_plots import Table, numbers, table
 
 HEADER = ("where", "it finds", "here", "same direction?")
@@ -322,5 +323,5 @@ def _ralm_rest() -> Iterator[Row]:
 
 def _lines(rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown; the first row is the header."""
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    header, *lines = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    return tables.table(header, lines, texts=range(len(header)))

@@ -6,14 +6,13 @@ Several answers of one question say nearly the same, which is what the redundanc
 
 from __future__ import annotations
 
-import textwrap
-
 import numpy as np
 
 import ragsys_kernels as rk
 from benchmarks.harness import data
 from benchmarks.harness.ledger import RESULTS
 from benchmarks.reports import page_plots
+from benchmarks.reports.tables import table, write
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine
 
 OUT = RESULTS / "lambda.md"
@@ -26,12 +25,8 @@ def embeddings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return vectors of the pairs, the question of each, vectors of the questions."""
     pairs = data.truthfulqa()
     source = np.repeat(np.arange(len(pairs)), [len(answers) for _, answers in pairs])
-    data.CACHE.mkdir(exist_ok=True)
-    path = data.CACHE / "truthfulqa_pairs.npy"
-    if not path.exists():
-        texts = [f"{question} {answer}" for question, answers in pairs for answer in answers]
-        np.save(path, data.embed([*texts, *(question for question, _ in pairs)]))
-    vectors = np.load(path)
+    texts = [f"{question} {answer}" for question, answers in pairs for answer in answers]
+    vectors = data.kept("truthfulqa_pairs", lambda: data.embed([*texts, *(question for question, _ in pairs)]))
     return vectors[: len(source)], source, vectors[len(source) :]
 
 
@@ -49,24 +44,16 @@ def main() -> None:
         "picks' cosine with the question, of the cosine between two picks, of the cosine of the question with the sum "
         f"of the picks, and of how many questions the {K} pairs are from. VRSD has no λ."
     )
-    lines = [
-        "# What λ does to the picks",
-        "",
-        *textwrap.wrap(about, 120),
-        "",
-        f"![{ALT}](lambda.svg)",
-        "",
-        "| λ | cosine with the question | between picks | of the sum | sources |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    shown = []
     for name, found in made.items():
         picks = found.indices
         relevance = (rows[picks] * queries[:, None]).sum(-1).mean()
         of_sum = sum_cosine(queries, rows, picks).mean()
         between = pairwise_cosine(rows, picks).mean()
         sources = np.mean([len(set(source[each])) for each in picks])
-        lines.append(f"| {name} | {relevance:.3f} | {between:.3f} | {of_sum:.3f} | {sources:.2f} |")
-    OUT.write_text("\n".join(lines) + "\n")
+        shown.append([name, f"{relevance:.3f}", f"{between:.3f}", f"{of_sum:.3f}", f"{sources:.2f}"])
+    header = ("λ", "cosine with the question", "between picks", "of the sum", "sources")
+    write(OUT, "What λ does to the picks", about, f"![{ALT}](lambda.svg)", table(header, shown, tight=True))
     page_plots.draw(OUT.parent, ["lambda"])
 
 

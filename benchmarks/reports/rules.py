@@ -19,7 +19,7 @@ import numpy as np
 import ragsys_kernels as rk
 from benchmarks.harness import data
 from benchmarks.harness.ledger import RESULTS
-from benchmarks.reports import lambda_sweep, rule_plots
+from benchmarks.reports import lambda_sweep, rule_plots, tables
 from ragsys_kernels.metrics import pairwise_cosine, sum_cosine
 
 OUT = RESULTS / "rules.md"
@@ -74,14 +74,13 @@ def table(
     corpus: rk.Corpus,
     candidates: np.ndarray,
     judged: list[set[int]] | None = None,
-) -> list[str]:
-    """Return the lines of a table: what each setting picks, and how long it takes; ``judged``: the relevant rows."""
+) -> str:
+    """Return a table of what each setting picks, and how long it takes; ``judged``: the relevant rows."""
     made = calls(queries, corpus, candidates)
     taken = seconds(made)
-    head = "| rule | cosine with the query | between picks | of the sum | near-duplicates | of top-k | picks | time |"
-    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|"]
-    if judged is not None:
-        lines = [lines[0] + " judged relevant |", lines[1] + "---:|"]
+    header = ["rule", "cosine with the query", "between picks", "of the sum", "near-duplicates", "of top-k", "picks"]
+    header += ["time", *([] if judged is None else ["judged relevant"])]
+    lines = []
     top = made["top-k"]().indices
     for name, call in made.items():
         picks = call().indices
@@ -91,18 +90,18 @@ def table(
         cosines = (rows[picks[:, one]] * rows[picks[:, other]]).sum(-1)[real[:, one] & real[:, other]]
         between = np.nanmean(pairwise_cosine(rows, picks))
         shared = np.mean([np.isin(a[a >= 0], b).mean() for a, b in zip(picks, top, strict=True)])
-        lines.append(
-            f"| {name} | {relevance:.3f} | {between:.3f} | {sum_cosine(queries, rows, picks).mean():.3f} "
-            f"| {(cosines > NEAR).mean():.1%} | {shared:.0%} | {real.sum() / len(picks):.1f} "
-            f"| {taken[name] / taken['MMR, λ_d 0.75']:.2g} |"
-        )
+        lines.append([
+            name, f"{relevance:.3f}", f"{between:.3f}", f"{sum_cosine(queries, rows, picks).mean():.3f}",
+            f"{(cosines > NEAR).mean():.1%}", f"{shared:.0%}", f"{real.sum() / len(picks):.1f}",
+            f"{taken[name] / taken['MMR, λ_d 0.75']:.2g}",
+        ])  # fmt: skip
         if judged is not None:
             right = sum(len(few.intersection(row.tolist())) for few, row in zip(judged, picks, strict=True))
-            lines[-1] += f" {right / real.sum():.1%} |"
-    return lines
+            lines[-1].append(f"{right / real.sum():.1%}")
+    return tables.table(header, lines, tight=True)
 
 
-def truthfulqa() -> tuple[str, list[str]]:
+def truthfulqa() -> tuple[str, str]:
     rows, source, queries = lambda_sweep.embeddings()
     corpus = rk.Corpus(rows, groups=source)
     candidates, _ = corpus.search(queries, POOL, query_groups=np.arange(len(queries)))
@@ -113,7 +112,7 @@ def truthfulqa() -> tuple[str, list[str]]:
     return about, table(rows, queries, corpus, candidates)
 
 
-def ag_news() -> tuple[str, list[str]]:
+def ag_news() -> tuple[str, str]:
     found = data.ag_news()
     if found is None:
         raise SystemExit("error: AG News must be in the folder of RAGSYS_KERNELS_DATA")
@@ -131,7 +130,7 @@ def ag_news() -> tuple[str, list[str]]:
     return about, table(rows, queries, corpus, candidates)
 
 
-def cranfield() -> tuple[str, list[str]]:
+def cranfield() -> tuple[str, str]:
     found = data.cranfield()
     if found is None:
         raise SystemExit("error: Cranfield must be in the folder of RAGSYS_KERNELS_DATA")
@@ -153,7 +152,7 @@ def cranfield() -> tuple[str, list[str]]:
     return about, table(rows, queries, corpus, candidates, judged)
 
 
-def glove() -> tuple[str, list[str]]:
+def glove() -> tuple[str, str]:
     rows = np.array(data.glove(50_000), np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     own = np.random.default_rng(0).choice(20_000, QUERIES, replace=False)
@@ -163,7 +162,7 @@ def glove() -> tuple[str, list[str]]:
     return about, table(rows, rows[own], corpus, candidates)
 
 
-SECTIONS: dict[str, Callable[[], tuple[str, list[str]]]] = {
+SECTIONS: dict[str, Callable[[], tuple[str, str]]] = {
     "TruthfulQA": truthfulqa,
     "GloVe": glove,
     "AG News": ag_news,
@@ -183,13 +182,13 @@ def main(named: list[str]) -> None:
         f"{NEAR}, of the share of picks that top-k has too, and how many picks a query gets. Time is that of the "
         f"call by one thread, MMR with λ_d = 0.75 being 1, all of a table in one run, the median of {RUNS}."
     )
-    lines = ["# What each rule picks", "", *textwrap.wrap(about, 120)]
+    parts = []
     for title, made in SECTIONS.items():
         if title in named or not named or title not in kept:
             what, rows = made()
-            kept[title] = "\n".join([*textwrap.wrap(what, 120), "", *rows])
-        lines += ["", f"## {title}", "", kept[title]]
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            kept[title] = f"{textwrap.fill(what, 120)}\n\n{rows}"
+        parts += [f"## {title}", kept[title]]
+    tables.write(OUT, "What each rule picks", about, *parts)
     rule_plots.draw(OUT.parent)
 
 

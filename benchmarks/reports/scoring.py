@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.harness.contender import FLOOR, OURS, PRODUCT
 from benchmarks.reports.runs import Runs
-from benchmarks.reports.tables import table
+from benchmarks.reports.tables import met, table, wanted
 from benchmarks.suites.scoring_shapes import (
     FALLBACK,
     HIDDEN,
@@ -107,9 +107,8 @@ def _bars(scores: Runs) -> str:
         if not len(found):
             continue
         worst, best = (found.min(), found.max()) if at_least else (found.max(), found.min())
-        met = worst >= limit if at_least else worst <= limit
-        sign = "≥" if at_least else "≤"
-        rows.append([text, f"{worst:.2f}", f"{best:.2f}", f"{sign} {limit:g}", "yes" if met else "**no**"])
+        asked, answer = wanted(f"{limit:g}", at_least), met(worst, limit, at_least)
+        rows.append([text, f"{worst:.2f}", f"{best:.2f}", asked, answer])
     return table(["goal", "worst", "best", "wanted", "met"], rows, texts=(0, 4), tight=True)
 
 

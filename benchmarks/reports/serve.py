@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness import ledger
 from benchmarks.harness.ledger import Row
 from benchmarks.reports.style import BLUE, ORANGE, figure, save
-from benchmarks.reports.tables import table
+from benchmarks.reports.tables import met, table, wanted
 from benchmarks.serve import measures
 from benchmarks.serve.measures import ALONE, BYTES, EMPTY, IDS, LEDGER, ONE, SIXTEEN
 
@@ -49,12 +49,11 @@ class Bar:
 
     def row(self, found: Found) -> list[str]:
         values = self.values(found)
-        wanted = f"{'≥' if self.at_least else '≤'} {self.shown.format(self.limit)}"
+        asked = wanted(self.shown.format(self.limit), self.at_least)
         if not values:
-            return [self.text, "not measured", wanted, ""]
+            return [self.text, "not measured", asked, ""]
         worst = (min if self.at_least else max)(values)
-        met = worst >= self.limit if self.at_least else worst <= self.limit
-        return [self.text, self.shown.format(worst), wanted, "yes" if met else "**no**"]
+        return [self.text, self.shown.format(worst), asked, met(worst, self.limit, self.at_least)]
 
 
 def _of(column: str, measure: str, contender: str = "served", setting: str | None = None) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +21,22 @@ def table(
     if tight:
         lines[1] = lines[1].replace(" ", "")
     return "\n".join(lines)
+
+
+def write(path: Path, title: str, about: str, *parts: str) -> None:
+    """Write a page: title, a paragraph that is broken into lines, the parts below each other."""
+    text = "\n\n".join([f"# {title}", textwrap.fill(about, 120, break_on_hyphens=False), *parts])
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def wanted(limit: str, at_least: bool) -> str:
+    """Return what a bar asks for."""
+    return f"{'≥' if at_least else '≤'} {limit}"
+
+
+def met(value: float, limit: float, at_least: bool) -> str:
+    """Return whether a value meets a bar."""
+    return "yes" if (value >= limit if at_least else value <= limit) else "**no**"
 
 
 def micros(value: float) -> str:

@@ -129,8 +129,7 @@ def aicl(
     Parameters
     ----------
     out : path
-        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every text's k,
-        prediction, entropy and tokens. New, empty, or with an earlier report of this evaluation, which is replaced.
+        Folder of the report, as for `vrsd`; ``values.csv`` has every text's k, prediction, entropy and tokens.
     model, dtype
         As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
     encoder : str, path or Encoder
@@ -153,15 +152,8 @@ def aicl(
         Those that the last table compares with the nearest texts; empty leaves it out.
     seed : int
         Seed of the samples.
-    data : path, optional
-        Folder of the data sets; see `classification_set`.
-    cache : path, optional
-        Folder for embeddings, posteriors, and models that are unpacked once. Default: RAGSYS_KERNELS_CACHE, else
-        ``ragsys_kernels`` in the user's cache folder.
-    samples : int
-        Draws of the bootstrap.
-    num_threads : int, optional
-        torch's threads, and those of the kernels.
+    data, cache, samples, num_threads
+        As for `vrsd`; see `classification_set` for the data. The cache also has ``posteriors.sqlite``.
     progress : callable, optional
         Called with the items done and their number, first with 0: texts to encode, then texts to classify; anew for
         each step of each set.

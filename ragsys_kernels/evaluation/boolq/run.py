@@ -96,9 +96,8 @@ def boolq(
     Parameters
     ----------
     out : path
-        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with the
-        log-probabilities and documents of every question and method. New, empty, or with an earlier report of this
-        evaluation, which is replaced.
+        Folder of the report, as for `vrsd`; ``values.csv`` has the log-probabilities and documents of every question
+        and method.
     model : str, path or LanguageModel
         As `HuggingFaceModel.from_pretrained` takes it.
     dtype : {"float32", "float16", "bfloat16"}

@@ -107,8 +107,7 @@ def ragsys(
     Parameters
     ----------
     out : path
-        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every question's
-        picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
+        Folder of the report, as for `vrsd`; ``values.csv`` has every question's picks and values.
     model : str, path or LanguageModel
         "smollm2", or whatever else `HuggingFaceModel.from_pretrained` takes; or a model that is open.
     dtype : {"float32", "float16", "bfloat16"}
@@ -145,15 +144,8 @@ def ragsys(
     primer : path, optional
         File with the demonstrations of Fix, which shows all of them, whatever k; see `icl.ragsys.read_primer`. Default:
         six of our own.
-    data : path, optional
-        Folder of the data sets; see `truthfulqa`.
-    cache : path, optional
-        Folder for ``embeddings.sqlite``, ``scores.sqlite`` and unpacked models. Default: RAGSYS_KERNELS_CACHE, else
-        ``ragsys_kernels`` in the user's cache folder.
-    samples : int
-        Draws of the bootstrap.
-    num_threads : int, optional
-        torch's threads, and those of the kernels.
+    data, cache, samples, num_threads
+        As for `vrsd`; see `truthfulqa` for the data. The cache also has ``scores.sqlite``.
     progress : callable, optional
         Called with the answers scored and their number, first with 0; once for the bias and once for the settings.
 

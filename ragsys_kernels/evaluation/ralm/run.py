@@ -78,9 +78,7 @@ def ralm(
     Parameters
     ----------
     out : path
-        Folder for ``report.md``, ``report.html``, ``report.json``, the plots, and ``values.csv`` with every window's
-        negative log-probability and documents. New, empty, or with an earlier report of this evaluation, which is
-        replaced.
+        Folder of the report, as for `vrsd`; ``values.csv`` has every window's negative log-probability and documents.
     model : str, path or TokenModel
         As `HuggingFaceModel.from_pretrained` takes it.
     dtype : {"float32", "float16", "bfloat16"}
@@ -100,17 +98,11 @@ def ralm(
         `QUICK` sizes: minutes on two cores. Those of ``RalmSizes()`` take hours.
     sizes : mapping, optional
         Fields of `RalmSizes` that are to be others.
-    data : path, optional
-        Folder of the data sets; see `wikitext`, `boolq_passages` and `news_texts`.
-    cache : path, optional
-        Folder for ``scores.sqlite``, ``embeddings.sqlite`` and for models that packages carry. Default:
-        RAGSYS_KERNELS_CACHE, else ``ragsys_kernels`` in the user's cache folder.
-    samples : int
-        Draws of the bootstrap.
+    data, cache, samples, num_threads
+        As for `vrsd`; see `wikitext`, `boolq_passages` and `news_texts` for the data. The cache also has
+        ``scores.sqlite``.
     seed : int
         Seed of the passages that are taken at random.
-    num_threads : int, optional
-        torch's threads, and those of the kernels.
     progress : callable, optional
         Called with the work done and its whole: texts to encode, runs of the model, then texts that the ranker scores.
 

@@ -98,8 +98,7 @@ def vrsd_answers(
     Parameters
     ----------
     out : path
-        Folder for ``report.md``, ``report.html``, ``report.json``, the plot, and ``values.csv`` with every query's
-        picks and values. New, empty, or with an earlier report of this evaluation, which is replaced.
+        Folder of the report, as for `vrsd`; ``values.csv`` has every query's picks and values.
     model, dtype
         As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
     encoder : str, path or Encoder
