@@ -18,6 +18,8 @@ class SupportsDLPack(Protocol):
 ArrayLike: TypeAlias = npt.ArrayLike | SupportsDLPack
 # What functions return: an array of the caller's library, NumPy, torch or CuPy, which static types cannot tell.
 Array: TypeAlias = Any
+# An array of NumPy, which the modules that work on the host have under the name of Array.
+NDArray: TypeAlias = npt.NDArray[Any]
 
 # Similarities in the place of vectors: (Q, P, P), a function of ids, or sparse rows of SciPy.
 Similarity: TypeAlias = Any

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from .._base.types import NDArray as Array
 from .measures import measured
 from .problem import Problem
 
-Array = npt.NDArray[Any]
 Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
 
 _BLOCK = 16  # queries whose segments are measured at a time

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from .problem import Problem
 from .settings import TOP, Setting
-
-Array = npt.NDArray[Any]
 
 RULE = (
     "The query whose top-k picks are most alike, and those at three quarters, half and one quarter of the way: where "

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from ..metrics import near_duplicates, pairwise_cosine, sum_cosine
 from ..selection.problem import compacted, unit
 from .problem import Problem
 from .settings import NEAR
-
-Array = npt.NDArray[Any]
 
 # A loss or gain below it is rounding of float32.
 ROUNDING = 1e-6

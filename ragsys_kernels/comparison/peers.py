@@ -7,15 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base import warn
+from .._base.types import NDArray as Array
 from ..selection.problem import unit
 from .problem import Problem, select
 from .settings import OP
 from .work import timed
-
-Array = npt.NDArray[Any]
 
 _QUERIES, _ROUNDS = 64, 3
 

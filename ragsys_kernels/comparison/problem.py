@@ -9,17 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
 from .._base.checks import count, floats, shown
+from .._base.types import NDArray as Array
 from .._info import active
 from ..selection.problem import unit
 from .qrels import Judged, Judgement, placed, relevant_queries
 from .settings import OP
-
-Array = npt.NDArray[Any]
 
 _BLOCK_BYTES = 1 << 26  # of the vectors of pools held at a time
 

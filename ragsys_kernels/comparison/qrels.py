@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
 from .._base import checks
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from ..metrics import alpha_ndcg, ndcg, recall, reciprocal_rank
 from .settings import OP
-
-Array = npt.NDArray[Any]
 
 
 class Judgement(NamedTuple):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy.typing as npt
-
+from .._base.types import NDArray as Array
 from . import table
 from .advice import Advice
 from .curve import Curve
@@ -19,7 +17,6 @@ from .settings import Setting
 from .sizes import Sizes
 from .table import Figures
 
-Array = npt.NDArray[Any]
 _IN_TEXT = ("relevance", "similarity", "sum", "near_duplicates", "ndcg", "alpha_ndcg", "recall", "overlap", "time")
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from .._base.types import NDArray as Array
 from .problem import Problem, select
 from .settings import TOP, Setting
 from .store import file_name
 
-Array = npt.NDArray[Any]
 Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
 
 _RATIOS = (0.25, 0.5, 1, 2, 4)  # of the pool

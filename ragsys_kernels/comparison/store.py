@@ -18,15 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base import warn
 from .._base.files import replacing
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from .settings import OP, Setting
 from .work import Outcome
-
-Array = npt.NDArray[Any]
 
 _ABOUT, _METHODS = "comparison.json", "methods"
 _FORMAT = 1

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from ..evaluation.statistics import Interval, bootstrap_ratios
 from .measures import MEASURES, ROUNDING, Measure, overlap
 from .settings import RANDOM, TOP, Setting
 from .work import Outcome
-
-Array = npt.NDArray[Any]
 
 
 class Figure(NamedTuple):

@@ -8,13 +8,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from .measures import measured
 from .problem import Problem, random_picks, select
 from .settings import RANDOM, TOP, Setting
-
-Array = npt.NDArray[Any]
 
 _BLOCKS = 20  # of queries: an interval of the time is over these
 _LEAST = 16  # queries in a block

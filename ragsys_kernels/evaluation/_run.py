@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base import env
 from .._base.checks import count, threads
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from ..icl.cache import CachedModel
 from ..icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
@@ -24,7 +24,6 @@ from ..icl.retrievers import BM25Retriever
 from ..icl.runtime import torch_threads
 from .report import Report, check_free, draw
 
-Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 
 

@@ -15,9 +15,9 @@ from statistics import NormalDist
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from .._base.types import NDArray as Array
+
 K = TypeVar("K")
 
 _CELLS = 1 << 22  # counts of drawn queries held at once: 32 MB

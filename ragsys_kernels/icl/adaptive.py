@@ -15,15 +15,13 @@ from copy import copy
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from .adaptive_k import BestK, KPredictor, optimal_k
 from .encoders import Encoder
 from .posteriors import CachedLabels, Label, Labeler, Posteriors, words_of
 from .prompts import PromptTemplate
 from .retrievers import BM25Retriever, DenseRetriever, Found, Rule
-
-Array = npt.NDArray[Any]
 
 Order = Literal["nearest-first", "nearest-last"]
 Similarity = Literal["dense", "bm25"]

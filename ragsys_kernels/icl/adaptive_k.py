@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base.extras import needed
-
-Array = npt.NDArray[Any]
+from .._base.types import NDArray as Array
 
 BestK = Literal["posterior", "entropy"]
 BEST_K: tuple[BestK, ...] = get_args(BestK)

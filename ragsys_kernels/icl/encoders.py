@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base.extras import needed
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from . import packaged
 from .forward.loading import add_tensor, configuration
@@ -21,8 +21,6 @@ from .openai.embeddings import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
 from .storage.database import Kept, hash_key
 from .tokenization import vocabulary
-
-Array = npt.NDArray[Any]
 
 _APPLICATION, _VERSION = 0x52534B45, 1  # "RSKE"
 _WINDOW = 64  # texts; what a killed run loses at most (two seconds of all-mpnet-base-v2 on one core)

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from .._base.types import NDArray as Array
 
 
 class Part(NamedTuple):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from .forward.network import last_states, most_rows, selected
 from .forward.sharing import Tokens, batches
@@ -19,8 +19,6 @@ from .language_model import texts
 from .storage.database import Kept, hash_key
 from .storage.portions import portions
 from .tokenization import common, encode_pairs
-
-Array = npt.NDArray[Any]
 
 _APPLICATION, _VERSION = 0x52534B50, 1  # "RSKP"
 _WINDOW = 16  # families; what a killed run loses at most, and what one progress step covers

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from .cache import cached
 from .language_model import LanguageModel, PairError, texts
 from .prompts import QA
 from .storage.portions import portions
-
-Array = npt.NDArray[Any]
 
 TEMPLATE = QA.demonstration
 _WINDOW = 64  # pairs; what a killed run loses at most, and what one progress step covers

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from .prompts import read_table
-
-Array = npt.NDArray[Any]
 
 K, POOL, LAMBDA_D, LAMBDA_B = 6, 100, 0.75, 0.95  # the paper's, but for the pool
 

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from .._base.types import NDArray as Array
 from .language_model import PairError, TokenModel
 from .language_model import texts as checked
 from .retrievers import BM25Retriever, Found, Retriever
 from .storage.portions import portions
 from .tokenization import leading, tokens_alone, tokens_and_ends
-
-Array = npt.NDArray[Any]
 
 RULES = ("none", "first", "random", "rerank", "oracle")
 _BLOCK = 16  # windows scored in one call: what a killed run with a cache loses at most

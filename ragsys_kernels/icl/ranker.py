@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base.extras import needed
+from .._base.types import NDArray as Array
 from .encoders import Encoder
 from .language_model import texts as checked
-
-Array = npt.NDArray[Any]
 
 
 class PredictiveRanker:

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
 from .._base.extras import needed
+from .._base.types import NDArray as Array
 from .encoders import Encoder
 from .language_model import texts as checked
-
-Array = npt.NDArray[Any]
 
 
 class Found(NamedTuple):

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.datasets import ClassificationSet
 from ...metrics import MacroScores, macro_scores
 from ..report import BLUE, GREY, ORANGE, PALE, Report, panels
 from ..statistics import Interval, bootstrap_f1, bootstrap_means
 from .paper import TABLE
-
-Array = npt.NDArray[Any]
 
 STATIC = {"0-shot": 0, "static k=1": 1, "static k=3": 3, "static k=5": 5}
 FIXED = "static k of the training texts"

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.retrievers import Rule
 from ..report import BLUE, GREEN, GREY, ORANGE, Report
 from ..statistics import Interval, bootstrap_class_means, bootstrap_means, share_of
-
-Array = npt.NDArray[Any]
 
 MMR, VRSD = Rule("mmr", 0.5), Rule("vrsd")
 NONE, ANY, OWN = "no document", "any passage", "own passage"

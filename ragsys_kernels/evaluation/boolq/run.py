@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._base.checks import choice, count
+from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ...icl.datasets import BoolQ, Passage, boolq_questions
 from ...icl.encoders import Encoder
@@ -35,8 +35,6 @@ from .report import (
     BoolQResult,
     report_of,
 )
-
-Array = npt.NDArray[Any]
 
 QUICK_QUESTIONS = 300
 POOL = 20  # nearest passages that MMR and VRSD pick from

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from ..._base.types import NDArray as Array
 from ...icl.ragsys import Setting
 from ..report import Report
 from ..statistics import Interval, bootstrap_means
 from .results import METRICS, Result, intervals_of
-
-Array = npt.NDArray[Any]
 
 CHOSEN_BY = "MC3"  # the metric by which weights are chosen
 FOLDS = 5

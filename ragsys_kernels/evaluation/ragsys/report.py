@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from ..._base.types import NDArray as Array
 from ..report import BLUE, Report
 from ..statistics import Interval
 from .figure1 import add_figure1
 from .paper import TABLES
 from .results import BESIDE, METRICS, Result, intervals, intervals_of, likeness_of
-
-Array = npt.NDArray[Any]
 
 # (better, worse) retrievers of the paper's tables. What the bias does, the last three, it leaves to the model.
 ORDERINGS = (

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.ragsys import Setting
 from ..statistics import Interval, bootstrap_ratios, share_of
-
-Array = npt.NDArray[Any]
 
 METRICS = ("MC1", "MC2", "MC3", "DPO")
 BESIDE = ("DPO, no reference",)

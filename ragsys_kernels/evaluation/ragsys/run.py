@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import ragsys_kernels as rk
 
+from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ...icl.cache import CachedModel
 from ...icl.datasets import TruthfulQA, truthfulqa
@@ -42,7 +42,6 @@ from . import per_query
 from .report import report_of
 from .results import METRICS, Result
 
-Array = npt.NDArray[Any]
 Pair = dict[str, str]  # question and answer
 
 QUICK_QUESTIONS = 100

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.language_model import LanguageModel
 from ...icl.ralm import Ralm, Text, Window, sliding_windows
 from ...icl.retrievers import BM25Retriever, DenseRetriever
@@ -34,8 +34,6 @@ from .labels import (
 from .plans import Documents, Plan, Runs
 from .ranking import predicted, scored_by
 from .report import Halves, RalmResult, RalmSizes
-
-Array = npt.NDArray[Any]
 
 
 def chosen_windows(size: int, sizes: RalmSizes) -> list[Window]:

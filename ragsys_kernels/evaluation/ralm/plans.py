@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.ralm import Ralm, Text, Window
 from .._run import Progress
 
-Array = npt.NDArray[Any]
 Documents = tuple[int, ...]
 ModelRun = tuple[Window, Documents]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
 from ...icl.ralm import Ralm, Text
@@ -15,8 +14,6 @@ from ...icl.ranker import PredictiveRanker
 from ...icl.storage.portions import portions
 from .._run import Progress
 from .plans import Plan
-
-Array = npt.NDArray[Any]
 
 FOLDS = 5  # blocks of windows that are ranked by a head trained on the others
 _BLOCK = 16  # documents scored in one call: what a killed run loses at most

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...metrics import perplexity
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
 from ..statistics import Interval, bootstrap_ratios, share_of
@@ -28,8 +28,6 @@ from .labels import (
     pairs,
 )
 from .paper import said
-
-Array = npt.NDArray[Any]
 
 STRIDE, QUERY = 4, 32  # tokens, the paper's choices
 MADE = "by its making"  # the answer for what cannot come out otherwise

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._base.checks import count
 from ..._base.extras import needed
+from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ...icl.datasets.vrsd import OPTIONS
@@ -26,8 +26,6 @@ from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
 from .answers_report import NONE, RANDOM, AnswerResult, report_of
 from .picks import okapi, rank_bm25
 from .picks_report import MMR, OKAPI, POOL, RULES, VRSD, K
-
-Array = npt.NDArray[Any]
 
 QUICK_QUERIES = 50
 _BLOCK = 8  # answers scored in one call: what a killed run loses at most

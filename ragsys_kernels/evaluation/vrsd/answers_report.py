@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.datasets import QuestionSet
 from ..report import BLUE, GREEN, GREY, ORANGE, Report, panels
 from ..statistics import Interval, bootstrap_means, share_of
 from .picks_report import MMR, OKAPI, VRSD
-
-Array = npt.NDArray[Any]
 
 NONE, RANDOM = "no items", "random items"
 ROUGE = ("ROUGE-1", "ROUGE-2", "ROUGE-L")

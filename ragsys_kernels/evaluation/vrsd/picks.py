@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._base.extras import needed
+from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ...icl.encoders import Encoder
@@ -33,8 +33,6 @@ from .picks_report import (
     SetResult,
     report_of,
 )
-
-Array = npt.NDArray[Any]
 
 QUICK_SETS = ("arc-da", "puzzle")
 _SUBSETS = 20_000  # sets of k candidates that are tried for the best of all; 4 of 20 are 4,845

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ...icl.datasets import QuestionSet
 from ...icl.retrievers import Rule
 from ...metrics import max_diff, win_rate
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
 from ..statistics import Interval, bootstrap_means, bootstrap_named, share_of
-
-Array = npt.NDArray[Any]
 
 K, POOL = 4, 20  # the paper's
 RULES = (Rule("vrsd"), Rule("mmr", 0.0), Rule("mmr", 0.5), Rule("mmr", 1.0), Rule("top"))

@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ._files import File, Hub, read
 
-Array = npt.NDArray[Any]
 _Items = list[tuple[str, int]]
 
 _COMPARED = 100  # characters of its words by which a text of both files is known

@@ -8,12 +8,10 @@ from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ._files import File, Hub, read
-
-Array = npt.NDArray[Any]
 
 _FILE = "truthfulqa/TruthfulQA_v1.csv"
 _COLUMNS = ("Question", "Best Answer", "Correct Answers", "Incorrect Answers")
