@@ -19,15 +19,17 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     ProgressColumn,
     Task,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Progress as Bar
 from rich.text import Text
 
 import ragsys_kernels as rk
+
+Progress = Callable[[int, int], None]  # is told what is done, and of how much
 
 _LINE_INTERVAL = 5.0  # seconds between progress lines where there is no terminal
 
@@ -114,6 +116,19 @@ def notices(quiet: bool) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def run(
+    name: str, quiet: bool, bar: tuple[str, str, str], work: Callable[[Progress | None], object], noted: bool = False
+) -> None:
+    """Call what can be resumed with a progress bar, of a unit, what is done before it and during it; print its summary.
+
+    What the library notes is printed too if `noted`.
+    """
+    with one_line_errors(name, RESUMABLE), notices(quiet or not noted), progress_bar(quiet, *bar) as progress:
+        summary = work(progress)
+    if not quiet:
+        print(summary)
+
+
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         print(f"notice: {_line(record.getMessage())}", file=sys.stderr)
@@ -170,7 +185,7 @@ def _line(message: object) -> str:
 @contextmanager
 def progress_bar(
     quiet: bool, unit: str = "queries", before: str = "reading the corpus", during: str = "selecting"
-) -> Iterator[Callable[[int, int], None] | None]:
+) -> Iterator[Progress | None]:
     """Yield a function that shows (done, total): as a bar on a terminal, else as a line every few seconds.
 
     Work of several steps reports each from its beginning: fewer done than before, or another total, is a new step.
@@ -188,7 +203,7 @@ def progress_bar(
             _RateColumn(unit),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, transient=True) as bar:
+        with Bar(*columns, console=console, transient=True) as bar:
             task = bar.add_task(before, total=None)
 
             def report(done: int, total: int) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from .. import comparison
 from . import _options
-from ._app import COLUMNS, INPUT, RESUMABLE, RULE, RUN, app, notices, one_line_errors, option, progress_bar
+from ._app import COLUMNS, INPUT, RULE, RUN, app, option, run
 from ._options import Quiet
 from ._takes import takes
 
@@ -79,11 +77,5 @@ def compare(quiet: Quiet = False, **given: Any) -> None:
     names = given.pop("methods")
     given["methods"] = None if names is None else [name.strip() for name in names.split(",")]
     given["sample"] = given["sample"] or None
-    with (
-        one_line_errors("compare", RESUMABLE),
-        notices(quiet),
-        progress_bar(quiet, "methods", "reading the corpus", "comparing") as progress,
-    ):
-        found = comparison.compare_files(progress=progress, **given)
-    if not quiet:
-        typer.echo(found)
+    bar = ("methods", "reading the corpus", "comparing")
+    run("compare", quiet, bar, lambda progress: comparison.compare_files(progress=progress, **given), noted=True)

@@ -23,6 +23,7 @@ from ._app import (
     one_line_errors,
     option,
     progress_bar,
+    run,
 )
 from ._options import Quiet
 from ._takes import takes
@@ -240,10 +241,5 @@ def bias(quiet: Quiet = False, **given: Any) -> None:
     The bias is the mean log-probability of the answer's tokens given the question. A job that was stopped is resumed
     when the same command is run again. Needs the extra lm.
     """
-    with (
-        one_line_errors("bias", RESUMABLE),
-        progress_bar(quiet, "pairs", "loading the model", "scoring") as progress,
-    ):
-        summary = offline.bias(progress=progress, **given)
-    if not quiet:
-        print(summary)
+    bar = ("pairs", "loading the model", "scoring")
+    run("bias", quiet, bar, lambda progress: offline.bias(progress=progress, **given))

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import offline
-from ._app import INPUT, RESUMABLE, RUN, TEXTS, app, notices, one_line_errors, option, progress_bar
+from ._app import INPUT, RUN, TEXTS, app, one_line_errors, option, run
 from ._options import BAD_ROWS, Quiet
 from ._takes import takes
 
@@ -67,14 +67,8 @@ def embed(quiet: Quiet = False, **given: Any) -> None:
 
     A job that was stopped is resumed when the same command is run again. Needs the extra encoders, but for a server.
     """
-    with (
-        one_line_errors("embed", RESUMABLE),
-        notices(quiet),
-        progress_bar(quiet, "texts", "loading the model", "encoding") as progress,
-    ):
-        summary = offline.embed(progress=progress, **given)
-    if not quiet:
-        print(summary)
+    bar = ("texts", "loading the model", "encoding")
+    run("embed", quiet, bar, lambda progress: offline.embed(progress=progress, **given), noted=True)
 
 
 @app.command()

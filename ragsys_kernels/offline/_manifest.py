@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -281,11 +281,13 @@ def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str)
     }
 
 
-def certified(records: Iterable[ShardRecord]) -> int | None:
-    """Return how many queries of some shards are proven, None where that is not known of all."""
+def totals(records: Collection[ShardRecord]) -> dict[str, Any]:
+    """Return the sums over some shards: queries done, skipped, with fewer picks, proven (None: not known of all)."""
     counts = [record.certified for record in records]
     known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None
+    done, skipped, short = (sum(getattr(each, name) for each in records) for name in ("rows", "skipped", "short"))
+    certified = sum(known) if known and len(known) == len(counts) else None
+    return {"done": done, "skipped": skipped, "short": short, "certified": certified, "shards": len(records)}
 
 
 def proven(count: int | None, of: int) -> str:

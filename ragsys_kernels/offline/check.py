@@ -16,12 +16,12 @@ from ._manifest import (
     JOB_FILE,
     Manifest,
     ShardRecord,
-    certified,
     column_types,
     errors_file,
     foreign,
     proven,
     shard_file,
+    totals,
 )
 from ._url_folder import folder_at
 from .sinks import Folder
@@ -100,12 +100,8 @@ def status(folder: PathLike) -> JobStatus:
         k=described["options"]["k"],
         backend=f"{backend} ({instruction_set})" if instruction_set else backend,
         queries=manifest.rows,
-        done=sum(record.rows for record in done.values()),
-        skipped=sum(record.skipped for record in done.values()),
-        short=sum(record.short for record in done.values()),
-        certified=certified(done.values()),
+        **totals(done.values()),
         damaged=manifest.damaged,
-        shards=len(done),
         num_shards=manifest.num_shards,
         shard_size=manifest.shard_size,
         missing=tuple(_gaps(sorted(done), manifest.num_shards)),

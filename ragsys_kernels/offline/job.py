@@ -13,7 +13,7 @@ from typing import Literal
 from .._base import env
 from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
 from . import skipped
-from ._manifest import JobFolder, Manifest, certified, describe, described, input_differences, proven
+from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
 from ._spec import Inputs, JobSpec, check_options, check_out
@@ -371,14 +371,11 @@ def _run(
                 if changed:
                     raise ValueError(f"select: inputs must not change while the job runs, got {'; '.join(changed)}")
         end = time.perf_counter()
-    ready = sum(record.rows for record in done.values())
+    sums = totals(done.values())
     return Summary(
         queries=total,
-        done=ready,
-        selected=ready - earlier,
-        skipped=sum(record.skipped for record in done.values()),
-        short=sum(record.short for record in done.values()),
-        certified=certified(done.values()),
+        **sums,
+        selected=sums["done"] - earlier,
         recall=Recall.total(record.recall for record in done.values() if record.recall is not None),
         unknown=sum(record.unknown or 0 for record in done.values()),
         seconds=end - loaded,
@@ -390,7 +387,6 @@ def _run(
         instruction_set=str(spec.instruction_set),
         num_threads=spec.num_threads or env.num_threads(),
         out=folder.path,
-        shards=len(done),
         engine=spec.engine,
     )
 

@@ -1,15 +1,12 @@
-"""What the commands of ``evaluate`` share: options in the same words, and how one runs."""
+"""What the commands of ``evaluate`` share: options in the same words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-from .._app import INPUT, RESUMABLE, RUN, Commands, WeightDtype, app, one_line_errors, option, progress_bar
+from .._app import INPUT, RUN, Commands, WeightDtype, app, option
 from .._options import Quiet as Quiet
-
-Progress = Callable[[int, int], None]
 
 evaluate = Commands(help="Reproduce the papers' tables, with real data and models.", no_args_is_help=True)
 app.add_typer(evaluate, name="evaluate")
@@ -42,14 +39,6 @@ QuestionSets = Annotated[
 NumThreads = Annotated[
     int | None, option(RUN, "Number of threads of torch and of the kernels.", metavar="N", show_default="one per core")
 ]
-
-
-def run(name: str, quiet: bool, bar: tuple[str, str, str], evaluation: Callable[[Progress | None], object]) -> None:
-    """Call an evaluation with a progress bar, of a unit, what is done before it and during it; print its summary."""
-    with one_line_errors(name, RESUMABLE), progress_bar(quiet, *bar) as progress:
-        summary = evaluation(progress)
-    if not quiet:
-        print(summary)
 
 
 def names_of(text: str | None) -> list[str] | None:

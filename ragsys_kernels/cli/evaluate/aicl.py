@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from ... import evaluation
 from ...icl.retrievers import Rule
-from .._app import RULE, RUN, option
+from .._app import RULE, RUN, option, run
 from .._takes import takes
-from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of, run
+from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of
 
 
 @evaluate.command("aicl")

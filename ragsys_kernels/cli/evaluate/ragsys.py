@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ... import evaluation
-from .._app import INPUT, RULE, RUN, option
+from .._app import INPUT, RULE, RUN, option, run
 from .._takes import takes
-from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of, run
+from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of
 
 
 @evaluate.command("ragsys")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ... import evaluation
-from .._app import RUN, option
+from .._app import RUN, option, run
 from .._takes import takes
-from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, QuestionSets, Quiet, evaluate, names_of, run
+from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, QuestionSets, Quiet, evaluate, names_of
 
 
 @evaluate.command("vrsd")

@@ -25,6 +25,7 @@ inputs against each other before it starts. Errors name the file and the row in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -169,11 +170,7 @@ def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool 
         return found
     what, accepts = ("lists of integers or strings", _is_id_list) if ids else ("lists of integers", _is_int_list)
     name, _ = _find(source, argument, column, what, accepts, (argument,))
-
-    def convert(values: pa.Array, rows: RowSource) -> Any:
-        return Lists.of(*_rows.lists(values, rows))
-
-    return TableColumn(source, argument, name, convert)
+    return _lists(source, argument, name, _rows.lists)
 
 
 def candidate_scores(file: PathLike | None, column: str | None) -> Column | None:
@@ -187,11 +184,7 @@ def candidate_scores(file: PathLike | None, column: str | None) -> Column | None
     if not isinstance(source, Table):
         raise ValueError(f"select: {argument} must be a column of a table, got {file}")
     name, _ = _find(source, argument, column, "lists of floats", _is_float_list)
-
-    def convert(values: pa.Array, rows: RowSource) -> Any:
-        return Lists.of(*_rows.scores(values, rows))
-
-    return TableColumn(source, argument, name, convert)
+    return _lists(source, argument, name, _rows.scores)
 
 
 def vector_lists(file: PathLike, column: str, dims: int) -> Column:
@@ -202,11 +195,7 @@ def vector_lists(file: PathLike, column: str, dims: int) -> Column:
         raise ValueError(f"select: {argument} must be a table to have lists of vectors, got {file}")
     name, kind = _find(source, argument, column, "lists of lists of floats", _is_list_of_vectors)
     dtype = np.dtype(np.float16 if kind.value_type.value_type == pa.float16() else np.float32)
-
-    def convert(values: pa.Array, rows: RowSource) -> Any:
-        return Lists.of(*_rows.vector_lists(values, rows, dims, dtype))
-
-    found = TableColumn(source, argument, name, convert)
+    found = _lists(source, argument, name, partial(_rows.vector_lists, dims=dims, dtype=dtype))
     found.dims = dims
     return found
 
@@ -306,6 +295,11 @@ def _open(file: PathLike, argument: str, column: str | None) -> Place | Table | 
             raise ValueError(f"select: {argument} must not be a {suffix} file to have a column {column!r}, got {place}")
         return place
     return _ARRAYS[suffix](place, argument) if suffix in _ARRAYS else Table(place, argument)
+
+
+def _lists(table: Table, argument: str, name: str, read: Callable[..., tuple[Any, Any]]) -> TableColumn:
+    """Return a column of lists, whose values end to end, and lengths, `read` takes out of Arrow's."""
+    return TableColumn(table, argument, name, lambda values, rows: Lists.of(*read(values, rows)))
 
 
 def _find(
