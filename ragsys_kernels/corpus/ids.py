@@ -96,6 +96,11 @@ class Ids:
         """Return ids as `_found` takes them."""
         return _integers("rows_of", wanted)
 
+    def _some(self, wanted: Any, places: np.ndarray) -> Any:
+        """Return those of some ids, as `_read` makes them, that are at these places."""
+        ids, fits = wanted
+        return ids.reshape(-1)[places], fits.reshape(-1)[places]
+
     def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
         ids, known = wanted
         known = known & (ids >= -1) & (ids < len(self))
@@ -215,12 +220,19 @@ class Strings(Ids):
         # A lone surrogate has no UTF-8, and no corpus has it; nor what stands for None.
         encoded = [b"\xff" if each is None else each.encode("utf-8", "surrogatepass") for each in strings]
         crcs = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
-        return shape, strings, encoded, crcs
+        absent = np.zeros(len(strings), bool)
+        if None in strings:
+            absent[:] = [each is None for each in strings]
+        return shape, encoded, crcs, absent
+
+    def _some(self, wanted: Any, places: np.ndarray) -> Any:
+        _, encoded, crcs, absent = wanted
+        return places.shape, [encoded[i] for i in places.tolist()], crcs[places], absent[places]
 
     def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
-        shape, strings, encoded, crcs = wanted
+        shape, encoded, crcs, absent = wanted
         if not len(self):
-            return np.full(shape, -1, np.int64), np.array([each is None for each in strings], bool).reshape(shape)
+            return np.full(shape, -1, np.int64), absent.reshape(shape)
         places = np.minimum(np.searchsorted(self._keys, crcs), len(self._keys) - 1)
         rows = self._order[places]
         likely = np.flatnonzero(self._keys[places] == crcs)  # all others are unknown, or no row
@@ -234,8 +246,7 @@ class Strings(Ids):
                 rows[i] = self._behind(int(places[i]), crcs[i], encoded[i])
                 known[i] = rows[i] >= 0
         rows[~known] = -1
-        if not known.all():
-            known |= np.array([each is None for each in strings], bool)
+        known |= absent
         return rows.reshape(shape), known.reshape(shape)
 
     @classmethod
@@ -329,18 +340,24 @@ class Joined(Ids):
         return found
 
     def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
-        wanted = self.parts[0]._read(wanted)  # once for all of them
-        found: Any = -1
-        known: Any = False
-        for part, start in zip(self.parts, self._starts[:-1].tolist(), strict=True):
-            rows, right = part._found(wanted)
-            here = rows >= 0
-            right = right & ~here  # what stands for no row
-            if self.live is not None:
-                here &= self.live[np.where(here, rows + start, 0)]
-            found = np.where(here, rows + start, found)
-            known = known | here | right
-        return found, known
+        first = self.parts[0]
+        wanted = first._read(wanted)  # once for all of them
+        rows, known = self._in_part(0, wanted)
+        left = np.flatnonzero(~known)
+        for number in range(1, len(self.parts)):
+            found, right = self._in_part(number, first._some(wanted, left))
+            rows.reshape(-1)[left], known.reshape(-1)[left] = found, right
+            left = left[~right]
+        return rows, known
+
+    def _in_part(self, number: int, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of ids that a part has and that are not deleted, and which these are or stand for no row."""
+        found, known = self.parts[number]._found(wanted)
+        rows = np.where(found >= 0, found + self._starts[number], -1)
+        if self.live is not None:
+            gone = (rows >= 0) & ~self.live[rows]
+            rows[gone], known = -1, known & ~gone
+        return rows, known
 
     def _read(self, wanted: Any) -> Any:
         return self.parts[0]._read(wanted)
@@ -417,7 +434,7 @@ def _integers(op: str, ids: Any, more: str = "") -> tuple[np.ndarray, np.ndarray
 
 def _strings(ids: Any) -> tuple[tuple[int, ...], list[Any]]:
     """Return the shape of some ids, and all of them, str or None for no row."""
-    if isinstance(ids, list) and all(each is None or isinstance(each, str) for each in ids):
+    if isinstance(ids, list) and set(map(type, ids)) <= {str, type(None)}:
         return (len(ids),), ids
     try:
         array = ids if isinstance(ids, np.ndarray) else np.array(ids, object)

@@ -176,9 +176,9 @@ def equal(
     numbers = _arrays.NUMBERS
     if given in _arrays.STORAGE and given != "int8" and dtype != "binary" and _dispatch.why_not("cpu") is None:
         rows = array if array.strides[1] == array.itemsize else np.ascontiguousarray(array)
-        isa = _dispatch.isa_index()
+        kinds, isa = (numbers[given], numbers[dtype]), _dispatch.isa_index()
         found, row, status = _dispatch.extension().same(
-            rows, numbers[given], data, numbers[dtype], scales, places, metric == "cosine", isa
+            rows, kinds[0], data, kinds[1], scales, places, metric == "cosine", isa, env.num_threads()
         )
         if status:
             raise ValueError("Corpus: " + (_FINITE if status == 1 else _WITHIN).format(row=row, dtype=dtype))

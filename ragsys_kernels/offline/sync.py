@@ -211,14 +211,16 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
         old = rk.Corpus.load(to)
         if old.ids.kind == "row":
             raise ValueError("to must be a folder of rows with ids, got one without")
-        seen, waiting, count, added = np.zeros(len(old), bool), _Waiting(), 0, 0
+        seen, last, waiting, count, added = np.zeros(len(old), bool), np.zeros(len(old), int), _Waiting(), 0, 0
         for ids, vectors, columns in rows:
             given = _Batch(old, ids, vectors, columns)
             places = old.rows_of(ids, unknown="pad")
             there = np.flatnonzero(places >= 0)
             twice = seen[places[there]]
+            last[places[there]] = there  # of those of one place
+            twice |= last[places[there]] != there
             if twice.any():
-                name = given.ids[there[int(np.argmax(twice))]]
+                name = ids[there[int(np.argmax(twice))]]
                 raise ValueError(f"ids must be unique, got {checks.shown(name)} twice in the source")
             seen[places[there]] = True
             with _by_id(ids, vectors):
@@ -248,7 +250,7 @@ class _Batch:
     def __init__(self, old: rk.Corpus, ids: Any, vectors: np.ndarray, given: dict[str, Any]) -> None:
         self._old = old
         self._vectors, self._dtype = stored_rows.as_is("Corpus", vectors, HOST)
-        self.ids = make("Corpus", ids, len(vectors))
+        self._kind = make("Corpus", ids[:1], len(ids[:1])).kind  # the others are checked as they are looked up
         self._columns = stored_rows.columns("Corpus", dict.fromkeys(_COLUMNS) | given, len(vectors), HOST)
         self._check()
 
@@ -259,8 +261,8 @@ class _Batch:
             dims *= 8
         if dims != old.dims:
             raise ValueError(f"source must have the folder's {old.dims} dimensions, got {dims}")
-        if self.ids.kind != old.ids.kind:
-            had, got = ({"str": "strings", "int64": "integers"}[each.kind] for each in (old.ids, self.ids))
+        if self._kind != old.ids.kind:
+            had, got = ({"str": "strings", "int64": "integers"}[kind] for kind in (old.ids.kind, self._kind))
             raise ValueError(f"ids must be {had} as in the folder, got {got}")
         for name in _COLUMNS:
             if (getattr(old, name) is None) != (self._columns[name] is None):

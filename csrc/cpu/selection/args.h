@@ -191,7 +191,8 @@ void select(const SelectArgs& args, int isa, int num_threads);
 void relevance(const RelevanceArgs& args, int isa, int num_threads);
 void encode(const EncodeArgs& args, int isa, int num_threads);
 Stored store_rows(const StoreArgs& args, int isa);
-Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa);  // without `out` and `scales`
+Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa,
+                 int num_threads);  // without `out` and `scales`
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
 // Whether all rows can be scanned by their codes for so many vectors, and it pays.

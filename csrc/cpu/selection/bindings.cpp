@@ -278,7 +278,7 @@ py::tuple store(const py::array& rows, int given, py::array& out, int dtype, std
 // Whether rows are stored at these places of `data`. Returns that with the first row that cannot be stored, or their
 // number, and the reason.
 py::tuple same(const py::array& rows, int given, const py::array& data, int dtype, const Optional& scales,
-               const py::array& places, bool cosine, int isa) {
+               const py::array& places, bool cosine, int isa, int num_threads) {
   const Matrix from = matrix(rows, given, "rows"), stored = matrix(data, dtype, "data");
   require(from.dtype < DType::i8 && stored.dtype <= DType::i8 && stored.columns == from.columns, "data");
   require(stored.stride == stored.columns || stored.rows <= 1, "data");
@@ -288,7 +288,7 @@ py::tuple same(const py::array& rows, int given, const py::array& data, int dtyp
   const StoreArgs args = {from.data, from.rows, from.columns, from.stride, from.dtype, stored.dtype, cosine, {}, {}};
   const SameArgs there = {stored.data, pointer(scales, stored.rows, "scales"), at, out.mutable_data()};
   Stored found;
-  without_gil([&] { found = same_rows(args, there, isa); });
+  without_gil([&] { found = same_rows(args, there, isa, num_threads); });
   return py::make_tuple(out, found.row, int(found.status));
 }
 
@@ -447,7 +447,7 @@ void bind_selection(py::module_& m) {
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("same", &same, py::arg("rows"), py::arg("given"), py::arg("data"), py::arg("dtype"), py::arg("scales"),
-        py::arg("places"), py::arg("cosine"), py::arg("isa"));
+        py::arg("places"), py::arg("cosine"), py::arg("isa"), py::arg("num_threads"));
   m.def("store", &store, py::arg("rows"), py::arg("given"), py::arg("out"), py::arg("dtype"), py::arg("scales"),
         py::arg("cosine"), py::arg("isa"));
   m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),

@@ -89,27 +89,29 @@ Stored store_rows(const StoreArgs& args, int isa) {
   return stored;
 }
 
-Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa) {
-  RowStore rows(args, isa);
+Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa, int num_threads) {
+  const int threads = worthwhile_threads(double(args.num_rows) * double(args.dims), args.num_rows, num_threads);
   const std::size_t bytes = std::size_t(args.dims * element_bytes(args.dtype));
-  std::vector<char> made(bytes);
-  float scale = 0.0f;
-  double norm = 0.0;
-  StoreArgs one = args;
-  one.out = made.data();
-  one.scales = stored.scales ? &scale : nullptr;
-  for (std::int64_t row = 0; row < args.num_rows; ++row) {
+  std::vector<RowStore> stores(std::size_t(threads), RowStore(args, isa));
+  std::vector<std::vector<char>> made{std::size_t(threads), std::vector<char>(bytes)};
+  std::vector<StoreStatus> status(std::size_t(args.num_rows), StoreStatus::ok);
+  parallel_for(args.num_rows, 64, threads, [&](std::int64_t row, int thread) {
     const std::int64_t place = stored.places[row];
     stored.same[row] = 0;
-    if (place < 0) continue;
+    if (place < 0) return;
+    float scale = 0.0f;
+    double norm = 0.0;
+    StoreArgs one = args;
     one.rows = static_cast<const char*>(args.rows) + row * args.row_stride * element_bytes(args.given);
-    const StoreStatus status = rows.store(one, 0, &norm);
-    if (status != StoreStatus::ok) return {row, status, 0.0};
+    one.out = made[std::size_t(thread)].data();
+    one.scales = stored.scales ? &scale : nullptr;
+    status[std::size_t(row)] = stores[std::size_t(thread)].store(one, 0, &norm);
     const char* const there = static_cast<const char*>(stored.data) + std::size_t(place) * bytes;
-    stored.same[row] = std::memcmp(made.data(), there, bytes) == 0 &&
+    stored.same[row] = std::memcmp(one.out, there, bytes) == 0 &&
                        (!stored.scales || std::memcmp(&scale, stored.scales + place, sizeof scale) == 0);
-  }
-  return {args.num_rows, StoreStatus::ok, 0.0};
+  });
+  const auto bad = std::find_if(status.begin(), status.end(), [](StoreStatus s) { return s != StoreStatus::ok; });
+  return {bad - status.begin(), bad == status.end() ? StoreStatus::ok : *bad, 0.0};
 }
 
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride) {
