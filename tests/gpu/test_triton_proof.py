@@ -1,7 +1,7 @@
 """Regime c by proof, interpreted: no wrong draft is proven, and what is not proven is answered too.
 
 ``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_proof.py`` runs the tests here, without the variable they run in a
-process that has it. `tests/helpers/proof_problems.py` says how thousands of queries are held against float64.
+process that has it. `test_proof_problems.py` holds thousands of queries against float64.
 """
 
 import interpreted
@@ -258,14 +258,6 @@ def test_a_right_draft_takes_three_reads_of_the_corpus(calls):
     assert calls[0][1] == 0
     corpus, pool = N * dims * 2, 64 * dims * 2
     assert 3 * corpus <= moved.read["rows"] <= 3 * corpus + moved.launches["select_gram_kernel"] * pool + 64 * 64
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(6))
-def test_drawn_corpora(number):
-    ask, _ = proof_problems.draw(1, number)
-    proof_problems.check(ask)
-    proof_problems.check_search(ask)
 
 
 interpreted.elsewhere(globals())

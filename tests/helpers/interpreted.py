@@ -1,7 +1,9 @@
 """For modules whose tests need Triton's interpreter, which a process has from its start or never."""
 
+import dataclasses
 import functools
 import importlib.util
+import math
 import os
 import subprocess
 import sys
@@ -80,6 +82,74 @@ def dtype_once(dtype_of):
     return np_dtype
 
 
+def sizes(type_):
+    """The shape of a type as plain numbers, of which each block keeps its own."""
+    if not type_.is_block():
+        return ()
+    if "sizes" not in vars(type_):
+        type_.sizes = tuple(type_.shape)
+    return type_.sizes
+
+
+def broadcast_if_needed(broadcast):
+    """What two operands become, at once where both are numbers or blocks of one shape, as most are."""
+
+    def broadcast_value(lhs, rhs):
+        if sizes(lhs.type) == sizes(rhs.type):
+            return lhs, rhs
+        return broadcast(lhs, rhs)
+
+    return broadcast_value
+
+
+def make_types_once(core, builder):
+    """Make the type of a block, and the shape of a tensor, once for all that have it: half of an operation's time."""
+    blocks = {}
+
+    def block(element, shape):
+        key = element.name, shape  # pointers have no hash
+        if key not in blocks:
+            blocks[key] = core.block_type(element, list(shape))
+        return blocks[key]
+
+    @functools.cache
+    def shape_of(shape):
+        return core.tuple([core.constexpr(size) for size in shape]), core.constexpr(math.prod(shape))
+
+    def tensor(self, handle, type):
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = shape_of(sizes(type))
+
+    core.tensor.__init__ = tensor
+    core.block_type.with_element_ty = lambda self, element: block(element, sizes(self))
+    builder.get_block_ty = lambda self, element, shape: block(element, tuple(shape))
+
+
+def cast_with_rounding(cast):
+    """A conversion that rounds float32 to the nearest bfloat16, as a device does; that of the interpreter truncates."""
+
+    def cast_value(self, src, dst_type):
+        tl, source, target = interpreter.tl, src.dtype.scalar, dst_type.scalar
+        if (source, target) == (tl.bfloat16, tl.float32):
+            data = (src.data.astype(np.uint32) << 16).view(np.float32)
+        elif (source, target) == (tl.float32, tl.bfloat16):
+            bits = src.data.view(np.uint32)
+            nearest = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+            data = np.where(np.isnan(src.data), bits >> 16 | 0x40, nearest).astype(np.uint16)
+        else:
+            return cast(self, src, dst_type)
+        return interpreter.TensorHandle(data, target)
+
+    return cast_value
+
+
+def sort(x, dim=None, descending=False):
+    """`tl.sort` of a row by NumPy; that of the interpreter goes through Triton's network, an operation at a time."""
+    order = np.sort(x.handle.data, kind="stable")
+    data = np.ascontiguousarray(order[..., ::-1] if getattr(descending, "value", descending) else order)
+    return interpreter.tl.core.tensor(interpreter.TensorHandle(data, x.dtype), x.type)
+
+
 if HERE:
     from triton.runtime import interpreter
 
@@ -87,7 +157,17 @@ if HERE:
 
     mend()
 
-    interpreter.InterpreterBuilder.create_dot = _dot
+    builder = interpreter.InterpreterBuilder
+    builder.create_dot = _dot
+    builder.cast_impl = cast_with_rounding(builder.cast_impl)
+    # Nobody looks at what would be found, as the interpreter has no assertions of a device.
+    interpreter.interpreter_builder.options = dataclasses.replace(
+        interpreter.interpreter_builder.options, sanitize_overflow=False
+    )
+    semantic = interpreter.interpreter_semantic
+    semantic.broadcast_impl_value = broadcast_if_needed(semantic.broadcast_impl_value)
+    make_types_once(interpreter.tl.core, builder)
+    interpreter.tl.sort = sort
     LANGUAGES = {"tl": interpreter.tl, "core": interpreter.tl.core}
     interpreter._patch_lang = patch_once(interpreter._patch_lang)
     interpreter._get_np_dtype = dtype_once(interpreter._get_np_dtype)

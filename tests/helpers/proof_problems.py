@@ -1,9 +1,10 @@
 """Searches of and selections from whole corpora by Triton's kernels, interpreted, held against float64.
 
-`TRITON_INTERPRET=1 python tests/helpers/proof_problems.py --seed 1 --queries 2000`
+`TRITON_INTERPRET=1 python tests/helpers/proof_problems.py --seed 2`
 
 A case is drawn from (seed, number) alone: a corpus, some of its rows made hard to tell apart, and a few queries. Sizes
-of tiles and pools are small, so that few rows are many.
+of tiles and pools are small, so that few rows are many. Every other case hides the second pick of each query from its
+first pool, so that what is drafted first is wrong. `behind` makes problems that the bound only just gets right.
 """
 
 import argparse
@@ -17,6 +18,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 import interpreted  # noqa: F401 - mends the interpreter
 import numpy as np
 import searches
+import torch
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -25,6 +27,8 @@ from ragsys_kernels.selection.triton import bit_search as triton_filter
 from ragsys_kernels.selection.triton import proof as triton_proof
 from ragsys_kernels.selection.triton.launch import Tile
 
+# Of which more than 2,000 queries are drafted; those of which few rows may be picked go another way.
+CASES = 140
 KINDS = ("random", "clusters", "repeated", "near ties", "zeros", "lengths", "integers")
 SMALL = {
     triton_filter: {"ROWS": 32, "EACH": 32, "best_tile": lambda n: Tile(16, 32, 1, 4, 2)},
@@ -111,10 +115,100 @@ def draw(seed, number):
     return ask, kind
 
 
-def check(ask):
+def stored(x, dtype):
+    """Vectors as a corpus of that type keeps them."""
+    return torch.from_numpy(x.astype(np.float32)).to(getattr(torch, dtype)).double().numpy()
+
+
+def _unit(rng, D):
+    """A query, of float32."""
+    x = rng.standard_normal(D)
+    return (x / np.linalg.norm(x)).astype(np.float32).astype(np.float64)
+
+
+def _losing(rng, dtype, vector, worth, sign=1):
+    """A row a little better than ``worth`` by a vector, of which its product in 16 bits loses as much as one can.
+
+    Sign -1: a little worse, and it gains. None where rows of the type have none.
+    """
+    lost = sign * (vector - stored(vector, dtype))
+    size = np.linalg.norm(lost)
+    tries = lost / size + 0.01 * rng.standard_normal((4000, len(vector)))
+    wanted = worth + sign * rng.uniform(0, 0.02 * size, 4000)
+    tries += np.outer((wanted - tries @ vector) / (vector @ vector), vector)
+    tries = stored(tries / np.maximum(1, np.linalg.norm(tries, axis=1))[:, None], dtype)
+    ahead, loss = sign * (tries @ vector - worth), tries @ lost
+    loss[(ahead < 2e-6) | (ahead > 0.02 * size) | (np.linalg.norm(tries, axis=1) > 1)] = 0
+    return tries[loss.argmax()] if loss.max() > 0.97 * size else None
+
+
+def behind(rng, dtype, N=260, D=16):
+    """A problem, and its second pick: the row of a better value than another's whose product in 16 bits is smaller.
+
+    The difference is nearly all that the bound allows. All other rows are of negative value. For float32 it is what
+    rows lose in 16 bits, else what the column does.
+    """
+    if dtype == "float32":
+        sign, z = rng.choice((-1.0, 1.0), D), rng.permutation(np.repeat((-1.0, 1.0), D // 2))
+        column, first = 0.25 * sign, 2.0**-9 * sign
+        best = 0.25 * sign * z * (1 + 2.0**-10 + 0.98 * 2.0**-11 * z)  # of which the last bits are lost
+        drafted = stored(sign * (best @ column - 3e-6) / (0.25 * D), dtype)
+        query = 2 * column + first
+    else:
+        best = None
+        while best is None:
+            query = _unit(rng, D)
+            first, drafted = stored(0.05 * query, dtype), stored(0.04 * query, dtype)
+            column = 0.5 * query - 0.5 * first
+            best = _losing(rng, dtype, column, drafted @ column)
+    rest = rng.standard_normal((4 * N, D))
+    rest /= -np.sign(rest @ column)[:, None] * np.linalg.norm(rest, axis=1)[:, None]
+    rest = rest[(rest @ column < -0.02) & (rest @ query < 0)][: N - 3]
+    order = rng.permutation(N)
+    rows = np.concatenate([[best, drafted, first], rest])[order]
+    corpus = rk.Corpus(rows.astype(np.float32), metric="dot", dtype=dtype)
+    ask = {"queries": query[None].astype(np.float32), "embeddings": corpus, "k": 2, "metric": "dot", "lambda_d": 0.5}
+    return ask, int(np.flatnonzero(order == 0)[0])
+
+
+def search_behind(rng, dtype, N=80, D=16):
+    """A search for one row, and that row: its product in 16 bits is less than another's, by twice what is lost."""
+    best = other = None
+    while best is None or other is None:
+        query = _unit(rng, D)
+        best, other = (_losing(rng, dtype, query, 0.04, sign) for sign in (1, -1))
+    rest = rng.standard_normal((4 * N, D))
+    rest *= -np.sign(rest @ query)[:, None] / np.linalg.norm(rest, axis=1)[:, None]
+    order = rng.permutation(N)
+    rows = np.concatenate([[best, other], rest])[order]
+    corpus = rk.Corpus(rows.astype(np.float32), metric="dot", dtype=dtype)
+    problem = validate.selection("search", query[None].astype(np.float32), corpus, 1, k_name="n")
+    return problem, int(np.flatnonzero(order == 0)[0])
+
+
+@contextlib.contextmanager
+def hidden(rows):
+    """Keep a row of each query out of its first pool."""
+    pool = triton_proof._Rounds._pool
+
+    def without(self, draft, *rest):
+        pool(self, draft, *rest)
+        if draft is None:
+            self.pools[self.pools == torch.as_tensor(rows)[:, None]] = -1
+
+    triton_proof._Rounds._pool = without
+    try:
+        yield
+    finally:
+        triton_proof._Rounds._pool = pool
+
+
+def check(ask, hide=False):
     """Hold picks out of a whole corpus against float64."""
     assert triton_proof.fits(validate.selection("mmr", **ask))
-    result = rk.Selection(*map(np.asarray, rk.mmr(**ask, backend="triton")))
+    second = np.asarray(rk.mmr(**ask, backend="reference").indices)[:, 1] if hide else np.array([-1])
+    with hidden(second):
+        result = rk.Selection(*map(np.asarray, rk.mmr(**ask, backend="triton")))
     testing.check_selection("mmr", ask, result)
     return result
 
@@ -149,24 +243,22 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--queries", type=int, default=2000)
+    parser.add_argument("--cases", type=int, default=CASES)
     options = parser.parse_args()
     make_small(setattr)
-    done, number, kinds, begun = 0, options.first, Counter(), time.time()
+    kinds, begun = Counter(), time.time()
     with counted() as calls:
-        while done < options.queries:
+        for number in range(options.first, options.first + options.cases):
             ask, kind = draw(options.seed, number)
             try:
-                check(ask)
+                check(ask, hide=number % 2 == 1)
                 check_search(ask)
             except Exception:
                 print(f"case {number}, {kind}: {sorted(ask)}, k {ask['k']}")
                 raise
-            done += len(ask["queries"])
-            kinds[kind] += len(ask["queries"])
-            number += 1
+            kinds[kind] += 1
             left = [sum(call[i] if i < len(call) else 0 for call in calls) for i in range(5)]
-            print(f"{number} cases, {done} queries, {time.time() - begun:.0f} s, left {left}", flush=True)
+            print(f"case {number}, {time.time() - begun:.0f} s, drafted and then left {left}", flush=True)
     print(dict(kinds))
 
 
