@@ -44,13 +44,9 @@ from .proof import MOST_TERMS, REST_TILE, TILES_BLOCK, product_tile, terms_at_a_
 from .proof import PARTS as REST_PARTS
 from .proof import POOL as PROOF_POOL
 from .proof import SLOTS as PROOF_SLOTS
-from .proof_kernels import (
-    proof_columns_kernel,
-    proof_pool_kernel,
-    proof_product_kernel,
-    proof_rest_kernel,
-    proof_taken_kernel,
-)
+from .proof_kernels import proof_columns_kernel, proof_pool_kernel
+from .proof_product_kernels import proof_product_kernel
+from .proof_rest_kernels import proof_rest_kernel, proof_taken_kernel
 from .stream import select_stream_kernel, stream_tile
 from .whole_corpus import CANDIDATES_TILE, FOUND_BLOCK, PICK_BLOCK, corpus_tile
 from .whole_corpus_kernels import (

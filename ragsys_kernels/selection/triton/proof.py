@@ -33,13 +33,9 @@ from .launch import (
     outputs,
     query_parts,
 )
-from .proof_kernels import (
-    proof_columns_kernel,
-    proof_pool_kernel,
-    proof_product_kernel,
-    proof_rest_kernel,
-    proof_taken_kernel,
-)
+from .proof_kernels import proof_columns_kernel, proof_pool_kernel
+from .proof_product_kernels import proof_product_kernel
+from .proof_rest_kernels import proof_rest_kernel, proof_taken_kernel
 
 # Rows of a pool: as many as a Gram matrix has room for beside the query and a few initial items. So many of them come
 # from a search, or half as many as the corpus has tiles.
