@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib.util
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,13 +23,9 @@ CACHE = ROOT / ".cache"
 
 
 def _folder() -> Path | None:
-    named = os.environ.get("RAGSYS_KERNELS_DATA")
-    if named:
-        if not Path(named).is_dir():
-            raise FileNotFoundError(f"RAGSYS_KERNELS_DATA must be a folder, got {named}")
-        return Path(named)
-    beside = ROOT.parent / "shared" / "data"
-    return beside if beside.is_dir() else None
+    from ragsys_kernels.icl.datasets import data_folder  # takes a second
+
+    return data_folder()
 
 
 def _fetch(*name: str) -> Any:

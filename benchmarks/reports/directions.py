@@ -24,6 +24,7 @@ PAPER = "the paper's"  # how columns of pages begin, which say of what: "the pap
 # What a page answers about one of the paper's differences, and how it is counted.
 ANSWERS = {"yes": "yes", "undecided": "undecided", "no": "no", "models differ": "where the paper's models differ"}
 
+DIRECTIONS = "The paper's directions"
 FIGURE_1 = "Figure 1: diversity and DPO"
 LIKENESS, TO_BEST = "picks' mean cosine", "DPO minus the best"
 WHY = "Reasons for the differences:"
@@ -78,6 +79,23 @@ def tally(values: list[str]) -> tuple[str, str]:
     return said, f"{decided.pop()}{', where decided' if counts['undecided'] else ''}"
 
 
+def tallied(rows: Table) -> tuple[str, str]:
+    """Return `tally` of the rows of a page."""
+    return tally([row["same direction?"].partition(":")[0] for row in rows])
+
+
+def grouped(rows: Table, column: str) -> dict[str, Table]:
+    """Return the rows by what stands in a column, in the order of the page."""
+    return {name: [row for row in rows if row[column] == name] for name in dict.fromkeys(row[column] for row in rows)}
+
+
+def by_model(out: Path, page: str) -> Iterator[tuple[str, Path]]:
+    """Yield the pages of an evaluation that there are, with the name of the model where it is not the first."""
+    for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
+        if (path := out / f"{page}{suffix}.md").is_file():
+            yield model, path
+
+
 def known(page: Path, heading: str) -> bool:
     """Say whether a page has a section; one of an earlier run may lack it."""
     return f"# {heading}\n" in page.read_text(encoding="utf-8")
@@ -100,22 +118,14 @@ def _vrsd(out: Path) -> Iterator[Row]:
         f"{most} of {len(rows)}: VRSD wins most queries, half outside the interval",
         "yes" if most == len(rows) else "in part",
     )  # fmt: skip
-    for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
-        answers = out / f"papers-vrsd-answers{suffix}.md"
-        if not answers.is_file():
-            continue
+    for model, answers in by_model(out, "papers-vrsd-answers"):
         said, same = EARLIER
-        if known(answers, "The paper's directions"):
-            said, same = tally([row["same direction?"] for row in table(answers, "The paper's directions")])
+        if known(answers, DIRECTIONS):
+            said, same = tallied(table(answers, DIRECTIONS))
         yield f"Tables 2, 3{model}", "answers after VRSD's picks are better than after MMR's and BM25's", said, same
-    for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
-        scores = out / f"papers-vrsd-answers-scores{suffix}.md"
-        if not scores.is_file():
-            continue
-        rows = table(scores, "The paper's directions")
-        for measure in dict.fromkeys(row["measure"] for row in rows):
-            said, same = tally([row["same direction?"] for row in rows if row["measure"] == measure])
-            yield f"Tables 2, 3{model}", f"the same: {measure}, not in the paper", said, same
+    for model, scores in by_model(out, "papers-vrsd-answers-scores"):
+        for measure, rows in grouped(table(scores, DIRECTIONS), "measure").items():
+            yield f"Tables 2, 3{model}", f"the same: {measure}, not in the paper", *tallied(rows)
     yield "Table 1", "the same with two encoders of OpenAI", "its models are not published", NOT_RUN
     yield "Figure 1", "geometry of MMR's and VRSD's picks", "[drawn](vrsd.md)", "no result"
     yield "Theorem 1", "the problem is NP-complete, by the subset sum", "the reduction is a test", "yes"
@@ -123,11 +133,8 @@ def _vrsd(out: Path) -> Iterator[Row]:
 
 def _ragsys(out: Path) -> Iterator[Row]:
     bias: list[dict[tuple[str, str], float]] = []  # by model: the sign of what the bias does, by ordering and metric
-    for model, suffix in (("", ""), (", Gemma 3 270M", "-gemma3")):
-        page = out / f"papers-ragsys{suffix}.md"
-        if not page.is_file():
-            continue
-        rows = table(page, "The paper's directions")
+    for model, page in by_model(out, "papers-ragsys"):
+        rows = table(page, DIRECTIONS)
         yield from _orderings(rows, model)
         of_bias = [row for row in rows if row["ordering"] in ("Rel+Bias over Rel", "Rel+Div+Bias over Rel+Div")]
         bias.append({
@@ -151,7 +158,7 @@ def _orderings(rows: Table, model: str) -> Iterator[Row]:
         ("Rel+Bias over Rel", "the bias with relevance"),
         ("Rel+Div+Bias over Rel+Div", "the bias with both"),
     ):
-        said, same = tally([row["same direction?"] for row in rows if row["ordering"] == one])
+        said, same = tallied(grouped(rows, "ordering").get(one, []))
         if same == "undecided" and "undecided" not in said:
             same = "the paper's models differ"
         yield f"Tables 1, 2{model}", f"{text} (4 metrics)", said, same
@@ -178,21 +185,15 @@ def _figure1(page: Path) -> Row:
 
 def _aicl(out: Path) -> Iterator[Row]:
     page = out / "papers-aicl.md"
-    if not known(page, "The paper's directions"):
+    if not known(page, DIRECTIONS):
         yield "Table 1", "SAICL is better than every static k", *EARLIER
         return
-    rows = table(page, "The paper's directions")
-    for name in dict.fromkeys(row["difference in F1"] for row in rows):
-        said, same = tally(
-            [row["same direction?"].partition(":")[0] for row in rows if row["difference in F1"] == name]
-        )
-        yield "Table 1", f"{name} (3 sets)", said, same
+    for name, rows in grouped(table(page, DIRECTIONS), "difference in F1").items():
+        yield "Table 1", f"{name} (3 sets)", *tallied(rows)
     if known(page, "Input sizes"):
-        rows = table(page, "Input sizes")
-        for name in dict.fromkeys(row["difference in mean input tokens"] for row in rows):
-            of_name = [row for row in rows if row["difference in mean input tokens"] == name]
-            fewer = (sum(numbers(row[column])[0] < 0 for row in of_name) for column in ("paper", "ours"))
-            said, same = tally([row["same direction?"] for row in of_name])
+        for name, rows in grouped(table(page, "Input sizes"), "difference in mean input tokens").items():
+            fewer = (sum(numbers(row[column])[0] < 0 for row in rows) for column in ("paper", "ours"))
+            _, same = tallied(rows)
             text = f"smaller inputs: {name}, mean tokens (3 sets)"
             yield "Table 1", text, "{} below 0 in the paper, {} here".format(*fewer), same
     yield "Figures 1 to 3", "drawings of the method", "not reproduced", "no result"

@@ -33,7 +33,8 @@ _OTHER = ("Others", "#8c8c8c", "o")
 _POINTS = 400  # of the line
 _WIDTH, _HEIGHT = 5.6, 4.0  # inches: on a page 400 pixels wide text of 9.5 points is 8.5 pixels high
 _SILENT = {"Date": None, "Creator": None}
-_LOOK = {
+# Of all plots here and in the benchmarks: text of an SVG stays text, in the first of these fonts that the reader has.
+LOOK = {
     "font.size": 9.5, "svg.fonttype": "none", "svg.hashsalt": "ragsys_kernels", "axes.spines.top": False,
     "axes.spines.right": False, "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
     "ytick.color": INK, "grid.color": GRID, "grid.linewidth": 0.7, "axes.axisbelow": True, "legend.frameon": False,
@@ -55,7 +56,7 @@ def draw(settings: Sequence[Setting], found: Figures, curve: Curve) -> dict[str,
         from matplotlib.figure import Figure
     pairs = panels(found)
     images = {}
-    with matplotlib.rc_context(_LOOK):
+    with matplotlib.rc_context(LOOK):
         figure = Figure(figsize=(_WIDTH, _HEIGHT * len(pairs)), layout="constrained")
         for axes, (across, up) in zip(figure.subplots(len(pairs), 1, squeeze=False)[:, 0], pairs, strict=True):
             _panel(axes, settings, found, curve, across, up)

@@ -172,8 +172,8 @@ def _drawn(names: list[str], judgements: list[Judgement] | None, sample: Any, se
     return np.sort(np.random.default_rng(seed).permutation(among)[:size])
 
 
-def select(problem: Problem, part: slice, rule: str, arguments: dict[str, Any]) -> rk.Selection:
-    """Let a rule choose for some of the queries."""
+def select(problem: Problem, part: slice, rule: str, arguments: dict[str, Any], *, whole: bool = False) -> rk.Selection:
+    """Let a rule choose for some of the queries, out of their pools or of the whole corpus."""
     given = dict(arguments)
     if "lambda_b" in rk.METHODS[rule].parameters:
         given.setdefault("lambda_b", problem.lambda_b)
@@ -183,7 +183,7 @@ def select(problem: Problem, part: slice, rule: str, arguments: dict[str, Any]) 
             problem.queries[part],
             problem.corpus,
             problem.k,
-            candidates=problem.candidates[part],
+            candidates=None if whole else problem.candidates[part],
             num_threads=problem.num_threads,
             **given,
         )

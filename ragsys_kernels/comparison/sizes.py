@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-
-import ragsys_kernels as rk
 
 from .._base.types import NDArray as Array
 from .problem import Problem, select
@@ -57,22 +54,12 @@ def _shares(problem: Problem, some: Array, setting: Setting, tried: list[int]) -
     ranked = problem.corpus.search(
         part.queries, max(tried), lambda_b=problem.lambda_b, num_threads=problem.num_threads
     ).indices
-    whole, shares = _whole(part, setting), []
-    for size in tried:
-        pools = part.with_pools(ranked[:, :size])
-        picks = np.asarray(select(pools, slice(0, len(some)), setting.rule, setting.arguments).indices)
-        shares.append(float((np.sort(picks, axis=1) == whole).all(axis=1).mean()))
+
+    def picks(of: Problem, whole: bool = False) -> Array:
+        """Return the picks of each query in ascending order."""
+        found = select(of, slice(0, len(some)), setting.rule, setting.arguments, whole=whole)
+        return np.sort(np.asarray(found.indices), axis=1)
+
+    best = picks(part, whole=True)
+    shares = [(picks(part.with_pools(ranked[:, :size])) == best).all(axis=1).mean() for size in tried]
     return {"shares": np.array(shares)}
-
-
-def _whole(problem: Problem, setting: Setting) -> Array:
-    """Return the picks of a rule out of all rows, each query's in ascending order."""
-    given = dict(setting.arguments)
-    if "lambda_b" in rk.METHODS[setting.rule].parameters:
-        given.setdefault("lambda_b", problem.lambda_b)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
-        picks = getattr(rk, setting.rule)(
-            problem.queries, problem.corpus, problem.k, num_threads=problem.num_threads, **given
-        )
-    return np.sort(np.asarray(picks.indices), axis=1)

@@ -146,10 +146,11 @@ def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95,
     return _bootstrap("bootstrap_means", values, np.ones(len(values) if values.ndim else 0), samples, level, seed)
 
 
-def bootstrap_named(columns: Mapping[K, Array], *, samples: int) -> dict[K, Interval]:
-    """Return the intervals of `bootstrap_means` for columns by name, all drawn together."""
-    means = bootstrap_means(np.stack([*columns.values()], axis=1), samples=samples)
-    return dict(zip(columns, means, strict=True))
+def bootstrap_named(columns: Mapping[K, Array], *, samples: int, counts: Any = None) -> dict[K, Interval]:
+    """Return intervals of columns by name, all drawn together: of their means, or of their ratios to counts."""
+    stacked = np.stack([*columns.values()], axis=1)
+    counts = np.ones(len(stacked)) if counts is None else counts
+    return dict(zip(columns, bootstrap_ratios(stacked, counts, samples=samples), strict=True))
 
 
 def bootstrap_ratios(

@@ -39,13 +39,9 @@ class CachedModel(Kept):
     """
 
     def __init__(self, model: LanguageModel, path: PathLike) -> None:
-        super().__init__(path, "scores", _APPLICATION, _VERSION, "tokens BLOB, logp BLOB, greedy INTEGER")
+        super().__init__(model, path, "scores", _APPLICATION, _VERSION, "tokens BLOB, logp BLOB, greedy INTEGER")
         self.model = model
         self.hits = 0  # continuations that were in the file
-
-    @property
-    def fingerprint(self) -> str:
-        return self.model.fingerprint
 
     @property
     def tokenizer(self) -> Any:

@@ -146,17 +146,13 @@ class CachedEncoder(Kept):
 
     def __init__(self, encoder: Encoder, path: PathLike, *, progress: Callable[[int, int], None] | None = None) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path, "embeddings", _APPLICATION, _VERSION, "vector BLOB")
+        super().__init__(encoder, path, "embeddings", _APPLICATION, _VERSION, "vector BLOB")
         self.encoder, self._progress = encoder, progress
         self.hits = self.misses = 0  # texts that were in the file, and that were not
 
     @property
     def name(self) -> str:
         return self.encoder.name
-
-    @property
-    def fingerprint(self) -> str:
-        return self.encoder.fingerprint
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Return (N, D) float32 vectors of the texts."""

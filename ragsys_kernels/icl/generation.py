@@ -182,13 +182,9 @@ class CachedGenerator(Kept):
 
     def __init__(self, generator: Generator, path: PathLike) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path, "answers", _APPLICATION, _VERSION, "answer TEXT")
+        super().__init__(generator, path, "answers", _APPLICATION, _VERSION, "answer TEXT")
         self.generator = generator
         self.hits = self.misses = 0  # prompts that were in the file, and that were not
-
-    @property
-    def fingerprint(self) -> str:
-        return self.generator.fingerprint
 
     def generate(
         self,

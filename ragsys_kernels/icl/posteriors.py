@@ -224,13 +224,9 @@ class CachedLabels(Kept):
 
     def __init__(self, labeler: Labeler, path: PathLike) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(path, "posteriors", _APPLICATION, _VERSION, "logp BLOB, tokens INTEGER")
+        super().__init__(labeler, path, "posteriors", _APPLICATION, _VERSION, "logp BLOB, tokens INTEGER")
         self.labeler, self.labels = labeler, labeler.labels
         self.hits = self.misses = 0  # prompts that were in the file, and that were not
-
-    @property
-    def fingerprint(self) -> str:
-        return self.labeler.fingerprint
 
     def score(self, families: Sequence[Sequence[str]], progress: Callable[[int, int], None] | None = None) -> list[Row]:
         """Score as `Labeler.score`; `progress` gets the families done and their number, first with 0."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +114,15 @@ def pick(
         Rows of the corpus, padded with -1 where a rule ends early.
     """
     found: dict[Setting, Array] = {}
+
+    def by_weight(alike: list[Setting], select: Callable[..., rk.Selection], **each: Array) -> None:
+        """Pick by all lambda_d of settings in one call; ``each`` has a row for each query."""
+        repeated = {name: np.repeat(rows, len(alike), axis=0) for name, rows in each.items()}
+        weights = np.tile([setting.lambda_d for setting in alike], len(queries))
+        selection = select(k=k, lambda_d=weights, num_threads=num_threads, **repeated)
+        picks = selection.indices.reshape(len(queries), len(alike), k)
+        found.update({setting: picks[:, at] for at, setting in enumerate(alike)})
+
     searched = [setting for setting in settings if setting.kind in rk.METHODS and not setting.whole]
     for lambda_b in dict.fromkeys(setting.lambda_b for setting in searched):
         alike = [setting for setting in searched if setting.lambda_b == lambda_b]
@@ -121,17 +131,8 @@ def pick(
         )
         by_mmr = [setting for setting in alike if setting.kind == "mmr"]
         if by_mmr:
-            selection = rk.mmr(
-                np.repeat(queries, len(by_mmr), axis=0),
-                corpus,
-                k,
-                candidates=np.repeat(candidates, len(by_mmr), axis=0),
-                lambda_d=np.tile([setting.lambda_d for setting in by_mmr], len(queries)),
-                lambda_b=lambda_b,
-                num_threads=num_threads,
-            )
-            picks = selection.indices.reshape(len(queries), len(by_mmr), k)
-            found |= {setting: picks[:, at] for at, setting in enumerate(by_mmr)}
+            mmr = partial(rk.mmr, embeddings=corpus, lambda_b=lambda_b)
+            by_weight(by_mmr, mmr, queries=queries, candidates=candidates)
         for setting in alike:
             if setting.kind != "mmr":
                 weights = {"lambda_d": setting.lambda_d, "lambda_b": lambda_b}
@@ -143,17 +144,8 @@ def pick(
     every = [setting for setting in settings if setting.whole]
     for lambda_b in dict.fromkeys(setting.lambda_b for setting in every):
         alike = [setting for setting in every if setting.lambda_b == lambda_b]
-        selection = corpus.select(
-            np.repeat(queries, len(alike), axis=0),
-            k,
-            pool=None,
-            lambda_d=np.tile([setting.lambda_d for setting in alike], len(queries)),
-            lambda_b=lambda_b,
-            query_groups=np.repeat(query_groups, len(alike)),
-            num_threads=num_threads,
-        )
-        picks = selection.indices.reshape(len(queries), len(alike), k)
-        found |= {setting: picks[:, at] for at, setting in enumerate(alike)}
+        whole = partial(corpus.select, pool=None, lambda_b=lambda_b)
+        by_weight(alike, whole, queries=queries, query_groups=query_groups)
     for setting in settings:
         if setting.kind == "random":
             found[setting] = np.stack([_drawn(groups, int(group), k, seed) for group in query_groups])

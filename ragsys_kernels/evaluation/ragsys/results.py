@@ -9,7 +9,7 @@ import numpy as np
 
 from ..._base.types import NDArray as Array
 from ...icl.ragsys import Setting
-from ..statistics import Interval, bootstrap_ratios, share_of
+from ..statistics import Interval, bootstrap_named, share_of
 
 METRICS = ("MC1", "MC2", "MC3", "DPO")
 BESIDE = ("DPO, no reference",)
@@ -32,8 +32,7 @@ def intervals_of(columns: Mapping[str, Array], pairs: Array, samples: int) -> di
     A draw's DPO is over its own number of pairs: as a mean over questions it would vary with that number too.
     """
     counts = [pairs if name.startswith("DPO") else np.ones(len(pairs)) for name in columns]
-    found = bootstrap_ratios(np.stack([*columns.values()], axis=1), np.stack(counts, axis=1), samples=samples)
-    return dict(zip(columns, found, strict=True))
+    return bootstrap_named(columns, samples=samples, counts=np.stack(counts, axis=1))
 
 
 def intervals(result: Result, samples: int) -> dict[str, Interval]:

@@ -11,7 +11,7 @@ import numpy as np
 from ..._base.types import NDArray as Array
 from ...metrics import perplexity
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
-from ..statistics import Interval, bootstrap_ratios, share_of
+from ..statistics import Interval, bootstrap_named, bootstrap_ratios, share_of
 from .labels import (
     DENSE,
     FIRST,
@@ -240,8 +240,7 @@ _BY_SCORE = ((FIRST, NONE), (FIRST, SHORT), (RERANK, FIRST))
 
 
 def _perplexities(values: Mapping[Any, Array], words: Array, samples: int) -> dict[Any, Interval]:
-    intervals = bootstrap_ratios(np.stack(list(values.values()), axis=1), words, samples=samples)
-    return {label: _exp(one) for label, one in zip(values, intervals, strict=True)}
+    return {label: _exp(one) for label, one in bootstrap_named(values, samples=samples, counts=words).items()}
 
 
 def _exp(interval: Interval) -> Interval:

@@ -24,7 +24,7 @@ from ...icl.retrievers import DenseRetriever
 from ...icl.storage.portions import portions
 from .._run import Progress, Run, Summary, described, digests, drawn, sets_named
 from .answers_report import NONE, RANDOM, AnswerResult, report_of
-from .picks import okapi, rank_bm25
+from .picks import check_pool, okapi, rank_bm25
 from .picks_report import MMR, OKAPI, POOL, RULES, VRSD, K
 
 QUICK_QUERIES = 50
@@ -136,8 +136,7 @@ def vrsd_answers(
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     chosen = [_sample(vrsd_set(name, data), queries, seed) for name in names]
     for one in chosen:
-        if len(one.pool) < pool:
-            raise ValueError(f"{op}: pool must be at most the {len(one.pool)} items of {one.title}, got {pool}")
+        check_pool(op, one, pool)
     score = None if scores_only else rouge_scorer(op)
     rank_bm25(op)
     with (

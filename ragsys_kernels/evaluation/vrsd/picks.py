@@ -126,7 +126,7 @@ def vrsd(
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     questions = [vrsd_set(name, data) for name in names]
     for one in questions:
-        _check_pool(one, pool)
+        check_pool(op, one, pool)
     words = [BM25Retriever(one.pool) if bm25 else None for one in questions]
     if bm25:
         rank_bm25()
@@ -166,7 +166,7 @@ def evaluate(
     num_threads: int | None = None,
 ) -> SetResult:
     """Let every method pick for every query of a set."""
-    _check_pool(questions, pool)
+    check_pool("vrsd", questions, pool)
     queries, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
     candidates = dense.nearest(queries, pool, num_threads=num_threads).ids
     picks = {
@@ -200,10 +200,10 @@ def okapi(queries: Sequence[str], items: Sequence[str], k: int) -> Array:
     return np.stack([np.argsort(-index.get_scores(query.split()), kind="stable")[:k] for query in queries])
 
 
-def _check_pool(questions: QuestionSet, pool: int) -> None:
+def check_pool(op: str, questions: QuestionSet, pool: int) -> None:
     size = len(questions.pool)
     if size < pool:
-        raise ValueError(f"vrsd: pool must be at most the {size} items of {questions.title}, got {pool}")
+        raise ValueError(f"{op}: pool must be at most the {size} items of {questions.title}, got {pool}")
 
 
 def _mean(values: Array) -> float:

@@ -12,7 +12,7 @@ from ...icl.datasets import QuestionSet
 from ...icl.retrievers import Rule
 from ...metrics import max_diff, win_rate
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
-from ..statistics import Interval, bootstrap_means, bootstrap_named, share_of
+from ..statistics import Interval, bootstrap_named, share_of
 
 K, POOL = 4, 20  # the paper's
 RULES = (Rule("vrsd"), Rule("mmr", 0.0), Rule("mmr", 0.5), Rule("mmr", 1.0), Rule("top"))
@@ -168,12 +168,11 @@ def report_of(
 
 
 def _versus(result: SetResult, samples: int) -> dict[str, _Versus]:
-    ours, rivals = result.values[VRSD], [label for label in result.values if label != VRSD]
-    differences = np.stack([ours - result.values[label] for label in rivals], axis=1)
-    found = {}
-    for at, (label, difference) in enumerate(zip(rivals, bootstrap_means(differences, samples=samples), strict=True)):
+    ours, found = result.values[VRSD], {}
+    differences = {label: ours - values for label, values in result.values.items() if label != VRSD}
+    for label, difference in bootstrap_named(differences, samples=samples).items():
         rate = win_rate(ours, result.values[label], tolerance=TOLERANCE)
-        wins = share_of(differences[:, at] > TOLERANCE)
+        wins = share_of(differences[label] > TOLERANCE)
         found[label] = _Versus(wins, rate.ties, rate.losses, difference, max_diff(ours, result.values[label]))
     return found
 

@@ -130,11 +130,20 @@ class Database:
 
 
 class Kept:
-    """Results that are kept in a `Database`, which is closed at the end of a ``with`` block; parameters as there."""
+    """Results of a source that are kept in a `Database`, which is closed at the end of a ``with`` block.
 
-    def __init__(self, path: PathLike, contents: str, application: int, version: int, columns: str) -> None:
-        self.path = Path(path)
+    Other parameters are those of `Database`.
+    """
+
+    def __init__(
+        self, source: Any, path: PathLike, contents: str, application: int, version: int, columns: str
+    ) -> None:
+        self._source, self.path = source, Path(path)
         self._database = Database(path, contents, application, version, columns)
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self._source.fingerprint)
 
     def close(self) -> None:
         self._database.close()
