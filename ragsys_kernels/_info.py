@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _dispatch
 from ._base import env
+from ._base.extras import installed
 from ._gpu import compilers, preference
 from ._version import __version__
 
@@ -76,11 +77,4 @@ def show_config() -> None:
 
 
 def _version(name: str) -> str:
-    from importlib import metadata  # 30 ms that only this needs
-
-    for distribution in _DISTRIBUTIONS.get(name, (name,)):
-        try:
-            return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    return "not installed"
+    return next(iter(installed(_DISTRIBUTIONS.get(name, (name,))).values()), "not installed")

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 import ragsys_kernels as rk
 from ragsys_kernels import _info
+from ragsys_kernels._base.extras import installed
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -113,13 +113,8 @@ def cores() -> int:
 
 def versions(distributions: Iterable[str]) -> str:
     """Return the library's version and those of the distributions that are installed."""
-    found = [f"ragsys_kernels {rk.__version__}"]
-    for name in distributions:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return "; ".join(found)
+    found = {"ragsys_kernels": rk.__version__, **installed(distributions)}
+    return "; ".join(f"{name} {version}" for name, version in found.items())
 
 
 def _commit() -> str:

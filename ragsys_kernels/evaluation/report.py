@@ -12,12 +12,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from .._base import env
-from .._base.extras import needed
+from .._base.extras import installed, needed
 from .._base.files import PARTIAL, check_local, replacing
 from .._base.types import PathLike
 from .._info import active
@@ -151,12 +150,11 @@ def check_free(out: PathLike, name: str) -> list[str]:
 def surroundings(num_threads: int | None = None) -> dict[str, Any]:
     """Return what the evaluation ran on: versions, backend, processors, date."""
     backend, isa = active()
-    versions = {name: _version(name) for name in _LIBRARIES}
     return {
         "ragsys_kernels": __version__,
         "backend": f"{backend} ({isa})" if isa else backend,
         "Python": platform.python_version(),
-        **{name: version for name, version in versions.items() if version},
+        **installed(_LIBRARIES),
         "system": f"{platform.system()} {platform.machine()}",
         "threads": f"{env.num_threads()}, torch's own number" if num_threads is None else num_threads,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
@@ -207,13 +205,6 @@ def panels(figure: Any, titles: Sequence[str], ylabel: str, **options: Any) -> l
         axes.set_title(title)
     made[0].set_ylabel(ylabel)
     return made
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _plain(value: Any) -> str:
