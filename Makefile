@@ -226,7 +226,7 @@ test-serve: build/uvicorn/$(OLDEST_UVICORN)
 	  $(VENV)-serve/bin/pytest -q tests/serving/test_real_clients.py tests/serving/test_ray_serve.py \
 	  tests/serving/test_connections.py tests/serving/test_browser.py tests/project/test_docker.py
 	@$(MAKE) --no-print-directory VENV=$(VENV)-stores $(VENV)-stores/.serve-stores
-	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py tests/offline/test_sync_stores.py tests/conformance/test_conform_peers.py
+	$(VENV)-stores/bin/pytest -q -rs tests/serving/test_stores.py tests/offline/test_sync_stores.py tests/corpus/test_usearch.py tests/conformance/test_conform_peers.py
 
 $(VENV)/.serve-clients: $(SOURCES) | $(BIN)/python
 	$(INSTALL) ".[serve-clients]"

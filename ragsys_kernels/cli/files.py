@@ -57,8 +57,8 @@ def _pool(text: str) -> int | str:
     ),
     index=option(
         INPUT,
-        "FAISS index over the corpus that retrieves the --pool rows of each query, or a folder of indexes over "
-        "consecutive rows; needs the extra faiss.",
+        "FAISS index, or usearch's (NAME.usearch), over the corpus that retrieves the --pool rows of each query, or a "
+        "folder of indexes over consecutive rows; needs the extra faiss or usearch.",
         metavar="FILE",
         show_default="exact search",
     ),

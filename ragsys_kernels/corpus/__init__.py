@@ -214,7 +214,7 @@ class Corpus(Rows):
         num_threads: int | None = None,
         on_error: OnError = "raise",
     ) -> SearchResult:
-        """Return the n rows of largest relevance with bias, exactly, or those that a FAISS index finds.
+        """Return the n rows of largest relevance with bias, exactly, or those that an index finds.
 
         Parameters
         ----------
@@ -228,12 +228,13 @@ class Corpus(Rows):
         allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
             Rows that may, or may not, be found, as in `mmr`. The result has the n best allowed rows, or fewer if there
             are no more.
-        index : faiss.Index or Corpus, optional
+        index : faiss.Index, usearch.index.Index or Corpus, optional
             Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
             own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
             or with D columns, which finds rows by relevance alone. Its metric is the inner product; with D columns of
-            unit rows it may be L2. FAISS's own threads and settings (``efSearch``, ``nprobe``) apply. A Corpus has the
-            same N rows in their order, such as their signs (``dtype="binary"``, to which the signs of the queries go):
+            unit rows it may be L2, or usearch's "cos". The keys of a usearch index are row numbers. The library's own
+            threads and settings (``efSearch``, ``nprobe``, ``expansion_search``) apply. A Corpus has the same N rows in
+            their order, such as their signs (``dtype="binary"``, to which the signs of the queries go):
             ``search(queries, 40, index=signs).indices[:, :10]`` are the 10 best of 40.
         backend, num_threads, on_error
             As in `mmr`. "reference" multiplies with NumPy and the threads of its BLAS, "triton" with a kernel, "cuda"
@@ -355,7 +356,7 @@ class Corpus(Rows):
             picks are proven to be those of the whole corpus.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
-        index : faiss.Index or Corpus, optional
+        index : faiss.Index, usearch.index.Index or Corpus, optional
             Retrieves the pools, as in `search`.
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
             exclude, costs, budget, max_similarity, metric, check_values

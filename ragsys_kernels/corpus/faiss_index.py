@@ -1,4 +1,4 @@
-"""FAISS indexes as retrievers: they find rows, the selection kernels rank them.
+"""FAISS indexes as retrievers, and usearch's: they find rows, the selection kernels rank them.
 
 Stored rows carry the quality bias in one more column and queries its weight (RAGSys, section 5.3)::
 
@@ -25,6 +25,7 @@ from .._base import checks
 from .._base.extras import needed
 from ..selection import validate
 from ..selection.problem import Problem, Rows, unit
+from . import usearch_index
 
 # U. Measured on 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: of the best 20 rows HNSW32 finds 98%
 # with U = 64 and 4% with 1, IVF64 98% and 47%. A larger U gains nothing more, and quantizers would lose the column.
@@ -112,6 +113,10 @@ def build(op: str, rows: Rows, index: Any) -> Any:
 
 def consecutive(op: str, indexes: list[Any]) -> Any:
     """Return one index of several whose rows follow one another."""
+    if all(map(usearch_index.is_one, indexes)):
+        return usearch_index.Retriever(op, [part for index in indexes for part in index.parts])
+    if any(map(usearch_index.is_one, indexes)):
+        raise ValueError(f"{op}: index must have parts of one library, got some of usearch and some of FAISS")
     faiss = _faiss(op)
     whole = faiss.IndexShards(indexes[0].d, True, True)  # in threads, with successive ids
     for index in indexes:
@@ -126,6 +131,8 @@ def consecutive(op: str, indexes: list[Any]) -> Any:
 
 def search(problem: Problem, index: Any, implementation: ModuleType, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k rows that the index finds for each query, ranked by v, as ``search`` of a backend does."""
+    if usearch_index.is_one(index) and not isinstance(index, usearch_index.Retriever):
+        index = usearch_index.Retriever(problem.op, [index])
     _check(problem, index)
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
@@ -138,21 +145,27 @@ def search(problem: Problem, index: Any, implementation: ModuleType, num_threads
 
 
 def _check(problem: Problem, index: Any) -> None:
-    op, faiss = problem.op, _faiss(problem.op)
+    op = problem.op
     num_rows, dims = len(problem.rows.data), problem.rows.dims
-    if not isinstance(index, faiss.Index):
-        raise TypeError(
-            f"{op}: index must be None, a faiss.Index or a Corpus, got {type(index).__name__}; "
-            "make one with Corpus.to_faiss"
-        )
+    if isinstance(index, usearch_index.Retriever):
+        by_product, by_distance, metric = index.metric == "IP", index.metric in ("Cos", "L2sq"), index.metric
+    else:
+        faiss = _faiss(op)
+        if not isinstance(index, faiss.Index):
+            raise TypeError(
+                f"{op}: index must be None, a faiss.Index, a usearch Index or a Corpus, got {type(index).__name__}; "
+                "make one with Corpus.to_faiss"
+            )
+        by_product, by_distance = (index.metric_type == each for each in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2))
+        metric = f"metric_type {index.metric_type}"
     if index.d != dims and (index.d != dims + 1 or problem.bias is None):
         rule = f"D = {dims} columns" + ("" if problem.bias is None else f" or D + 1 = {dims + 1} with the bias")
         raise ValueError(f"{op}: index must have {rule}, got {index.d}")
     # |q - e|² = 2 - 2 cos(q, e) for unit vectors: the order is that of the cosine.
     unit_rows = problem.rows.metric == "cosine" and index.d == dims
-    if index.metric_type != faiss.METRIC_INNER_PRODUCT and not (unit_rows and index.metric_type == faiss.METRIC_L2):
+    if not by_product and not (unit_rows and by_distance):
         rule = "inner-product or L2 metric" if unit_rows else "inner-product metric"
-        raise ValueError(f"{op}: index must have the {rule}, got metric_type {index.metric_type}")
+        raise ValueError(f"{op}: index must have the {rule}, got {metric}")
     if index.ntotal != num_rows:
         raise ValueError(f"{op}: index must hold the corpus's N = {num_rows} rows, got {index.ntotal}")
 
@@ -176,7 +189,7 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
                 ids = index.search(vectors[part], fetch)[1]
             except RuntimeError as error:
                 raise ValueError(
-                    f"{problem.op}: index must be one that FAISS can search, got {type(index).__name__}: "
+                    f"{problem.op}: index must be one that can be searched, got {type(index).__name__}: "
                     f"{_reason(error)}"
                 ) from error
             if (outside := ids >= num_rows).any():

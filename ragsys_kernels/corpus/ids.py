@@ -342,13 +342,13 @@ class Joined(Ids):
     def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
         first = self.parts[0]
         wanted = first._read(wanted)  # once for all of them
-        rows, known = self._in_part(0, wanted)
+        found = self._in_part(0, wanted)
+        rows, known = (each.reshape(-1) for each in found)
         left = np.flatnonzero(~known)
         for number in range(1, len(self.parts)):
-            found, right = self._in_part(number, first._some(wanted, left))
-            rows.reshape(-1)[left], known.reshape(-1)[left] = found, right
-            left = left[~right]
-        return rows, known
+            rows[left], known[left] = self._in_part(number, first._some(wanted, left))
+            left = left[~known[left]]
+        return rows.reshape(found[0].shape), known.reshape(found[0].shape)
 
     def _in_part(self, number: int, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of ids that a part has and that are not deleted, and which these are or stand for no row."""

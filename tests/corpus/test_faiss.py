@@ -397,7 +397,7 @@ def test_to_faiss_refuses(corpus, index, error, message):
     [
         (
             bare, lambda: "HNSW32,Flat", TypeError,
-            "must be None, a faiss.Index or a Corpus, got str; make one with Corpus.to_faiss",
+            "must be None, a faiss.Index, a usearch Index or a Corpus, got str; make one with Corpus.to_faiss",
         ),
         (bare, lambda: filled(faiss.IndexFlatIP(7)), ValueError, "must have D = 6 columns, got 7"),
         (

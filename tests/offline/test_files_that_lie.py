@@ -201,7 +201,7 @@ def test_an_index_that_shows_its_lies_when_it_is_searched(tmp_path):
 
     index = rk.Corpus(VECTORS).to_faiss("IVF2,Flat")
     index.nprobe = 0
-    refused(index, "index must be one that FAISS can search, got IndexIVFFlat: ")
+    refused(index, "index must be one that can be searched, got IndexIVFFlat: ")
     # The first query, of zeros, finds the lowest ids.
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
     index = faiss.IndexIDMap(faiss.IndexFlatIP(D))

@@ -1,4 +1,4 @@
-"""What retrieves the candidates: a FAISS index in a file, a folder of several over consecutive rows, a saved corpus."""
+"""What retrieves the candidates: an index in a file, of FAISS or usearch, several over consecutive rows, a corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from ..._base.types import PathLike
-from ...corpus import faiss_index
+from ...corpus import faiss_index, usearch_index
 from ...corpus.folder import DESCRIPTION
 from . import _saved
 from ._place import Place
@@ -46,7 +46,8 @@ class Index:
         for place in self._files if self._saved is None else ():
             held = place.mapped()  # of a URL for as long as this is kept
             with open(held.path, "rb") as file:  # FAISS takes names in UTF-8 only
-                parts.append(faiss_index.read("select", f"/proc/self/fd/{file.fileno()}", place.path))
+                library = usearch_index if str(place.path).endswith(usearch_index.SUFFIX) else faiss_index
+                parts.append(library.read("select", f"/proc/self/fd/{file.fileno()}", place.path))
         index = faiss_index.consecutive("select", parts) if self._several and self._saved is None else parts[0]
         with self.searched():
             corpus.search(np.zeros((1, corpus.dims), np.float32), 1, index=index)
