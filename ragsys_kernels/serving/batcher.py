@@ -12,14 +12,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from ..selection.problem import Selection
+from .asked import BLOCK, Asked
 from .kernel import Block, answer, joined
 from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
-from .queries.reading import BLOCK
 
 _INLINE = 200e-6
 # Seconds of a call with nothing to do, and of an element of a row before anything was measured.
@@ -30,10 +31,12 @@ _PACE = 0.2
 
 
 class Ticket:
-    """The blocks of one request on their way through the kernels.
+    """What one request asks for, on its way through the kernels.
 
     Attributes
     ----------
+    asked : Asked
+        Has its picks when this is done without an error.
     done : bool
         All blocks have their picks, or there is an ``error``.
     begun, kernel : float
@@ -45,25 +48,25 @@ class Ticket:
     __slots__ = (
         "_batcher",
         "_left",
+        "_picks",
         "_then",
         "_timer",
+        "asked",
         "begun",
         "done",
         "error",
         "kernel",
-        "picks",
-        "queries",
         "submitted",
         "waiting",
     )
 
-    def __init__(self, batcher: Batcher, blocks: int, queries: int) -> None:
-        self._batcher = batcher
-        self.picks: list[Selection | None] = [None] * blocks
-        self.queries, self.waiting, self._left = queries, queries, blocks
+    def __init__(self, batcher: Batcher, asked: Asked, queries: int) -> None:
+        self._batcher, self.asked = batcher, asked
+        self._picks: list[Any] = [None] * len(asked.blocks)
+        self.waiting, self._left = queries, len(asked.blocks)
         self.submitted = time.perf_counter()
         self.begun, self.kernel = self.submitted, 0.0
-        self.done = not blocks
+        self.done = not asked.blocks
         self.error: BaseException | None = None
         self._then: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -73,20 +76,17 @@ class Ticket:
 
     def put(self, index: int, picks: Selection, begun: float, seconds: float) -> None:
         """Take the picks of a block."""
-        if self._left == len(self.picks):
+        if self._left == len(self._picks):
             self.begun = begun
         self.kernel += seconds
-        self.picks[index] = picks
+        self._picks[index] = picks
         self._left -= 1
-        if not self._left:
+        if not self._left and not self.done:
+            self.asked.take(self._picks)
             self._end(None)
 
     def fail(self, error: BaseException) -> None:
         self._end(error)
-
-    def found(self) -> list[Selection]:
-        """Return the picks of each block."""
-        return [each for each in self.picks if each is not None]
 
     def then(self, function: Callable[[], None]) -> None:
         """Call a function when this is done, at once if it is."""
@@ -141,9 +141,9 @@ class Batcher:
         self._scheduled = self._running = False
         self.queued = 0  # queries that wait
 
-    async def answer(self, blocks: Sequence[Block], deadline: float | None = None) -> Ticket:
-        """Return the ticket with the picks of each block; see `submit`."""
-        ticket = self.submit(blocks, deadline)
+    async def answer(self, asked: Asked, deadline: float | None = None) -> Ticket:
+        """Return the ticket of a request that has its picks; see `submit`."""
+        ticket = self.submit(asked, deadline)
         try:
             await ticket.wait()
         except asyncio.CancelledError:
@@ -158,8 +158,8 @@ class Batcher:
             message = f"select: the queue must have room, got {self.queued} queries that wait"
             raise RefusedError(429, message, headers={"retry-after": str(seconds)})
 
-    def submit(self, blocks: Sequence[Block], deadline: float | None = None, look: bool = True) -> Ticket:
-        """Return the ticket of some blocks, which is done when all have their picks.
+    def submit(self, asked: Asked, deadline: float | None = None, look: bool = True) -> Ticket:
+        """Return the ticket of a request, which is done when all its blocks have their picks.
 
         Parameters
         ----------
@@ -173,13 +173,13 @@ class Batcher:
         RefusedError
             429: the queue is full. 504: the deadline has passed; what waits is dropped.
         """
-        loop, queries = asyncio.get_running_loop(), sum(map(len, blocks))
-        ticket = Ticket(self, len(blocks), queries)
-        if not blocks:
+        loop, queries = asyncio.get_running_loop(), sum(map(len, asked.blocks))
+        ticket = Ticket(self, asked, queries)
+        if not asked.blocks:
             return ticket
         self.check_room(queries)
         self.queued += queries
-        for index, block in enumerate(blocks):
+        for index, block in enumerate(asked.blocks):
             if block.skipped:
                 self._metrics.skipped(block.served.name, sum(map(len, block.skipped.values())))
             self._waiting.setdefault(block.key, deque()).append((block, ticket, index))

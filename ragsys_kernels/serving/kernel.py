@@ -61,6 +61,7 @@ class Block:
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
     skipped: dict[int, list[Any]] | None = None  # ids that there are not, by query
     relevance_scale: str = "as-is"
+    positions: Sequence[int] = ()  # of its queries in their request
 
     def __len__(self) -> int:
         return self.size

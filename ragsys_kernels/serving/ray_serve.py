@@ -99,11 +99,9 @@ async def answered(service: Service, table: pa.Table, rules: Mapping[str, Any]) 
     try:
         served = service.corpora.without(common.pop("corpus", None))
         asked = await service.beside(len(table) > 1, asked_of, table, common, served, service.limits)
-        ticket = await service.batcher.answer([block for block, _ in asked.blocks])
-        picks = ticket.found()
+        await service.batcher.answer(asked)
     except RefusedError as error:  # which does not travel between processes
         kind: type[Exception] = RuntimeError if error.status in (429, 503) else ValueError
         raise kind(str(error)) from None
-    asked.note(picks)
-    answer = await service.beside(asked.count > 1, batch_of, table, asked, picks)
+    answer = await service.beside(asked.count > 1, batch_of, asked)
     return pa.Table.from_batches([answer])

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..corpus import Corpus
-from ..selection.problem import Selection
+from .asked import Asked
 from .batcher import Batcher
 from .corpora import Corpora, Served
 from .encoder import TextEncoder
@@ -27,7 +27,6 @@ from .http.messages import Bearer, Handler, Load, Receive, Request, Scope, Send,
 from .kernel import Block, answer
 from .limits import Limits, RefusedError
 from .metrics import Metrics
-from .queries.reading import Asked
 from .texts import TextFile
 from .together import Together
 
@@ -120,15 +119,14 @@ class Service:
 
         return await loop.run_in_executor(self._lookers, call)
 
-    async def answer(self, asked: Asked, request: Request, deadline: float | None) -> list[Selection]:
-        """Return the picks of each block of ``asked``, in their order; errors of the kernels go to its errors."""
+    async def answer(self, asked: Asked, request: Request, deadline: float) -> None:
+        """Let the kernels pick what a request that has been read asks for."""
+        request.queries = asked.count
+        request.stage("parse")
         if asked.nbytes > request.bytes_in:
             request.holds(asked.nbytes)
-        ticket = await self.batcher.answer([block for block, _ in asked.blocks], deadline)
-        picks = ticket.found()
+        ticket = await self.batcher.answer(asked, deadline)
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
-        asked.note(picks)
-        return picks
 
     async def reload_here(self, name: str) -> dict[str, Any]:
         """Load a corpus anew and put it in service in this process."""

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from .asked import BLOCK, Asked
 from .batcher import Batcher, Ticket
 from .corpora import Served
 from .limits import Limits, RefusedError, gone
-from .queries.reading import BLOCK, Asked, read
+from .queries.reading import read
 
 
 class Party:
@@ -55,8 +56,6 @@ class Party:
     def answered(self) -> None:
         """Take what the kernels have picked."""
         assert self.ticket is not None
-        if self.ticket.error is None:
-            self.asked.note(self.ticket.found())
         self.end(self.ticket.error)
 
     def end(self, error: BaseException | None) -> None:
@@ -106,8 +105,7 @@ class Together:
                 continue
             try:
                 party.asked = read("select", party.queries, party.common, party.served, self._limits)
-                blocks = [block for block, _ in party.asked.blocks]
-                party.ticket = self._batcher.submit(blocks, look=False)
+                party.ticket = self._batcher.submit(party.asked, look=False)
             except Exception as error:
                 party.end(error.kept() if isinstance(error, RefusedError) else error)
             else:

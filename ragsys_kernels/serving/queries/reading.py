@@ -8,55 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pybase64
 
-from ...selection.problem import Selection
+from ..asked import BLOCK, Asked
 from ..corpora import Served
-from ..kernel import Block, argument_of
+from ..kernel import Block
 from ..limits import Limits, RefusedError, invalid
 from .cursors import decoded
 from .own_vectors import Given
 from .rules import SHARED, Rules, rules_of, shown, wrong
 
-# Queries of a block: a longer request lets others in between.
-BLOCK = 256
-
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
 _from_base64 = functools.partial(pybase64.b64decode, validate=True)
-
-
-@dataclass(slots=True)
-class Asked:
-    """The queries of a request: blocks with the positions that their queries have in it, and errors by position."""
-
-    served: Served
-    count: int
-    blocks: list[tuple[Block, list[int]]] = field(default_factory=list)
-    errors: dict[int, RefusedError] = field(default_factory=dict)
-    nbytes: int = 0
-    strings: bool = False  # whether ids of picks are strings
-    skips: bool = False  # whether ids that there are not are left out, in all blocks
-    chars: int | None = None  # of the text of each pick that are wanted; 0: all, None: no texts
-
-    def add(self, block: Block, positions: list[int], limits: Limits) -> None:
-        """Add a block, unless all of them would fill the memory."""
-        self.nbytes += block.nbytes
-        if self.nbytes > limits.memory_bytes:
-            rule = f"take at most {limits.memory_bytes} bytes with all lists as long as the longest of {BLOCK}"
-            raise RefusedError(413, f"select: queries must {rule}, got more", "queries")
-        self.blocks.append((block, positions))
-
-    def note(self, picks: Sequence[Selection]) -> None:
-        """Add the errors of the kernels to those of the request."""
-        for (_, positions), picked in zip(self.blocks, picks, strict=True):
-            for q, message in (picked.errors or {}).items():
-                self.errors[positions[q]] = RefusedError(422, message, argument_of(message))
 
 
 def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served, limits: Limits) -> Asked:

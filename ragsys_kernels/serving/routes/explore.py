@@ -133,9 +133,8 @@ async def path(service: Service, request: Request) -> Response:
     content = await _content("path", request, ("corpus", *_OF_PATH))
     served = service.corpora.get(content.pop("corpus", None), "path")
     asked = read("path", [content], {}, served, limits)
-    for error in asked.errors.values():
-        raise error
-    [(block, _)] = asked.blocks
+    asked.raise_error()
+    [block] = asked.blocks
     k, pool = int(np.max(block.k)), block.pool
     if block.candidates is not None:
         pool = block.candidates.shape[1]

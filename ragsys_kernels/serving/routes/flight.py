@@ -24,11 +24,10 @@ import orjson
 import pyarrow as pa
 
 from ..._base.arrow_sizes import kind_of
-from ...selection.problem import Selection
+from ..asked import Asked
 from ..corpora import Served
 from ..http.messages import Bearer
 from ..limits import Limits, RefusedError, invalid
-from ..queries.reading import Asked
 from ..queries.rules import shown
 from .flight_messages import (
     BODY,
@@ -57,8 +56,8 @@ _METHOD = "/arrow.flight.protocol.FlightService/DoExchange"
 _FAILED = {401: ("UNAUTHENTICATED", b"Unauthenticated"), 503: ("UNAVAILABLE", b"Unavailable")}
 _OTHERWISE = ("UNKNOWN", b"Failed")
 
-# One part on its way: the queries, what was read of them, their picks to come, and the bytes to give back then.
-_Part = tuple[pa.Table, Asked, "asyncio.Task[list[Selection]]", int]
+# One part on its way: what it asks for, the task that lets it be answered, and the bytes to give back then.
+_Part = tuple[Asked, "asyncio.Task[None]", int]
 
 
 class FlightServer(grpc.GenericRpcHandler):
@@ -156,7 +155,7 @@ class _Stream:
             reading.cancel()
             while not self._parts.empty():
                 if (part := self._parts.get_nowait()) is not None:
-                    part[2].cancel()
+                    part[1].cancel()
             self._service.load.bytes -= self._held
 
     async def _read(self) -> None:
@@ -177,11 +176,11 @@ class _Stream:
                 while (part := await service.beside(True, next, parts, None)) is not None:
                     if service.status == "stopping":
                         raise RefusedError(503, "select: the server is not ready, or stops")
-                    table, asked, last = part
-                    begin += len(table)
+                    asked, last = part
+                    begin += asked.count
                     self._under_way += 1
                     answering = asyncio.ensure_future(self._answer(asked))
-                    await self._parts.put((table, asked, answering, size if last else 0))
+                    await self._parts.put((asked, answering, size if last else 0))
         finally:
             await self._parts.put(None)
 
@@ -237,32 +236,27 @@ class _Stream:
         load.bytes += size
         self._held += size
 
-    async def _answer(self, asked: Asked) -> list[Selection]:
-        blocks = [block for block, _ in asked.blocks]
+    async def _answer(self, asked: Asked) -> None:
         while True:
             try:
-                ticket = await self._service.batcher.answer(blocks)
+                await self._service.batcher.answer(asked)
+                return
             except RefusedError as error:
                 if error.status != 429:
                     raise
-                await asyncio.sleep(_PAUSE)
-            else:
-                return ticket.found()
+            await asyncio.sleep(_PAUSE)
 
     async def _write(self) -> None:
         """Write the answers in their order. What fails for a part is the error of each of its queries."""
         begun = False
         while (part := await self._parts.get()) is not None:
-            table, asked, answering, size = part
+            asked, answering, size = part
             try:
-                picks = await answering
-                asked.note(picks)
+                await answering
             except Exception as error:
                 failed = RefusedError(500, f"select: the kernels failed: {error}")
-                why = error.kept() if isinstance(error, RefusedError) else failed
-                asked.blocks, picks = [], []
-                asked.errors = {i: asked.errors.get(i, why) for i in range(asked.count)}
-            answer = await self._service.beside(True, batch_of, table, asked, picks)
+                asked.fail(error.kept() if isinstance(error, RefusedError) else failed)
+            answer = await self._service.beside(True, batch_of, asked)
             if not begun:
                 await self._send(answer.schema.serialize())
                 begun = True
@@ -297,15 +291,14 @@ def _kind_of(metadata: memoryview) -> str:
 
 def _read(
     stream: bytes, begin: int, common: dict[str, Any], served: Served, limits: Limits
-) -> Iterator[tuple[pa.Table, Asked, bool]]:
-    """Yield the queries of a stream in parts with a column of ids, what was read of them, and if it is the last."""
+) -> Iterator[tuple[Asked, bool]]:
+    """Yield what the queries of a stream ask for in parts, numbered if they have no ids, and which is the last."""
     table = table_of(stream, "batches")
     if "id" not in table.column_names:
         table = table.append_column("id", pa.array(np.arange(begin, begin + len(table))))
     size = min(_PART, limits.queries)
     for place in range(0, len(table), size):
-        part = table.slice(place, size)
-        yield part, asked_of(part, dict(common), served, limits), place + size >= len(table)
+        yield asked_of(table.slice(place, size), dict(common), served, limits), place + size >= len(table)
 
 
 def _rules_of(message: dict[int, Any]) -> dict[str, Any]:

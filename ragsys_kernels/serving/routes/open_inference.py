@@ -18,11 +18,10 @@ import orjson
 import pyarrow as pa
 
 from ... import __version__
-from ...selection.problem import Selection
+from ..asked import Asked
 from ..corpora import Corpora, Served
 from ..http.messages import JSON, Request, Response, json_response, number_of
 from ..limits import Limits, RefusedError, invalid
-from ..queries.reading import Asked
 from . import tensors
 from .rerank import rule_of
 from .select import LARGE_BODY, MANY_QUERIES
@@ -140,12 +139,11 @@ async def infer(service: Service, request: Request) -> Response:
     content, asked = await service.beside(large, _parsed, body, json_bytes, rule, served, service.limits)
     request.queries = asked.count
     wanted = _wanted(content, asked.skips)
-    request.stage("parse")
-    picks = await service.answer(asked, request, deadline)
+    await service.answer(asked, request, deadline)
     if len(asked.errors) == asked.count:
         raise RefusedError(422, str(asked.errors[0]), asked.errors[0].argument)
     name = request.path_params["name"]
-    response = await service.beside(asked.count > MANY_QUERIES, _written, name, content, wanted, asked, picks)
+    response = await service.beside(asked.count > MANY_QUERIES, _written, name, content, wanted, asked)
     request.stage("write")
     return response
 
@@ -263,10 +261,8 @@ def _wanted(content: dict[str, Any], skips: bool) -> list[tuple[str, bool]]:
     return found
 
 
-def _written(
-    name: str, content: dict[str, Any], wanted: list[tuple[str, bool]], asked: Asked, picks: list[Selection]
-) -> Response:
-    arrays = arrays_of(asked, picks)
+def _written(name: str, content: dict[str, Any], wanted: list[tuple[str, bool]], asked: Asked) -> Response:
+    arrays = arrays_of(asked)
     outputs, parts = [], []
     for each, binary in wanted:
         array = arrays[each]
@@ -286,20 +282,20 @@ def _written(
     return Response(b"".join([head, *parts]), 200, _OCTETS, {_LENGTH: str(len(head))})
 
 
-def arrays_of(asked: Asked, picks: list[Selection]) -> dict[str, np.ndarray]:
+def arrays_of(asked: Asked) -> dict[str, np.ndarray]:
     """Return the output tensors."""
-    count, width = asked.count, max(each.indices.shape[1] for each in picks)
+    count, width = asked.count, max(each.indices.shape[1] for each in asked.picks)
     padding: Any = "" if asked.strings else -1
     ids = np.full((count, width), padding, object if asked.strings else np.int64)
     numbers = {name: np.full((count, width), np.nan, np.float32) for name in _OUTPUTS[1:4]}
     lengths = np.zeros(count, np.int32)
-    left_out: dict[int, list[Any]] = {}
-    for (block, positions), picked in zip(asked.blocks, picks, strict=True):
-        left_out |= {positions[query]: names for query, names in (block.skipped or {}).items()}
+    left_out = asked.skipped()
+    for block, picked in asked.answered():
         k = picked.indices.shape[1]
         real = np.arange(k) < picked.lengths[:, None]
+        positions = np.array(block.positions)
         lengths[positions] = picked.lengths
-        rows = np.array(positions)[:, None]
+        rows = positions[:, None]
         ids[rows, np.arange(k)] = np.where(real, block.ids_of(picked.indices), padding)
         for name, array in numbers.items():
             array[rows, np.arange(k)] = np.where(real, getattr(picked, name), np.nan)

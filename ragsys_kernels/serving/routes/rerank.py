@@ -20,10 +20,11 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from ...selection import METHODS
+from ..asked import Asked
 from ..corpora import NOTHING, Corpora, Served
 from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..limits import Limits, RefusedError, invalid
-from ..queries.reading import Asked, read
+from ..queries.reading import read
 from ..queries.rules import rules_of, shown
 from . import rerank_shapes as shapes
 from .select import LARGE_BODY
@@ -124,8 +125,7 @@ class Reranking:
         if vector is not None:
             query["query"] = vector
         asked = read("rerank", [query], self.common, self.served, self._limits)
-        for error in asked.errors.values():
-            raise error
+        asked.raise_error()
         return asked
 
     def ranked(self, picks: Any) -> list[shapes.Ranked]:
@@ -256,11 +256,9 @@ async def rerank(service: Service, request: Request) -> Response:
     asked = await service.beside(large, wanted.asked, vector)
     if wanted.unknown:
         service.metrics.skipped(wanted.served.name, len(wanted.unknown))
-    request.stage("parse")
-    [picks] = await service.answer(asked, request, deadline)
-    for error in asked.errors.values():
-        raise error
-    answer = shapes.answer(wanted.shape, wanted.content, wanted.documents, wanted.ranked(picks))
+    await service.answer(asked, request, deadline)
+    asked.raise_error()
+    answer = shapes.answer(wanted.shape, wanted.content, wanted.documents, wanted.ranked(asked.picks[0]))
     response = json_response(answer)
     request.stage("write")
     return response

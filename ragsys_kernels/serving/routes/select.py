@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from ...selection.problem import Selection
+from ..asked import Asked
 from ..corpora import Corpora, Served
 from ..http.messages import ARROW, JSON, Request, Response, object_of
 from ..kernel import Block, cost_of
 from ..limits import Limits, RefusedError, invalid
 from ..queries.cursors import encoded
-from ..queries.reading import Asked, read
+from ..queries.reading import read
 from ..together import Party
 from .explore import asked_for, texts_of
 
@@ -72,17 +72,15 @@ async def select(service: Service, request: Request) -> Response:
         # What the queue has no room for is refused unread: to read it would take the time of those that wait.
         service.batcher.check_room(min(body.count(b'"query'), service.limits.queries))
     asked = await service.beside(len(body) > LARGE_BODY, parsed, body, service.corpora, service.limits)
-    request.queries = asked.count
-    request.stage("parse")
-    picks = await service.answer(asked, request, deadline)
+    await service.answer(asked, request, deadline)
     found = None
     if asked.chars is not None:
-        found = await service.look(deadline, picked_texts, asked, picks, service.limits)
+        found = await service.look(deadline, picked_texts, asked, service.limits)
         request.holds(asked.nbytes + sum(len(each["text"]) for each in found if each is not None))
         request.stage("texts")
-    content = await service.beside(asked.count > MANY_QUERIES, written, asked, picks, found)
+    content = await service.beside(asked.count > MANY_QUERIES, written, asked, found)
     request.stage("write")
-    return Response(content, 200 if len(asked.errors) < asked.count else 422)
+    return Response(content, asked.status)
 
 
 class Share:
@@ -106,7 +104,7 @@ class Share:
         assert ticket is not None
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
         if party.texts is None:
-            party.texts = texts(party.asked, ticket.found())
+            party.texts = texts(party.asked)
         errors, results = party.asked.errors, party.texts[begin:end]
         failed = 0
         if errors:
@@ -151,16 +149,16 @@ def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
     return asked
 
 
-def written(asked: Asked, picks: list[Selection], found: list[Any] | None = None) -> bytes:
+def written(asked: Asked, found: list[Any] | None = None) -> bytes:
     """Return the answer as JSON. Floats are written with the digits of float32, what is not finite as null.
 
     ``found`` are the texts of all picks, one after the other.
     """
-    results = texts(asked, picks)
+    results = texts(asked)
     if found is not None:
         begin = 0
-        for positions, lengths in _lengths(asked, picks):
-            for position, length in zip(positions, lengths, strict=True):
+        for block, picked in asked.answered():
+            for position, length in zip(block.positions, picked.lengths.tolist(), strict=True):
                 some = orjson.dumps(found[begin : begin + length])
                 results[position] = b'%b,"texts":%b}' % (results[position][:-1], some)
                 begin += length
@@ -169,28 +167,22 @@ def written(asked: Asked, picks: list[Selection], found: list[Any] | None = None
     return b'{"results":[%b]}' % b",".join(results)
 
 
-def picked_texts(asked: Asked, picks: list[Selection], limits: Limits) -> list[Any]:
+def picked_texts(asked: Asked, limits: Limits) -> list[Any]:
     """Return the texts of all picks, one after the other."""
     assert asked.chars is not None
     rows = []
-    for (block, _), picked in zip(asked.blocks, picks, strict=True):
+    for block, picked in asked.answered():
         places = picked.indices[picked.indices >= 0]
         rows.append(places if block.given is None else np.full_like(places, -1))
     return texts_of(asked.served, np.concatenate([*rows, np.zeros(0, np.int64)]), asked.chars, limits)
 
 
-def _lengths(asked: Asked, picks: list[Selection]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the positions of each block's queries, and how many picks these have."""
-    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
-        yield positions, (picked.indices >= 0).sum(axis=1).tolist()
-
-
-def texts(asked: Asked, picks: list[Selection]) -> list[bytes]:
+def texts(asked: Asked) -> list[bytes]:
     """Return the answer to each query as JSON, empty for those with an error."""
     results: list[bytes] = [b""] * asked.count
-    for (block, positions), picked in zip(asked.blocks, picks, strict=True):
+    for block, picked in asked.answered():
         found = [_single(block, picked)] if len(block) == 1 else _texts(block, picked)
-        for position, text in zip(positions, found, strict=True):
+        for position, text in zip(block.positions, found, strict=True):
             results[position] = text
     return results
 

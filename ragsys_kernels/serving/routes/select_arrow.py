@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..._base.arrow_sizes import unpacked_bytes
-from ...selection.problem import Selection
+from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
 from ..http.messages import ARROW, Request, Response
 from ..kernel import Block
 from ..limits import Limits, RefusedError, invalid
 from ..queries.own_vectors import Given
-from ..queries.reading import BLOCK, Asked, Reader
+from ..queries.reading import Reader
 from ..queries.rules import Rules, rules_of
 
 if TYPE_CHECKING:
@@ -67,15 +67,11 @@ async def select_arrow(service: Service, request: Request) -> Response:
     request.stage("read")
     size = await service.beside(len(body) > _LARGE, unpacked, body, service.limits)
     request.unpacks_to(size)
-    table, asked = await service.beside(
-        len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits
-    )
-    request.queries = asked.count
-    request.stage("parse")
-    picks = await service.answer(asked, request, deadline)
-    content = await service.beside(asked.count > _MANY, _written, table, asked, picks)
+    asked = await service.beside(len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits)
+    await service.answer(asked, request, deadline)
+    content = await service.beside(asked.count > _MANY, _written, asked)
     request.stage("write")
-    return Response(content, 200 if len(asked.errors) < asked.count else 422, ARROW)
+    return Response(content, asked.status, ARROW)
 
 
 def rules_of_url(query: bytes) -> dict[str, Any]:
@@ -109,7 +105,8 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
     columns = {name: _one(table.column(name)) for name in names}
     if "vectors" not in columns:
         rules.has_corpus()
-    asked = Asked(served, table.num_rows, strings=_strings(columns, served), skips=rules.shared({}).skips)
+    strings, skips = _strings(columns, served), rules.shared({}).skips
+    asked = Asked(served, table.num_rows, ids=columns.get("id"), strings=strings, skips=skips)
     common_ids = _ids_of_all(rules)
     for begin in range(0, table.num_rows, BLOCK):
         part = {name: column.slice(begin, BLOCK) for name, column in columns.items()}
@@ -175,14 +172,13 @@ def _ids_of_all(rules: Rules) -> dict[str, list[Any]]:
     return lists
 
 
-def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.RecordBatch:
+def batch_of(asked: Asked) -> pa.RecordBatch:
     """Return the picks of all queries in columns; a query with an error has empty lists."""
-    ids = _one(table.column("id")) if "id" in table.column_names else _arrow(np.arange(asked.count), pa.int64())
+    picks = asked.picks
+    ids = _arrow(np.arange(asked.count), pa.int64()) if asked.ids is None else asked.ids
     if pa.types.is_dictionary(ids.type):  # which `_written` does not write
         ids = ids.dictionary_decode()
-    order: list[int] = []
-    for _, positions in asked.blocks:
-        order += positions
+    order = [position for block in asked.blocks for position in block.positions]
     offsets = np.zeros(len(order) + 1, np.int32)
     if picks:
         np.cumsum(np.concatenate([picked.lengths for picked in picks]), out=offsets[1:])
@@ -195,9 +191,8 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
     full = all((picked.lengths == picked.indices.shape[1]).all() for picked in picks)
     rows = np.concatenate([*(_end_to_end(picked.indices, picked.lengths, full) for picked in picks), _NO_ROWS])
     floats = [_end_to_end(picked[i], picked.lengths, full) for i in (1, 2, 3) for picked in picks]
-    if asked.blocks and asked.blocks[0][0].given is not None:  # as all are then
-        named = zip(asked.blocks, picks, strict=True)
-        parts = [_end_to_end(block.ids_of(picked.indices), picked.lengths, full) for (block, _), picked in named]
+    if asked.blocks and asked.blocks[0].given is not None:  # as all are then
+        parts = [_end_to_end(b.ids_of(picked.indices), picked.lengths, full) for b, picked in asked.answered()]
         ids_of_picks = np.concatenate(parts)
     else:
         ids_of_picks = asked.served.ids_of(rows)
@@ -213,27 +208,20 @@ def batch_of(table: pa.Table, asked: Asked, picks: list[Selection]) -> pa.Record
         errors = pa.array(
             [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
         )
-    columns, names = [ids, *lists, _certified(asked, picks), errors], _ANSWER
+    columns, names = [ids, *lists, _certified(asked), errors], _ANSWER
     if asked.skips:
-        columns, names = [*columns, pa.array(_skipped(asked), lists[0].type)], [*names, "skipped"]
+        skipped = asked.skipped()
+        columns.append(pa.array([skipped.get(i, []) for i in range(asked.count)], lists[0].type))
+        names = [*names, "skipped"]
     return pa.record_batch(columns, names=names)
 
 
-def _skipped(asked: Asked) -> list[list[Any]]:
-    """Return the ids that there are not, of each query."""
-    found: list[list[Any]] = [[] for _ in range(asked.count)]
-    for block, positions in asked.blocks:
-        for query, ids in (block.skipped or {}).items():
-            found[positions[query]] = ids
-    return found
-
-
-def _certified(asked: Asked, picks: list[Selection]) -> pa.Array:
+def _certified(asked: Asked) -> pa.Array:
     """Return which queries are proven, null where that is not known and where there is an error."""
     proven, known = np.zeros(asked.count, bool), np.zeros(asked.count, bool)
-    for (_, positions), picked in zip(asked.blocks, picks, strict=True):
+    for block, picked in asked.answered():
         if picked.certified is not None:
-            proven[positions], known[positions] = picked.certified, True
+            proven[block.positions], known[block.positions] = picked.certified, True
     known[list(asked.errors)] = False
     bits = [pa.py_buffer(np.packbits(each, bitorder="little")) for each in (known, proven)]
     return pa.Array.from_buffers(pa.bool_(), asked.count, bits)
@@ -275,19 +263,19 @@ def table_of(body: bytes, what: str = "body") -> pa.Table:
     return table
 
 
-def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> tuple[pa.Table, Asked]:
+def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limits) -> Asked:
     table = table_of(body)
     name = common.pop("corpus", None)
     served = corpora.without(name) if "vectors" in table.column_names else corpora.get(name)
-    return table, asked_of(table, common, served, limits)
+    return asked_of(table, common, served, limits)
 
 
 def _not_arrow(what: str, error: Exception) -> RefusedError:
     return RefusedError(422, f"select: {what} must be an Arrow stream: {str(error)[:200]}", what)
 
 
-def _written(table: pa.Table, asked: Asked, picks: list[Selection]) -> bytes:
-    answer = batch_of(table, asked, picks)
+def _written(asked: Asked) -> bytes:
+    answer = batch_of(asked)
     return b"".join((answer.schema.serialize(), answer.serialize(), _END))  # a writer takes five times as long
 
 

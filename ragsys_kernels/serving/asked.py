@@ -1,0 +1,73 @@
+"""What a request asks for: the one form into which every entrance reads requests, and of which answers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..selection.problem import Selection
+from .corpora import Served
+from .kernel import Block, argument_of
+from .limits import Limits, RefusedError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Queries of a block: a longer request lets others in between.
+BLOCK = 256
+
+
+@dataclass(slots=True)
+class Asked:
+    """The queries of a request, in blocks; their picks, once the kernels have made them; and errors by position."""
+
+    served: Served
+    count: int
+    blocks: list[Block] = field(default_factory=list)
+    picks: Sequence[Selection] = ()  # of each block
+    errors: dict[int, RefusedError] = field(default_factory=dict)
+    nbytes: int = 0
+    ids: pa.Array | None = None  # what queries are called in a table of answers; None: their numbers
+    strings: bool = False  # whether ids of picks are strings
+    skips: bool = False  # whether ids that there are not are left out, in all blocks
+    chars: int | None = None  # of the text of each pick that are wanted; 0: all, None: no texts
+
+    def add(self, block: Block, positions: Sequence[int], limits: Limits) -> None:
+        """Add a block, unless all of them would fill the memory; ``positions`` are those of its queries."""
+        self.nbytes += block.nbytes
+        if self.nbytes > limits.memory_bytes:
+            rule = f"take at most {limits.memory_bytes} bytes with all lists as long as the longest of {BLOCK}"
+            raise RefusedError(413, f"select: queries must {rule}, got more", "queries")
+        block.positions = positions
+        self.blocks.append(block)
+
+    def take(self, picks: Sequence[Selection]) -> None:
+        """Take the picks of all blocks; what a kernel could not answer is the error of its query."""
+        self.picks = picks
+        for block, picked in zip(self.blocks, picks, strict=True):
+            for q, message in (picked.errors or {}).items():
+                self.errors[block.positions[q]] = RefusedError(422, message, argument_of(message))
+
+    def fail(self, why: RefusedError) -> None:
+        """Let this be the error of all queries that have none."""
+        self.blocks, self.picks = [], ()
+        self.errors = {i: self.errors.get(i, why) for i in range(self.count)}
+
+    def answered(self) -> Iterator[tuple[Block, Selection]]:
+        """Return each block with its picks."""
+        return zip(self.blocks, self.picks, strict=True)
+
+    def skipped(self) -> dict[int, list[Any]]:
+        """Return the ids that there are not, by the position of their query."""
+        return {b.positions[q]: ids for b in self.blocks for q, ids in (b.skipped or {}).items()}
+
+    def raise_error(self) -> None:
+        """Raise the error of the first query that has one, where a request has one answer for all."""
+        for error in self.errors.values():
+            raise error
+
+    @property
+    def status(self) -> int:
+        """Of the answer: 422 where no query has picks."""
+        return 200 if len(self.errors) < self.count else 422
