@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...selection.problem import Rows
-from .rules import Rules, padded, shown
+from .rules import Rules, padded, plain, shown
 
 
 class Given:
@@ -69,7 +69,7 @@ class Given:
         for q, n in enumerate(lengths):
             own = range(self.lengths[q]) if self.names is None else self.names[q, : self.lengths[q]].tolist()
             known = dict(zip(own, range(len(own)), strict=True))
-            for each in map(_plain, flat[end : end + n]):
+            for each in map(plain, flat[end : end + n]):
                 place = known.get(each, -1)
                 if place < 0 and skipped is None:
                     raise self.rules.invalid(name, "be ids of the candidates", shown(each))
@@ -78,7 +78,3 @@ class Given:
                 places.append(place)
             end += n
         return padded(np.array(places, np.int64), lengths, -1)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

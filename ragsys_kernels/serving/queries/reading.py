@@ -1,13 +1,9 @@
-"""Queries as callers write them, JSON values, into blocks of columns; each bad query gets an error of its own.
-
-Queries that give the same fields are read together, column by column. If a column has a bad value, the halves are read
-by themselves, until the query is found: good requests cost no more for it.
-"""
+"""Queries as callers write them in JSON: those that give the same fields are read together, column by column."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,8 +12,8 @@ import pybase64
 
 from ..asked import BLOCK, Asked
 from ..corpora import Served
-from ..kernel import Block
-from ..limits import Limits, RefusedError, invalid
+from ..limits import Limits, invalid
+from .columns import Ids, add_block
 from .cursors import decoded
 from .own_vectors import Given
 from .rules import SHARED, Rules, rules_of, shown, wrong
@@ -43,7 +39,7 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
         ``common`` has a field that there is not.
     """
     asked = Asked(served, len(queries), strings=served.named)
-    reader = Reader(rules_of(op, common, served, limits))
+    rules = rules_of(op, common, served, limits)
     alike: dict[tuple[Any, ...], list[int]] = {}
     for i, query in enumerate(queries):
         if type(query) is not dict:
@@ -58,72 +54,58 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     for positions in alike.values():
         for begin in range(0, len(positions), BLOCK):
             part = positions[begin : begin + BLOCK]
-            for block, of in reader.blocks([queries[i] for i in part], part, asked.errors):
-                asked.add(block, of, limits)
+            add_block(asked, rules, JsonColumns(rules, [queries[i] for i in part]), part)
     return asked
 
 
-class Reader:
-    """The columns of queries, from what JSON has for them."""
+class JsonColumns:
+    """Queries with equal fields, as JSON has them; see `Columns`."""
 
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
+    order: tuple[str, ...] = ("query", "query_id", "relevance")
 
-    def blocks(
-        self, queries: list[dict[str, Any]], positions: list[int], errors: dict[int, RefusedError]
-    ) -> Iterator[tuple[Block, list[int]]]:
-        """Yield the blocks of queries with equal fields; put those that cannot be read into ``errors``."""
-        try:
-            yield self._block(queries), positions
-            return
-        except RefusedError as error:
-            if len(queries) == 1:
-                errors[positions[0]] = error.kept()
-                return
-        middle = len(queries) // 2
-        yield from self.blocks(queries[:middle], positions[:middle], errors)
-        yield from self.blocks(queries[middle:], positions[middle:], errors)
-
-    def _block(self, queries: list[dict[str, Any]]) -> Block:
-        rules, first, n = self._rules, queries[0], len(queries)
-        rules.known(first)
-        values: dict[str, list[Any]] = {name: [x] * n for name, x in rules.columns.items()}
-        for name in first:
+    def __init__(self, rules: Rules, queries: Sequence[dict[str, Any]]) -> None:
+        self._rules, self._queries, n = rules, queries, len(queries)
+        self.first: Mapping[str, Any] = queries[0]
+        self._values: dict[str, list[Any]] = {name: [x] * n for name, x in rules.columns.items()}
+        for name in self.first:
             given = [query[name] for query in queries]
             if None in given:  # null is no value
                 given = [rules.common.get(name) if x is None else x for x in given]
             if given != [None] * n:
-                values[name] = given
-        columns: dict[str, Any] = {}
-        shared = rules.shared(first)
-        skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
-        own, dims, lengths = None, rules.served.dims, None
+                self._values[name] = given
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __getitem__(self, part: slice) -> JsonColumns:
+        return JsonColumns(self._rules, self._queries[part])
+
+    def given(self, metric: str) -> Given | None:
+        values, found = self._values, None
         if "vectors" in values:
-            own = self._given(shared.metric, values["vectors"], values.pop("candidates", None))
-            dims, lengths = own.rows.data.shape[1], own.lengths
+            found = self._given(metric, values["vectors"], values.pop("candidates", None))
         else:
-            rules.has_corpus()
+            self._rules.has_corpus()
         if "cursor" in values:
-            named = rules.served.named if own is None else own.named
-            values["initial"] = self._shown_before(values.get("initial", [None] * n), values["cursor"], named)
-        for name in ("candidates", "initial", "allowed", "exclude"):
-            if name in values:
-                columns[name] = self.ids(name, values[name], skipped, own)
-        if "query" in values:
-            columns["vectors"] = self._vectors(values["query"], dims)
-        if "query_id" in values and own is None:
-            columns["query_rows"] = rules.rows(
-                "query_id", self._plain("query_id", values["query_id"], rules.served.named)
-            )
-        elif "query_id" in values:
-            raise rules.invalid("query_id", "be left out with vectors", "both")
-        if "relevance" in values:
-            if own is None and "candidates" in values:
-                lengths = [0 if x is None else len(x) for x in values["candidates"]]
-            columns["relevance"] = self._relevance(values["relevance"], lengths)
-        if own is not None:
-            columns |= {"given": own.rows, "names": own.names, "candidates": own.candidates}
-        return rules.block(n, first, values, skipped=skipped, **columns)
+            named = self._rules.served.named if found is None else found.named
+            initial = values.get("initial", [None] * len(self._queries))
+            values["initial"] = self._shown_before(initial, values["cursor"], named)
+        return found
+
+    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
+        return ids_of(self._rules, name, self._values[name], named)
+
+    def query_ids(self, named: bool) -> Ids:
+        return _plain(self._rules, "query_id", self._values["query_id"], named)
+
+    def numbers(self, name: str) -> Sequence[Any]:
+        return self._values[name]
+
+    def relevance(self) -> tuple[np.ndarray, list[int]]:
+        rules, lists = self._rules, self._values["relevance"]
+        if set(map(type, lists)) != {list}:
+            raise rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
+        return rules.numbers("relevance", _end_to_end(lists), "f"), list(map(len, lists))
 
     def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
         """Return the candidates that come with their vectors, little-endian bytes in base64."""
@@ -155,11 +137,12 @@ class Reader:
         if set(map(type, candidates)) != {list}:
             raise rules.invalid("candidates", "be a list of ids", wrong(candidates, list))
         named = any(type(ids[0]) is str for ids in candidates if ids)
-        ids = self._plain("candidates", _end_to_end(candidates), named)
+        ids = _plain(rules, "candidates", _end_to_end(candidates), named)
         return Given(rules, metric, vectors, lengths, ids, list(map(len, candidates)))
 
-    def _vectors(self, given: list[Any], dims: int) -> np.ndarray:
-        rules, kind = self._rules, type(given[0])
+    def vectors(self, dims: int) -> np.ndarray:
+        rules, given = self._rules, self._values["query"]
+        kind = type(given[0])
         if kind not in (list, dict) or set(map(type, given)) != {kind}:
             rule = "be a list of numbers, or an object with b64, shape and dtype"
             raise rules.invalid("query", rule, shown(given[0]))
@@ -192,32 +175,6 @@ class Reader:
         flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
         return flat.reshape(len(given), dims).astype(np.float32, copy=False)
 
-    def ids(
-        self, name: str, lists: list[Any], skipped: dict[int, dict[Any, None]] | None = None, own: Given | None = None
-    ) -> np.ndarray:
-        """Return the rows of lists of ids, padded with -1; see `Rules.id_rows`."""
-        if None in lists:
-            lists = [[] if x is None else x for x in lists]
-        if set(map(type, lists)) != {list}:
-            raise self._rules.invalid(name, "be a list of ids", wrong(lists, list))
-        flat = self._plain(name, _end_to_end(lists), self._rules.served.named if own is None else own.named)
-        return (self._rules if own is None else own).id_rows(name, flat, list(map(len, lists)), skipped)
-
-    def _plain(self, name: str, ids: Any, named: bool) -> np.ndarray | list[Any]:
-        """Return ids as `Rules.rows` takes them."""
-        if not named:
-            return self._rules.numbers(name, ids, "q")
-        names = list(ids)
-        if not set(map(type, names)) <= {str}:
-            raise self._rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
-        return names
-
-    def _relevance(self, lists: list[Any], lengths: list[int] | None) -> np.ndarray:
-        if set(map(type, lists)) != {list}:
-            raise self._rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
-        values = self._rules.numbers("relevance", _end_to_end(lists), "f")
-        return self._rules.scores(values, list(map(len, lists)), lengths)
-
     def _shown_before(self, initial: list[Any], cursors: list[Any], named: bool) -> list[Any]:
         """Return ``initial`` with the ids of the pages that cursors follow."""
         lists = []
@@ -230,10 +187,29 @@ class Reader:
                 raise self._rules.invalid("initial", "be a list of ids", shown(ids))
             for name, each in (("initial", ids), ("cursor", before)):
                 self._rules.within(name, [len(each)])
-                self._plain(name, each, named)  # what is no id may have no hash
+                _plain(self._rules, name, each, named)  # what is no id may have no hash
             known = set(ids)
             lists.append([*ids, *(x for x in before if x not in known)])
         return lists
+
+
+def ids_of(rules: Rules, name: str, lists: list[Any], named: bool) -> tuple[Ids, list[int]]:
+    """Return lists of ids end to end, and their lengths."""
+    if None in lists:
+        lists = [[] if x is None else x for x in lists]
+    if set(map(type, lists)) != {list}:
+        raise rules.invalid(name, "be a list of ids", wrong(lists, list))
+    return _plain(rules, name, _end_to_end(lists), named), list(map(len, lists))
+
+
+def _plain(rules: Rules, name: str, ids: Any, named: bool) -> Ids:
+    """Return ids as `Rules.rows` takes them."""
+    if not named:
+        return rules.numbers(name, ids, "q")
+    names = list(ids)
+    if not set(map(type, names)) <= {str}:
+        raise rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
+    return names
 
 
 def _kind_of(vectors: Any) -> tuple[int, str, int]:

@@ -1,4 +1,4 @@
-"""What a block of queries must be, whichever way it came: columns of rows and numbers in, a `Block` out."""
+"""What queries must be, whichever way they came: the rules for all of them, and the checks of each column."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import numpy as np
 
 from ... import selection
 from ...selection import METHODS
-from ...selection.problem import Rows
 from ...selection.relevance import SCALES
 from ..corpora import Served
-from ..kernel import Block
 from ..limits import Limits, RefusedError, invalid
 
 DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
@@ -26,23 +24,10 @@ _LAMBDA_D = {
     for name, method in METHODS.items()
     if "lambda_d" in method.parameters
 }
+ID_LISTS = ("candidates", "initial", "allowed", "exclude")
+WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
 FIELDS = frozenset(
-    [
-        *DEFAULTS,
-        "max_per_group",
-        "budget",
-        "max_similarity",
-        "query",
-        "query_id",
-        "candidates",
-        "vectors",
-        *_WORDS,
-        "relevance",
-        "initial",
-        "allowed",
-        "exclude",
-        "cursor",
-    ]
+    (*DEFAULTS, *WEIGHTS, *_WORDS, *ID_LISTS, "max_per_group", "query", "query_id", "vectors", "relevance", "cursor")
 )
 # What is one value for all queries of a block.
 SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
@@ -114,89 +99,17 @@ class Rules:
             if name not in FIELDS:
                 raise self.invalid(name[:100], f"be one of {', '.join(sorted(FIELDS))}", "another field")
 
-    def block(
-        self,
-        n: int,
-        first: Mapping[str, Any],
-        numbers: Mapping[str, Sequence[Any]],
-        *,
-        vectors: np.ndarray | None = None,
-        query_rows: np.ndarray | None = None,
-        candidates: np.ndarray | None = None,
-        relevance: np.ndarray | None = None,
-        initial: np.ndarray | None = None,
-        allowed: np.ndarray | None = None,
-        exclude: np.ndarray | None = None,
-        given: Rows | None = None,
-        names: np.ndarray | None = None,
-        skipped: Mapping[int, Mapping[Any, None]] | None = None,
-    ) -> Block:
-        """Return the block of n queries.
+    def k(self, values: Sequence[Any] | None) -> Any:
+        """Return the picks of each query (n,), or the number of all."""
+        return self._k if values is None else self.counts("k", values, self.limits.k)
 
-        Parameters
-        ----------
-        first : mapping
-            Has the `SHARED` fields of these queries, if they have any of their own.
-        numbers : mapping of "k", "lambda_d", "lambda_b", "budget", "max_similarity" to sequences
-            For queries that have their own.
-        vectors : (n, D) float32
-            Finite; or ``query_rows`` (n,), rows of the corpus whose vectors are the queries.
-        candidates, initial, allowed, exclude : (n, any) int64
-            Rows, padded with -1; with ``given`` places among the candidates.
-        relevance : (n, P) float32
-        given : Rows, optional
-            The vectors that came with the queries, and with ``names`` (n, P) the ids of the candidates.
-        skipped : mapping, optional
-            Ids that there are not, by query.
-        """
-        method, pool, cap, _, _, scale = self.shared(first)
-        if scale != "as-is" and relevance is None:
-            raise self.invalid("relevance_scale", "come with relevance", f"{scale!r} alone")
-        if given is not None:
-            for name, value in (("max_per_group", cap), ("budget", numbers.get("budget")), ("query_id", query_rows)):
-                if value is not None:
-                    raise self.invalid(name, "be left out with vectors", "both")
-        if method == "gist":
-            limits: dict[str, Any] = {"max_per_group": cap, "initial": initial}
-            limits.update({name: numbers.get(name) for name in ("budget", "max_similarity")})
-            for name, value in limits.items():
-                if value is not None:
-                    raise self.invalid(name, "be left out with method 'gist'", "both")
-        if candidates is not None:
-            pool = None
-        elif relevance is not None:
-            raise self.invalid("relevance", "come with candidates", "relevance alone")
-        if vectors is not None and query_rows is not None:
-            raise self.invalid("query", "come without query_id", "both")
-        if method == "mmr" and relevance is not None:  # which stands for the products with the query
-            vectors = query_rows = None
-        elif query_rows is not None:
-            vectors = self.served.vectors_of(query_rows)
-        elif vectors is None:
-            raise self.invalid("query", "be given, or query_id", "neither")
-        lambda_d: Any = _LAMBDA_D.get(method, 1.0) if self._lambda_d is None else self._lambda_d
-        return Block(
-            self.served,
-            method,
-            n,
-            self.counts("k", numbers["k"], self.limits.k) if "k" in numbers else self._k,
-            self.weights("lambda_d", numbers["lambda_d"]) if "lambda_d" in numbers else lambda_d,
-            self.weights("lambda_b", numbers["lambda_b"]) if "lambda_b" in numbers else self._lambda_b,
-            vectors,
-            pool,
-            candidates,
-            relevance,
-            initial,
-            allowed,
-            exclude,
-            cap,
-            self._budget(numbers["budget"]) if "budget" in numbers else None,
-            self._ceiling(numbers["max_similarity"]) if "max_similarity" in numbers else None,
-            given,
-            names,
-            {q: list(ids) for q, ids in skipped.items()} if skipped else None,
-            scale,
-        )
+    def lambda_d(self, values: Sequence[Any] | None, method: str) -> Any:
+        if values is not None:
+            return self.weights("lambda_d", values)
+        return _LAMBDA_D.get(method, 1.0) if self._lambda_d is None else self._lambda_d
+
+    def lambda_b(self, values: Sequence[Any] | None) -> Any:
+        return self._lambda_b if values is None else self.weights("lambda_b", values)
 
     def shared(self, first: Mapping[str, Any]) -> Shared:
         """Return what queries with these fields have in common."""
@@ -222,7 +135,7 @@ class Rules:
         skips = (unknown or self.served.unknown) == "skip"
         return Shared(method, pool, cap, skips, metric or "cosine", scale or "as-is")
 
-    def _budget(self, values: Sequence[Any]) -> np.ndarray:
+    def budget(self, values: Sequence[Any]) -> np.ndarray:
         """Return what the picks may cost, (n,) float64."""
         if self.served.corpus.costs is None:
             raise self.invalid("budget", "be left out: the corpus has no costs", shown(values[0]))
@@ -231,7 +144,7 @@ class Rules:
             raise self.invalid("budget", "be at least 0", shown(next(x for x in values if not x >= 0)))
         return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
 
-    def _ceiling(self, values: Sequence[Any]) -> np.ndarray:
+    def ceiling(self, values: Sequence[Any]) -> np.ndarray:
         """Return the largest similarity that picks may have, (n,) float32."""
         self._plain_numbers("max_similarity", values)
         if not all(-1 <= x <= 1 for x in values):
@@ -255,7 +168,7 @@ class Rules:
             )
         rows = self.served.rows_of(ids)
         if rows is not ids and not skips and rows.size and rows.min() < 0:
-            raise self.invalid(name, "be ids of the corpus", shown(_plain(ids[int(rows.argmin())])))
+            raise self.invalid(name, "be ids of the corpus", shown(plain(ids[int(rows.argmin())])))
         return rows
 
     def within(self, name: str, lengths: list[int]) -> None:
@@ -277,7 +190,7 @@ class Rules:
             ends = np.cumsum(lengths)
             for place in np.flatnonzero(rows < 0).tolist():
                 query = int(np.searchsorted(ends, place, side="right"))
-                skipped.setdefault(query, {})[_plain(ids[place])] = None
+                skipped.setdefault(query, {})[plain(ids[place])] = None
         return padded(rows, lengths, -1)
 
     def scores(self, values: np.ndarray, lengths: list[int], lengths_of_candidates: list[int] | None) -> np.ndarray:
@@ -332,7 +245,8 @@ def padded(flat: np.ndarray, lengths: list[int], padding: float | None) -> np.nd
     return rows
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return an id as Python has it."""
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -22,6 +22,7 @@ from ..asked import Asked
 from ..corpora import Corpora, Served
 from ..http.messages import JSON, Request, Response, json_response, number_of
 from ..limits import Limits, RefusedError, invalid
+from ..queries.rules import ID_LISTS
 from . import tensors
 from .rerank import rule_of
 from .select import LARGE_BODY, MANY_QUERIES
@@ -32,12 +33,11 @@ if TYPE_CHECKING:
 
 _OCTETS = b"application/octet-stream"
 _LENGTH = "inference-header-content-length"
-_LISTS = ("candidates", "initial", "allowed", "exclude")
 # Rank of each input tensor.
 _INPUTS = {
     "vector": 2,
     "query_id": 1,
-    **dict.fromkeys(_LISTS, 2),
+    **dict.fromkeys(ID_LISTS, 2),
     "vectors": 3,
     "relevance": 2,
     **dict.fromkeys(("k", "lambda_d", "lambda_b"), 1),
@@ -207,7 +207,7 @@ def _columns(given: dict[str, np.ndarray]) -> pa.Table:
     counts = set(map(len, given.values()))
     if len(counts) > 1:
         raise invalid("infer", "inputs", "have one row a query", f"{sorted(counts)} rows")
-    kept = {name: _real(given[name]) for name in _LISTS if name in given}
+    kept = {name: _real(given[name]) for name in ID_LISTS if name in given}
     columns: dict[str, pa.Array] = {}
     for name, array in given.items():
         if _INPUTS[name] == 1:

@@ -11,6 +11,7 @@ row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: n
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -21,31 +22,16 @@ from ..._base.arrow_sizes import unpacked_bytes
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
 from ..http.messages import ARROW, Request, Response
-from ..kernel import Block
 from ..limits import Limits, RefusedError, invalid
+from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
-from ..queries.reading import Reader
-from ..queries.rules import Rules, rules_of
+from ..queries.reading import ids_of
+from ..queries.rules import ID_LISTS, WEIGHTS, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
 
-_COLUMNS = (
-    "id",
-    "vector",
-    "query_id",
-    "candidates",
-    "vectors",
-    "relevance",
-    "initial",
-    "allowed",
-    "exclude",
-    "k",
-    "lambda_d",
-    "lambda_b",
-    "budget",
-    "max_similarity",
-)
+_COLUMNS = ("id", "vector", "query_id", "candidates", "vectors", "relevance", *ID_LISTS[1:], "k", *WEIGHTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
@@ -53,10 +39,8 @@ _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
-_WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
-_IDS = ("candidates", "initial", "allowed", "exclude")
 _WRONG = (pa.ArrowException, OSError, ValueError)
-_NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(_WEIGHTS, float)}
+_NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(WEIGHTS, float)}
 
 
 async def select_arrow(service: Service, request: Request) -> Response:
@@ -107,11 +91,11 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         rules.has_corpus()
     strings, skips = _strings(columns, served), rules.shared({}).skips
     asked = Asked(served, table.num_rows, ids=columns.get("id"), strings=strings, skips=skips)
-    common_ids = _ids_of_all(rules)
+    _check_rules(rules)
     for begin in range(0, table.num_rows, BLOCK):
         part = {name: column.slice(begin, BLOCK) for name, column in columns.items()}
-        positions = list(range(begin, min(begin + BLOCK, table.num_rows)))
-        _read(rules, common_ids, part, positions, asked)
+        positions = range(begin, min(begin + BLOCK, table.num_rows))
+        add_block(asked, rules, ArrowColumns(rules, part, len(positions)), positions)
     return asked
 
 
@@ -122,7 +106,7 @@ def check_columns(schema: pa.Schema) -> None:
         if name not in _COLUMNS or name in names[:place]:
             raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
         kind = schema.field(place).type
-        if name in ("k", *_WEIGHTS) and not _is_number(kind):
+        if name in ("k", *WEIGHTS) and not _is_number(kind):
             raise invalid("select", name, "be a column of numbers", str(kind)[:100])
         if name == "id" and not _is_plain(kind):
             raise invalid("select", name, "be a column of plain values", str(kind)[:100])
@@ -160,16 +144,18 @@ def _strings(columns: dict[str, pa.Array], served: Served) -> bool:
     return kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _ids_of_all(rules: Rules) -> dict[str, list[Any]]:
-    """Return the lists of ids among the rules, checked, which hold for all queries without their own."""
+def _check_rules(rules: Rules) -> None:
+    """Check the lists of ids among the rules, which hold for all queries without their own."""
     for name in rules.columns:
-        if name not in _IDS and name not in _WEIGHTS:
+        if name not in ID_LISTS and name not in WEIGHTS:
             raise rules.invalid(name, "be left out of the rules beside columns", "a value for all queries")
-    lists = {name: rules.columns[name] for name in _IDS if name in rules.columns}
-    if not rules.served.nothing:  # there a query's ids are its own
-        for name, ids in lists.items():
-            Reader(rules).ids(name, [ids], {} if rules.shared({}).skips else None)
-    return lists
+    if rules.served.nothing:  # there a query's ids are its own
+        return
+    skips = rules.shared({}).skips
+    for name in ID_LISTS:
+        if name in rules.columns:
+            ids, lengths = ids_of(rules, name, [rules.columns[name]], rules.served.named)
+            rules.id_rows(name, ids, lengths, {} if skips else None)
 
 
 def batch_of(asked: Asked) -> pa.RecordBatch:
@@ -286,107 +272,80 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
 
-def _read(
-    rules: Rules,
-    common_ids: dict[str, list[Any]],
-    columns: dict[str, pa.Array],
-    positions: list[int],
-    asked: Asked,
-) -> None:
-    """Add the block of some rows; those that are bad are left out, with the halves tried as in `reading`."""
-    try:
-        block = _block(rules, common_ids, columns, len(positions))
-    except RefusedError as error:
-        if len(positions) == 1:
-            asked.errors[positions[0]] = error.kept()
-            return
-        middle = len(positions) // 2
-        for part in (slice(0, middle), slice(middle, None)):
-            halves = {name: column[part] for name, column in columns.items()}
-            _read(rules, common_ids, halves, positions[part], asked)
-    else:
-        asked.add(block, positions, rules.limits)
+class ArrowColumns:
+    """Some rows of a table of queries; see `Columns`."""
 
+    order: tuple[str, ...] = ("relevance", "vector", "query_id")
+    first: Mapping[str, Any] = {}
 
-def _block(rules: Rules, common_ids: dict[str, list[Any]], columns: dict[str, pa.Array], n: int) -> Block:
-    for name, column in columns.items():
-        if column.null_count and name != "id":
-            raise rules.invalid(name, "be given", "null")
-    shared = rules.shared({})
-    skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
-    ids, lengths_of_candidates, given = {}, None, None
-    if "vectors" in columns:
-        given = _given(rules, shared.metric, columns, common_ids)
-        lengths_of_candidates = given.lengths
-    for name in _IDS:
-        if given is not None and name == "candidates":
-            continue
-        if name in columns:
-            values, lengths = _lists(rules, name, columns[name])
-            named = rules.served.named if given is None else given.named
-            ids[name] = (given or rules).id_rows(name, _plain(rules, name, values, named), lengths, skipped)
-        elif name in common_ids:
-            ids[name] = Reader(rules).ids(name, [common_ids[name]] * n, skipped, given)
-            lengths = [len(common_ids[name])] * n
+    def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int) -> None:
+        self._rules, self._columns, self._n = rules, columns, n
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns or name in self._rules.columns
+
+    def __getitem__(self, part: slice) -> ArrowColumns:
+        return ArrowColumns(
+            self._rules, {name: x[part] for name, x in self._columns.items()}, len(range(self._n)[part])
+        )
+
+    def given(self, metric: str) -> Given | None:
+        for name, column in self._columns.items():
+            if column.null_count and name != "id":
+                raise self._rules.invalid(name, "be given", "null")
+        return self._given(metric) if "vectors" in self._columns else None
+
+    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
+        if name not in self._columns:  # of all queries
+            return ids_of(self._rules, name, [self._rules.columns[name]] * self._n, named)
+        values, lengths = _lists(self._rules, name, self._columns[name])
+        return _plain(self._rules, name, values, named), lengths
+
+    def query_ids(self, named: bool) -> Ids:
+        return _plain(self._rules, "query_id", self._columns["query_id"], named)
+
+    def numbers(self, name: str) -> Sequence[Any]:
+        if name not in self._columns:  # of all queries
+            return [self._rules.columns[name]] * self._n
+        found: list[Any] = self._columns[name].to_pylist()
+        return found
+
+    def relevance(self) -> tuple[np.ndarray, list[int]]:
+        values, lengths = _lists(self._rules, "relevance", self._columns["relevance"])
+        return _floats(self._rules, "relevance", values), lengths
+
+    def vectors(self, dims: int) -> np.ndarray:
+        rules = self._rules
+        values, lengths = _lists(rules, "vector", self._columns["vector"])
+        if lengths != [dims] * len(lengths):
+            got = next(length for length in lengths if length != dims)
+            raise rules.invalid("vector", f"have the corpus's {dims} dimensions, or those of its vectors", got)
+        return rules.finite("vector", _floats(rules, "vector", values).reshape(-1, dims))
+
+    def _given(self, metric: str) -> Given:
+        """Return the candidates that come with their vectors, a list of vectors for each query."""
+        rules, columns = self._rules, self._columns
+        rows, lengths = _lists(rules, "vectors", columns["vectors"])
+        rules.within("vectors", lengths)
+        if pa.types.is_fixed_size_list(rows.type):
+            dims = rows.type.list_size  # before the values: of lists without any there may be any number
+            values = rows.values.slice(rows.offset * dims, len(rows) * dims)
+            if values.null_count:
+                raise rules.invalid("vectors", "hold no null", "null")
         else:
-            continue
-        if name == "candidates":
-            lengths_of_candidates = lengths
-    relevance = None
-    if "relevance" in columns:
-        values, lengths = _lists(rules, "relevance", columns["relevance"])
-        relevance = rules.scores(_floats(rules, "relevance", values), lengths, lengths_of_candidates)
-    dims = rules.served.dims if given is None else int(given.rows.data.shape[1])
-    vectors = _vectors(rules, columns["vector"], dims) if "vector" in columns else None
-    rows = None
-    if "query_id" in columns:
-        if given is not None:
-            raise rules.invalid("query_id", "be left out with vectors", "both")
-        rows = rules.rows("query_id", _plain(rules, "query_id", columns["query_id"], rules.served.named))
-    numbers: dict[str, Any] = {}
-    for name in ("k", *_WEIGHTS):
-        if name in columns:
-            numbers[name] = columns[name].to_pylist()
-        elif name in rules.columns:  # of all queries
-            numbers[name] = [rules.columns[name]] * n
-    more: dict[str, Any] = dict(ids)
-    if given is not None:
-        more |= {"given": given.rows, "names": given.names, "candidates": given.candidates}
-    return rules.block(n, {}, numbers, vectors=vectors, query_rows=rows, relevance=relevance, skipped=skipped, **more)
-
-
-def _given(rules: Rules, metric: str, columns: dict[str, pa.Array], common_ids: dict[str, list[Any]]) -> Given:
-    """Return the candidates that come with their vectors, a list of vectors for each query."""
-    rows, lengths = _lists(rules, "vectors", columns["vectors"])
-    rules.within("vectors", lengths)
-    if pa.types.is_fixed_size_list(rows.type):
-        dims = rows.type.list_size  # before the values: of lists without any there may be any number
-        values = rows.values.slice(rows.offset * dims, len(rows) * dims)
-        if values.null_count:
-            raise rules.invalid("vectors", "hold no null", "null")
-    else:
-        values, sizes = _lists(rules, "vectors", rows)
-        dims = min(sizes, default=1) if len(set(sizes)) < 2 else 0
-    if not dims:
-        raise rules.invalid("vectors", "hold vectors of one length, at least 1", "others")
-    numbers = _numbers(values, np.float16) if values.type == pa.float16() else _floats(rules, "vectors", values)
-    vectors = numbers.reshape(-1, dims)
-    ids: Any = None
-    if "candidates" in columns:
-        ids, lengths_of_ids = _lists(rules, "candidates", columns["candidates"])
-        kind = ids.type
-        ids = _plain(rules, "candidates", ids, pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    elif "candidates" in common_ids:
-        raise rules.invalid("candidates", "be a column, as vectors are", "a list for all queries")
-    return Given(rules, metric, vectors, lengths, ids, None if ids is None else lengths_of_ids)
-
-
-def _vectors(rules: Rules, column: pa.Array, dims: int) -> np.ndarray:
-    values, lengths = _lists(rules, "vector", column)
-    if lengths != [dims] * len(lengths):
-        got = next(length for length in lengths if length != dims)
-        raise rules.invalid("vector", f"have the corpus's {dims} dimensions, or those of its vectors", got)
-    return rules.finite("vector", _floats(rules, "vector", values).reshape(-1, dims))
+            values, sizes = _lists(rules, "vectors", rows)
+            dims = min(sizes, default=1) if len(set(sizes)) < 2 else 0
+        if not dims:
+            raise rules.invalid("vectors", "hold vectors of one length, at least 1", "others")
+        numbers = _numbers(values, np.float16) if values.type == pa.float16() else _floats(rules, "vectors", values)
+        vectors = numbers.reshape(-1, dims)
+        if "candidates" in columns:
+            ids, lengths_of_ids = _lists(rules, "candidates", columns["candidates"])
+            named = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
+            return Given(rules, metric, vectors, lengths, _plain(rules, "candidates", ids, named), lengths_of_ids)
+        if "candidates" in rules.columns:
+            raise rules.invalid("candidates", "be a column, as vectors are", "a list for all queries")
+        return Given(rules, metric, vectors, lengths)
 
 
 def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
@@ -426,13 +385,14 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Any:
+def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Ids:
     """Return ids as `Rules.rows` takes them: int64, or a list of strings."""
     kind = values.type
     if pa.types.is_null(kind):  # of lists that are all empty
         return [] if named else _NO_ROWS
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return values.to_pylist()
+        names: list[Any] = values.to_pylist()
+        return names
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return _numbers(values, np.int64)
     raise rules.invalid(name, "hold ids, integers or strings", kind)

@@ -1,0 +1,156 @@
+"""Blocks of the queries that an entrance has read: the same checks in the same order, whichever it was.
+
+An entrance knows what its fields are made of, JSON or Arrow, and its `Columns` return arrays. If a column has a bad
+value, the halves are read by themselves, until the query is found: good requests cost no more for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..asked import Asked
+from ..kernel import Block
+from ..limits import RefusedError
+from .own_vectors import Given
+from .rules import ID_LISTS, Rules, Shared
+
+Ids = np.ndarray | list[Any]  # int64, or a list of strings
+
+
+class Columns(Protocol):
+    """Queries that give the same fields, in columns.
+
+    Attributes
+    ----------
+    order : tuple of str
+        Of the vectors, by their name here, ``query_id`` and ``relevance``, as they are read: if several of a query are
+        bad, the first is its error.
+    first : mapping
+        Has the `SHARED` fields of these queries, if they have any of their own.
+    """
+
+    order: tuple[str, ...]
+    first: Mapping[str, Any]
+
+    def __contains__(self, name: object) -> bool: ...
+
+    def __getitem__(self, part: slice) -> Columns: ...
+
+    def given(self, metric: str) -> Given | None:
+        """Return the candidates that come with their vectors; this is asked for first."""
+
+    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
+        """Return lists of ids end to end, strings if they are ``named``, and the length of each."""
+
+    def query_ids(self, named: bool) -> Ids: ...
+
+    def vectors(self, dims: int) -> np.ndarray:
+        """Return the queries' vectors (n, D) float32, finite."""
+
+    def relevance(self) -> tuple[np.ndarray, list[int]]:
+        """Return lists of float32 end to end, and the length of each."""
+
+    def numbers(self, name: str) -> Sequence[Any]:
+        """Return a number for each query, not checked yet."""
+
+
+def add_block(asked: Asked, rules: Rules, columns: Columns, positions: Sequence[int]) -> None:
+    """Add the block of some queries to what a request asks for; those that are bad become its errors."""
+    try:
+        block = block_of(rules, columns, len(positions))
+    except RefusedError as error:
+        if len(positions) == 1:
+            asked.errors[positions[0]] = error.kept()
+            return
+        middle = len(positions) // 2
+        for part in (slice(0, middle), slice(middle, None)):
+            add_block(asked, rules, columns[part], positions[part])
+    else:
+        asked.add(block, positions, rules.limits)
+
+
+def block_of(rules: Rules, columns: Columns, n: int) -> Block:
+    """Return the block of n queries.
+
+    Raises
+    ------
+    RefusedError
+        One of them is bad.
+    """
+    rules.known(columns.first)
+    shared, served = rules.shared(columns.first), rules.served
+    given = columns.given(shared.metric)
+    if given is None:
+        named, dims, lengths = served.named, served.dims, None
+    else:
+        named, dims, lengths = given.named, int(given.rows.data.shape[1]), given.lengths
+    lists: dict[str, Any] = {} if given is None else {"candidates": given.candidates}
+    skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
+    for name in ID_LISTS:
+        if name in columns and name not in lists:
+            ids, sizes = columns.ids(name, named)
+            lists[name] = (given or rules).id_rows(name, ids, sizes, skipped)
+            if name == "candidates":
+                lengths = sizes
+    vectors = query_rows = relevance = None
+    for name in columns.order:
+        if name not in columns:
+            continue
+        if name == "relevance":
+            relevance = rules.scores(*columns.relevance(), lengths)
+        elif name != "query_id":
+            vectors = columns.vectors(dims)
+        elif given is not None:
+            raise rules.invalid("query_id", "be left out with vectors", "both")
+        else:
+            query_rows = rules.rows("query_id", columns.query_ids(named))
+    _refuse_odd(rules, shared, columns, given, relevance is not None, "initial" in lists)
+    if vectors is not None and query_rows is not None:
+        raise rules.invalid("query", "come without query_id", "both")
+    if shared.method == "mmr" and relevance is not None:  # which stands for the products with the query
+        vectors = None
+    elif query_rows is not None:
+        vectors = served.vectors_of(query_rows)
+    elif vectors is None:
+        raise rules.invalid("query", "be given, or query_id", "neither")
+    return Block(
+        served,
+        shared.method,
+        n,
+        rules.k(columns.numbers("k") if "k" in columns else None),
+        rules.lambda_d(columns.numbers("lambda_d") if "lambda_d" in columns else None, shared.method),
+        rules.lambda_b(columns.numbers("lambda_b") if "lambda_b" in columns else None),
+        vectors,
+        None if "candidates" in lists else shared.pool,
+        relevance=relevance,
+        max_per_group=shared.max_per_group,
+        budget=rules.budget(columns.numbers("budget")) if "budget" in columns else None,
+        max_similarity=rules.ceiling(columns.numbers("max_similarity")) if "max_similarity" in columns else None,
+        given=None if given is None else given.rows,
+        names=None if given is None else given.names,
+        skipped={q: list(ids) for q, ids in skipped.items()} if skipped else None,
+        relevance_scale=shared.scale,
+        **lists,
+    )
+
+
+def _refuse_odd(
+    rules: Rules, shared: Shared, columns: Columns, given: Given | None, scores: bool, initial: bool
+) -> None:
+    """Refuse fields that do not go together."""
+    if shared.scale != "as-is" and not scores:
+        raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
+    capped, budget = shared.max_per_group is not None, "budget" in columns
+    if given is not None:
+        for name, is_there in (("max_per_group", capped), ("budget", budget)):
+            if is_there:
+                raise rules.invalid(name, "be left out with vectors", "both")
+    if shared.method == "gist":
+        ceiling = "max_similarity" in columns
+        limits = (("max_per_group", capped), ("initial", initial), ("budget", budget), ("max_similarity", ceiling))
+        for name, is_there in limits:
+            if is_there:
+                raise rules.invalid(name, "be left out with method 'gist'", "both")
