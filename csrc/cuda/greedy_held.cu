@@ -1,5 +1,5 @@
-// MMR and VRSD out of pools of up to 1,024 rows of 16 bits that stay in the registers of a cluster: kernels by rows,
-// dimensions and element type. From sm_90 on; an older device has none of them.
+// MMR, VRSD and MSD out of pools of up to 1,024 rows of 16 bits that stay in the registers of a cluster: kernels by
+// rows, dimensions and element type. From sm_90 on; an older device has none of them.
 #include "held_pools.cuh"
 
 #define RSK_HELD_ALL(op, rule, name, T)                    \
@@ -18,9 +18,11 @@
 #if RSK_HELD_TYPES & 1
 RSK_HELD_ALL(mmr, PoolMmr, float16, rsk::F16)
 RSK_HELD_ALL(vrsd, PoolVrsd, float16, rsk::F16)
+RSK_HELD_ALL(msd, PoolMsd, float16, rsk::F16)
 #endif
 #if RSK_HELD_TYPES & 2
 RSK_HELD_ALL(mmr, PoolMmr, bfloat16, rsk::BF16)
 RSK_HELD_ALL(vrsd, PoolVrsd, bfloat16, rsk::BF16)
+RSK_HELD_ALL(msd, PoolMsd, bfloat16, rsk::BF16)
 #endif
 #endif

@@ -1,17 +1,17 @@
-// MMR and VRSD out of pools of up to 128 rows of 16 bits: kernels by slots and element type.
+// MMR, VRSD and MSD out of pools of up to 128 rows of 16 bits: kernels by slots and element type.
 #include "small_pools.cuh"
 
-// Blocks of 112 slots that a multiprocessor has registers for; from sm_100 on a fourth would spill.
+// Blocks of 112 slots that a multiprocessor has registers for; from sm_100 on a fourth would spill, of MSD anywhere.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define RSK_BLOCKS_112 3
 #else
 #define RSK_BLOCKS_112 4
 #endif
 
-#define RSK_SMALL_ALL(op, rule, name, T)                                \
-  RSK_SMALL(rsk_##op##_small_32_##name, T, rule<1>, 2, 16)              \
-  RSK_SMALL(rsk_##op##_small_64_##name, T, rule<2>, 4, 8)               \
-  RSK_SMALL(rsk_##op##_small_112_##name, T, rule<4>, 7, RSK_BLOCKS_112) \
+#define RSK_SMALL_ALL(op, rule, name, T, blocks_112)                \
+  RSK_SMALL(rsk_##op##_small_32_##name, T, rule<1>, 2, 16)          \
+  RSK_SMALL(rsk_##op##_small_64_##name, T, rule<2>, 4, 8)           \
+  RSK_SMALL(rsk_##op##_small_112_##name, T, rule<4>, 7, blocks_112) \
   RSK_SMALL(rsk_##op##_small_128_##name, T, rule<4>, 8, 3)
 
 // Which element types are compiled, as bits; tests compile one, which is quicker.
@@ -19,10 +19,12 @@
 #define RSK_SMALL_TYPES 3
 #endif
 #if RSK_SMALL_TYPES & 1
-RSK_SMALL_ALL(mmr, PoolMmr, float16, rsk::F16)
-RSK_SMALL_ALL(vrsd, PoolVrsd, float16, rsk::F16)
+RSK_SMALL_ALL(mmr, PoolMmr, float16, rsk::F16, RSK_BLOCKS_112)
+RSK_SMALL_ALL(vrsd, PoolVrsd, float16, rsk::F16, RSK_BLOCKS_112)
+RSK_SMALL_ALL(msd, PoolMsd, float16, rsk::F16, 3)
 #endif
 #if RSK_SMALL_TYPES & 2
-RSK_SMALL_ALL(mmr, PoolMmr, bfloat16, rsk::BF16)
-RSK_SMALL_ALL(vrsd, PoolVrsd, bfloat16, rsk::BF16)
+RSK_SMALL_ALL(mmr, PoolMmr, bfloat16, rsk::BF16, RSK_BLOCKS_112)
+RSK_SMALL_ALL(vrsd, PoolVrsd, bfloat16, rsk::BF16, RSK_BLOCKS_112)
+RSK_SMALL_ALL(msd, PoolMsd, bfloat16, rsk::BF16, 3)
 #endif

@@ -236,8 +236,8 @@ struct HeldPool {
     }
   }
 
-  // MMR: takes the initial items, which are columns that the rows meet before the first pick; returns how many there
-  // are. VRSD, which has to know more of them, has no registers for that.
+  // MMR and MSD: takes the initial items, which are columns that the rows meet before the first pick; returns how many
+  // there are. VRSD, which has to know more of them, has no registers for that.
   __device__ int take_initial(const Rows& rows) {
     int taken = 0;
 #pragma unroll 1
@@ -370,6 +370,7 @@ struct HeldPool {
       x.v[0] = x.length[0] = 0.0f;
     }
     x.lambda_d = a.lambda_d ? a.lambda_d[q] : 0.0f;
+    x.far = a.far;
     rule.start();
     // Every block of the cluster has begun before others write to it. None ends before all have told it of the last
     // step.

@@ -10,7 +10,7 @@ namespace rsk {
 template <int N>
 struct Slots {
   float v[N], length[N];
-  float lambda_d;
+  float lambda_d, far;
 };
 
 // Of an item that VRSD takes: its product with the unit query, its length, the sizes of what it adds to |s|^2, and
@@ -42,6 +42,33 @@ struct PoolMmr {
     return first ? __fmul_rn(x.lambda_d, x.v[j]) : w;
   }
   __device__ float redundancy(int j, bool first) const { return first ? 0.0f : most[j]; }
+};
+
+// MSD: the sum of the similarities of each slot to what was taken, and how many that is.
+template <int N>
+struct PoolMsd {
+  static constexpr bool kVrsd = false, kBias = true;
+  float sum[N], taken;
+  __device__ void start() {
+    taken = 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] = 0.0f;
+  }
+  __device__ float value(const Slots<N>& x, int j, bool first) const {
+    if (first) return x.v[j];
+    const float near = __fsub_rn(sum[j], __fmul_rn(x.far, taken));
+    return __fsub_rn(__fmul_rn(x.lambda_d, x.v[j]), __fmul_rn(__fsub_rn(1.0f, x.lambda_d), near));
+  }
+  __device__ Told told(const Slots<N>&, int) const { return {}; }
+  __device__ void take(const float (&similarity)[N], Told) {
+    taken += 1.0f;
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] = __fadd_rn(sum[j], similarity[j]);
+  }
+  __device__ float score(const Slots<N>& x, int j, float w, bool first) const {
+    return first ? __fmul_rn(x.lambda_d, x.v[j]) : w;
+  }
+  __device__ float redundancy(int j, bool first) const { return first ? 0.0f : __fdiv_rn(sum[j], taken); }
 };
 
 // VRSD, of which s is the sum of what was taken: t = s e of each slot e; of s itself |s|^2, its product with the unit

@@ -4,6 +4,7 @@
 
 namespace rsk {
 
+enum Op { kMmr, kVrsd, kMsd };
 enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
 
 // Sizes and strides in elements. ragsys_kernels/selection/problem.py says which pointers may be null.
@@ -11,6 +12,7 @@ struct SelectArgs {
   long long first_query, num_ids, row_stride, pool_stride, max_per_group;
   int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
   int kept;                       // MMR from memory: turns, initial items and picks, with rows in shared memory too
+  float far;                      // MSD: the distance of items without similarity
   const void* rows;               // (N, D)
   const float* scales;            // (N,)
   const float* queries;           // (Q, D)

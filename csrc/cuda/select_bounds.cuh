@@ -35,8 +35,8 @@ __device__ inline void read_key(unsigned long long key, float& w, int& item) {
 }
 
 // The turn takes a row: lanes or threads, `me` of `all`, bring it into shared memory if there is room for it.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::take(int turn, long long row, float its_scale, int me, int all) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::take(int turn, long long row, float its_scale, int me, int all) {
   if (me == 0) {
     turn_rows[turn] = row;
     turn_scales[turn] = its_scale;
@@ -54,8 +54,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::take(int turn, long long r
 }
 
 // Initial items, padding left out; how many there are.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline int Selector<T, kVrsd, kResident>::start() {
+template <class T, Op kOp, bool kResident>
+__device__ inline int Selector<T, kOp, kResident>::start() {
   if (threadIdx.x < 3) top(threadIdx.x) = 0;
   int turns = 0;
 #pragma unroll 1
@@ -73,8 +73,8 @@ __device__ inline int Selector<T, kVrsd, kResident>::start() {
 }
 
 // Tells the block the best of this warp, and this warp the best of the block, on request after all have told it.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::share(int step, bool waits, float& w, int& item) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::share(int step, bool waits, float& w, int& item) {
   w = best, item = at;
   warp_arg_max(w, item);
   unsigned long long key = item == kNone ? 0 : key_of(w, item);
@@ -86,8 +86,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::share(int step, bool waits
 
 // All items meet the query, and the first turn if there is one, else the best item that is known, at first that of
 // position 0. What they have met is noted, and the product, until the first pick is made. The best by relevance.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::relate_and_meet(int turns) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::relate_and_meet(int turns) {
   const bool reads = a.queries || a.norm == kComputed;
   restart();
 #pragma unroll 1
@@ -118,8 +118,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::relate_and_meet(int turns)
 }
 
 // The first turn, an item of the pool or kInitial, is known: what it is to the items that have met it.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::after_the_first(int first, float its_scale) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::after_the_first(int first, float its_scale) {
 #pragma unroll 1
   for (int item = first_dealt(); item < a.pool; item += blockDim.x) {
     if (is_nan(value(item))) continue;
@@ -135,15 +135,15 @@ __device__ inline void Selector<T, kVrsd, kResident>::after_the_first(int first,
 }
 
 // w, or its bound.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline float Selector<T, kVrsd, kResident>::score(int item) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline float Selector<T, kOp, kResident>::score(int item) const {
   const float lambda_d = a.lambda_d[q];
   return __fsub_rn(__fmul_rn(lambda_d, value(item)), __fmul_rn(__fsub_rn(1.0f, lambda_d), aux(item)));
 }
 
 // Of the items of this lane the best score that is known, and the largest bound.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::look(int turns, float& bound, int& bound_at) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::look(int turns, float& bound, int& bound_at) {
   bound = -infinity();
   bound_at = kNone;
 #pragma unroll 1
@@ -159,8 +159,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::look(int turns, float& bou
 }
 
 // Closes a pick, and all items of a group that is full.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::close(int pick, bool bars, long long barred) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::close(int pick, bool bars, long long barred) {
   if (owns(pick)) value(pick) = nan();
 #pragma unroll 1
   for (int item = first_dealt(); bars && item < a.pool; item += blockDim.x)
@@ -169,9 +169,9 @@ __device__ inline void Selector<T, kVrsd, kResident>::close(int pick, bool bars,
 
 // The products of one row with up to four others, so many elements apart: partial sums of the lane, in the order of
 // `walk`.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::meet_turns(const T* row, const T* others, int stride, int many,
-                                                                 float (&products)[kRowsAtOnce]) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::meet_turns(const T* row, const T* others, int stride, int many,
+                                                               float (&products)[kRowsAtOnce]) const {
   int pack = lane % kLanes;
   uint4 ahead = pack < whole ? load16(row + pack * kElements) : make_uint4(0, 0, 0, 0);
 #pragma unroll 1
@@ -211,8 +211,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::meet_turns(const T* row, c
 }
 
 // The group's item meets the turns that it lacks, four at a time. Only the lane that owns the item touches its state.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::catch_up(int item, bool active, int turns) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::catch_up(int item, bool active, int turns) {
   const bool own = active && owns(item);
   const int group = lane / kLanes * kLanes, source = group + (active ? dealt_to(item) % kLanes : 0);
   const T* const row = stored_row(active ? row_of(item) : 0);
@@ -248,8 +248,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::catch_up(int item, bool ac
 
 // The items that may be the best of all meet the turns. In the first round it is one item of a warp, whose score then
 // spares others, once all warps know it.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::meet_best(int step, int turns) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::meet_best(int step, int turns) {
   int next = first_dealt();
   restart();
 #pragma unroll 1
@@ -282,8 +282,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::meet_best(int step, int tu
   }
 }
 
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::run_by_bounds() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::run_by_bounds() {
   collect();
   prepare_query();
   int turns = start();
@@ -306,7 +306,7 @@ __device__ inline void Selector<T, kVrsd, kResident>::run_by_bounds() {
     // No warp is at the step before any more, none at the one after the next.
     if (threadIdx.x == 0) top(step + 2) = 0;
     const long long row = row_of(pick);
-    write_pick(step, pick, row, !turns);
+    write_pick(step, pick, row, turns);
     made = step + 1;
     if (made == wanted) break;
     const float its_scale = scale(pick);

@@ -5,10 +5,10 @@
 namespace rsk {
 
 // Gives the visitor four elements of each of the lane's four rows at a time.
-template <class T, bool kVrsd, bool kResident>
+template <class T, Op kOp, bool kResident>
 template <class Visitor>
-__device__ inline void Selector<T, kVrsd, kResident>::walk(const T* const (&rows)[kRowsAtOnce],
-                                                           const Visitor& visitor) const {
+__device__ inline void Selector<T, kOp, kResident>::walk(const T* const (&rows)[kRowsAtOnce],
+                                                         const Visitor& visitor) const {
   int pack = lane % kLanes;
 #pragma unroll 1
   for (; pack < (kResident ? packs : whole); pack += kLanes) {
@@ -49,14 +49,14 @@ __device__ inline void Selector<T, kVrsd, kResident>::walk(const T* const (&rows
 }
 
 // The best item of this lane.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::restart() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::restart() {
   best = -infinity();
   at = kNone;
 }
 
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::consider(float w, int item) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::consider(float w, int item) {
   if (comes_before(w, item, best, at)) {
     best = w;
     at = item;
@@ -64,8 +64,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::consider(float w, int item
 }
 
 // The first pick goes by relevance alone.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::score_by_relevance() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::score_by_relevance() {
   restart();
 #pragma unroll 1
   for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
@@ -75,18 +75,18 @@ __device__ inline void Selector<T, kVrsd, kResident>::score_by_relevance() {
 }
 
 // Whether the item of this lane is open after `pick` and the items of group `barred` have been closed.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline bool Selector<T, kVrsd, kResident>::still_open(int item, int pick, bool bars, long long barred) {
+template <class T, Op kOp, bool kResident>
+__device__ inline bool Selector<T, kOp, kResident>::still_open(int item, int pick, bool bars, long long barred) {
   if (!owner() || item >= a.pool || is_nan(value(item))) return false;
   if (item != pick && !(bars && a.groups[row_of(item)] == barred)) return true;
   value(item) = nan();
   return false;
 }
 
-// MMR: all open items meet a pick, or an initial item; which of them is then the best.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::meet_all(const Row<T>& vector, float its_scale, int pick,
-                                                               bool bars, long long barred) {
+// MMR and MSD: all open items meet a pick, or an initial item, and then so many are taken; which is the best now.
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::meet_all(const Row<T>& vector, float its_scale, int taken, int pick,
+                                                             bool bars, long long barred) {
   const float lambda_d = a.lambda_d[q];
   restart();
 #pragma unroll 1
@@ -103,17 +103,20 @@ __device__ inline void Selector<T, kVrsd, kResident>::meet_all(const Row<T>& vec
     if (!open) continue;
     const float similarity = __fmul_rn(__fmul_rn(product, its_scale), scale(item));
     // A similarity that is NaN stays: the item is never picked.
-    const float running = is_nan(similarity) || similarity > aux(item) ? similarity : aux(item);
+    const float running = kOp == kMsd                                    ? __fadd_rn(aux(item), similarity)
+                          : is_nan(similarity) || similarity > aux(item) ? similarity
+                                                                         : aux(item);
     if (is_nan(similarity)) value(item) = similarity;
     aux(item) = running;
-    consider(__fsub_rn(__fmul_rn(lambda_d, value(item)), __fmul_rn(__fsub_rn(1.0f, lambda_d), running)), item);
+    const float near = kOp == kMsd ? __fsub_rn(running, __fmul_rn(a.far, float(taken))) : running;
+    consider(__fsub_rn(__fmul_rn(lambda_d, value(item)), __fmul_rn(__fsub_rn(1.0f, lambda_d), near)), item);
   }
 }
 
 // VRSD: which open item has the sum with the largest cosine.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::add_all(float sum_query, float sum_lengths, int pick, bool bars,
-                                                              long long barred) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::add_all(float sum_query, float sum_lengths, int pick, bool bars,
+                                                            long long barred) {
   restart();
 #pragma unroll 1
   for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
@@ -136,15 +139,15 @@ __device__ inline void Selector<T, kVrsd, kResident>::add_all(float sum_query, f
 }
 
 // VRSD's sum; each thread has elements of its own.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::clear_sum() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::clear_sum() {
 #pragma unroll 1
   for (int pack = threadIdx.x; pack < packs; pack += blockDim.x)
     for (int i = 0; i < kElements; ++i) sum[pack * kElements + i] = 0.0f;
 }
 
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::add(const Row<T>& row, float its_scale) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::add(const Row<T>& row, float its_scale) {
 #pragma unroll 1
   for (int pack = threadIdx.x; pack < packs; pack += blockDim.x) {
     const uint4 raw = row.template load<false>(pack);

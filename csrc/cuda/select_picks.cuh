@@ -5,8 +5,8 @@
 namespace rsk {
 
 // The best item of all warps, in every thread.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::compare(int step) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::compare(int step) {
   warp_arg_max(best, at);
   if (lane == 0) {
     bests(step)[warp] = best;
@@ -21,8 +21,8 @@ __device__ inline void Selector<T, kVrsd, kResident>::compare(int step) {
 }
 
 // Whether the pick's group has now reached its cap; remembers the group.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline bool Selector<T, kVrsd, kResident>::reaches_cap(long long group, int picks) {
+template <class T, Op kOp, bool kResident>
+__device__ inline bool Selector<T, kOp, kResident>::reaches_cap(long long group, int picks) {
   long long count = 1;
 #pragma unroll 1
   for (int s = 0; s < a.num_initial; s += kWarp) {
@@ -36,9 +36,9 @@ __device__ inline bool Selector<T, kVrsd, kResident>::reaches_cap(long long grou
   return count >= a.max_per_group;
 }
 
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::put(int slot, long long index, float score, float relevance,
-                                                          float redundancy) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::put(int slot, long long index, float score, float relevance,
+                                                        float redundancy) {
   const long long out = q * a.k + slot;
   a.indices[out] = index;
   a.scores[out] = score;
@@ -46,17 +46,21 @@ __device__ inline void Selector<T, kVrsd, kResident>::put(int slot, long long in
   a.redundancy[out] = redundancy;
 }
 
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::write_pick(int slot, int pick, long long row, bool first) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::write_pick(int slot, int pick, long long row, int taken) {
   if (!owns(pick)) return;
   const float v = value(pick);
-  const float score = !kVrsd && first ? __fmul_rn(a.lambda_d[q], v) : best;
-  put(slot, row - q * a.pool_stride, score, v, kVrsd ? nan() : first ? 0.0f : aux(pick));
+  const float score = kOp != kVrsd && !taken ? __fmul_rn(a.lambda_d[q], v) : best;
+  const float redundancy = kOp == kVrsd  ? nan()
+                           : !taken      ? 0.0f
+                           : kOp == kMsd ? __fdiv_rn(aux(pick), float(taken))
+                                         : aux(pick);
+  put(slot, row - q * a.pool_stride, score, v, redundancy);
 }
 
 // Marks the rest of the slots as empty.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::finish(int made) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::finish(int made) {
   for (int slot = made + threadIdx.x; slot < a.k; slot += blockDim.x) put(slot, -1, -infinity(), nan(), nan());
   if (threadIdx.x == 0) a.lengths[q] = made;
 }

@@ -5,15 +5,15 @@
 namespace rsk {
 
 // The row of initial item s, or -1.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline long long Selector<T, kVrsd, kResident>::initial_row(int s) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline long long Selector<T, kOp, kResident>::initial_row(int s) const {
   const long long id = id_at(a.initial, a.initial_bytes, q * a.num_initial + s);
   return id >= 0 && id < a.num_ids ? id + q * a.pool_stride : -1;
 }
 
 // The row of an item that may be picked, or -1.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline long long Selector<T, kVrsd, kResident>::eligible_row(int item) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline long long Selector<T, kOp, kResident>::eligible_row(int item) const {
   if (item >= a.pool) return -1;
   const long long id = id_of(item);
   if (id < 0 || id >= a.num_ids) return -1;
@@ -35,8 +35,8 @@ __device__ inline long long Selector<T, kVrsd, kResident>::eligible_row(int item
 }
 
 // Marks which items may be picked; brings their rows into shared memory.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::collect() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::collect() {
 #pragma unroll 1
   for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
     const long long of_lane = eligible_row(base + lane % kGroup);  // so that ids are waited for once
@@ -60,9 +60,9 @@ __device__ inline void Selector<T, kVrsd, kResident>::collect() {
 
 // The four rows of the lane. The row of a closed item is not read from shared memory, where another warp may still be
 // storing it; from global memory any row is read in its place, which takes fewer registers than reading none.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::find_rows(int base, unsigned votes, const T* any,
-                                                                const T* (&rows)[kRowsAtOnce]) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::find_rows(int base, unsigned votes, const T* any,
+                                                              const T* (&rows)[kRowsAtOnce]) const {
 #pragma unroll
   for (int u = 0; u < kRowsAtOnce; ++u) {
     const int item = item_at(base, u);

@@ -5,8 +5,8 @@
 namespace rsk {
 
 // The factor and scale that make the query a unit vector; every warp computes them for itself.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::prepare_query() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::prepare_query() {
   if (!a.queries || !a.unit_queries) return;
   const float* x = a.queries + q * a.dims;
 #pragma unroll 1
@@ -25,17 +25,16 @@ __device__ inline void Selector<T, kVrsd, kResident>::prepare_query() {
 }
 
 // The query in packs; zeros where the call has none.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline Floats<T> Selector<T, kVrsd, kResident>::query() const {
+template <class T, Op kOp, bool kResident>
+__device__ inline Floats<T> Selector<T, kOp, kResident>::query() const {
   const float* x = a.queries ? a.queries + q * a.dims : nullptr;
   const int dims = x ? a.dims : 0;
   return {x, dims, aligned16(x) ? dims / kElements : 0, query_factor};
 }
 
 // The product of one row with the query and its squared norm, by a warp.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::meet_query(const Row<T>& row, float& product,
-                                                                 float& norm2) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::meet_query(const Row<T>& row, float& product, float& norm2) const {
   const Floats<T> q_vector = query();
   product = norm2 = 0.0f;
 #pragma unroll 1
@@ -59,40 +58,40 @@ __device__ inline void Selector<T, kVrsd, kResident>::meet_query(const Row<T>& r
 
 // What makes a stored row with this squared norm the vector of the formulas. A norm out of range gives NaN, with
 // which no item is picked.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline float Selector<T, kVrsd, kResident>::scale_of(long long row, float norm2) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline float Selector<T, kOp, kResident>::scale_of(long long row, float norm2) const {
   if (a.norm == kScaled) return a.scales[row];
   if (a.norm == kAsGiven) return 1.0f;
   if (norm2 == 0.0f) return 0.0f;
   return finite(norm2) ? __fdiv_rn(1.0f, __fsqrt_rn(norm2)) : nan();
 }
 
-template <class T, bool kVrsd, bool kResident>
-__device__ inline float Selector<T, kVrsd, kResident>::length_of(float norm2, float its_scale) const {
+template <class T, Op kOp, bool kResident>
+__device__ inline float Selector<T, kOp, kResident>::length_of(float norm2, float its_scale) const {
   if (a.norm == kComputed) return its_scale > 0.0f ? 1.0f : its_scale;
   return __fmul_rn(__fsqrt_rn(norm2), fabsf(its_scale));
 }
 
 // The state of an item from what its row gave: relevance, what the rule makes of it, the scale.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::settle(int item, float product, float norm2) {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::settle(int item, float product, float norm2) {
   const long long row = row_of(item);
-  const float its_scale = scale_of(row, norm2), length = kVrsd ? length_of(norm2, its_scale) : 1.0f;
+  const float its_scale = scale_of(row, norm2), length = kOp == kVrsd ? length_of(norm2, its_scale) : 1.0f;
   float relevance = __fmul_rn(__fmul_rn(product, query_scale), its_scale);
-  if (kVrsd && a.norm != kComputed) relevance = length == 0.0f ? 0.0f : __fdiv_rn(relevance, length);
+  if (kOp == kVrsd && a.norm != kComputed) relevance = length == 0.0f ? 0.0f : __fdiv_rn(relevance, length);
   if (a.relevance) relevance = a.relevance[q * a.pool + item];
-  if (!kVrsd && a.bias) {
+  if (kOp != kVrsd && a.bias) {
     const float bias = a.bias[a.bias_per_item ? q * a.pool + item : row], lambda_b = a.lambda_b[q];
     relevance = __fadd_rn(__fmul_rn(lambda_b, relevance), __fmul_rn(__fsub_rn(1.0f, lambda_b), bias));
   }
   value(item) = relevance;
-  aux(item) = kVrsd ? length : -infinity();
+  aux(item) = kOp == kVrsd ? length : kOp == kMsd ? 0.0f : -infinity();
   scale(item) = its_scale;
 }
 
 // All items meet the query.
-template <class T, bool kVrsd, bool kResident>
-__device__ inline void Selector<T, kVrsd, kResident>::relate() {
+template <class T, Op kOp, bool kResident>
+__device__ inline void Selector<T, kOp, kResident>::relate() {
 #pragma unroll 1
   for (int base = kGroup * warp; base < a.pool; base += kGroup * warps) {
     const int item = own_item(base);
@@ -102,7 +101,7 @@ __device__ inline void Selector<T, kVrsd, kResident>::relate() {
     const T* rows[kRowsAtOnce];
     find_rows(base, votes, static_cast<const T*>(a.rows), rows);
     float products[kRowsAtOnce] = {}, norms2[kRowsAtOnce] = {};
-    if (kVrsd || a.queries || a.norm == kComputed) {
+    if (kOp == kVrsd || a.queries || a.norm == kComputed) {
       const Floats<T> vector = query();
       walk(rows, Products<true, Floats<T>>{vector, products, norms2});
     }

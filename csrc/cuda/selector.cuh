@@ -22,7 +22,7 @@ constexpr int kNone = 0x7fffffff;
 // by a power of two.
 constexpr float kNorm2Min = 1e-30f, kNorm2Max = 1e30f;
 
-template <class T, bool kVrsd, bool kResident>
+template <class T, Op kOp, bool kResident>
 struct Selector {
   static constexpr int kElements = kPack<T>;
   const SelectArgs& a;
@@ -32,7 +32,7 @@ struct Selector {
   const int packs;  // of a row, the last one perhaps partial
   const int whole;  // of them, those that can be loaded with 16 bytes from global memory
   // Whether only items of the best bounds meet the picks: MMR out of pools that stay in memory.
-  static constexpr bool kBounds = !kVrsd && !kResident;
+  static constexpr bool kBounds = kOp == kMmr && !kResident;
   // The state of the selection.
   float* sum;                // VRSD: the sum of the picks, padded with zeros
   long long* turn_rows;      // with bounds: the rows of the initial items, then of the picks,
@@ -48,8 +48,8 @@ struct Selector {
     return reinterpret_cast<unsigned long long*>(shared + kTopBytes)[step % 3];
   }
   // Arrays of a number for each item: v (VRSD: relevance), which is NaN once the item can't be picked (any more);
-  // the max similarity to the picks (VRSD: the length); the scale that makes the stored row the vector of the formulas;
-  // with bounds, how many turns it has met.
+  // the max similarity to the picks (MSD: the sum of those; VRSD: the length); the scale that makes the stored row the
+  // vector of the formulas; with bounds, how many turns it has met.
   float* values;
   __device__ float& value(int item) const { return values[item]; }
   __device__ float& aux(int item) const { return values[(long long)a.pool + item]; }
@@ -76,7 +76,7 @@ struct Selector {
                                                 packs * 16);
     if (!kResident && a.workspace) state = a.workspace + blockIdx.x * a.workspace_stride;
     sum = state;
-    if (kVrsd) state += packs * kElements;
+    if (kOp == kVrsd) state += packs * kElements;
     const long long turns = kBounds ? (long long)a.num_initial + a.k : 0;
     turn_rows = reinterpret_cast<long long*>(state);
     picked_groups = turn_rows + turns;
@@ -144,7 +144,7 @@ struct Selector {
   __device__ void consider(float w, int item);
   __device__ void score_by_relevance();
   __device__ bool still_open(int item, int pick, bool bars, long long barred);
-  __device__ void meet_all(const Row<T>& vector, float its_scale, int pick, bool bars, long long barred);
+  __device__ void meet_all(const Row<T>& vector, float its_scale, int taken, int pick, bool bars, long long barred);
   __device__ void add_all(float sum_query, float sum_lengths, int pick, bool bars, long long barred);
   __device__ void clear_sum();
   __device__ void add(const Row<T>& row, float its_scale);
@@ -167,7 +167,7 @@ struct Selector {
   __device__ void compare(int step);
   __device__ bool reaches_cap(long long group, int picks);
   __device__ void put(int slot, long long index, float score, float relevance, float redundancy);
-  __device__ void write_pick(int slot, int pick, long long row, bool first);
+  __device__ void write_pick(int slot, int pick, long long row, int taken);
   __device__ void finish(int made);
 
   __device__ void run();

@@ -230,6 +230,7 @@ struct SmallPool {
     bool open[kOfLane], taken[kOfLane];
     long long groups[kOfLane];
     x.lambda_d = a.lambda_d ? a.lambda_d[q] : 0.0f;
+    x.far = a.far;
     bool any = false;
 #pragma unroll
     for (int j = 0; j < kOfLane; ++j) {

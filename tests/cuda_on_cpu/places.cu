@@ -6,7 +6,7 @@ extern "C" __global__ void places_of_an_item(int pool, int item, float* memory, 
   rsk::SelectArgs args = {};
   args.pool = pool;
   args.workspace = memory;
-  const rsk::Selector<float, false, false> selector(args, shared);
+  const rsk::Selector<float, rsk::kMmr, false> selector(args, shared);
   out[0] = &selector.value(item) - memory;
   out[1] = &selector.aux(item) - memory;
   out[2] = &selector.scale(item) - memory;

@@ -34,8 +34,8 @@ def test_what_a_multiprocessor_has_room_for(compiled):
         blocks = min(REGISTERS // (-(-made.registers // 8) * 8 * threads), SHARED // (shared + 1024))
         assert blocks == {384: 2, 768: 1}[dims]
         assert made.loads[16] >= 48
-        # A pass is 96 products of a warp, and there are two, with initial items of MMR three; the norms of rows are 96.
-        assert made.matrix == {"mma.sync": (4 if "_mmr_" in name else 3) * 96}
+        # A pass is 96 products of a warp, and there are two, and one of initial items but for VRSD; norms are 96 more.
+        assert made.matrix == {"mma.sync": (3 if "_vrsd_" in name else 4) * 96}
 
 
 def skipped(code, first, last):
@@ -56,7 +56,7 @@ def count(names, name):
     return sum(each.startswith(name) for each in names)
 
 
-@pytest.mark.parametrize("op", ["mmr", "vrsd"])
+@pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_instructions_of_a_query(compiled, op, dtype):
     """P = 1,000, K = 10, D = 384, without caps and initial items, with two passes after the first: of all 32 warps.
@@ -68,7 +68,7 @@ def test_instructions_of_a_query(compiled, op, dtype):
     begin = min(loop.first for loop in loops if any(name.startswith("SYNCS.PHASECHK") for name in loop.own))
     steps = [loop for loop in loops if any(name.startswith(("HMMA", "SYNCS.PHASECHK")) for name in loop.own)]
     initial = [loop for loop in steps if loop.first < begin]
-    assert len(initial) == (op == "mmr")
+    assert len(initial) == (op != "vrsd")
     loops = [loop for loop in loops if not any(outer.first <= loop.first < outer.last for outer in initial)]
     steps = [loop for loop in steps if loop not in initial]
     first, last = min(loop.first for loop in steps), max(loop.last for loop in steps)

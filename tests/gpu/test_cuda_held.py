@@ -86,7 +86,7 @@ def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype):
     features = {"bias": True, "groups": True, "ragged": True}
     for options in ({}, features, {"dense": True, "bias": True, "groups": True}, {"bias": True, "groups": True}):
         arguments = problem_of(op, 2, 150, 9, 40, dtype=dtype, kind="integers", seed=len(options), **options)
-        if len(options) == 2 and op == "mmr":
+        if len(options) == 2 and op != "vrsd":
             arguments |= {"initial": np.arange(40).reshape(2, 20) * 3 - 1, "max_per_group": 30}
         expected = getattr(reference, op)(checked(op, arguments), 1)
         for seed in SEEDS:
@@ -94,7 +94,7 @@ def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype):
             assert kernel_of(module) == f"rsk_{op}_held_256_384_{dtype}"
             np.testing.assert_array_equal(found.indices, expected.indices)
             np.testing.assert_array_equal(found.lengths, expected.lengths)
-            if op == "mmr":
+            if op != "vrsd":
                 assert_same(found, expected)
             else:
                 np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6, atol=1e-6)
@@ -196,13 +196,13 @@ def test_features(run, module, op, feature):
     arguments = problem_of(op, Q, P, K, 24, N=160, ragged=feature != "whole corpus", seed=3, dense=feature == "dense")
     if feature == "relevance":
         arguments["relevance"] = rng.uniform(-1, 1, (Q, P)).astype(np.float32)
-    elif feature == "item bias" and op == "mmr":
+    elif feature == "item bias" and op != "vrsd":
         arguments.update(bias=rng.standard_normal((Q, P)).astype(np.float32), lambda_b=0.3)
     elif feature == "whole corpus":
         del arguments["candidates"]
     elif feature == "per query":
         arguments["k"] = np.array([2, 150, 1])
-        if op == "mmr":
+        if op != "vrsd":
             arguments.update(lambda_d=np.float32([0, 0.3, 1]), lambda_b=np.float32([1, 0.5, 0]))
     elif feature == "caps":
         arguments.update(groups=rng.integers(0, 9, 160), max_per_group=2, query_groups=np.arange(Q), k=20)
@@ -212,7 +212,7 @@ def test_features(run, module, op, feature):
         arguments.update(groups=rng.integers(0, 5, (Q, P)), max_per_group=1)
     elif feature == "empty":
         arguments["candidates"][1] = -1
-    elif feature == "initial" and op == "mmr":  # of the pool and others, twice, none, more than columns
+    elif feature == "initial" and op != "vrsd":  # of the pool and others, twice, none, more than columns
         arguments["initial"] = np.array([[150, *arguments["candidates"][0, :3], 150, -1], [-1] * 6, [-1, *range(5)]])
         arguments.update(groups=rng.integers(0, 9, 160), max_per_group=3, k=12)
     for metric in ("cosine", "dot"):
@@ -220,7 +220,7 @@ def test_features(run, module, op, feature):
         for seed in (0, 1):
             testing.check_selection(op, arguments, run(op, arguments, seed=seed))
             assert "_held_" in kernel_of(module)
-        if feature == "relevance" and op == "mmr":
+        if feature == "relevance" and op != "vrsd":
             testing.check_selection(op, arguments, run(op, dict(arguments, queries=None)))
 
 
@@ -242,9 +242,9 @@ def test_what_cannot_be_picked(run, op):
 
 
 @pytest.mark.parametrize("S", [1, 16, 17, 40])
-def test_initial_items_are_picks_before_the_first(run, module, S):
+@pytest.mark.parametrize("op", ["mmr", "msd"])
+def test_initial_items_are_picks_before_the_first(run, module, op, S):
     """As many as columns and more; out of rows that the pool has none of, and out of it."""
-    op = "mmr"
     arguments = problem_of(op, 2, 140, 6, 64, N=300, kind="clustered", bias=True, groups=True, seed=S)
     rng = np.random.default_rng(S)
     arguments["initial"] = rng.integers(-1, 300, (2, S))
@@ -299,7 +299,7 @@ def test_most_picks_find_their_products_made(run, module, op):
     """Each pass reads 16 rows in each of eight blocks, after the whole pool and 14 rows in each of them."""
     P, D = 1000, 384
     problem = pools(P, D, "best first") | {"k": 10}
-    if op == "mmr":
+    if op != "vrsd":
         problem["lambda_d"] = 0.75
     memory = np.empty((P + 20) * D + 16, np.float16)
     rows = memory[-memory.ctypes.data % 32 // 2 :][: (P + 20) * D].reshape(P + 20, D)  # starts with a sector
@@ -410,7 +410,7 @@ def test_sanitizers(run, module, sanitizer):
     for op in OPS:
         arguments = problem_of(op, 1, 137, 5, 24, N=140, bias=True, groups=True, ragged=True, seed=2)
         arguments["candidates"][0, :2] = [140, -7]
-        if op == "mmr":
+        if op != "vrsd":
             arguments["initial"] = np.array([[3, -1, 1 << 40, *range(20, 35)]])
         expected = run(op, arguments)
         for seed in (0, 1):

@@ -6,7 +6,7 @@ import pytest
 from ragsys_kernels import testing
 from ragsys_kernels.selection import validate
 
-OPS = ("mmr", "vrsd")
+OPS = ("mmr", "vrsd", "msd")
 
 
 def not_empty(like, shape, dtype):
@@ -23,12 +23,12 @@ def problem_of(op, *shape, **options):
     if op == "vrsd":
         options.pop("bias", None)
     arguments = testing.selection_problem(*shape, **options)
-    return {k: v for k, v in arguments.items() if op == "mmr" or k not in ("lambda_d", "lambda_b")}
+    return {k: v for k, v in arguments.items() if op != "vrsd" or k not in ("lambda_d", "lambda_b")}
 
 
 def checked(op, arguments):
     """The problem of these arguments, whose weights have the library's defaults unless they are given."""
-    defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op == "mmr" else {}
+    defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op != "vrsd" else {}
     return validate.selection(op, **{**defaults, **arguments})
 
 

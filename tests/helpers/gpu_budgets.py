@@ -90,11 +90,11 @@ CUDA = (
     # 80 registers let three blocks of 256 threads live on a multiprocessor, 128 two.
     Budget("rsk_*_resident_float32", 96, 96, 96, wide_loads=True),
     Budget("rsk_*_resident_*float16", 80, 80, 80, wide_loads=True),
-    Budget("rsk_mmr_streaming_*float*", 80, 80, 80, wide_loads=True),
-    Budget("rsk_vrsd_streaming_*float*", 128, 128, 128, wide_loads=True),
-    # Threads of which a multiprocessor has 512, 384 with 128 slots, and on sm_100 with 112.
+    Budget("rsk_*_streaming_*float*", 80, 80, 80, wide_loads=True),
+    # Threads of which a multiprocessor has 512, 384 with 128 slots, and with 112 for MSD and on sm_100.
     Budget("rsk_*_small_128_*", 168, 168, 168, wide_loads=True),
-    Budget("rsk_*_small_112_*", 128, 128, 168, wide_loads=True),
+    Budget("rsk_[mv][mr]*_small_112_*", 128, 128, 168, wide_loads=True),
+    Budget("rsk_msd_small_112_*", 168, 168, 168, wide_loads=True),
     Budget("rsk_*_small_[36]*", 128, 128, 128, wide_loads=True),
     # Two blocks of four warps share a multiprocessor, or one of eight. None for sm_80.
     Budget("rsk_*_held_*", 0, 255, 255, wide_loads=True),

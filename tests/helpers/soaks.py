@@ -12,9 +12,9 @@ POOLS = (13, 75, 517)
 def problem(op, P, D=37, dtype="float32"):
     """Arguments of ``op`` with every option that has state of its own."""
     arguments = testing.selection_problem(
-        3, P, 9, D, kind="clustered", dtype=dtype, bias=op == "mmr", groups=True, ragged=True, seed=P
+        3, P, 9, D, kind="clustered", dtype=dtype, bias=op != "vrsd", groups=True, ragged=True, seed=P
     )
     random = np.random.default_rng(P)
     arguments["initial"] = np.stack([random.permutation(len(arguments["embeddings"]))[:3] for _ in range(3)])
     arguments["max_per_group"] = 3
-    return {name: x for name, x in arguments.items() if op == "mmr" or name not in ("lambda_d", "lambda_b")}
+    return {name: x for name, x in arguments.items() if op != "vrsd" or name not in ("lambda_d", "lambda_b")}

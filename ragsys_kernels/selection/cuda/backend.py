@@ -13,6 +13,7 @@ from .. import filtered_problems, torch_search
 from ..problem import Problem, Selection
 from .configuration import (
     HELD_CAPABILITY,
+    OPS,
     SMALL_CAPABILITY,
     SOURCE,
     Configuration,
@@ -31,7 +32,7 @@ _LARGEST = 2**31 - 1024
 _WORKSPACE_BYTES = 1 << 28
 
 # What the kernels have (capabilities.py).
-RULES = frozenset(("mmr", "vrsd"))
+RULES = frozenset(OPS)
 CONSTRAINTS: frozenset[str] = frozenset()
 
 
@@ -40,6 +41,10 @@ def mmr(problem: Problem, num_threads: int) -> Selection:
 
 
 def vrsd(problem: Problem, num_threads: int) -> Selection:
+    return _select(problem)
+
+
+def msd(problem: Problem, num_threads: int) -> Selection:
     return _select(problem)
 
 
@@ -134,6 +139,7 @@ def _arguments(
         initial_bytes=np.int32(_id_bytes(initial)),
         bias_per_item=np.int32(per_item),
         kept=np.int32(how.kept),
+        far=np.float32(rows.metric == "cosine"),
         rows=rows.data,
         scales=rows.scales,
         queries=problem.queries,

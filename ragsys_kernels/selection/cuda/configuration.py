@@ -15,6 +15,7 @@ SMALL_CAPABILITY = 80
 HELD_SOURCE = "greedy_held"
 HELD_CAPABILITY = NEEDS[HELD_SOURCE]
 
+OPS = ("mmr", "vrsd", "msd")
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 # As in the source: rows that a warp takes at a time, the most warps of a block, and the bests: of each at even and odd
@@ -126,11 +127,9 @@ MAX_SHARED = 232_448
 
 def kernels() -> list[Kernel]:
     """Return every kernel of the source; its sizes are functions of (P, D, K)."""
-    return [
-        _kernel(op, dtype, kind) for op in ("mmr", "vrsd") for kind in ("resident", "streaming") for dtype in _ITEMSIZES
-    ] + [
+    return [_kernel(op, dtype, kind) for op in OPS for kind in ("resident", "streaming") for dtype in _ITEMSIZES] + [
         kernel
-        for op in ("mmr", "vrsd")
+        for op in OPS
         for dtype in _PARTS
         for kernel in (
             *(_small(op, dtype, slots) for slots in SMALL_SLOTS),
