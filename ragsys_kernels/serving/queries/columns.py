@@ -6,7 +6,7 @@ value, the halves are read by themselves, until the query is found: good request
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,12 +30,13 @@ class Columns(Protocol):
         bad, the first is its error.
     first : mapping
         Has the `SHARED` fields of these queries, if they have any of their own.
+    fields : collection of str
+        What the queries have, or the rules for all of them; complete once `given` was called.
     """
 
     order: tuple[str, ...]
     first: Mapping[str, Any]
-
-    def __contains__(self, name: object) -> bool: ...
+    fields: Collection[str]
 
     def __getitem__(self, part: slice) -> Columns: ...
 
@@ -82,7 +83,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     """
     rules.known(columns.first)
     shared, served = rules.shared(columns.first), rules.served
-    given = columns.given(shared.metric)
+    given, fields = columns.given(shared.metric), columns.fields
     if given is None:
         named, dims, lengths = served.named, served.dims, None
     else:
@@ -90,14 +91,14 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     lists: dict[str, Any] = {} if given is None else {"candidates": given.candidates}
     skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
     for name in ID_LISTS:
-        if name in columns and name not in lists:
+        if name in fields and name not in lists:
             ids, sizes = columns.ids(name, named)
             lists[name] = (given or rules).id_rows(name, ids, sizes, skipped)
             if name == "candidates":
                 lengths = sizes
     vectors = query_rows = relevance = None
     for name in columns.order:
-        if name not in columns:
+        if name not in fields:
             continue
         if name == "relevance":
             relevance = rules.scores(*columns.relevance(), lengths)
@@ -120,15 +121,15 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         served,
         shared.method,
         n,
-        rules.k(columns.numbers("k") if "k" in columns else None),
-        rules.lambda_d(columns.numbers("lambda_d") if "lambda_d" in columns else None, shared.method),
-        rules.lambda_b(columns.numbers("lambda_b") if "lambda_b" in columns else None),
+        rules.k(columns.numbers("k") if "k" in fields else None),
+        rules.lambda_d(columns.numbers("lambda_d") if "lambda_d" in fields else None, shared.method),
+        rules.lambda_b(columns.numbers("lambda_b") if "lambda_b" in fields else None),
         vectors,
         None if "candidates" in lists else shared.pool,
         relevance=relevance,
         max_per_group=shared.max_per_group,
-        budget=rules.budget(columns.numbers("budget")) if "budget" in columns else None,
-        max_similarity=rules.ceiling(columns.numbers("max_similarity")) if "max_similarity" in columns else None,
+        budget=rules.budget(columns.numbers("budget")) if "budget" in fields else None,
+        max_similarity=rules.ceiling(columns.numbers("max_similarity")) if "max_similarity" in fields else None,
         given=None if given is None else given.rows,
         names=None if given is None else given.names,
         skipped={q: list(ids) for q, ids in skipped.items()} if skipped else None,
@@ -143,13 +144,14 @@ def _refuse_odd(
     """Refuse fields that do not go together."""
     if shared.scale != "as-is" and not scores:
         raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
-    capped, budget = shared.max_per_group is not None, "budget" in columns
+    fields, capped = columns.fields, shared.max_per_group is not None
+    budget = "budget" in fields
     if given is not None:
         for name, is_there in (("max_per_group", capped), ("budget", budget)):
             if is_there:
                 raise rules.invalid(name, "be left out with vectors", "both")
     if shared.method == "gist":
-        ceiling = "max_similarity" in columns
+        ceiling = "max_similarity" in fields
         limits = (("max_per_group", capped), ("initial", initial), ("budget", budget), ("max_similarity", ceiling))
         for name, is_there in limits:
             if is_there:

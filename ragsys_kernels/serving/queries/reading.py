@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -73,9 +73,7 @@ class JsonColumns:
                 given = [rules.common.get(name) if x is None else x for x in given]
             if given != [None] * n:
                 self._values[name] = given
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
+        self.fields: Collection[str] = self._values
 
     def __getitem__(self, part: slice) -> JsonColumns:
         return JsonColumns(self._rules, self._queries[part])

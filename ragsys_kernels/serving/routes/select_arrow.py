@@ -11,7 +11,7 @@ row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -280,9 +280,7 @@ class ArrowColumns:
 
     def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int) -> None:
         self._rules, self._columns, self._n = rules, columns, n
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._columns or name in self._rules.columns
+        self.fields: Collection[str] = {*columns, *rules.columns}
 
     def __getitem__(self, part: slice) -> ArrowColumns:
         return ArrowColumns(
