@@ -27,7 +27,9 @@ def test_blocks_of_a_multiprocessor(compiled):
         assert not compiled[name].stack
         assert not compiled[name].spills
         by_registers = REGISTERS // (-(-compiled[name].registers // 8) * 8 * threads)
-        assert min(by_registers, SHARED // (shared + 1024)) >= {32: 12, 64: 8, 112: 4, 128: 3}[int(name.split("_")[3])]
+        # A fourth block of 112 slots would spill with MSD, which counts what is taken beside its sums.
+        wanted = {32: 12, 64: 8, 112: 3 if "_msd_" in name else 4, 128: 3}
+        assert min(by_registers, SHARED // (shared + 1024)) >= wanted[int(name.split("_")[3])]
 
 
 def test_instructions_of_a_slice_and_of_a_pick(compiled):
