@@ -37,7 +37,7 @@ def build(name, flags="plain"):
 
 
 @pytest.fixture(scope="module")
-def tool(folder):
+def tool(folder):  # which takes 40 s to compile: its tests are slow ones
     return select_driver.Tool([build("select_tool")], folder, all_cases())
 
 
@@ -81,12 +81,14 @@ def test_avx512_without_vnni(tool, folder):
     assert len(scans.answers("avx512", 1)[0]) == 4 * 8 * len(many)
 
 
+@pytest.mark.slow
 def test_widest_instruction_set_is_the_default(tool):
     path = tool.folder / "answers.bin"
     tool.run(str(tool.problems), str(path))
     assert path.read_bytes() == tool.answers(tool.isas()[-1], 1)[0]
 
 
+@pytest.mark.slow
 def test_wrong_answers_are_found(tool):
     cases = all_cases()[:1]
     small = select_driver.Tool(tool.command, tool.folder, cases)
@@ -99,6 +101,7 @@ def test_wrong_answers_are_found(tool):
             select_driver.judge(cases, bytes(wrong))
 
 
+@pytest.mark.slow
 def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     problems, answers = str(tool.problems), str(tmp_path / "answers.bin")
     assert "is not built in" in refused(tool, "--isa", "avx1024", problems, answers)
