@@ -241,6 +241,10 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
         if len(waiting):
             version.add(*waiting.made(options, size), "replace")
         version.delete(gone)
+        live = version.known().live
+        ids_there = version.num_rows if live is None else int(live.sum())
+        if ids_there != count:  # a new id was there again after its first row had become part of a segment
+            raise ValueError(f"ids must be unique, got {count} rows of {ids_there} ids in the source")
     return Synced(count, added, new - added, len(gone), False)
 
 

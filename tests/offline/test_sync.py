@@ -303,3 +303,16 @@ def test_a_vector_that_is_not_finite_is_named_by_its_id(tmp_path, there):
     ):
         offline.sync_corpus(written(vectors), tmp_path / "to", vector_column="vector")
     assert len(rk.Corpus.load(tmp_path / "to")) == (40 if there else 20)
+
+
+def test_a_new_id_that_comes_again_in_a_later_segment_is_refused(tmp_path):
+    def written(ids):
+        vectors = np.random.default_rng(6).standard_normal((len(ids), 4), dtype=np.float32)
+        pq.write_table(pa.table({"id": ids, "vector": list(vectors)}), tmp_path / "notes.parquet")
+        return tmp_path / "notes.parquet"
+
+    offline.sync_corpus(written(list(range(10))), tmp_path / "folder", rows_per_segment=20)
+    before = segments.described(tmp_path / "folder")
+    with pytest.raises(ValueError, match="ids must be unique, got 71 rows of 70 ids in the source"):
+        offline.sync_corpus(written([*range(70), 12]), tmp_path / "folder", rows_per_segment=20)
+    assert segments.described(tmp_path / "folder") == before
