@@ -6,42 +6,34 @@ import io
 import os
 import sys
 import threading
-from typing import Annotated
-
-import ragsys_kernels as rk
+from importlib import import_module
+from typing import Any
 
 from .._base.extras import absent
 
-try:
-    import typer  # noqa: I001  (imports are in the order that commands have in the help)
-
-    # Each adds its commands.
-    from . import bench, files, compare, conform, corpus, evaluate, job, serve, texts  # noqa: F401
-    from ._app import app
-except ModuleNotFoundError as error:
-    # The console script imports this file before it can call `main`: this is the only place for the message.
-    raise SystemExit(f"error: {absent((error.name or '').partition('.')[0], 'cli')}") from None
+# The module that adds a command, imported when the command is called; all of them, in this order, for the help of all.
+_MODULES = {
+    "bench": "bench", "select": "files", "bias": "files", "compare": "compare", "conform": "conform",
+    "serve": "serve", "embed": "texts", "show": "texts", "show-config": "config",
+    "corpus": "corpus", "evaluate": "evaluate", "job": "job",
+}  # fmt: skip
 
 
-@app.command()
-def show_config() -> None:
-    """Print versions, the backends with the reason why each can or cannot run, and the instruction set."""
-    rk.show_config()
+def _load(command: str = "") -> Any:
+    """Return the application with a command, or with all."""
+    try:
+        app = import_module("._app", __name__)
+        for module in dict.fromkeys([_MODULES[command]] if command in _MODULES else _MODULES.values()):
+            import_module(f".{module}", __name__)
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: {absent((error.name or '').partition('.')[0], 'cli')}") from None
+    return app.app
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"ragsys_kernels {rk.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return _load()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _leave_threads() -> None:
@@ -64,6 +56,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
-        app(prog_name="ragsys-kernels")
+        _load(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))(prog_name="ragsys-kernels")
     finally:
         _leave_threads()

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -54,6 +54,22 @@ app = Commands(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ragsys_kernels {rk.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
 
 # Panels of the options' help.
 INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns and tensors of files", "Selection", "Running"

@@ -14,10 +14,12 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks
+from .._base.arrays import HOST
 from .._base.files import check_local
 from .._base.types import BadRows, Metric, OnDuplicate, Storage
 from ..corpus import segments
 from ..corpus.ids import Ids
+from ..corpus.rows import Blocks, as_is
 from ..selection import codes
 from . import skipped, sources
 from ._pipeline import ahead
@@ -35,6 +37,7 @@ _OF_ROWS = (
     "group_column",
     "cost_column",
 )
+_BLOCK_BYTES = 1 << 22  # of vectors read at once
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
 
@@ -185,20 +188,47 @@ def pieces(
 def _made(
     vectors: Column, given: dict[str, Column], options: dict[str, Any], size: int, begin: int
 ) -> Generator[tuple[rk.Corpus, Ids], None, None]:
+    rest = _Rest(vectors, begin)
     read = [column.chunks(size, begin) for column in given.values()]
-    for rows in vectors.chunks(size, begin) if begin < max(1, vectors.rows) else ():
+    while rest.block is not None:
         columns: dict[str, Any] = dict(zip(given, map(next, read), strict=True))
         if "bias" in columns:
             columns["bias"] = np.asarray(columns["bias"], np.float32)
+        rows: Any = rest.take(min(size, vectors.rows - begin))
         try:
             made = rk.Corpus(rows, **columns, **options)
         except ValueError as error:
-            where = f"{vectors.path}, rows {begin} to {begin + len(rows) - 1}"
+            if not str(error).startswith("Corpus: "):
+                raise  # of the file
+            where = f"{vectors.path}, rows {begin} to {begin + rows.shape[0] - 1}"
             raise ValueError(f"corpus must be usable, got {where}: {error}") from error
         yield made, made.ids
-        begin += len(rows)
+        begin += rows.shape[0]
     if not begin:
         raise ValueError(f"corpus must have at least one row, got none in {vectors.path}")
+
+
+class _Rest:
+    """Vectors from a row on, of which segments take what they store.
+
+    They are read in blocks so small that each lies in the cache while it is stored, in memory that the last one had.
+    """
+
+    def __init__(self, vectors: Column, begin: int) -> None:
+        step = max(1, _BLOCK_BYTES // (4 * max(1, vectors.dims)))
+        self._blocks = vectors.chunks(step, begin) if begin < max(1, vectors.rows) else iter(())
+        self.block: np.ndarray | None = next(self._blocks, None)
+
+    def take(self, count: int) -> Blocks:
+        assert self.block is not None
+        return Blocks((count, self.block.shape[1]), as_is("Corpus", self.block, HOST)[1], lambda _: self._some(count))
+
+    def _some(self, count: int) -> Iterator[np.ndarray]:
+        while count and self.block is not None:
+            block, more = self.block[:count], self.block[count:]
+            count -= len(block)
+            yield block
+            self.block = more if len(more) else next(self._blocks, None)
 
 
 def ids_of(corpus: PathLike, file: PathLike | None, column: str | None) -> Column | None:

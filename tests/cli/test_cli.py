@@ -285,10 +285,12 @@ def test_threads_of_an_interrupted_command_are_left(run_python, code, waits):
         f"""
 import atexit, sys, threading, time
 from ragsys_kernels import cli
+from ragsys_kernels.cli import _app
+cli.app  # all commands are there before it is replaced
 def fail(prog_name):
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     raise SystemExit({code})
-cli.app = fail
+_app.app = fail
 atexit.register(print, "Python's own end")
 cli.main()""",
         check=False,

@@ -59,6 +59,12 @@ def commands(group, *names):
 COMMANDS = dict(commands(_app.typer.main.get_command(cli.app)))
 
 
+def test_each_command_imports_the_module_that_adds_it():
+    """`cli._MODULES` names the module of every command of the first level, and no other."""
+    added = {names[0]: command.callback.__module__ for names, command in COMMANDS.items() if names and command.callback}
+    assert {name: module.split(".")[2] for name, module in added.items()} == cli._MODULES
+
+
 @pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
 def test_lines_of_help_texts_are_filled(monkeypatch, names):
     """Wherever the lines of the docstrings end: a line ends where the next one's first word has no room."""

@@ -47,6 +47,24 @@ def test_bits_are_those_of_numpy(isa, given, metric):
                 assert norm == pytest.approx(largest, rel=1e-12)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_quotients_near_the_middle_of_two_floats(isa):
+    """Products with 1 / |x|, which may stand for quotients, round to the other neighbour here."""
+    rng = np.random.default_rng(2)
+    x, below = rng.uniform(0.3, 0.9, (2, 40_000)).astype(np.float32)
+    rest = (x / ((below.astype(np.float64) + np.nextafter(below, np.float32(1))) / 2)) ** 2 - x.astype(np.float64) ** 2
+    columns, rest = [x[rest > 0.01]], rest[rest > 0.01]
+    for _ in range(3):  # |x|^2 is met by 24 bits more each time
+        columns.append(np.nextafter(np.sqrt(rest.clip(0)).astype(np.float32), np.float32(0)))
+        rest = rest - columns[-1].astype(np.float64) ** 2
+    array = np.stack(columns, axis=1).astype(np.float64)
+    norms = np.sqrt((array[:, :2] ** 2).sum(axis=1) + (array[:, 2:] ** 2).sum(axis=1))[:, None]
+    expected = (array / norms).astype(np.float32)
+    assert (expected != (array * (1 / norms)).astype(np.float32)).any(axis=1).sum() > 1000
+    with _env.changed(RAGSYS_KERNELS_ISA=isa):
+        assert np.array_equal(rk.Corpus(array.astype(np.float32)).data, expected)
+
+
 def test_rows_that_are_not_contiguous():
     wide = np.random.default_rng(1).standard_normal((30, 24), dtype=np.float32)
     for given in (wide[:, ::3], wide[::-2, 2:19], np.asfortranarray(wide)):

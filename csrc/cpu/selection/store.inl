@@ -33,6 +33,34 @@ static double norm_of_row(const float* x, std::int64_t dims) {
   return __builtin_sqrt(((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7])));
 }
 
+// x / length in double, rounded to float, or zeros for a row of length 0.
+static void divide_row(float* x, std::int64_t dims, double length) {
+  for (std::int64_t d = 0; d < dims; d += kDoubles)
+    store_narrowed(x + d, length > 0.0 ? load_widened(x + d) / (length - vd{}) : vd{});
+}
+
+#if RSK_VEC_BYTES == 64
+// The same bits into `out` by products with 1 / length, which take a fifth of the time of divisions. A product is less
+// than four units in the last place of a double from the quotient: if none lies so near to where rounding to float
+// turns, or below the normal floats, where that is elsewhere. False otherwise.
+static bool multiply_row(const float* x, std::int64_t dims, double length, float* out) {
+  const vd reciprocal = 1.0 / length - vd{};
+  constexpr std::int64_t kTurn = 1 << 28, kNear = 4;  // of the 29 bits that a float lacks
+  const vl tiny = (vl)(double(FLT_MIN) * 1.001 - vd{}), size = (vl)(-0.0 - vd{}) ^ -1;
+  vl near = {};
+  for (std::int64_t d = 0; d < dims; d += kDoubles) {
+    const vd element = load_widened(x + d), product = element * reciprocal;
+    const vl bits = (vl)product;
+    near |= ((bits - (kTurn - kNear)) & (2 * kTurn - 1)) <= 2 * kNear;
+    near |= ((bits & size) < tiny) & (element != 0.0);
+    store_narrowed(out + d, product);
+  }
+  for (std::int64_t lane = 0; lane < kDoubles; ++lane)
+    if (near[lane]) return false;
+  return true;
+}
+#endif
+
 // Float16 bits, to nearest with ties to even; inf beyond its range.
 static inline vh half_bits(vf x) {
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
@@ -119,9 +147,14 @@ static StoreStatus store_row(const StoreArgs& args, std::int64_t row, float* x, 
   const bool cosine = args.cosine, bytes = args.dtype == DType::i8;
   double length = 1.0;
   if (cosine || bytes) length = norm_of_row(x, dims);
-  if (cosine)
-    for (std::int64_t d = 0; d < dims; d += kDoubles)
-      store_narrowed(x + d, length > 0.0 ? load_widened(x + d) / (length - vd{}) : vd{});
+  if (cosine) {
+#if RSK_VEC_BYTES == 64
+    if (length > 0.0 && multiply_row(x, dims, length, held))
+      std::swap(x, held);
+    else
+#endif
+      divide_row(x, dims, length);
+  }
   if (!round_row(x, args, row, held)) return StoreStatus::beyond;
   *norm = cosine ? 1.0 : bytes ? length : norm_of_row(held, dims);
   if (args.scales && cosine) {
