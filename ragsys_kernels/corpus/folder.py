@@ -2,14 +2,12 @@
 
     {"format": 2, "metric": ..., "dtype": ..., "shape": [N, D], "max_norm": ..., "code_error": ..., "sampled_rows": ...,
      "group_names": ..., of groups that are strings: how many there are (of a segment: that are new in it),
-     "files": {"data.npy": {"bytes": ..., "sha256": ..., "sample_sha256": ..., "blocks_crc32": ...}, ...},
+     "files": {"data.npy": {"bytes": ..., "sha256" or "blocks_crc32": ..., "sample_sha256": ...}, ...},
      "sha256": of all before}
 
 `load` compares names, sizes, headers and a sample of the rows of each array, and reads a small folder whole; with
-``verify`` it reads all bytes. Files of up to 1 MB have a SHA-256, larger ones "blocks_crc32" alone (in older folders
-both, or a SHA-256 alone): the CRC-32 of the CRC-32s, of four bytes each in little-endian order, of the file's blocks of
-16 MiB, which threads share. Format 1 had neither "files" nor checksums:
-its rows are read and its codes made again.
+``verify`` it reads all bytes. Arrays of up to 1 MB have a SHA-256, larger ones "blocks_crc32": the CRC-32 of the
+CRC-32s, of four bytes each in little-endian order, of the file's blocks of 16 MiB, which threads share.
 """
 
 from __future__ import annotations
@@ -188,7 +186,7 @@ def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
 
 
 def _version(folder: Path) -> bytes:
-    """Return the bytes of the description of a folder, which tell its versions; none if there is none."""
+    """Return the bytes of the description of a folder, which differ between versions; b"" without a description."""
     file = folder / DESCRIPTION
     if file.is_file():  # a pipe would be waited for
         with suppress(OSError), open(file, "rb") as opened:
@@ -198,7 +196,7 @@ def _version(folder: Path) -> bytes:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[tuple[int, int] | None]:
-    """Hold a folder open and yield its identity: a new folder could get that of a removed one."""
+    """Yield the identity of a folder and keep it open, so that no new folder gets the same identity."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:  # there is no such folder, or the system opens none
@@ -211,7 +209,7 @@ def _held(folder: Path) -> Iterator[tuple[int, int] | None]:
 
 
 def _identity(folder: Path | int) -> tuple[int, int] | None:
-    """Return what identifies a folder, given by its path or a descriptor; None if there is none."""
+    """Return what identifies a folder, given by its path or a descriptor; None if it does not exist."""
     try:
         stat = os.stat(folder)
     except OSError:
@@ -225,7 +223,7 @@ def is_left(name: str) -> bool:
 
 
 def _check_free(place: Path, overwrite: bool) -> None:
-    """Refuse a folder that must not be replaced, or that holds anything but a saved corpus."""
+    """Refuse to replace a folder without ``overwrite``, or one that holds anything but a saved corpus."""
     if not os.path.lexists(place):
         return
     names = sorted(os.listdir(place)) if place.is_dir() else None
@@ -247,12 +245,11 @@ def _check_free(place: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{rule}, got {place}{damaged.why}; remove it if it is not needed") from damaged
 
 
-class _Summed(_files.HashedFile):
-    """A file with the CRC-32 of its blocks, too."""
+class _Summed:
+    """A file that is written, and the CRC-32 of its blocks."""
 
-    def __init__(self, file: Any, hashed: bool) -> None:
-        super().__init__(file)
-        self._hashed = hashed
+    def __init__(self, file: Any) -> None:
+        self._file = file
         self._crc, self._filled, self._sums = 0, 0, b""
 
     def write(self, data: Any) -> int:
@@ -262,7 +259,7 @@ class _Summed(_files.HashedFile):
             self._crc, self._filled, view = zlib.crc32(part, self._crc), self._filled + len(part), view[len(part) :]
             if self._filled == _SUMMED:
                 self._sums, self._crc, self._filled = self._sums + _bytes(self._crc), 0, 0
-        return super().write(data) if self._hashed else self._file.write(data)
+        return int(self._file.write(data))
 
     @property
     def blocks_crc32(self) -> int:
@@ -273,15 +270,14 @@ def _write(file: Path, array: np.ndarray, sampled: int, start: int = 0) -> dict[
     """Write an array, which begins with row number ``start``; return what the description says of its file."""
     with open(file, "wb") as plain:
         hashed = array.nbytes <= _SMALL
-        summed: Any = _Summed(plain, hashed)
+        summed: Any = _files.HashedFile(plain) if hashed else _Summed(plain)
         summed.write(_header(array, start))
         for begin in range(0, len(array), step := max(1, _STEP // max(1, array[:1].nbytes))):  # from one cache to all
             summed.write(np.ascontiguousarray(array[begin : begin + step]))
         return {
             "bytes": plain.tell(),
-            **({"sha256": summed.sha256} if hashed else {}),
+            **({"sha256": summed.sha256} if hashed else {"blocks_crc32": summed.blocks_crc32}),
             "sample_sha256": _sample(array, sampled),
-            "blocks_crc32": summed.blocks_crc32,
         }
 
 
@@ -329,7 +325,7 @@ def described(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _content(opened: IO[bytes]) -> bytes:
-    """Return the bytes of a description: not more than there are, for which Python would take memory first."""
+    """Return the bytes of a description; never ask for more than the file has, since Python allocates that first."""
     return opened.read(min(_MOST_BYTES, os.fstat(opened.fileno()).st_size))
 
 
@@ -351,11 +347,8 @@ def problems(folder: Path) -> list[str]:
         return unlike(folder, description["files"], read=True)
 
 
-def unlike(folder: Path, files: dict[str, Any], read: bool, quick: bool = False) -> list[str]:
-    """Return which files differ from the description in name or size, with ``read`` in any byte.
-
-    ``quick``: large ones by the CRC-32 of their blocks.
-    """
+def unlike(folder: Path, files: dict[str, Any], read: bool) -> list[str]:
+    """Return which files differ from the description in name or size, with ``read`` in any byte."""
     found = []
     for name in sorted(_NAMES - {DESCRIPTION}):
         file, known = folder / name, files.get(name)
@@ -366,15 +359,15 @@ def unlike(folder: Path, files: dict[str, Any], read: bool, quick: bool = False)
             found.append(f"{name} is missing")
         elif (size := file.stat().st_size) != known["bytes"]:
             found.append(f"{name} has {size} bytes, not {known['bytes']}")
-        elif read and not _is_right(file, known, quick):
+        elif read and not _is_right(file, known):
             found.append(f"{name} is damaged: its checksum is not the one it was written with")
     return found
 
 
-def _is_right(file: Path, known: dict[str, Any], quick: bool) -> bool:
-    if "sha256" not in known or (quick and known["bytes"] > _SMALL and "blocks_crc32" in known):
-        return bool(_blocks_crc32(file, known["bytes"]) == known["blocks_crc32"])
-    return bool(_digest(file) == known["sha256"])
+def _is_right(file: Path, known: dict[str, Any]) -> bool:
+    if "sha256" in known:
+        return bool(_digest(file) == known["sha256"])
+    return bool(_blocks_crc32(file, known["bytes"]) == known["blocks_crc32"])
 
 
 def _blocks_crc32(file: Path, size: int) -> int:
@@ -407,7 +400,7 @@ def opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
 def checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
     files = description["files"]
     read = verify or sum(known["bytes"] for known in files.values()) <= _SMALL
-    if wrong := unlike(folder, files, read, quick=True):
+    if wrong := unlike(folder, files, read):
         raise DamageError("; ".join(wrong))
     named = (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS)
     arrays = {name: _mapped(folder / f"{name}.npy") for name in named if f"{name}.npy" in files}

@@ -1,8 +1,8 @@
-"""What a job's folder says of itself: the manifest, a record for each finished shard, fingerprints of the inputs.
+"""The state of a job in its folder: the manifest, a record for each finished shard, fingerprints of the inputs.
 
-``_job.json`` is written when a job begins and when it ends. In between each finished shard adds one small hidden file,
-which costs the same whatever their number. Each ends with a checksum of what it says: a record that a kill or a power
-failure damaged is a shard that is not done, a damaged manifest is refused, for nothing else says what the job is.
+``_job.json`` is written when a job begins and when it ends. In between, each finished shard adds one small hidden file,
+so that its cost does not grow with their number. Each file ends with a checksum. A shard whose record is damaged counts
+as not done; a damaged manifest is refused, since nothing else describes the job.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KINDS: dict[str, type] = {
     **dict.fromkeys(("version", "backend", "instruction_set", "fingerprint"), str),
     **dict.fromkeys(("options", "inputs", "schema"), dict),
 }
-# What a file is called and when it was written say nothing of a content that is known whole.
+# With fingerprints of the full content, names and times of files do not matter.
 _NAMES, _TIMES = {"name"}, {"mtime_ns", "mtime", "etag"}
 
 
@@ -115,7 +115,7 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """Where the shards of one job go. Records of another job, known by its key, are not this one's."""
+    """The folder of one job. Records with the key of another job are ignored."""
 
     folder: Folder
     key: str
@@ -254,7 +254,7 @@ class Manifest:
         return _sealed({**self.description, "complete": self.complete, "shards": shards})
 
     def write(self, folder: Folder) -> None:
-        """Put the manifest in the place of an earlier one; its records are in it from then on."""
+        """Replace the manifest; it then contains the records, whose files are removed."""
         content = self.content()
         with folder.writing(JOB_FILE) as file:
             file.write(content)
@@ -263,7 +263,7 @@ class Manifest:
 
 
 def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str) -> dict[str, Any]:
-    """Return what makes the job the one it is: version, inputs, the options that the result depends on."""
+    """Return what identifies the job: version, inputs, and the options that the result depends on."""
     options = {"k": spec.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
     options.update(spec.unusual())  # a job without such keeps its key
     if inputs.index is not None:  # which may find other rows in other batches
@@ -307,7 +307,7 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
 
 
 def described(inputs: Inputs, fingerprint: str) -> dict[str, Any]:
-    """Return what tells the inputs from others, by name."""
+    """Return what identifies the inputs, by name."""
     known: dict[str, Any] = {}
     return {
         name: {
@@ -399,7 +399,7 @@ def _unsealed(text: bytes) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError("it has no fields")
     known = content.pop("format", None)
-    if known != _FORMAT:  # the first had no checksums
+    if known != _FORMAT:
         raise ValueError(f"it is of format {known}, not {_FORMAT}: of another version, or damaged")
     content.pop("checksum", None)
     if _sealed(content) != text:
