@@ -28,7 +28,7 @@ class RelevanceRangeWarning(UserWarning):
 
 
 def check_scale(op: str, scale: Any, relevance: Any) -> None:
-    """Refuse another scale than there is, and one without relevance to be scaled."""
+    """Refuse an unknown scale, and a scale without relevance."""
     choice(op, "relevance_scale", scale, SCALES)
     if relevance is None:
         raise ValueError(f"{op}: relevance_scale must come with relevance, got {shown(scale)} alone")

@@ -195,7 +195,7 @@ def selection(
         else:
             expect_shape(op, "bias", bias_array, ((num_rows,), "(N,)"), items)
 
-    # Three quarters of a microsecond less where there is none of them.
+    # Without any of these the call is three quarters of a microsecond faster.
     if (
         initial is groups is query_groups is max_per_group is allowed is exclude is None
         and costs is budget is max_similarity is rows.live is None

@@ -1,10 +1,9 @@
-"""Similarities that the caller gives, in the place of vectors: the items of pools, and the rules over them.
+"""Selection from given similarities instead of vectors.
 
 A pool has no rows then: `Rows` stands for Q pools of P positions, and its ``similarity`` is a matrix (Q, P, P), or a
-function that is asked for the similarities of a pool's items to one of them. The backends of vectors have no use for
-it; `reference` runs its rules as it does otherwise, and here are the same rules for all queries of a call at once, in
-float32: by the compiled kernel on the host, or NumPy without it, and torch on a device. A pick reads one row of each
-matrix; coverage reads all rows.
+function that returns the similarities of a pool's items to one of them. The backends for vectors do not support it.
+`reference` does; this module has the same rules in float32 for all queries of a call at once: by the compiled kernel on
+the host, or NumPy without it, and by torch on a device. A pick reads one row of each matrix; coverage reads all rows.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _BLOCK_BYTES = 1 << 26
 
 
 class Called:
-    """A function of ids in the place of matrices: ``function(ids, id)`` gives the similarities of ids (n,) to one."""
+    """A function instead of matrices: ``function(ids, id)`` returns the similarities of ids (n,) to one id."""
 
     def __init__(self, function: Callable[[np.ndarray, int], Any], of_items: np.ndarray) -> None:
         self.function, self.of_items = function, of_items  # (Q, P), -1: padding
@@ -106,7 +105,7 @@ def restrict(problem: Problem, names: Any) -> None:
 
 
 def named(result: Selection, names: Any) -> Selection:
-    """Return picks with the names of positions in their place."""
+    """Return picks with their positions replaced by names."""
     indices = result.indices
     library = library_of_array(indices)
     some = names[arange(library, len(indices), indices)[:, None], indices.clip(0)]
@@ -464,7 +463,7 @@ def _as(x: Any, like: Any, value: float) -> Any:
 
 
 def _check(problem: Problem, state: _State, fields: list[Any]) -> None:
-    """Refuse rows that were read and are not finite."""
+    """Raise if a row that was read is not finite."""
     for q in range(problem.num_queries):
         picks = fields[0][q][fields[0][q] >= 0].tolist()
         initial = problem.initial_rows(q) - q * problem.pool_stride
