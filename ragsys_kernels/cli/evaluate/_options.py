@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from .._app import INPUT, RUN, Commands, WeightDtype, app, option
-from .._options import Quiet as Quiet
+from ... import evaluation
+from .._app import INPUT, RUN, Commands, WeightDtype, app, option, run
+from .._options import Quiet
+from .._takes import Command, takes
 
 evaluate = Commands(help="Reproduce the papers' tables, with real data and models.", no_args_is_help=True)
 app.add_typer(evaluate, name="evaluate")
@@ -39,6 +43,37 @@ QuestionSets = Annotated[
 NumThreads = Annotated[
     int | None, option(RUN, "Number of threads of torch and of the kernels.", metavar="N", show_default="one per core")
 ]
+
+
+def command(
+    name: str,
+    bar: tuple[str, str, str] = ("texts", "loading the models", "working"),
+    **options: Any,
+) -> Callable[[Callable[..., dict[str, Any]]], Command]:
+    """Add the command of the evaluation of that name, with these options and those that all evaluations have.
+
+    The decorated function gets the values of the command line and returns the arguments of the evaluation.
+    """
+
+    function = name.replace("-", "_")
+
+    def decorate(arguments: Callable[..., dict[str, Any]]) -> Command:
+        def called(out: Path, quiet: bool, **given: Any) -> None:
+            evaluated = getattr(evaluation, function)
+            run(name, quiet, bar, lambda progress: evaluated(out=out, progress=progress, **arguments(**given)))
+
+        own = inspect.signature(arguments, eval_str=True).parameters.values()
+        kind = inspect.Parameter.KEYWORD_ONLY
+        place = inspect.Parameter("out", kind, default=Path("evaluation-output", name), annotation=Out)
+        silent = inspect.Parameter("quiet", kind, default=False, annotation=Quiet)
+        shown = [each.replace(kind=kind) for each in own if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        called.__signature__ = inspect.Signature([place, *shown, silent])  # type: ignore[attr-defined]
+        called.__doc__, called.__name__ = arguments.__doc__, arguments.__name__
+        every = {"out": ..., "data": Data, "cache": Cache, **options, "num_threads": NumThreads}
+        added: Command = evaluate.command(name)(takes(getattr(evaluation, function), **every)(called))
+        return added
+
+    return decorate
 
 
 def names_of(text: str | None) -> list[str] | None:

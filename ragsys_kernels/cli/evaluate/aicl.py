@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from ... import evaluation
 from ...icl.retrievers import Rule
-from .._app import RULE, RUN, option, run
-from .._takes import takes
-from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of
+from .._app import RULE, RUN, option
+from ._options import Dtype, Encoder, Model, command, names_of
 
 
-@evaluate.command("aicl")
-@takes(
-    evaluation.aicl,
-    out=...,
-    data=Data,
-    cache=Cache,
+@command(
+    "aicl",
     model=Model,
     dtype=Dtype,
     encoder=Encoder,
@@ -39,10 +33,8 @@ from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet
     lambda_d=...,
     order=Annotated[str, option(RULE, "Order of the demonstrations: nearest-first or nearest-last.")],
     seed=option(RUN, "Seed of the samples."),
-    num_threads=NumThreads,
 )
 def evaluate_aicl(
-    out: Out = Path("evaluation-output/aicl"),
     quick: Annotated[
         bool,
         option(
@@ -57,9 +49,8 @@ def evaluate_aicl(
     ] = None,
     method: Annotated[str, option(RULE, "Rule that picks among the nearest 50: top, mmr or vrsd.")] = "top",
     lambda_d: Annotated[float, option(RULE, "MMR's weight of relevance against redundancy.")] = 0.75,
-    quiet: Quiet = False,
     **given: Any,
-) -> None:
+) -> dict[str, Any]:
     """Adaptive in-context learning: static, predicted and learnt numbers of demonstrations in text classification.
 
     Writes report.html and report.md with macro precision, recall and F1, mean k and mean input tokens. A run that was
@@ -68,6 +59,4 @@ def evaluate_aicl(
     sizes = evaluation.QUICK if quick else evaluation.FULL
     given["sizes"] = sizes if items is None else replace(sizes, test=items)
     given["sets"] = names_of(given["sets"])
-    given["rule"] = Rule(method, lambda_d)
-    bar = ("texts", "loading the models", "working")
-    run("aicl", quiet, bar, lambda progress: evaluation.aicl(out=out, progress=progress, **given))
+    return {**given, "rule": Rule(method, lambda_d)}

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
-from ... import evaluation
-from .._app import RUN, option, run
-from .._takes import takes
-from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate
+from .._app import RUN, option
+from ._options import Dtype, Encoder, Model, command
 
 
-@evaluate.command("boolq")
-@takes(
-    evaluation.boolq,
-    out=...,
-    data=Data,
-    cache=Cache,
+@command(
+    "boolq",
     model=Model,
     dtype=Dtype,
     encoder=Encoder,
@@ -27,14 +20,12 @@ from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet
     questions=option(RUN, "Number of questions, drawn at random.", metavar="N", show_default="all, or 300 if quick"),
     words=option(RUN, "Most words of a passage in a prompt.", metavar="N"),
     seed=option(RUN, "Seed of the questions drawn and of the passages at random."),
-    num_threads=NumThreads,
 )
-def evaluate_boolq(out: Out = Path("evaluation-output/boolq"), quiet: Quiet = False, **given: Any) -> None:
+def evaluate_boolq(**given: Any) -> dict[str, Any]:
     """In-Context RALM with questions: what retrieved passages are worth to a model that answers BoolQ's by yes or no.
 
     Writes report.html and report.md with accuracy by what stands before the question: nothing, any passage, BM25's, the
     encoder's nearest, two by MMR or VRSD, or the question's own. A run that was stopped is resumed when it is run
     again. Needs the extra evaluate and the packages of model and encoder.
     """
-    bar = ("texts", "loading the models", "working")
-    run("boolq", quiet, bar, lambda progress: evaluation.boolq(out=out, progress=progress, **given))
+    return given

@@ -5,18 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from ... import evaluation
-from .._app import INPUT, RULE, RUN, option, run
-from .._takes import takes
-from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet, evaluate, names_of
+from .._app import INPUT, RULE, RUN, option
+from ._options import Dtype, Encoder, Model, command, names_of
 
 
-@evaluate.command("ragsys")
-@takes(
-    evaluation.ragsys,
-    out=...,
-    data=Data,
-    cache=Cache,
+@command(
+    "ragsys",
+    ("answers", "loading the models", "scoring"),
     embed=option(RULE, "Part of a demonstration that is embedded: its question, or question and answer."),
     primer=Annotated[
         Path | None,
@@ -45,10 +40,8 @@ from ._options import Cache, Data, Dtype, Encoder, Model, NumThreads, Out, Quiet
     ),
     selections=option(RULE, "Number of selections of a question's path that are scored with --lambda per-query."),
     methods=...,
-    num_threads=NumThreads,
 )
 def evaluate_ragsys(
-    out: Out = Path("evaluation-output/ragsys"),
     lambdas: Annotated[
         str,
         option(
@@ -67,27 +60,16 @@ def evaluate_ragsys(
             show_default="none",
         ),
     ] = "",
-    quiet: Quiet = False,
     **given: Any,
-) -> None:
+) -> dict[str, Any]:
     """RAGSys' six retrievers of demonstrations on TruthfulQA: what their picks do to a language model's answers.
 
     Writes report.html and report.md with MC1, MC2, MC3 and DPO with intervals, which of the paper's orderings hold,
     what further rules do to the answers, and the sweep of lambda_d. A run that was stopped is resumed when it is run
     again. Needs the extra evaluate; smollm2 needs its package.
     """
-    run(
-        "ragsys",
-        quiet,
-        ("answers", "loading the models", "scoring"),
-        lambda progress: evaluation.ragsys(
-            out=out,
-            lambdas=_numbers("lambdas", lambdas),
-            methods="all" if methods == "all" else names_of(methods) or [],
-            progress=progress,
-            **given,
-        ),
-    )
+    rules = "all" if methods == "all" else names_of(methods) or []
+    return {**given, "lambdas": _numbers("lambdas", lambdas), "methods": rules}
 
 
 def _numbers(name: str, text: str) -> list[float]:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
-from ... import evaluation
-from .._app import RUN, option, run
-from .._takes import takes
-from ._options import Cache, Data, Dtype, Model, NumThreads, Out, Quiet, evaluate, names_of
+from .._app import RUN, option
+from ._options import Dtype, Model, command, names_of
 
 
-@evaluate.command("ralm")
-@takes(
-    evaluation.ralm,
-    out=...,
-    data=Data,
-    cache=Cache,
+@command(
+    "ralm",
     model=Model,
     dtype=Dtype,
     encoder=Annotated[
@@ -51,10 +44,8 @@ from ._options import Cache, Data, Dtype, Model, NumThreads, Out, Quiet, evaluat
     passage_words=...,
     candidates=...,
     seed=option(RUN, "Seed of the passages taken at random."),
-    num_threads=NumThreads,
 )
 def evaluate_ralm(
-    out: Out = Path("evaluation-output/ralm"),
     windows: Annotated[
         int | None,
         option(RUN, "Number of windows, evenly spread over the text.", metavar="N", show_default="250, quick 100"),
@@ -87,9 +78,8 @@ def evaluate_ralm(
     candidates: Annotated[
         int | None, option(RUN, "Number of documents that are ranked.", metavar="N", show_default="16")
     ] = None,
-    quiet: Quiet = False,
     **given: Any,
-) -> None:
+) -> dict[str, Any]:
     """In-Context RALM: what a document before a text is worth to a language model, by how it is chosen.
 
     Perplexity of WikiText-103 test, or of another text, without documents, with BM25's, reranked, by an oracle and
@@ -102,9 +92,7 @@ def evaluate_ralm(
         "passage": passage_words, "candidates": candidates,
     }  # fmt: skip
     given["sizes"] = {name: size for name, size in sizes.items() if size is not None}
-    given["encoder"] = _encoders(given["encoder"])
-    bar = ("texts", "loading the models", "working")
-    run("ralm", quiet, bar, lambda progress: evaluation.ralm(out=out, progress=progress, **given))
+    return {**given, "encoder": _encoders(given["encoder"])}
 
 
 def _encoders(text: str) -> str | list[str] | None:
