@@ -1,4 +1,4 @@
-"""What a request asks for: the one form into which every entrance reads requests, and of which answers are written."""
+"""A request in the form that all routes share: its queries in blocks, and later their picks and errors."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Asked:
     picks: Sequence[Selection] = ()  # of each block
     errors: dict[int, RefusedError] = field(default_factory=dict)
     nbytes: int = 0
-    ids: pa.Array | None = None  # what queries are called in a table of answers; None: their numbers
+    ids: pa.Array | None = None  # names of the queries in a table of answers; None: their numbers
     strings: bool = False  # whether ids of picks are strings
-    skips: bool = False  # whether ids that there are not are left out, in all blocks
-    chars: int | None = None  # of the text of each pick that are wanted; 0: all, None: no texts
+    skips: bool = False  # whether unknown ids are left out, in all blocks
+    chars: int | None = None  # characters to return of the text of each pick; 0: all, None: no texts
 
     def add(self, block: Block, positions: Sequence[int], limits: Limits) -> None:
         """Add a block, unless all of them would fill the memory; ``positions`` are those of its queries."""
@@ -50,7 +50,7 @@ class Asked:
                 self.errors[block.positions[q]] = RefusedError(422, message, argument_of(message))
 
     def fail(self, why: RefusedError) -> None:
-        """Let this be the error of all queries that have none."""
+        """Give this error to all queries that have none yet."""
         self.blocks, self.picks = [], ()
         self.errors = {i: self.errors.get(i, why) for i in range(self.count)}
 
@@ -59,7 +59,7 @@ class Asked:
         return zip(self.blocks, self.picks, strict=True)
 
     def skipped(self) -> dict[int, list[Any]]:
-        """Return the ids that there are not, by the position of their query."""
+        """Return the unknown ids that were left out, by the position of their query."""
         return {b.positions[q]: ids for b in self.blocks for q, ids in (b.skipped or {}).items()}
 
     def raise_error(self) -> None:

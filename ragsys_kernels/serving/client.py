@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import httpx
 
 from . import wire
 from .wire import Picks
 
-# Statuses after which the same request may succeed; a broken connection is such a thing too: asking twice is safe.
 _NOT_A_PAGE = {"x-requested-with": "ragsys-kernels"}  # which a page of another site cannot send
+# Statuses after which the same request is sent again, as after a broken connection; repeating a request is safe.
 _AGAIN = (429, 503)
 _FIRST, _LONGEST = 0.05, 2.0  # seconds between tries: the first pause, and the longest but for Retry-After
 _PART = 1024  # queries of one request
 _FEW = 8  # queries up to which JSON is as quick as Arrow
 _PATIENCE = 30.0
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class ServiceError(RuntimeError):
@@ -52,13 +56,13 @@ class DeadlineError(ServiceError, TimeoutError):
     """The time of a call has passed."""
 
 
-# What a call does next: send a request, or sleep; what it gets: the answer, or why there is none.
+# A step of a call: a request to send, or seconds to sleep. It is resumed with the response or the transport error.
 _Step = tuple[str, str, dict[str, Any]] | float
 _Steps = Generator[_Step, Any, Any]
 
 
 class _Calls:
-    """The calls as steps without input and output, which both clients take."""
+    """The calls as generators of steps, without I/O: shared by the sync and the async client."""
 
     def __init__(self, token: str | None, corpus: str | None, timeout: float | None, retries: int, wire: str) -> None:
         if wire not in ("auto", "json", "arrow"):
@@ -68,23 +72,23 @@ class _Calls:
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._corpus, self._timeout, self._retries, self._wire = corpus, timeout, retries, wire
 
-    def _select(self, asked: wire.Asked, common: dict[str, Any], on_error: str, timeout: float | None) -> _Steps:
+    def _select(self, sent: wire.Queries, common: dict[str, Any], on_error: str, timeout: float | None) -> _Steps:
         if on_error not in ("raise", "skip"):
             raise ValueError(f"select: on_error must be one of 'raise', 'skip', got {on_error!r}")
         arrow = self._wire == "arrow" or (
             self._wire == "auto"
-            and (asked.count > _FEW or asked.candidate_vectors is not None)
+            and (sent.count > _FEW or sent.candidate_vectors is not None)
             and find_spec("pyarrow") is not None
         )
         limit = _Limit(self._timeout if timeout is None else timeout)
         parts = []
-        for part in asked.parts(_PART):
+        for part in sent.parts(_PART):
             url: dict[str, Any] = {}
             if arrow:
-                body, kind = asked.arrow(part)
-                url = {name: "all" if x is None else x for name, x in {**asked.common, **common}.items()}
+                body, kind = sent.arrow(part)
+                url = {name: "all" if x is None else x for name, x in {**sent.common, **common}.items()}
             else:
-                body, kind = asked.json(part, common)
+                body, kind = sent.json(part, common)
             options = {"content": body, "headers": {"content-type": kind}, "params": url}
             answer = yield from self._request("POST", "/v1/select", limit, options)
             picks = _picks(answer, part.stop - part.start)
@@ -127,7 +131,7 @@ class _Calls:
 
 
 class _Limit:
-    """The time of a call: a deadline that was asked for is told to the server."""
+    """The time limit of a call; one that the caller set is also sent to the server."""
 
     def __init__(self, asked: float | None, patience: float = _PATIENCE) -> None:
         if asked is not None and not asked > 0:
@@ -150,7 +154,7 @@ def _has_picks(answer: httpx.Response) -> bool:
 
 
 def _picks(answer: httpx.Response, count: int) -> Picks:
-    """Return the picks of an answer, which something between client and server may have written."""
+    """Return the picks of an answer; a proxy between client and server may have sent anything."""
     try:
         picks = wire.read(answer.content, answer.headers["content-type"])
         if len(picks) != count:
@@ -165,7 +169,7 @@ def _error_of(answer: httpx.Response) -> ServiceError:
     try:
         error = answer.json()["error"]
         message, argument = error["message"], error["argument"]
-    except (ValueError, KeyError, TypeError):  # of something between client and server
+    except (ValueError, KeyError, TypeError):  # the answer of a proxy
         message, argument = f"status {status}: {answer.text[:200]}", None
     kind = ServiceError
     if status in (404, 408, 409, 413, 415, 422):
@@ -188,18 +192,8 @@ def _asked_wait(answer: httpx.Response) -> float:
         return 0.0
 
 
-def _asked(
-    queries: Any, query_ids: Any, relevance: Any, lists: dict[str, Any], candidate_vectors: Any, **numbers: Any
-) -> wire.Asked:
-    given = {name: x for name, x in numbers.items() if x is not None}
-    return wire.Asked(queries, query_ids, lists, relevance, given, candidate_vectors)
-
-
-def _common(
-    corpus: str | None, method: str, pool: int | None, max_per_group: int | None, words: dict[str, str | None]
-) -> dict[str, Any]:
-    found = {"corpus": corpus, "max_per_group": max_per_group, **words}
-    return {"method": method, "pool": pool, **{name: x for name, x in found.items() if x is not None}}
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: x for name, x in values.items() if x is not None}
 
 
 class Client(_Calls):
@@ -306,11 +300,13 @@ class Client(_Calls):
             The time has passed. Also a TimeoutError.
         """
         lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
-        numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
-        asked = _asked(queries, query_ids, relevance, lists, candidate_vectors, k=k, **numbers)
-        words = {"metric": metric, "unknown": unknown, "relevance_scale": relevance_scale}
-        common = _common(corpus or self._corpus, method, pool, max_per_group, words)
-        picks: Picks = self._run(self._select(asked, common, on_error, timeout))
+        numbers = _given(k=k, lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity)
+        sent = wire.Queries(queries, query_ids, lists, relevance, numbers, candidate_vectors)
+        common = {"method": method, "pool": pool} | _given(
+            corpus=corpus or self._corpus, max_per_group=max_per_group, metric=metric, unknown=unknown,
+            relevance_scale=relevance_scale,
+        )  # fmt: skip
+        picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks
 
     def info(self) -> dict[str, Any]:
@@ -351,6 +347,16 @@ class Client(_Calls):
                 got = error
 
 
+def _awaited(method: Callable[Concatenate[Client, _P], _R]) -> Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]]:
+    """Return a method of `Client` as one of `AsyncClient`, whose ``_run`` returns what is to be awaited."""
+
+    @functools.wraps(method)
+    async def awaited(self: Any, /, *arguments: _P.args, **options: _P.kwargs) -> _R:
+        return await cast("Awaitable[_R]", method(self, *arguments, **options))
+
+    return awaited
+
+
 class AsyncClient(_Calls):
     """`Client` for asyncio: the same parameters and methods, which are awaited."""
 
@@ -368,51 +374,9 @@ class AsyncClient(_Calls):
         super().__init__(token, corpus, timeout, retries, wire)
         self._http = httpx.AsyncClient(base_url=url, transport=transport)
 
-    async def select(
-        self,
-        queries: Any = None,
-        k: int | Sequence[int] = 6,
-        *,
-        corpus: str | None = None,
-        query_ids: Any = None,
-        method: str = "mmr",
-        pool: int | None = 100,
-        lambda_d: float | Sequence[float] | None = None,
-        lambda_b: float | Sequence[float] | None = None,
-        candidates: Any = None,
-        relevance: Any = None,
-        relevance_scale: str | None = None,
-        initial: Any = None,
-        allowed: Any = None,
-        exclude: Any = None,
-        max_per_group: int | None = None,
-        budget: float | Sequence[float] | None = None,
-        max_similarity: float | Sequence[float] | None = None,
-        candidate_vectors: Any = None,
-        metric: str | None = None,
-        unknown: str | None = None,
-        on_error: str = "raise",
-        timeout: float | None = None,
-    ) -> Picks:
-        """See `Client.select`."""
-        lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
-        numbers = {"lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity}
-        asked = _asked(queries, query_ids, relevance, lists, candidate_vectors, k=k, **numbers)
-        words = {"metric": metric, "unknown": unknown, "relevance_scale": relevance_scale}
-        common = _common(corpus or self._corpus, method, pool, max_per_group, words)
-        picks: Picks = await self._run(self._select(asked, common, on_error, timeout))
-        return picks
-
-    async def info(self) -> dict[str, Any]:
-        """See `Client.info`."""
-        content: dict[str, Any] = await self._run(self._content("GET", "/info", _PATIENCE))
-        return content
-
-    async def reload(self, corpus: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
-        """See `Client.reload`."""
-        path = f"/v1/corpora/{_named(corpus or self._corpus)}/reload"
-        content: dict[str, Any] = await self._run(self._content("POST", path, timeout))
-        return content
+    select = _awaited(Client.select)
+    info = _awaited(Client.info)
+    reload = _awaited(Client.reload)
 
     async def aclose(self) -> None:
         await self._http.aclose()

@@ -31,9 +31,9 @@ class Served:
     corpus: Corpus
     version: str = ""
     loaded: float = field(default_factory=time.time)
-    kept: dict[str, Any] = field(default_factory=dict)  # what requests have prepared, to be used again
-    unknown: str = "error"  # or "skip": what ids do that there are not, unless a request says it
-    nothing: bool = False  # there is no corpus: queries come with their candidates' vectors
+    kept: dict[str, Any] = field(default_factory=dict)  # checks of earlier requests, to be used again
+    unknown: str = "error"  # or "skip": how unknown ids are treated, unless a request says otherwise
+    nothing: bool = False  # no corpus: queries come with the vectors of their candidates
     texts: Texts | None = None  # of its rows
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class Corpora:
     verify : bool
         Compare all bytes of a folder with its checksums, where it has them, whenever it is loaded.
     unknown : {"error", "skip"}
-        What ids do that a corpus does not have, in requests that do not say it.
+        How ids that a corpus does not have are treated in requests that do not say so themselves.
     texts : mapping of names to `TextFile`, optional
         The texts of the corpora that have some; they are opened anew when a corpus is loaded anew.
     """
@@ -189,14 +189,14 @@ class Corpora:
 
 
 class Watch:
-    """Looks at folders again and again: which have another version than the last time."""
+    """Polls folders for new versions."""
 
     def __init__(self, folders: Mapping[str, str | Path]) -> None:
         self._folders = {name: Path(folder) / DESCRIPTION for name, folder in folders.items()}
         self._seen = {name: _stamp(file) for name, file in self._folders.items()}
 
     def changed(self) -> list[str]:
-        """Return the names of the folders with a new version; one that is gone for now has none."""
+        """Return the names of folders whose version has changed since the last call; missing folders are ignored."""
         now = {name: _stamp(file) for name, file in self._folders.items()}
         found = [name for name, stamp in now.items() if stamp is not None and stamp != self._seen[name]]
         self._seen.update({name: now[name] for name in found})

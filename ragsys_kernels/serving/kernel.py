@@ -1,7 +1,7 @@
-"""Blocks of queries that one kernel call answers, and that call.
+"""Blocks of queries, and the kernel call that answers one.
 
-The kernels promise that a query's answer has the same bits in any batch. This module keeps the promise for what it
-adds: every query has its own k, weights and pool, and padding is never seen by the query beside it.
+The kernels give a query the same bits in any batch. This module preserves that: every query keeps its own k, weights
+and pool, and padding of one query never affects another.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Block:
     max_similarity: float | np.ndarray | None = None  # or (Q,) float32
     given: Rows | None = None  # the candidates' own vectors, those of all queries end to end; None: the corpus's
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
-    skipped: dict[int, list[Any]] | None = None  # ids that there are not, by query
+    skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     relevance_scale: str = "as-is"
     positions: Sequence[int] = ()  # of its queries in their request
 
@@ -68,7 +68,7 @@ class Block:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What queries must have in common to share a call. Pools share one if the larger is not twice the smaller."""
+        """What queries must have in common to share a call. Pools may differ in width by less than a factor of two."""
         width = -1 if self.candidates is None else self.candidates.shape[1].bit_length()
         optional = (self.vectors, self.relevance, self.allowed, self.budget, self.max_similarity)
         known = tuple(each is None for each in optional)

@@ -74,14 +74,14 @@ class Metrics:
 
 
 def count_at(place: int) -> None:
-    """Let the metrics of this process be those of a place among the workers.
+    """Store the metrics of this process under its place among the workers, not under its process id.
 
-    A new worker goes on counting in the files of the dead one whose place it takes: those of process ids would add up,
-    and all of them are read for each answer of ``/metrics``.
+    A new worker then continues the files of the dead one that it replaces. Files named by process id would accumulate,
+    and every request for ``/metrics`` reads all files.
     """
     values.ValueClass = values.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
 
 
 def forget(place: int) -> None:
-    """Take the gauges of a dead worker out of the sums; its counters stay."""
+    """Remove the gauges of a dead worker from the sums; its counters remain."""
     mark_process_dead(place)  # type: ignore[no-untyped-call]

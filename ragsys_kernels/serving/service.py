@@ -107,7 +107,7 @@ class Service:
     async def look(self, deadline: float, function: Callable[..., _Found], *arguments: Any) -> _Found:
         """Call a function that reads files, or has much to do, one at a time and beside the kernels.
 
-        What is late when its turn comes is not called; nor is what nobody waits for, since its client has gone.
+        A call whose deadline has passed when its turn comes is skipped, and so is one whose client has disconnected.
         """
         loop = asyncio.get_running_loop()
         late = time.monotonic() + deadline - loop.time()

@@ -1,8 +1,7 @@
 """Small requests that arrive together are read, answered and written as one.
 
-Most of the time of a small request goes into what is done once for a column, however many queries it has. Requests with
-equal rules that the event loop has read in one round share these columns; each still gets the answer that it alone
-would get.
+Most of the work for a small request is done once per column, however many queries the column has. Requests with equal
+rules that arrive in the same round of the event loop share this work. Each gets the answer that it would get alone.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Party:
             await ended
 
     def leave(self) -> None:
-        """Note that a client has gone; without any left there is nothing to do."""
+        """Note that a client has disconnected; end when no client is left."""
         self.members -= 1
         if not self.members:
             self.end(gone())

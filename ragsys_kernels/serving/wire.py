@@ -48,8 +48,8 @@ class Picks:
         return len(self.lengths)
 
 
-class Asked:
-    """The queries of one call, checked for what only the client can see; the server checks the rest."""
+class Queries:
+    """The queries of one call. Only what cannot be sent is checked here; the server checks the rest."""
 
     def __init__(
         self,
@@ -157,16 +157,18 @@ def read(body: bytes, content_type: str) -> Picks:
     results = json.loads(body)["results"]
     errors = {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result}
     ids = [result.get("ids", []) for result in results]
+    flat = [x for row in ids for x in row]
+    values = [[np.nan if x is None else x for each in results for x in each.get(name, [])] for name in _VALUES]
+    lengths, strings = np.array(list(map(len, ids)), np.int64), type(next(iter(flat), None)) is str
+    skipped = {i: result["skipped"] for i, result in enumerate(results) if "skipped" in result}
     proven = [result.get("certified") for result in results]
-    picks = _padded(ids, [[result.get(name, []) for result in results] for name in _VALUES], errors, proven)
-    picks.skipped.update({i: result["skipped"] for i, result in enumerate(results) if "skipped" in result})
-    return picks
+    return _padded(flat, values, lengths, strings, errors, proven, skipped)
 
 
 def joined(parts: list[Picks]) -> Picks:
     """Return the picks of the parts of a call as one."""
     if not parts:  # no queries
-        return _padded([], [[] for _ in _VALUES], {}, [])
+        return _padded([], [[] for _ in _VALUES], np.zeros(0, np.int64), False, {}, [], {})
     if len(parts) == 1:
         return parts[0]
     width = max(part.ids.shape[1] for part in parts)
@@ -198,18 +200,12 @@ def _read_arrow(body: bytes) -> Picks:
     lists = [table.column(name).combine_chunks() for name in ("ids", *_VALUES)]
     lists = [x.chunk(0) if isinstance(x, pa.ChunkedArray) else x for x in lists]
     lengths = np.array([n or 0 for n in lists[0].value_lengths().to_pylist()], np.int64)
-    width = int(lengths.max(initial=0))
-    real = np.arange(width) < lengths[:, None]
+    flat, *values = (column.flatten().to_numpy(zero_copy_only=False) for column in lists)
     strings = pa.types.is_string(lists[0].type.value_type)
-    ids = np.full(real.shape, None if strings else -1, object if strings else np.int64)
-    ids[real] = lists[0].flatten().to_numpy(zero_copy_only=False)
-    values = [np.full(real.shape, np.nan, np.float32) for _ in _VALUES]
-    for array, column in zip(values, lists[1:], strict=True):
-        array[real] = column.flatten().to_numpy(zero_copy_only=False)
     proven = table.column("certified").to_pylist() if "certified" in table.column_names else [None] * table.num_rows
     names = table.column("skipped").to_pylist() if "skipped" in table.column_names else []
     skipped = {i: ids for i, ids in enumerate(names) if ids}
-    return Picks(ids, values[0], values[1], values[2], lengths, errors, _certified(proven, errors), skipped)
+    return _padded(flat, values, lengths, strings, errors, proven, skipped)
 
 
 def _certified(proven: list[bool | None], errors: dict[int, str]) -> np.ndarray | None:
@@ -220,19 +216,18 @@ def _certified(proven: list[bool | None], errors: dict[int, str]) -> np.ndarray 
 
 
 def _padded(
-    ids: list[list[Any]], values: list[list[list[Any]]], errors: dict[int, str], proven: list[bool | None]
-) -> Picks:
-    lengths = np.array(list(map(len, ids)), np.int64)
+    ids: Any, values: Sequence[Any], lengths: np.ndarray, strings: bool,
+    errors: dict[int, str], proven: list[bool | None], skipped: dict[int, list[Any]],
+) -> Picks:  # fmt: skip
+    """Return picks that stand end to end, so many of each query."""
     real = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
-    strings = any(type(row[0]) is str for row in ids if row)
     found = np.full(real.shape, None if strings else -1, object if strings else np.int64)
-    found[real] = [x for row in ids for x in row]
-    arrays = []
-    for rows in values:
-        array = np.full(real.shape, np.nan, np.float32)
-        array[real] = [np.nan if x is None else x for row in rows for x in row]
-        arrays.append(array)
-    return Picks(found, arrays[0], arrays[1], arrays[2], lengths, errors, _certified(proven, errors))
+    found[real] = ids
+    arrays = {name: np.full(real.shape, np.nan, np.float32) for name in _VALUES}
+    for array, flat in zip(arrays.values(), values, strict=True):
+        array[real] = flat
+    certified = _certified(proven, errors)
+    return Picks(found, lengths=lengths, errors=errors, certified=certified, skipped=skipped, **arrays)
 
 
 def _wider(array: np.ndarray, width: int, padding: Any) -> np.ndarray:
@@ -260,7 +255,7 @@ def _candidate_vectors(given: Any) -> list[np.ndarray]:
 
 
 def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any]]:
-    """Return lists without padding: without -1 and None, or, of relevance, where the candidates have none."""
+    """Return lists without their padding: -1 and None, or for relevance the places where candidates are padded."""
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:
             raise ValueError(f"select: {name} must be (Q, any) or lists, got shape {rows.shape}")

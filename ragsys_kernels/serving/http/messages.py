@@ -87,6 +87,14 @@ class Request:
         """The media type alone, in lower case."""
         return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
 
+    def check_type(self, op: str, *kinds: bytes) -> bytes:
+        """Return the media type, which must be one of these or left out."""
+        kind = self.content_type
+        if kind and kind not in kinds:
+            rule, got = b" or ".join(kinds).decode(), kind[:100].decode("latin-1")
+            raise RefusedError(415, f"{op}: content-type must be {rule}, got {got!r}", "content-type")
+        return kind
+
     def stage(self, name: str) -> None:
         """Note that a stage has ended now."""
         now = time.perf_counter()

@@ -26,32 +26,37 @@ class Vector(_Strict):
     dtype: Literal["float32", "float16"] = "float32"
 
 
-class Rule(_Strict):
-    """What to pick, and how."""
+class _Picking(_Strict):
+    """What every choice of picks takes."""
 
-    method: Name | None = Field(None, description="Default: mmr")
     k: int | None = Field(None, ge=1, description="Picks; default 6")
     pool: int | None = Field(100, ge=1, description="Rows retrieved to pick from; null: the whole corpus, exactly")
-    lambda_d: Weight | None = Field(None, description="Relevance against redundancy; default: the rule's")
     lambda_b: Weight | None = Field(None, description="Relevance against the corpus's bias; default 0.95")
     max_per_group: int | None = Field(None, ge=1, description="The most picks of one of the corpus's groups")
     budget: float | None = Field(None, ge=0, description="The most that the picks may cost, by the corpus's costs")
     max_similarity: float | None = Field(None, ge=-1, le=1, description="No pick is more similar to another")
     candidates: list[Id] | None = Field(None, description="Ids to pick from; none is retrieved then")
+    allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
+    exclude: list[Id] | None = Field(None, description="Ids that must not be picked")
+    unknown: Literal["error", "skip"] | None = Field(
+        None, description="Unknown ids fail their query, or are left out; default: the server's"
+    )
+    query: list[float] | Vector | None = None
+    query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
+
+
+class Rule(_Picking):
+    """What to pick, and how."""
+
+    method: Name | None = Field(None, description="Default: mmr")
+    lambda_d: Weight | None = Field(None, description="Relevance against redundancy; default: the rule's")
     relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
     relevance_scale: Literal["as-is", "minmax", "zscore", "rank"] | None = Field(
         None, description="What is made of relevance over the query's candidates; default: as-is"
     )
     initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
-    allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
-    exclude: list[Id] | None = Field(None, description="Ids that must not be picked")
     cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
-    unknown: Literal["error", "skip"] | None = Field(
-        None, description="What ids do that there are not: fail their query, or be left out; default: the server's"
-    )
     metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors; default: cosine")
-    query: list[float] | Vector | None = None
-    query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
 
 class Vectors(_Strict):
@@ -71,7 +76,7 @@ class Query(Rule):
 
 
 class SelectRequest(Rule):
-    """Queries over one corpus. What stands beside ``queries`` holds for all that do not say otherwise."""
+    """Queries over one corpus. Fields beside ``queries`` are defaults for all of them."""
 
     corpus: str | None = Field(None, description="May be left out where the server has one")
     texts: bool | Annotated[int, Field(ge=1)] | None = Field(
@@ -100,7 +105,7 @@ class Picks(BaseModel):
     cost: float | None = Field(None, description="Of all picks; with a budget alone")
     cursor: str | None = Field(None, description="Send it with the same query for the next page; null: no more")
     skipped: list[int] | list[str] | None = Field(
-        None, description='Ids that there are not, where there were any, with "unknown": "skip" alone'
+        None, description='Unknown ids that were left out, if there were any, with "unknown": "skip"'
     )
     texts: list[Text | None] | None = Field(None, description="With texts alone; null where there is none")
 
@@ -144,22 +149,10 @@ class EncodeResponse(BaseModel):
     query: Vector = Field(description="As ``query`` takes it")
 
 
-class PathRequest(_Strict):
+class PathRequest(_Picking):
     """One query, in fields of ``/v1/select``: all that MMR takes but lambda_d."""
 
     corpus: str | None = Field(None, description="May be left out where the server has one")
-    k: int | None = Field(None, ge=1, description="Picks; default 6")
-    pool: int | None = Field(100, ge=1)
-    lambda_b: Weight | None = None
-    max_per_group: int | None = Field(None, ge=1)
-    budget: float | None = Field(None, ge=0)
-    max_similarity: float | None = Field(None, ge=-1, le=1)
-    candidates: list[Id] | None = None
-    allowed: list[Id] | None = None
-    exclude: list[Id] | None = None
-    unknown: Literal["error", "skip"] | None = None
-    query: list[float] | Vector | None = None
-    query_id: Id | None = None
 
 
 class Segment(BaseModel):

@@ -1,7 +1,7 @@
-"""Blocks of the queries that an entrance has read: the same checks in the same order, whichever it was.
+"""Blocks of queries, with the same checks in the same order for JSON and Arrow.
 
-An entrance knows what its fields are made of, JSON or Arrow, and its `Columns` return arrays. If a column has a bad
-value, the halves are read by themselves, until the query is found: good requests cost no more for it.
+Each format implements `Columns`, which returns the fields of the queries as arrays. If a column has a bad value, the
+block is split in halves until the bad query is found, so that valid requests pay nothing for it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Columns(Protocol):
     Attributes
     ----------
     order : tuple of str
-        Of the vectors, by their name here, ``query_id`` and ``relevance``, as they are read: if several of a query are
-        bad, the first is its error.
+        The order in which the vectors (by their name in this format), ``query_id`` and ``relevance`` are read. If
+        several of them are bad, the error is about the first.
     first : mapping
-        Has the `SHARED` fields of these queries, if they have any of their own.
+        The `SHARED` fields of these queries, if they have any of their own.
     fields : collection of str
-        What the queries have, or the rules for all of them; complete once `given` was called.
+        Names of the fields that the queries have, themselves or by the rules for all; complete after `given`.
     """
 
     order: tuple[str, ...]
@@ -41,7 +41,7 @@ class Columns(Protocol):
     def __getitem__(self, part: slice) -> Columns: ...
 
     def given(self, metric: str) -> Given | None:
-        """Return the candidates that come with their vectors; this is asked for first."""
+        """Return the candidates that come with their vectors. Called before any other method."""
 
     def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
         """Return lists of ids end to end, strings if they are ``named``, and the length of each."""
@@ -59,7 +59,7 @@ class Columns(Protocol):
 
 
 def add_block(asked: Asked, rules: Rules, columns: Columns, positions: Sequence[int]) -> None:
-    """Add the block of some queries to what a request asks for; those that are bad become its errors."""
+    """Add some queries of a request as a block; each bad query gets an error instead."""
     try:
         block = block_of(rules, columns, len(positions))
     except RefusedError as error:
@@ -141,7 +141,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
 def _refuse_odd(
     rules: Rules, shared: Shared, columns: Columns, given: Given | None, scores: bool, initial: bool
 ) -> None:
-    """Refuse fields that do not go together."""
+    """Refuse fields that exclude each other."""
     if shared.scale != "as-is" and not scores:
         raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
     fields, capped = columns.fields, shared.max_per_group is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -20,8 +19,6 @@ from .rules import SHARED, Rules, rules_of, shown, wrong
 
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
-_from_base64 = functools.partial(pybase64.b64decode, validate=True)
-
 
 def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served, limits: Limits) -> Asked:
     """Return the blocks of a request's queries.
@@ -36,7 +33,7 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     Raises
     ------
     RefusedError
-        ``common`` has a field that there is not.
+        ``common`` has an unknown field.
     """
     asked = Asked(served, len(queries), strings=served.named)
     rules = rules_of(op, common, served, limits)
@@ -116,10 +113,7 @@ class JsonColumns:
                 raise rules.invalid("vectors.shape", "be [P, D] with D of at least 1", str(x.get("shape"))[:100])
             if dtype not in _DTYPES:
                 raise rules.invalid("vectors.dtype", "be one of 'float32', 'float16'", shown(x.get("dtype")))
-            try:
-                part = _from_base64(x["b64"])
-            except (KeyError, TypeError, ValueError):
-                raise rules.invalid("vectors.b64", "be base64", shown(x.get("b64"))) from None
+            part = _bytes_of(rules, "vectors", x)
             size = rows * dims * _DTYPES[dtype].itemsize
             if len(part) != size:
                 raise rules.invalid("vectors", f"be {size} bytes, as shape and dtype say", f"{len(part)} bytes")
@@ -128,8 +122,7 @@ class JsonColumns:
             kinds.add((dtype, dims))
         if len(kinds) > 1:
             raise rules.invalid("vectors", "be alike in dtype and dimensions", "others")
-        flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
-        vectors = flat.reshape(-1, dims)
+        vectors = _array(parts, dtype).reshape(-1, dims)
         if candidates is None or candidates == [None] * len(given):
             return Given(rules, metric, vectors, lengths)
         if set(map(type, candidates)) != {list}:
@@ -163,15 +156,11 @@ class JsonColumns:
                 raise rules.invalid("query.dtype", f"be {dtype!r}", shown(x["dtype"]))
             if x.get("shape") not in (None, [dims]):
                 raise rules.invalid("query.shape", f"be [{dims}]", str(x["shape"])[:100])
-            try:
-                part = _from_base64(x["b64"])
-            except (KeyError, TypeError, ValueError):
-                raise rules.invalid("query.b64", "be base64", shown(x.get("b64"))) from None
+            part = _bytes_of(rules, "query", x)
             if len(part) != size or len(x) > 3 or not x.keys() <= {"b64", "shape", "dtype"}:
                 raise rules.invalid("query", f"be {size} bytes, with shape and dtype alone", f"{len(part)} bytes")
             parts.append(part)
-        flat: np.ndarray = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
-        return flat.reshape(len(given), dims).astype(np.float32, copy=False)
+        return _array(parts, dtype).reshape(len(given), dims).astype(np.float32, copy=False)
 
     def _shown_before(self, initial: list[Any], cursors: list[Any], named: bool) -> list[Any]:
         """Return ``initial`` with the ids of the pages that cursors follow."""
@@ -208,6 +197,17 @@ def _plain(rules: Rules, name: str, ids: Any, named: bool) -> Ids:
     if not set(map(type, names)) <= {str}:
         raise rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
     return names
+
+
+def _bytes_of(rules: Rules, name: str, given: dict[str, Any]) -> bytes:
+    try:
+        return pybase64.b64decode(given["b64"], validate=True)
+    except (KeyError, TypeError, ValueError):
+        raise rules.invalid(f"{name}.b64", "be base64", shown(given.get("b64"))) from None
+
+
+def _array(parts: list[bytes], dtype: str) -> np.ndarray:
+    return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
 
 
 def _kind_of(vectors: Any) -> tuple[int, str, int]:

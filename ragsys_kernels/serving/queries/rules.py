@@ -40,7 +40,7 @@ _KEPT, _LONGEST = 256, 400
 
 
 def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> Rules:
-    """Return the checks of a request; those of an earlier one with equal rules, if they are still there."""
+    """Return the checks of a request, reused from an earlier request with equal rules if they are still kept."""
     text = repr(common) if len(common) < 8 else ""
     if len(text) > _LONGEST:
         text = ""
@@ -60,7 +60,7 @@ class Shared(NamedTuple):
     method: str
     pool: int | None
     max_per_group: int | None
-    skips: bool  # ids that there are not
+    skips: bool  # whether unknown ids are left out
     metric: str  # of vectors that come with the queries
     scale: str  # of relevance
 
@@ -94,7 +94,7 @@ class Rules:
         return invalid(self.op, name, rule, got)
 
     def known(self, names: Mapping[str, Any]) -> None:
-        """Refuse fields that there are not."""
+        """Refuse unknown fields."""
         for name in names:
             if name not in FIELDS:
                 raise self.invalid(name[:100], f"be one of {', '.join(sorted(FIELDS))}", "another field")
@@ -182,7 +182,7 @@ class Rules:
     ) -> np.ndarray:
         """Return the rows of lists of ids, given end to end, one list a row and padded with -1.
 
-        ``skipped`` takes the ids that there are not, whose rows are -1 too; None: they are an error.
+        Unknown ids are collected in ``skipped`` and get row -1; with None they are an error.
         """
         self.within(name, lengths)
         rows = self.rows(name, ids, skipped is not None)
@@ -223,7 +223,7 @@ class Rules:
         return np.array(values, np.float32)
 
     def numbers(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:
-        """Return Python's integers ("q") or numbers ("f"), of which booleans are none, as an array."""
+        """Return Python's integers ("q") or numbers ("f") as an array; booleans are refused."""
         given, dtype = tuple(values), np.int64 if code == "q" else np.float32
         kinds = (int,) if code == "q" else (int, float)
         if set(map(type, given)) <= set(kinds):

@@ -20,7 +20,7 @@ from ..queries.rules import shown
 if TYPE_CHECKING:
     from ..service import Service
 
-# Fields of ``/v1/path`` that those of a query of ``/v1/select`` are; the others would change what λ weighs.
+# Fields that ``/v1/path`` shares with a query of ``/v1/select``; the others would change what λ weighs.
 _OF_PATH = (
     "k", "pool", "lambda_b", "max_per_group", "budget", "max_similarity", "query", "query_id", "candidates", "allowed",
     "exclude", "unknown",
@@ -80,10 +80,7 @@ def texts_of(served: Served, rows: np.ndarray, chars: int, limits: Limits) -> li
 
 
 async def _content(op: str, request: Request, fields: Collection[str]) -> dict[str, Any]:
-    kind = request.content_type
-    if kind and kind != JSON:
-        got = repr(kind[:100].decode("latin-1"))
-        raise RefusedError(415, f"{op}: content-type must be {JSON.decode()}, got {got}", "content-type")
+    request.check_type(op, JSON)
     return object_of(op, await request.body(), fields)
 
 

@@ -5,8 +5,8 @@ in and out are those of the Arrow stream of ``/v1/select``; without a column ``i
 stream. Batches are answered in their order, long ones in parts. There is no 429 here: a server that is full reads no
 further, and the transport holds the client back.
 
-The server is gRPC's own, in the event loop, and messages are read here: `pyarrow.flight`'s would unpack a batch before
-its size can be looked at, and could not end a stream that says nothing.
+The server is gRPC's own and runs in the event loop; this module parses the messages. `pyarrow.flight` would unpack a
+batch before its size can be checked, and could not end an idle stream.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FlightServer(grpc.GenericRpcHandler):
         self._host, self.port, self._streams = host, 0, 0
 
     def service(self, details: Any) -> Any:
-        """Return the handler of a call; of others gRPC says that there are none."""
+        """Return the handler of ``DoExchange``; gRPC answers other methods as unimplemented."""
         return grpc.stream_stream_rpc_method_handler(self._exchange) if details.method == _METHOD else None
 
     async def start(self) -> None:
@@ -185,7 +185,7 @@ class _Stream:
             await self._parts.put(None)
 
     async def _message(self) -> dict[int, Any] | None:
-        """Return the fields of the next message; None at the end. A client that says nothing is not waited for."""
+        """Return the fields of the next message, None at the end; an idle client gets an error."""
         reading, seconds = asyncio.ensure_future(self._context.read()), self._service.limits.idle_seconds
         try:
             while True:
@@ -247,7 +247,7 @@ class _Stream:
             await asyncio.sleep(_PAUSE)
 
     async def _write(self) -> None:
-        """Write the answers in their order. What fails for a part is the error of each of its queries."""
+        """Write the answers in order. If a part fails, each of its queries gets the error."""
         begun = False
         while (part := await self._parts.get()) is not None:
             asked, answering, size = part
@@ -266,7 +266,7 @@ class _Stream:
             self._held -= size
 
     async def _send(self, content: Any) -> None:
-        """Send an Arrow message; a client that does not read is not waited for."""
+        """Send an Arrow message; a client that does not read it in time gets an error."""
         message, seconds = pa.ipc.read_message(content), self._service.limits.idle_seconds
         sending = asyncio.ensure_future(self._context.write(flight_data(message.metadata, message.body or b"")))
         sending.add_done_callback(_ended)
@@ -277,7 +277,7 @@ class _Stream:
 
 
 def _ended(task: asyncio.Future[Any]) -> None:
-    """Take note of how a call of gRPC ended that nobody waits for any more: with the stream."""
+    """Retrieve the exception of a gRPC call that nobody awaits any more, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()
 

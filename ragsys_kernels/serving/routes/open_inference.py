@@ -3,7 +3,7 @@
 A model's name may go on with a rule, as that of ``/rerank``: ``docs``, ``docs:vrsd``, ``docs:mmr:0.7``. Its inputs are
 the columns of the Arrow stream, one query a row; lists of different lengths are padded with -1, or with empty strings.
 Its outputs are padded likewise, with NaN in the columns of numbers; ``errors`` has the reason of each query that was
-not answered, and an empty string for the others; ``skipped`` the ids that there are not, with ``unknown`` "skip" alone.
+not answered, and an empty string for the others; with ``unknown`` "skip", ``skipped`` has the unknown ids.
 Rules for all queries are the parameters of a request. The model ``vectors`` is of queries that come with the vectors of
 their candidates (``vectors``, padded as ``candidates`` are), which any other model takes too.
 """

@@ -238,10 +238,7 @@ def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served
 
 async def rerank(service: Service, request: Request) -> Response:
     """Answer a request."""
-    kind = request.content_type
-    if kind and kind != JSON:
-        got = kind[:100].decode("latin-1")
-        raise RefusedError(415, f"rerank: content-type must be {JSON.decode()}, got {got!r}", "content-type")
+    request.check_type("rerank", JSON)
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")

@@ -48,15 +48,10 @@ def add(service: Service) -> None:
 
 async def select(service: Service, request: Request) -> Response:
     """Answer a request."""
-    kind = request.content_type
-    if kind == ARROW:
+    if request.check_type("select", JSON, ARROW) == ARROW:
         from .select_arrow import select_arrow
 
         return await select_arrow(service, request)
-    if kind and kind != JSON:
-        got = kind[:100].decode("latin-1")
-        message = f"select: content-type must be {JSON.decode()} or {ARROW.decode()}, got {got!r}"
-        raise RefusedError(415, message, "content-type")
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")

@@ -100,7 +100,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Refuse columns that there are not, and those whose values would take more memory than their bytes."""
+    """Refuse unknown columns, and types whose values would take more memory than their bytes."""
     names = schema.names
     for place, name in enumerate(names):
         if name not in _COLUMNS or name in names[:place]:
@@ -117,7 +117,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether values of a type have bytes of their own; what a dictionary makes of them is looked at later."""
+    """Return whether values of a type have bytes of their own; `_check_id` limits those of dictionaries."""
     types = pa.types
     if types.is_dictionary(kind):
         return _is_plain(kind.value_type)
@@ -141,7 +141,7 @@ def _strings(columns: dict[str, pa.Array], served: Served) -> bool:
         return served.named
     ids = columns.get("candidates")
     kind = None if ids is None or not _is_list(ids.type) else ids.type.value_type
-    return kind is not None and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return kind is not None and _is_text(kind)
 
 
 def _check_rules(rules: Rules) -> None:
@@ -339,8 +339,8 @@ class ArrowColumns:
         vectors = numbers.reshape(-1, dims)
         if "candidates" in columns:
             ids, lengths_of_ids = _lists(rules, "candidates", columns["candidates"])
-            named = pa.types.is_string(ids.type) or pa.types.is_large_string(ids.type)
-            return Given(rules, metric, vectors, lengths, _plain(rules, "candidates", ids, named), lengths_of_ids)
+            plain = _plain(rules, "candidates", ids, _is_text(ids.type))
+            return Given(rules, metric, vectors, lengths, plain, lengths_of_ids)
         if "candidates" in rules.columns:
             raise rules.invalid("candidates", "be a column, as vectors are", "a list for all queries")
         return Given(rules, metric, vectors, lengths)
@@ -379,6 +379,10 @@ def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[in
     return values, lengths
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -388,7 +392,7 @@ def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Ids:
     kind = values.type
     if pa.types.is_null(kind):  # of lists that are all empty
         return [] if named else _NO_ROWS
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if _is_text(kind):
         names: list[Any] = values.to_pylist()
         return names
     if pa.types.is_integer(kind) and kind != pa.uint64():
