@@ -159,25 +159,18 @@ class CachedEncoder(Kept):
         sentences = checked("encode", "texts", texts)
         if not sentences:
             raise ValueError("encode: texts must be at least one, got none")
-        keys = [hash_key(self.fingerprint, text) for text in sentences]
-        found = self._database.find(keys)
-        new = {key: text for key, text in zip(keys, sentences, strict=True) if key not in found}
-        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
+        keys = {text: hash_key(self.fingerprint, text) for text in sentences}
 
-        def encoded(window: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-            rows = self.encoder.encode([new[key] for key in window])
+        def encoded(window: list[str]) -> Iterator[bytes]:
+            rows = self.encoder.encode(window)
             bad = ~np.isfinite(rows).all(axis=1)
             if bad.any():
-                raise ValueError(
-                    f"encode: vectors must be finite, got NaN or inf for {new[window[int(bad.argmax())]]!r}"
-                )
-            yield from zip(window, (row.astype("<f4").tobytes() for row in rows), strict=True)
+                raise ValueError(f"encode: vectors must be finite, got NaN or inf for {window[int(bad.argmax())]!r}")
+            return (row.astype("<f4").tobytes() for row in rows)
 
-        filled, made = self._database.fill(order, _WINDOW, encoded, self._progress if order else None)
-        self.misses += made
-        self.hits += len(found) + len(new) - made
-        found |= filled
-        return np.stack([np.frombuffer(found[key][0], "<f4") for key in keys])
+        found, made = self._filled(keys, _WINDOW, encoded, self._progress)
+        self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
+        return np.stack([np.frombuffer(found[keys[text]][0], "<f4") for text in sentences])
 
 
 def open_encoder(

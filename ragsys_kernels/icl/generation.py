@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -192,20 +192,12 @@ class CachedGenerator(Kept):
         stop: Stop = LINE,
         progress: Callable[[int, int], None] | None = None,
     ) -> list[str]:
-        """Generate as `Generator.generate`; `progress` gets the prompts done and their number, first with 0."""
+        """Generate as `Generator.generate`; `progress` gets the new prompts done and their number, first with 0."""
         prompts = texts(_OP, "prompts", prompts)
         settings = json.dumps(asdict(stop), sort_keys=True)
         keys = {prompt: hash_key(self.fingerprint, settings, prompt) for prompt in prompts}
-        found = self._database.find(keys.values())
-        new = {key: prompt for prompt, key in keys.items() if key not in found}
-        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
-
-        def answered(window: list[bytes]) -> Iterator[tuple[bytes, str]]:
-            return zip(window, self.generator.generate([new[key] for key in window], stop), strict=True)
-
-        filled, made = self._database.fill(order, _WINDOW, answered, progress)
+        found, made = self._filled(keys, _WINDOW, lambda window: self.generator.generate(window, stop), progress)
         self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
-        found |= filled
         return [found[keys[prompt]][0] for prompt in prompts]
 
 

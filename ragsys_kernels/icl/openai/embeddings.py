@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ..language_model import texts as checked
 from .server import Server
 
@@ -55,7 +54,7 @@ class OpenAICompatibleEncoder:
         identity = "\n".join((self._server.url, model, revision))
         self.fingerprint = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
 
-    def encode(self, texts: Sequence[str]) -> npt.NDArray[Any]:
+    def encode(self, texts: Sequence[str]) -> Array:
         """Return (N, D) float32 vectors, as the server gives them."""
         sentences = checked("encode", "texts", texts)
         if not sentences:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -144,6 +144,24 @@ class Kept:
     @property
     def fingerprint(self) -> str:
         return str(self._source.fingerprint)
+
+    def _filled(
+        self,
+        keys: Mapping[str, bytes],
+        size: int,
+        make: Callable[[list[str]], Iterable[Any]],
+        progress: Callable[[int, int], None] | None,
+    ) -> tuple[dict[bytes, tuple[Any, ...]], int]:
+        """Return the rows of texts by their keys, and how many were made; those missing are made longest text first."""
+        found = self._database.find(keys.values())
+        new = {key: text for text, key in keys.items() if key not in found}
+        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
+
+        def made(window: list[bytes]) -> Iterator[tuple[Any, ...]]:
+            return zip(window, make([new[key] for key in window]), strict=True)
+
+        filled, number = self._database.fill(order, size, made, progress if order else None)
+        return found | filled, number
 
     def close(self) -> None:
         self._database.close()
