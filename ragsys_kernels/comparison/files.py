@@ -18,6 +18,12 @@ from .settings import OP
 
 _log = logging.getLogger(__name__)
 
+# Parameters that `compare` gets as they are.
+_AS_GIVEN = (
+    "qrels", "k", "pool", "methods", "lambda_b", "sample", "seed", "max_loss", "peers", "whole", "num_threads", "out",
+    "overwrite", "progress",
+)  # fmt: skip
+
 
 def compare_files(
     corpus: PathLike,
@@ -95,10 +101,10 @@ def compare_files(
     ValueError, FileNotFoundError
         Files that cannot be read or do not fit each other, and what `compare` raises.
     """
+    given: dict[str, Any] = {name: value for name, value in locals().items() if name in _AS_GIVEN}
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
         from ..offline import skipped, sources
-    given: dict[str, Any] = {}
     try:
         of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
         saved = sources.saved(corpus, {**of_rows, "metric": metric})
@@ -145,22 +151,8 @@ def compare_files(
         rows,
         loaded,
         **given,
-        qrels=qrels,
-        k=k,
-        pool=pool,
-        methods=methods,
-        lambda_b=lambda_b,
-        sample=sample,
-        seed=seed,
-        max_loss=max_loss,
-        peers=peers,
-        whole=whole,
-        num_threads=num_threads,
-        out=out,
-        overwrite=overwrite,
         title=f"Which rule for {Path(corpus).name}?" if title is None else title,
         about={name: str(path) for name, path in paths.items() if path is not None},
-        progress=progress,
     )
 
 

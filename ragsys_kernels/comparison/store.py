@@ -1,4 +1,4 @@
-"""The folder of a comparison: what it is of, and a file for each method that is done, so that a killed run goes on.
+"""The folder of a comparison: its description, and a file for each finished method, so that a killed run can resume.
 
 ``comparison.json`` says by digests all that the results depend on; a run over anything else is refused. Each file of
 ``methods/`` appears whole, with the key of the comparison in it, and is of a zip's checksums: one that is damaged, or

@@ -183,7 +183,7 @@ _BATCHES = ("batch", "tensor batch")
 
 
 def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call by keyword, but for what may be given by position alone."""
+    """Call by keyword, except for positional-only parameters."""
     parameters = inspect.signature(function).parameters.values()
     first = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
     positional = [arguments.pop(name) for name in first]

@@ -44,7 +44,7 @@ def ask(adapter: Adapter, question: Question, shown: tuple[int, ...] = ()) -> An
 
 
 def edges(adapter: Adapter, variant: Variant) -> dict[str, Edge]:
-    """Return what the function does at the edges; ``variant`` is what it is otherwise."""
+    """Return what the function does at the edges; ``variant`` describes it otherwise."""
     found = {
         "duplicates": _duplicates(adapter, variant),
         "more": _more(adapter),

@@ -1,6 +1,7 @@
 """Groups of rows that are strings: every name once, and for each row the number of its name.
 
-Segments go on where those before them ended: their numbers are those of all names, and each holds only its new ones.
+The names of a segment continue those of the segments before it: numbers count all names, and a segment stores only
+the names that are new in it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ BM25_FORMS = {
 
 
 class Run:
-    """One run of an evaluation. What cannot end in a report is refused here, before any work.
+    """One run of an evaluation. Whatever would prevent the report is refused here, before any work.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Run:
                 yield scorer
 
     def hugging_face(self, scorer: CachedModel) -> HuggingFaceModel:
-        """Return the model inside, for evaluations that need more of it than scores."""
+        """Return the inner Hugging Face model, for evaluations that need more than scores."""
         if not isinstance(scorer.model, HuggingFaceModel):
             raise TypeError(f"{self.op}: model must be a HuggingFaceModel, got {type(scorer.model).__name__}")
         return scorer.model

@@ -112,14 +112,14 @@ class Report:
         return document(self.title, _STYLE, "\n".join([f"<h1>{html.escape(self.title)}</h1>", *parts]))
 
     def write(self, out: PathLike) -> Path:
-        """Write the folder; each file is replaced whole, and those of an earlier report that are gone are removed."""
+        """Write the folder. Each file is replaced atomically; other files of an earlier report are removed."""
         folder = Path(out)
         before = set(check_free(folder, self.name))
         folder.mkdir(parents=True, exist_ok=True)
         files = {**self._files, "report.md": self.markdown().encode(), "report.html": self.html().encode()}
         about = {"evaluation": self.name, "files": sorted(files), "settings": self._settings}
         said = {_ABOUT: (json.dumps(about, indent=1, default=str) + "\n").encode()}
-        # First in a new folder: another process of the same evaluation then knows it for what it is.
+        # In a new folder this file comes first, so that another process recognises the folder as a report.
         files = {**files, **said} if before else {**said, **files}
         for name, content in files.items():
             with replacing(folder / name) as file:
@@ -161,7 +161,7 @@ def surroundings(num_threads: int | None = None) -> dict[str, Any]:
     }
 
 
-_OWN = ("--out", "--cache", "--data", "--num-threads")  # what a command says of a machine and not of the run
+_OWN = ("--out", "--cache", "--data", "--num-threads")  # options about this machine, not about the run
 
 
 def _origin() -> dict[str, str]:

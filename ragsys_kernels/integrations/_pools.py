@@ -7,15 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _dispatch
 from .._base import arrays, checks
+from .._base.types import NDArray as Array
 from ..selection import validate
 from ..selection.capabilities import Needs
 from ..selection.problem import Selection
 
-Array = npt.NDArray[Any]
 Method = Literal["mmr", "vrsd"]
 
 _LARGEST = float(np.finfo(np.float32).max)

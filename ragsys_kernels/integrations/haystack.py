@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._base.types import NDArray as Array
 from ..selection.problem import unit
 from . import _peers
-from ._pools import Array, Method, greedy, matrix, number_of_picks, numbers, select, vector
+from ._pools import Method, greedy, matrix, number_of_picks, numbers, select, vector
 from .pyversity import Strategy, diversify, strategy_of
 
 with _peers.needed("haystack"):

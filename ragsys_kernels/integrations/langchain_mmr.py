@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .._base.types import NDArray as Array
 from ..selection.problem import unit
-from ._pools import Array, greedy, matrix, number_of_picks, run, vector
+from ._pools import greedy, matrix, number_of_picks, run, vector
 
 
 def maximal_marginal_relevance(

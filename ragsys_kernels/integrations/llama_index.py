@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from .._base.checks import choice
+from .._base.types import NDArray as Array
 from ..selection.problem import unit
 from . import _peers
-from ._pools import Array, greedy, matrix, newest, number_of_picks, run, vector
+from ._pools import greedy, matrix, newest, number_of_picks, run, vector
 
 if TYPE_CHECKING:
     from .llama_index_components import SelectionPostprocessor

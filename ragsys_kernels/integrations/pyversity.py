@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from .._base.checks import shown
+from .._base.types import NDArray as Array
 from ..selection import options as _options
 from ..selection.problem import Selection
 from . import _pools
-from ._pools import Array, cover_clipped, greedy, number_of_picks, ssd_forgetting
+from ._pools import cover_clipped, greedy, number_of_picks, ssd_forgetting
 
 _EPS = float(np.finfo(np.float32).eps)
 

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._base import arrays
+from .._base.types import NDArray as Array
 from ..selection.problem import Rows, compacted
-
-Array = npt.NDArray[Any]
 
 
 def array(op: str, name: str, values: Any, kinds: str, rule: str) -> Array:

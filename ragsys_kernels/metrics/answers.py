@@ -9,8 +9,8 @@ import numpy as np
 
 from .._base.checks import number
 from .._base.types import ArrayLike
+from .._base.types import NDArray as Array
 from . import _values
-from ._values import Array
 
 
 class MultipleChoice(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base.types import ArrayLike
+from .._base.types import NDArray as Array
 from . import _values
-from ._values import Array
 
 
 class MacroScores(NamedTuple):

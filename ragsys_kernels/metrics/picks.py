@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._base.checks import number, shown
 from .._base.types import ArrayLike, Metric
+from .._base.types import NDArray as Array
 from ..selection.problem import Rows, unit
 from ..selection.rules.vrsd import ZERO_SUM
 from . import _values
-from ._values import Array
 
 
 class WinRate(NamedTuple):
@@ -117,13 +118,9 @@ def pairwise_cosine(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
 
 
 def _pairwise(op: str, embeddings: Any, indices: Any) -> Array:
-    vectors, ids = _picked(op, embeddings, indices)
-    result = np.full(len(ids), np.nan)
-    for q, row in enumerate(ids):
-        chosen = vectors[row[row >= 0]]
-        if len(chosen) > 1:
-            result[q] = (chosen @ chosen.T)[np.triu_indices(len(chosen), 1)].mean()
-    return result
+    return _of_cosines(
+        op, embeddings, indices, lambda cosines: cosines[np.triu_indices(len(cosines), 1)].mean(), least=2
+    )
 
 
 def intra_list_distance(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
@@ -167,14 +164,13 @@ def log_determinant(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
     >>> log_determinant(np.array([[1.0, 0.0], [3.0, 4.0]]), [[0, 1]]).round(6)  # log of 0.8 ** 2
     array([-0.446287])
     """
-    vectors, ids = _picked("log_determinant", embeddings, indices)
-    result = np.full(len(ids), np.nan)
-    for q, row in enumerate(ids):
-        values = _eigenvalues(vectors[row[row >= 0]])
-        if len(values):
-            smallest = values.min() <= len(values) * np.finfo(np.float64).eps * values.max()
-            result[q] = -np.inf if smallest else np.log(values).sum()
-    return result
+
+    def of(cosines: Array) -> Any:
+        values = _eigenvalues(cosines)
+        dependent = values.min() <= len(values) * np.finfo(np.float64).eps * values.max()
+        return -np.inf if dependent else np.log(values).sum()
+
+    return _of_cosines("log_determinant", embeddings, indices, of)
 
 
 def vendi_score(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
@@ -206,14 +202,13 @@ def vendi_score(embeddings: ArrayLike | Rows, indices: ArrayLike) -> Array:
     >>> vendi_score(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), [[0, 1], [0, 2]]).round(6)
     array([2., 1.])
     """
-    vectors, ids = _picked("vendi_score", embeddings, indices)
-    result = np.full(len(ids), np.nan)
-    for q, row in enumerate(ids):
-        values = _eigenvalues(vectors[row[row >= 0]])
-        if len(values):
-            share = values[values > 0] / len(values)
-            result[q] = np.exp(-(share * np.log(share)).sum())
-    return result
+
+    def of(cosines: Array) -> Any:
+        values = _eigenvalues(cosines)
+        share = values[values > 0] / len(values)
+        return np.exp(-(share * np.log(share)).sum())
+
+    return _of_cosines("vendi_score", embeddings, indices, of)
 
 
 def coverage(embeddings: ArrayLike | Rows, indices: ArrayLike, *, aspects: ArrayLike | None = None) -> Array:
@@ -286,24 +281,26 @@ def near_duplicates(embeddings: ArrayLike | Rows, indices: ArrayLike, *, thresho
     array([0.   , 0.333])
     """
     op = "near_duplicates"
-    vectors, ids = _picked(op, embeddings, indices)
     least = number(op, "threshold", threshold)
     if not -1 <= least <= 1:
         raise ValueError(f"{op}: threshold must be within [-1, 1], got {shown(threshold)}")
+    return _of_cosines(op, embeddings, indices, lambda cosines: np.tril(cosines > least, -1).any(axis=1).mean())
+
+
+def _of_cosines(op: str, embeddings: Any, indices: Any, function: Callable[[Array], Any], *, least: int = 1) -> Array:
+    """Return a function of the cosines (n, n) between the picks of each query; NaN for fewer than ``least`` picks."""
+    vectors, ids = _picked(op, embeddings, indices)
     result = np.full(len(ids), np.nan)
     for q, row in enumerate(ids):
         chosen = vectors[row[row >= 0]]
-        if len(chosen):
-            earlier = np.tril(chosen @ chosen.T > least, -1)
-            result[q] = earlier.any(axis=1).mean()
+        if len(chosen) >= least:
+            result[q] = function(chosen @ chosen.T)
     return result
 
 
-def _eigenvalues(vectors: Array) -> Array:
-    """Return the eigenvalues of the products of vectors, none below 0."""
-    if not len(vectors):
-        return np.zeros(0)
-    return np.asarray(np.maximum(np.linalg.eigvalsh(vectors @ vectors.T), 0))
+def _eigenvalues(cosines: Array) -> Array:
+    """Return the eigenvalues of a matrix of cosines; rounding makes none of them negative."""
+    return np.asarray(np.maximum(np.linalg.eigvalsh(cosines), 0))
 
 
 def win_rate(ours: ArrayLike, theirs: ArrayLike, *, tolerance: float = 1e-7) -> WinRate:

@@ -10,11 +10,11 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import ragsys_kernels as rk
 
+from .._base.types import NDArray as Array
 from ._device import Placed, Selector
 from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
@@ -24,8 +24,6 @@ from ._spec import Inputs, JobSpec, selection_options
 from .sinks import ROW_GROUP, parquet
 from .sources import Column, Lists, id_values
 from .spread import Spread
-
-Array = npt.NDArray[Any]
 
 _CHUNKS_AHEAD = 2
 _CHUNK_OF_VECTORS = 256  # queries whose candidates come with their vectors: 100 of 768 floats each are 79 MB

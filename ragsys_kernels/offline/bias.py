@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .._base.files import check_local, replacing_and_sweeping
+from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from ..icl import CachedModel, PairError, quality_bias
 from ..icl.huggingface import open_model
@@ -160,7 +160,7 @@ def _check_out(out: Path, overwrite: bool, bias_column: str | None) -> None:
         raise FileExistsError(f"bias: out must be new, or overwrite be given for a file, got {out}")
 
 
-def _write(out: Path, table: pa.Table, column: str, values: npt.NDArray[Any]) -> None:
+def _write(out: Path, table: pa.Table, column: str, values: Array) -> None:
     """`out` is the old file or the whole new one."""
     with replacing_and_sweeping(out) as file:
         if out.suffix.lower() == ".npy":

@@ -132,21 +132,21 @@ def build_corpus(
 
 
 def _key(read: dict[str, Column], rules: dict[str, Any]) -> str:
-    """Return what is the same when a build is run again: the files, as jobs know them, and the options."""
+    """Return a key of the files and options, equal when the same build is run again."""
     known: dict[str, Any] = {}
     files = {name: column.identity(False, known) for name, column in read.items()}
     return hashlib.sha256(json.dumps([rk.__version__, files, rules], sort_keys=True).encode()).hexdigest()
 
 
 def _rows_of(memory: int, dims: int, dtype: str) -> int:
-    """Return how many rows a segment has of which one is read, one made and one written at the same time."""
+    """Return the rows of a segment for this memory, which holds three: one read, one made and one written."""
     stored = dims * _BYTES[dtype] + codes.row_bytes(dims)
     return max(1, memory // 3 // (4 * dims + stored))
 
 
 @contextmanager
 def words_of(op: str) -> Iterator[None]:
-    """Let errors of the files, in the words of `select`, begin with this call's name."""
+    """Replace the prefix ``select:`` of errors about files by the name of this call."""
     try:
         yield
     except (ValueError, FileNotFoundError) as error:

@@ -1,4 +1,4 @@
-"""The state of a job's folder, and whether its files are right; reads nothing else, and changes nothing."""
+"""The state of a job's folder, and whether its files are intact; nothing is changed."""
 
 from __future__ import annotations
 

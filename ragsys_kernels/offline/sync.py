@@ -150,7 +150,7 @@ class _Made:
 
 
 class _Waiting:
-    """Rows that wait to be a segment."""
+    """Rows that are collected until there are enough for a segment."""
 
     def __init__(self) -> None:
         self._ids: list[Any] = []
@@ -168,7 +168,7 @@ class _Waiting:
         self._count += len(vectors)
 
     def made(self, options: dict[str, Any], size: int) -> tuple[rk.Corpus, Ids]:
-        """Return the first rows as a corpus; the others wait on."""
+        """Return the first rows as a corpus; the others stay."""
         ids, vectors = _end_to_end(self._ids), _end_to_end(self._vectors)
         columns = {name: _end_to_end([each[name] for each in self._columns]) for name in self._columns[0]}
         self.__init__()  # type: ignore[misc]
@@ -182,7 +182,7 @@ class _Waiting:
 
 @contextmanager
 def _by_id(ids: Any, vectors: np.ndarray) -> Iterator[None]:
-    """Name the id of a vector that is refused: its number among some rows would say nothing."""
+    """Name the id of a refused vector instead of its position in the batch."""
     try:
         yield
     except ValueError:
@@ -202,7 +202,7 @@ def _end_to_end(parts: list[Any]) -> Any:
 
 
 def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str | None, size: int) -> Synced:
-    """Compare the rows of a source with those of a folder, and make it hold them."""
+    """Update a folder so that it holds the rows of a source."""
     with segments.changing(_OP, to) as version:
         options = {"metric": version.kinds["metric"], "dtype": version.kinds["dtype"]}
         for name, asked in (("metric", metric), ("dtype", dtype)):
@@ -249,7 +249,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
 
 
 class _Batch:
-    """Rows of the source beside a folder's, which they are compared with."""
+    """Rows of the source, to be compared with the rows of a folder."""
 
     def __init__(self, old: rk.Corpus, ids: Any, vectors: np.ndarray, given: dict[str, Any]) -> None:
         self._old = old

@@ -6,21 +6,19 @@ import warnings
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import ragsys_kernels as rk
 
 from ..._base import checks, env
 from ..._base.types import Backend, Method, PathLike
+from ..._base.types import NDArray as Array
 from ...corpus.ids import Ids, make
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
 from .._options import OF_CORPUS, OF_SELECTION
 from .engine import import_ray, in_actors
-
-Array = npt.NDArray[Any]
 
 _OP = "selector_for_ray"
 _RESULT = ("ids", "scores", "relevance", "redundancy")

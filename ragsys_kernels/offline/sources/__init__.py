@@ -265,7 +265,7 @@ def of_rows(owner: PathLike, given: Mapping[str, Any]) -> dict[str, Column | Non
 
 
 def load_corpus(corpus: Column, bias: Column | None, groups: Column | None, options: dict[str, Any]) -> rk.Corpus:
-    """Read the vectors and what belongs to them."""
+    """Read the vectors, bias and groups into a corpus."""
     try:
         return rk.Corpus(
             corpus.embeddings(),

@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..._base.types import NDArray as Array
 from ._place import Place
 from ._raw import RawColumn
-
-Array = npt.NDArray[Any]
 
 _VECS = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
 _BIN = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1", ".ibin": "<i4"}

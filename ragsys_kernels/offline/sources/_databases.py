@@ -1,4 +1,4 @@
-"""Tables of DuckDB and SQLite, which are written as an Arrow stream once and read as one, as text is; sets of Lance."""
+"""Tables of DuckDB and SQLite, which are converted to an Arrow stream once, as text files are; data sets of Lance."""
 
 from __future__ import annotations
 

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._base.checks import shown
+from ..._base.types import NDArray as Array
 from ...corpus.ids import Ids
 from ._column import Column
 from ._rows import RowSource, holding
-
-Array = npt.NDArray[Any]
 
 _CELLS = 1 << 22  # 32 MB of rows, beside which a chunk of queries is small
 

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._base.arrays import HOST
 from ..._base.checks import line
 from ..._base.extras import needed
 from ..._base.npy import HEADER, header
+from ..._base.types import NDArray as Array
 from ...corpus.rows import Blocks
 from ._place import Copy, Place
 from ._raw import RawColumn, native
 from ._rows import span
 from ._safetensors import Tensor
-
-Array = npt.NDArray[Any]
 
 HDF5: tuple[str, ...] = (".hdf5", ".h5", ".hdf")
 _BLOCK_BYTES = 1 << 24

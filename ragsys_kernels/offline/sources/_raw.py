@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from ..._base.arrays import HOST
 from ..._base.npy import HEADER, header
+from ..._base.types import NDArray as Array
 from ...corpus.rows import Blocks
 from ._place import Place
 from ._rows import span
-
-Array = npt.NDArray[Any]
 
 _BLOCK_BYTES = 1 << 24
 # What a corpus takes as it lies in the file; uint16 are the bits of bfloat16.

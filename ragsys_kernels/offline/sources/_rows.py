@@ -1,4 +1,4 @@
-"""Rows while they are read: the first bad one raises, with its file and row, or all are noted and left empty."""
+"""Rows as they are read: the first bad row is an error, or all bad rows are noted and left empty."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Array = npt.NDArray[Any]
+from ..._base.types import NDArray as Array
 
 
 @dataclass(frozen=True)

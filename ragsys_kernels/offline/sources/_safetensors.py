@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._base.checks import line
 from ..._base.extras import needed
+from ..._base.types import NDArray as Array
 from ._place import Place
 from ._raw import RawColumn
 
@@ -65,12 +65,12 @@ class Tensors:
         return RawColumn(self.place, stored, kind.shape, offset, name=name, copied=self._file, **options)
 
 
-def _widened(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _widened(bits: Array) -> Array:
     """Return bfloat16 as float32, exactly."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _bfloat16(bits: npt.NDArray[Any]) -> Any:
+def _bfloat16(bits: Array) -> Any:
     with needed("select: bfloat16", "safetensors"):
         import ml_dtypes
     return bits.view(ml_dtypes.bfloat16)

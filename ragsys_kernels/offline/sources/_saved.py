@@ -1,4 +1,4 @@
-"""The folder of a corpus that `Corpus.save` wrote, in the place of a file of vectors."""
+"""A saved corpus (`Corpus.save`) used as a file of vectors."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def id_values(ids: Ids) -> pa.Array:
 def saved(
     path: PathLike, options: dict[str, Any], verify: bool = True, memory: int | None = None
 ) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] | None:
-    """Return the corpus, mapped into memory, with its vectors and its ids; None where the path is not of such a one.
+    """Return the corpus, mapped into memory, with its vectors and its ids; None if the path is not a saved corpus.
 
-    All its bytes are compared with its checksums unless ``verify`` is False. Refuse options that
-    say otherwise than it does how its rows are held and what belongs to them.
+    All bytes are compared with the checksums unless ``verify`` is False. Options that contradict the saved corpus are
+    refused.
     """
     place = Place(path, "corpus")
     if place.local is None or not (place.local / DESCRIPTION).is_file():

@@ -24,7 +24,7 @@ _BLOCK = 8 << 20  # bytes of text at a time; a line that is longer is an error
 
 
 def suffix(place: Place) -> str:
-    """Return the suffix that tells the format: the one before that of a compressed text."""
+    """Return the suffix of the format: of ``x.csv.gz`` it is ``.csv``."""
     path = PurePosixPath(place.name.lower())
     inner = PurePosixPath(path.stem).suffix
     return inner if path.suffix in _COMPRESSED and (inner in JSON or inner in CSV) else path.suffix

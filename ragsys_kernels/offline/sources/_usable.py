@@ -9,17 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ..._base.checks import choice, shown
+from ..._base.types import NDArray as Array
 from ...corpus.ids import Ids, Integers
 from ...corpus.rows import Blocks
 from ._column import Column, whole
 from ._lists import ByIds
 from ._rows import span
-
-Array = npt.NDArray[Any]
 
 BAD_ROWS = ("raise", "skip")
 ON_DUPLICATE = ("error", "first", "last")
@@ -39,7 +37,7 @@ class Usable:
     ids: dict[int, Any] = field(default_factory=dict)
 
     def alone(self) -> Usable:
-        """Return what was found, without the columns: what other processes need in order not to look again."""
+        """Return what was found without the columns, for other processes, which then need not read the rows again."""
         return replace(self, columns={})
 
     def listed(self, lists: Column, by: Ids | None, skip: bool = False) -> Column | ByIds:
@@ -124,7 +122,7 @@ def _bad(argument: str, given: dict[str, Column]) -> dict[int, str]:
 
 
 def _repeated(column: Column, skipped: dict[int, str], which: str) -> dict[int, str]:
-    """Return the rows whose ids others have, of which the first or the last is kept."""
+    """Return the rows to leave out so that of rows with equal ids only the first, or the last, is kept."""
     parts = column.chunks(1 << 16, bad={})
     values = pa.chunked_array([pa.array(part) if isinstance(part, np.ndarray) else part for part in parts])
     codes = values.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -167,7 +165,7 @@ class Kept:
         if not len(kept):
             return
         first, held = int(kept[0]), 0
-        # What cannot be used is none of these rows, which have been read before.
+        # An error here is of a row that was left out: the rows that are kept have been read before.
         for values in self._column.chunks(size, first, int(kept[-1]) + 1, {}):
             some = kept[(kept >= first) & (kept < first + len(values))] - first
             first += len(values)
@@ -199,7 +197,7 @@ class Kept:
 
 
 class _Numbers(Kept):
-    """The numbers that rows have in their file."""
+    """The row numbers in the file, as ids."""
 
     def __init__(self, column: Column, kept: Array) -> None:
         super().__init__(column, kept)
