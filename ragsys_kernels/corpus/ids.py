@@ -299,7 +299,7 @@ class Joined(Ids):
         if self.kind == "row":
             return None
         if 2 * sum(len(self.parts[number]) for number in new) > len(self):
-            keys, order = self._sorted()
+            keys, order = self.sorted_keys()
             if self.kind == "str":
                 pairs = [_first_repeated(self, order[run]) for run in _runs(keys)]
                 rows = [pair[0] for pair in pairs if pair is not None]
@@ -307,7 +307,7 @@ class Joined(Ids):
                 rows = order[1:][keys[1:] == keys[:-1]].tolist()
             return self[rows[0]] if rows else None
         for number in new:
-            some = np.arange(self._starts[number], self._starts[number + 1])
+            some = self._starts[number] + self._likely(self.parts[number], but=number)
             some = some if self.live is None else some[self.live[some]]
             wanted = self.parts[0]._read(self._of(some))
             for other, (part, start) in enumerate(zip(self.parts, self._starts.tolist(), strict=False)):
@@ -321,7 +321,24 @@ class Joined(Ids):
                     return self[int(some[np.argmax(there)])]
         return None
 
-    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+    def rows_with(self, ids: Ids) -> np.ndarray:
+        """Return the row that has each of some ids, -1 for those that none has. O(M) where few are here."""
+        rows, some = np.full(len(ids), -1, np.int64), self._likely(ids)
+        rows[some] = self._rows_of(ids[some])[0]
+        return rows
+
+    def _likely(self, ids: Ids, but: int | None = None) -> np.ndarray:
+        """Return the places of those ids whose keys a part has, but for one part: few strings are compared then."""
+        keys, order = ids.sorted_keys()
+        found = np.zeros(len(ids), bool)
+        for number, part in enumerate(self.parts):
+            if number != but and len(part):
+                theirs, _ = part.sorted_keys()
+                places = np.minimum(np.searchsorted(theirs, keys), len(theirs) - 1)
+                found[order[theirs[places] == keys]] = True
+        return np.flatnonzero(found)
+
+    def sorted_keys(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the keys of all rows that are not deleted, in ascending order, and which rows these are."""
         sorted_parts = [part.sorted_keys() for part in self.parts]
         keys = np.concatenate([keys for keys, _ in sorted_parts])

@@ -457,7 +457,7 @@ def duplicates(op: str, known: ids.Ids, names: ids.Ids, on_duplicate: str) -> np
     """Return the rows of a corpus whose ids new rows have, to be replaced; refuse them unless that is asked for."""
     if known.kind == "row":
         return np.zeros(0, np.int64)
-    found = known._rows_of(names[:])[0]
+    found = (known if isinstance(known, ids.Joined) else ids.Joined([known])).rows_with(names)
     there = found >= 0
     if there.any() and on_duplicate != "replace":
         row = int(np.argmax(there))
