@@ -10,7 +10,7 @@ from .._base.checks import flag
 from .._base.types import Array, ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
 from . import finish, quick, validate
-from ._call import Call
+from ._call import Call, arrays_of, of_layout
 from .problem import Layout, Partials
 
 _WANT = ("logp", "lse", "max", "entropy", "rank")
@@ -113,22 +113,15 @@ def token_logprobs(
         logp = quick.token_logprobs(logits, targets, num_threads)
         if logp is not None:
             return logp
-    arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
-    call = Call(op, arrays, backend, num_threads, check_values)
+    given = locals()
+    call = Call(op, arrays_of(given), backend, num_threads, check_values)
     if logits is None:
         raise ValueError(f"{op}: logits must be given, got None")
     return_lse = flag(op, "return_lse", return_lse)
     with call.current:
         form, T, V = validate.source(op, logits, None, None, None, call.place)
         V = validate.vocabulary(op, vocab_size, V)
-        options: dict[str, Any] = {
-            "num_rows": T,
-            "vocab_size": V,
-            "temperature": temperature,
-            "ignore_index": ignore_index,
-            "out_of_range": out_of_range,
-            "per": "T",
-        }
+        options = {**of_layout(given, T, V), "per": "T"}
         scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
         pairs = call.pairs(targets, None, **options)
         if pairs is not None:
@@ -268,21 +261,10 @@ def answer_logprobs(
     >>> rk.answer_logprobs(logits, targets=[1, 0, 1], rows=[0, 1, 1], cu_answers=[0, 2, 3]).sum.round(3)
     array([-0.981, -0.693])
     """
-    op = "answer_logprobs"
+    op, given = "answer_logprobs", locals()
     want = validate.names(op, "want", want, _WANT)
     reduce = validate.names(op, "reduce", reduce, _REDUCE)
-    arrays = {
-        "logits": logits,
-        "hidden": hidden,
-        "weight": weight,
-        "bias": bias,
-        "targets": targets,
-        "rows": rows,
-        "cu_answers": cu_answers,
-        "answer_ids": answer_ids,
-        "temperature": temperature,
-        "allowed": allowed,
-    }
+    arrays = arrays_of(given)
     num_slots = None
     if partials is not None:
         source = {name: arrays[name] for name in ("logits", "hidden", "weight", "bias", "allowed")}
@@ -299,16 +281,7 @@ def answer_logprobs(
         if partials is None:
             form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
             V = validate.vocabulary(op, vocab_size, V)
-        options: dict[str, Any] = {
-            "num_rows": T,
-            "vocab_size": V,
-            "cu_answers": cu_answers,
-            "answer_ids": answer_ids,
-            "num_answers": num_answers,
-            "temperature": temperature,
-            "ignore_index": ignore_index,
-            "out_of_range": out_of_range,
-        }
+        options = {**of_layout(given, T, V), "num_answers": num_answers}
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
         if partials is None:
             scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
