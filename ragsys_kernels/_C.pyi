@@ -4,6 +4,17 @@ from numpy.typing import NDArray
 ISAS: tuple[str, ...]
 SUPPORTED_ISAS: tuple[str, ...]
 
+def texts_of(
+    ids: list[str],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint32], int]: ...
+def find_texts(
+    wanted: list[str | None],
+    text: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    keys: NDArray[np.uint32],
+    order: NDArray[np.int64],
+) -> NDArray[np.int64]: ...
+def texts_at(rows: NDArray[np.int64], text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str | None]: ...
 def select(
     method: int,
     num_queries: int,

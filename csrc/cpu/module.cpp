@@ -6,6 +6,7 @@
 namespace py = pybind11;
 
 namespace rsk {
+void bind_ids(py::module_& m);        // ids/bindings.cpp
 void bind_selection(py::module_& m);  // selection/bindings.cpp
 void bind_scoring(py::module_& m);    // scoring/bindings.cpp
 }  // namespace rsk
@@ -19,6 +20,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   }
   m.attr("ISAS") = py::tuple(names);
   m.attr("SUPPORTED_ISAS") = py::tuple(supported);
+  rsk::bind_ids(m);
   rsk::bind_selection(m);
   rsk::bind_scoring(m);
 }

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
 
@@ -169,17 +170,17 @@ class Strings(Ids):
 
     @classmethod
     def of(cls: type[_Strings], op: str, ids: list[str]) -> _Strings:
-        texts, offsets, crcs = [], np.zeros(len(ids) + 1, np.int64), np.empty(len(ids), np.uint32)
-        for begin in range(0, len(ids), _BLOCK):
-            encoded = [cls._utf8(op, begin + i, each) for i, each in enumerate(ids[begin : begin + _BLOCK])]
-            part = slice(begin, begin + len(encoded))
-            offsets[1:][part], crcs[part] = list(map(len, encoded)), list(map(zlib.crc32, encoded))
-            texts.append(b"".join(encoded))
-        np.cumsum(offsets, out=offsets)
+        text, offsets, crcs, bad = _compiled("texts_of", _texts_of)(ids)
+        empty = np.flatnonzero(offsets[1:] == offsets[:-1])[:1].tolist() if not cls.may_be_empty else []
+        if bad >= 0 and not (empty and empty[0] < bad):
+            rule = f"{op}: {cls.what} must be text that UTF-8 can hold"
+            raise ValueError(f"{rule}, got a lone surrogate in row {bad}")
+        if empty:
+            raise ValueError(f"{op}: {cls.what} must not be empty, got an empty string in row {empty[0]}")
         order = np.argsort(crcs, kind="stable")
         keys = crcs[order]
         _check_unique_texts(op, ids, keys, order)
-        return cls(np.frombuffer(b"".join(texts), np.uint8), offsets, keys, order)
+        return cls(text, offsets, keys, order)
 
     def sorted_keys(self) -> tuple[np.ndarray, np.ndarray]:
         return self._keys, self._order
@@ -191,12 +192,7 @@ class Strings(Ids):
         wrong = begins > ends if self.may_be_empty else begins >= ends
         if self._offsets[0] != 0 or self._offsets[-1] != len(self._text) or wrong.any():
             raise ValueError(f"{op}: {self.what} must lie one after the other in their text, got other offsets")
-        try:
-            str(memoryview(self._text), "utf-8")
-            whole = bool(((self._text[begins[~empty]] & 0xC0) != 0x80).all())  # none begins within a character
-        except UnicodeDecodeError:
-            whole = False
-        if not whole:
+        if not _is_utf8(memoryview(self._text)) or ((self._text[begins[~empty]] & 0xC0) == 0x80).any():
             raise ValueError(f"{op}: {self.what} must be UTF-8, got other bytes")
         if not _within(order, len(self)) or np.bincount(order).max() > 1 or (keys[1:] < keys[:-1]).any():
             raise ValueError(f"{op}: {self.what} must be in the order of their keys, got another order")
@@ -207,66 +203,21 @@ class Strings(Ids):
 
     def _of(self, rows: np.ndarray) -> np.ndarray:
         found = np.empty(rows.shape, object)
-        flat, text = rows.reshape(-1), memoryview(self._text)
-        begins, ends = self._offsets[flat].tolist(), self._offsets[flat + 1].tolist()
-        found.reshape(-1)[:] = [
-            None if row < 0 else str(text[begin:end], "utf-8")
-            for row, begin, end in zip(flat.tolist(), begins, ends, strict=True)
-        ]
+        flat = np.ascontiguousarray(rows, np.int64).reshape(-1)
+        found.reshape(-1)[:] = _compiled("texts_at", _texts_at)(flat, self._text, self._offsets)
         return found
 
     def _read(self, wanted: Any) -> Any:
-        shape, strings = _strings(wanted)
-        # A lone surrogate has no UTF-8, and no corpus has it; nor what stands for None.
-        encoded = [b"\xff" if each is None else each.encode("utf-8", "surrogatepass") for each in strings]
-        crcs = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
-        absent = np.zeros(len(strings), bool)
-        if None in strings:
-            absent[:] = [each is None for each in strings]
-        return shape, encoded, crcs, absent
+        return _strings(wanted)
 
     def _some(self, wanted: Any, places: np.ndarray) -> Any:
-        _, encoded, crcs, absent = wanted
-        return places.shape, [encoded[i] for i in places.tolist()], crcs[places], absent[places]
+        return places.shape, [wanted[1][i] for i in places.tolist()]
 
     def _found(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
-        shape, encoded, crcs, absent = wanted
-        if not len(self):
-            return np.full(shape, -1, np.int64), absent.reshape(shape)
-        places = np.minimum(np.searchsorted(self._keys, crcs), len(self._keys) - 1)
-        rows = self._order[places]
-        likely = np.flatnonzero(self._keys[places] == crcs)  # all others are unknown, or no row
-        begins, ends = self._offsets[rows[likely]].tolist(), self._offsets[rows[likely] + 1].tolist()
-        text, wanted = memoryview(self._text), encoded if len(likely) == len(rows) else [encoded[i] for i in likely]
-        found = [text[begin:end] == each for begin, end, each in zip(begins, ends, wanted, strict=True)]
-        known = np.zeros(len(rows), bool)
-        known[likely] = found
-        if not all(found):  # behind another id of the same key, if they are there
-            for i in likely[~known[likely]].tolist():
-                rows[i] = self._behind(int(places[i]), crcs[i], encoded[i])
-                known[i] = rows[i] >= 0
-        rows[~known] = -1
-        known |= absent
-        return rows.reshape(shape), known.reshape(shape)
-
-    @classmethod
-    def _utf8(cls, op: str, row: int, text: str) -> bytes:
-        if not text and not cls.may_be_empty:
-            raise ValueError(f"{op}: {cls.what} must not be empty, got an empty string in row {row}")
-        try:
-            return text.encode()
-        except UnicodeEncodeError as error:
-            rule = f"{op}: {cls.what} must be text that UTF-8 can hold"
-            raise ValueError(f"{rule}, got a lone surrogate in row {row}") from error
-
-    def _behind(self, place: int, key: np.uint32, wanted: bytes) -> int:
-        """Return the row of an id whose key is at a place or after it; -1 if there is none."""
-        while place < len(self._keys) and self._keys[place] == key:
-            row = int(self._order[place])
-            if self._text[self._offsets[row] : self._offsets[row + 1]].tobytes() == wanted:
-                return row
-            place += 1
-        return -1
+        shape, strings = wanted
+        find = _compiled("find_texts", _find_texts)
+        rows = find(strings, self._text, self._offsets, self._keys, self._order).reshape(shape)
+        return np.maximum(rows, -1), rows != -1
 
 
 class Joined(Ids):
@@ -464,6 +415,61 @@ def _strings(ids: Any) -> tuple[tuple[int, ...], list[Any]]:
         if each is not None and not isinstance(each, str):
             raise TypeError(f"rows_of: ids must be strings, got {type(each).__name__} at position {place}")
     return array.shape, values
+
+
+def _compiled(name: str, otherwise: Any) -> Any:
+    """Return a function on strings of the extension, or the one that does the same without it."""
+    return getattr(_dispatch.extension(), name) if _dispatch.why_not("cpu") is None else otherwise
+
+
+def _texts_of(ids: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Return UTF-8 end to end, offsets, CRC-32s, and the first row of a lone surrogate, or -1."""
+    texts, offsets, crcs, bad = [], np.zeros(len(ids) + 1, np.int64), np.empty(len(ids), np.uint32), -1
+    for begin in range(0, len(ids), _BLOCK):
+        encoded = [each.encode("utf-8", "surrogatepass") for each in ids[begin : begin + _BLOCK]]
+        part = slice(begin, begin + len(encoded))
+        offsets[1:][part], crcs[part] = list(map(len, encoded)), list(map(zlib.crc32, encoded))
+        texts.append(b"".join(encoded))
+        if bad < 0 and not _is_utf8(texts[-1]):
+            bad = begin + [_is_utf8(each) for each in encoded].index(False)
+    np.cumsum(offsets, out=offsets)
+    return np.frombuffer(b"".join(texts), np.uint8), offsets, crcs, bad
+
+
+def _is_utf8(text: Any) -> bool:
+    try:
+        str(text, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _find_texts(
+    wanted: list[str | None], text: Any, offsets: np.ndarray, keys: np.ndarray, order: np.ndarray
+) -> np.ndarray:
+    """Return the row of each id: -1 where there is none, -2 of None."""
+    rows, whole = np.full(len(wanted), -1, np.int64), memoryview(text)
+    # A lone surrogate has no UTF-8, and no corpus has it.
+    encoded = [b"" if each is None else each.encode("utf-8", "surrogatepass") for each in wanted]
+    crcs = np.fromiter(map(zlib.crc32, encoded), np.uint32, len(encoded))
+    for i, place in enumerate(np.searchsorted(keys, crcs).tolist()):
+        while place < len(keys) and keys[place] == crcs[i]:
+            row = int(order[place])
+            if whole[offsets[row] : offsets[row + 1]] == encoded[i]:
+                rows[i] = row
+                break
+            place += 1
+    rows[[i for i, each in enumerate(wanted) if each is None]] = -2
+    return rows
+
+
+def _texts_at(rows: np.ndarray, text: Any, offsets: np.ndarray) -> list[str | None]:
+    """Return the ids of some rows, None for those below 0."""
+    begins, ends, whole = offsets[rows].tolist(), offsets[rows + 1].tolist(), memoryview(text)
+    return [
+        None if row < 0 else str(whole[begin:end], "utf-8")
+        for row, begin, end in zip(rows.tolist(), begins, ends, strict=True)
+    ]
 
 
 def _runs(keys: np.ndarray) -> list[slice]:

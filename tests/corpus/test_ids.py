@@ -17,6 +17,7 @@ from ragsys_kernels import cli, offline
 from ragsys_kernels import corpus as corpus_module
 from ragsys_kernels._base.arrays import HOST
 from ragsys_kernels.corpus import folder as corpus_folder
+from ragsys_kernels.corpus import ids as corpus_ids
 from ragsys_kernels.corpus.ids import Joined, make
 
 # Two strings of one CRC-32: they share a key.
@@ -70,6 +71,48 @@ def test_ids_translate_both_ways_and_outlive_folders_pickles_and_copies(kind, tm
         assert "no" not in corpus.ids
         assert 4 not in corpus.ids
         assert f"costs, ids={'str' if kind == 'strings' else 'int64'})" in repr(corpus)
+
+
+def test_strings_are_found_without_the_extension_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_ids, "_compiled", lambda _, otherwise: otherwise)
+    test_ids_translate_both_ways_and_outlive_folders_pickles_and_copies("strings", tmp_path)
+
+
+def test_compiled_lookup_of_strings(compiled):
+    """The UTF-8 and CRC-32 are Python's and zlib's, the rows are those of a dictionary; many strings share a key."""
+    rng = np.random.default_rng(1)
+    same = ["".join(words) for words in itertools.product(SAME_KEY, repeat=4)]
+    assert len({zlib.crc32(each.encode()) for each in same}) == 1
+    alphabet = [*"ab0-/\0", "é", "日", "\U0001f600"]
+    ids = list(dict.fromkeys(["".join(rng.choice(alphabet, n)) for n in rng.integers(1, 40, 500)] + same[1:]))
+    rng.shuffle(ids)
+    text, offsets, crcs, bad = compiled.texts_of(ids)
+    assert (text.tobytes(), bad) == ("".join(ids).encode(), -1)
+    assert [text[a:b].tobytes().decode() for a, b in itertools.pairwise(offsets)] == ids
+    assert crcs.tolist() == [zlib.crc32(each.encode()) for each in ids]
+    order = np.argsort(crcs, kind="stable")
+    wanted = [*ids[::-1], None, *same, "", "\ud800", "nowhere", ids[0] + "\0", ids[1][:-1]]
+    rows = {each: row for row, each in enumerate(ids)} | {None: -2}
+    expected = [rows.get(each, -1) for each in wanted]
+    assert compiled.find_texts(wanted, text, offsets, crcs[order], order).tolist() == expected
+    assert corpus_ids._find_texts(wanted, text, offsets, crcs[order], order).tolist() == expected
+    some = np.array([3, -1, 0, len(ids) - 1, 3])
+    assert compiled.texts_at(some, text, offsets) == [None if row < 0 else ids[row] for row in some]
+    surrogates = ["a", "", "b\udfff", "\ud800"]
+    assert compiled.texts_of(surrogates)[3] == corpus_ids._texts_of(surrogates)[3] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "offsets", "order"),
+    [("row of an id", [0, 1, 2], [2, 0]), ("row of an id", [0, 1, 2], [0, -1]), ("id_offsets", [0, 1, 9], [0, 1]),
+     ("id_offsets", [0, 2, 1], [0, 1]), ("id_offsets", [-1, 1, 2], [0, 1]), ("id_keys", [0, 1], [0])],
+)  # fmt: skip
+def test_compiled_lookup_stays_within_its_arrays(compiled, name, offsets, order):
+    """Of a damaged folder, whose arrays are not read before they are used."""
+    text, keys = np.frombuffer(b"ab", np.uint8), np.array([zlib.crc32(b"a"), zlib.crc32(b"b")], np.uint32)
+    arrays = text, np.array(offsets), np.sort(keys), np.array(order)
+    with pytest.raises(ValueError, match=name):
+        compiled.find_texts(["a", "b"], *arrays)
 
 
 def test_without_ids_rows_are_their_own(tmp_path):
@@ -277,6 +320,7 @@ def test_folder_is_built_from_files(tmp_path, monkeypatch):
 def test_ids_of_several_parts_that_are_there_twice_are_found(kind, monkeypatch):
     rng = np.random.default_rng(8)
     if kind == "str":
+        monkeypatch.setattr(corpus_ids, "_compiled", lambda _, otherwise: otherwise)
         monkeypatch.setattr(zlib, "crc32", lambda text, *_: len(text) % 3)  # many have the same key
     for trial in range(60):
         sizes = rng.integers(1, 9, rng.integers(1, 6))
