@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +24,7 @@ _TABLE = re.compile(r"[^:]+\.(duckdb|sqlite3?|db)::[^:]", re.IGNORECASE)  # a ta
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
 
 PARTIAL = ".partial"
+_BLOCK = 1 << 20  # bytes read at a time
 _OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
@@ -45,6 +46,20 @@ def check_local(op: str, argument: str, path: str | os.PathLike[str]) -> None:
     """Refuse a URL where files are written that only local paths can have: it would be a folder named ``s3:`` here."""
     if is_url(path) or was_url(path):
         raise ValueError(f"{op}: {argument} must be a local path, got {path}")
+
+
+def blocks_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the rest of a file, some at a time."""
+    while block := file.read(_BLOCK):
+        yield block
+
+
+def sha256_of(blocks: Iterable[bytes]) -> str:
+    """Return the SHA-256 of blocks end to end, as ``sha256sum`` prints it."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(block)
+    return digest.hexdigest()
 
 
 class HashedFile:

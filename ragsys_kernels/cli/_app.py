@@ -29,6 +29,8 @@ from rich.text import Text
 
 import ragsys_kernels as rk
 
+from .._base.checks import line
+
 Progress = Callable[[int, int], None]  # is told what is done, and of how much
 
 _LINE_INTERVAL = 5.0  # seconds between progress lines where there is no terminal
@@ -94,7 +96,7 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
     """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"warning: {_line(message)}", file=sys.stderr)
+        print(f"warning: {line(message)}", file=sys.stderr)
 
     # A job that is terminated cleans up as one that is interrupted.
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -108,9 +110,9 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
     except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_expected(error):
             raise
-        text = _line(error) or type(error).__name__
+        text = line(error) or type(error).__name__
         if isinstance(error, MemoryError):
-            text = f"not enough memory{f': {_line(error)}' if str(error) else ''}"
+            text = f"not enough memory{f': {line(error)}' if str(error) else ''}"
         print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
@@ -147,7 +149,7 @@ def run(
 
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"notice: {_line(record.getMessage())}", file=sys.stderr)
+        print(f"notice: {line(record.getMessage())}", file=sys.stderr)
 
 
 class Stop:
@@ -192,10 +194,6 @@ def _is_expected(error: RuntimeError) -> bool:
     """Return whether it is a missing backend, or memory that torch did not get: a plain RuntimeError on a CPU."""
     unavailable, name = isinstance(error, rk.BackendUnavailableError), type(error).__name__
     return unavailable or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
-
-
-def _line(message: object) -> str:
-    return " ".join(str(message).split())
 
 
 @contextmanager

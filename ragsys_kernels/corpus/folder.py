@@ -366,7 +366,8 @@ def unlike(folder: Path, files: dict[str, Any], read: bool) -> list[str]:
 
 def _is_right(file: Path, known: dict[str, Any]) -> bool:
     if "sha256" in known:
-        return bool(_digest(file) == known["sha256"])
+        with open(file, "rb") as opened:
+            return bool(_files.sha256_of(_files.blocks_of(opened)) == known["sha256"])
     return bool(_blocks_crc32(file, known["bytes"]) == known["blocks_crc32"])
 
 
@@ -381,14 +382,6 @@ def _blocks_crc32(file: Path, size: int) -> int:
 
     with ThreadPoolExecutor(env.num_threads()) as threads:
         return zlib.crc32(b"".join(threads.map(crc, range(0, size, _SUMMED))))
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with open(file, "rb") as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:

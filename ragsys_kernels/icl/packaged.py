@@ -11,10 +11,9 @@ from typing import Literal, NamedTuple
 
 from .._base import env
 from .._base.extras import missing
+from .._base.files import blocks_of
 from .._base.types import PathLike
 from .storage.once import made_once
-
-_BLOCK = 1 << 20
 
 
 class _Whole(NamedTuple):
@@ -145,5 +144,4 @@ def _joined(name: str, parts: list[Path], model: _Split, staging: Path) -> Path:
 def _blocks(parts: list[Path]) -> Iterator[bytes]:
     for part in parts:
         with open(part, "rb") as source:
-            while block := source.read(_BLOCK):
-                yield block
+            yield from blocks_of(source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Iterator
@@ -13,11 +12,10 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._base.files import PARTIAL, HashedFile, replacing, sync
+from .._base.files import PARTIAL, HashedFile, blocks_of, replacing, sha256_of, sync
 from .._base.lock import locked, owner
 
 ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the pieces that it is written in
-_BLOCK = 1 << 20
 
 
 class Folder:
@@ -86,11 +84,8 @@ class Folder:
 
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a file, as ``sha256sum`` prints it."""
-        digest = hashlib.sha256()
         with self.open(name) as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-        return digest.hexdigest()
+            return sha256_of(blocks_of(file))
 
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:

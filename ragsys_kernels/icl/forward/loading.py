@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 from ..._base import env
 from ..._base.extras import needed
+from ..._base.files import blocks_of, sha256_of
 from ..._base.types import PathLike
 from .. import packaged
 from ..storage.once import made_once
@@ -59,10 +59,8 @@ def load(name_or_path: PathLike, dtype: str, cache: PathLike | None) -> tuple[An
         return _pretrained(source, file, dtype)
     gguf = Path(source) / file
     with open(gguf, "rb") as content:
-        digest = hashlib.sha256()
-        while block := content.read(1 << 20):
-            digest.update(block)
-    folder = Path(cache) / "models" / f"{gguf.stem}-{dtype}-{digest.hexdigest()[:16]}"
+        digest = sha256_of(blocks_of(content))
+    folder = Path(cache) / "models" / f"{gguf.stem}-{dtype}-{digest[:16]}"
     return _pretrained(str(made_once(folder, lambda staging: _unpacked(gguf, dtype, staging))), None, dtype)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import glob
-import hashlib
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from typing import IO, Any, Literal, TypeVar
 import pyarrow as pa
 
 from ..._base.extras import missing, needed
-from ..._base.files import is_url, was_url
+from ..._base.files import blocks_of, is_url, sha256_of, was_url
 from ..._base.types import PathLike
 
 DATABASES = (".duckdb", ".sqlite", ".sqlite3", ".db")  # a table of one is FILE::TABLE
@@ -191,10 +190,8 @@ class Place:
 
     def _identity(self, full: bool) -> dict[str, Any]:
         size = self.size()
-        digest = hashlib.sha256()
-        for block in self._blocks(size, full or size <= 3 * _SAMPLE):
-            digest.update(block)
-        return {"name": self.name, **self.version(), "sha256": digest.hexdigest()}
+        digest = sha256_of(self._blocks(size, full or size <= 3 * _SAMPLE))
+        return {"name": self.name, **self.version(), "sha256": digest}
 
     def _blocks(self, size: int, full: bool) -> Iterator[bytes]:
         if self.kind() == "folder":  # of files that never change
@@ -208,8 +205,7 @@ class Place:
                 yield self.read(start, start + _SAMPLE)
             return
         with self.open() as file:
-            while block := file.read(_BLOCK):
-                yield block
+            yield from blocks_of(file)
 
     def version(self) -> dict[str, Any]:
         """Return the size, and the ETag of an object or the time of the last change in nanoseconds."""
