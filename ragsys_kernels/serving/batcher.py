@@ -1,7 +1,7 @@
-"""Micro-batching without waiting: what has arrived while a kernel call runs is the next call.
+"""Micro-batching without waiting: requests that arrive while a kernel call runs form the next call.
 
-An idle server answers at once. A call that should take less than `_INLINE` seconds runs on the event loop, for handing
-it to a thread would take as long; others run in one thread, and the loop goes on reading requests.
+An idle server answers at once. A call that should take less than `_INLINE` seconds runs on the event loop, since
+handing it to a thread would take as long. Other calls run in one thread, while the loop reads requests.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
 
 _INLINE = 200e-6
-# Seconds of a call with nothing to do, and of an element of a row before anything was measured.
+# Seconds of an empty call, and of one element of a row until a call has been measured.
 _CALL, _ELEMENT = 15e-6, 0.2e-9
-# The weights of a new measurement that is below what is known, and of one above: a busy machine only adds to a call.
+# Weights of a new measurement below and above the estimate: a busy machine only makes calls longer.
 _BELOW, _ABOVE = 0.5, 0.02
 _PACE = 0.2
 
 
 class Ticket:
-    """What one request asks for, on its way through the kernels.
+    """A request on its way through the kernels.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class Batcher:
         return ticket
 
     def look(self) -> None:
-        """Look at the queue now: nothing else comes in this round of the event loop."""
+        """Look at the queue now, at the end of a round of the event loop."""
         loop = asyncio.get_running_loop()
         if self._wait:
             self._schedule(loop)
@@ -198,7 +198,7 @@ class Batcher:
             self._flush(loop)
 
     def drop(self, queries: int) -> None:
-        """Count queries no longer that wait in vain."""
+        """Stop counting queries whose request has ended."""
         self.queued -= queries
         self._metrics.waiting(self.queued)
 
@@ -225,7 +225,7 @@ class Batcher:
             begin = time.perf_counter()
             try:
                 picks = answer(joined([block for block, _, _ in entries]), 1, "raise")
-            except Exception:  # whatever it is, it may take long to find whose it is
+            except Exception:  # finding the query that caused it may take long
                 self._run(loop, entries, kind, work)
                 return
             self._finish(entries, [picks], kind, work, begin, time.perf_counter() - begin)
@@ -249,7 +249,7 @@ class Batcher:
         task.add_done_callback(done)
 
     def _next(self) -> list[Entry]:
-        """Take the blocks of the key that waits longest, up to one kernel call; what is too late is dropped."""
+        """Take the blocks of the key that has waited longest, up to one kernel call; skip requests that have ended."""
         entries: list[Entry] = []
         size = 0
         while self._waiting and not entries:
@@ -283,7 +283,7 @@ class Batcher:
         begin: float,
         seconds: float,
     ) -> None:
-        """Give each request its picks, and learn from the time of the call."""
+        """Give each request its picks, and update the estimate of the time per element."""
         queries = sum([block.size for block, _, _ in entries])
         if work:
             element = max(0.0, seconds - _CALL) / work

@@ -1,7 +1,7 @@
-"""Which way connections go: the short one of `protocol`, or the plain one of ASGI where uvicorn lacks what that needs.
+"""The choice of how connections are handled: by `protocol`, or by plain ASGI if uvicorn lacks what that needs.
 
-`protocol` builds on private parts of uvicorn, which a version may not have yet or no longer. Both ways end in the same
-functions. On the plain one `/v1/select` takes longer, and slow clients and long headers have uvicorn's own limits.
+`protocol` builds on private parts of uvicorn, which some versions do not have. Both ways end in the same functions.
+With plain ASGI `/v1/select` takes longer, and slow clients and long headers have uvicorn's own limits.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ from .._base.checks import line
 from .limits import RefusedError, invalid
 
 _CONNECT, _CONNECTIONS = 5.0, 64
-# What the endpoint says of a text that it does not take, as one that is too long.
+# Statuses with which the endpoint refuses a text, such as one that is too long.
 _OF_THE_TEXT = (400, 413, 422)
-# Bytes of an answer: of a number as JSON, of what stands around them, and of an error.
+# Most bytes of an answer: for each number in JSON, around the numbers, and for an error.
 _NUMBER, _AROUND, _ERROR = 40, 1 << 16, 4096
-# Characters of a text for a model in this process, which reads far fewer: tokenizing takes time for all of them.
+# Most characters of a text for a local model, which reads far fewer, but would tokenize all of them.
 _LONGEST = 100_000
 
 
 class TextEncoder(Protocol):
-    """What makes vectors of texts that are queries."""
+    """Computes vectors of queries that are texts."""
 
     name: str | None  # of the model, for ``/info``
 

@@ -22,7 +22,7 @@ from .routes.select import Share, select, shared
 _SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _PATH = "/v1/select"
 _URL = _PATH.encode()
-# What changes how a request is read or answered: uvicorn knows it all.
+# Headers that change how a request is read or answered; such requests are left to uvicorn.
 _UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
 
 

@@ -69,7 +69,7 @@ class Settings:
             raise ValueError(f"serve: flight_port must {rule}, got {self.flight_port}")
 
     def hosts(self) -> Hosts:
-        """Return which hosts requests may be for: with a token any, unless some are named, for a page has no token."""
+        """Return the hosts that are answered: any with a token, which pages of other sites lack, unless some are named."""
         return Hosts(None if self.token and not self.allowed_hosts else self.host, self.allowed_hosts)
 
     def service(self) -> Service:
@@ -214,13 +214,13 @@ def _reloaded(task: asyncio.Future[Any]) -> None:
 
 
 def limited() -> AbstractContextManager[Any]:
-    """Hold BLAS to one thread: kernels have threads of their own, and others would only take their processors."""
+    """Limit BLAS to one thread, since the kernels have their own threads."""
     found: AbstractContextManager[Any] = threadpoolctl.threadpool_limits(1, "blas")
     return found
 
 
 def settled() -> None:
-    """Keep what is loaded out of the garbage collector's rounds, which hold up requests."""
+    """Exclude what is loaded from garbage collection, which would delay requests."""
     gc.collect()
     gc.freeze()
 

@@ -1,8 +1,8 @@
 """The texts of documents, read from their file by row when somebody asks for them.
 
-Nothing of them is held in memory: of Parquet the row groups that have the rows are read, a thousand rows at a time, and
-an Arrow file is mapped. What is kept is where the text of each row is, eight bytes or four, and not even that where a
-file's rows are in the order of the corpus's.
+Texts are not held in memory: the row groups of Parquet that contain the rows are read, a thousand rows at a time, and
+an Arrow file is mapped. Only the place of the text of each row is kept, in four or eight bytes, unless the rows of the
+file are in the order of the corpus.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Texts:
                 return
 
     def _opened(self, file: str) -> Any:
-        """Return a file that is open; those that were not asked for lately are closed."""
+        """Return an open file; the least recently used ones are closed."""
         opened = self._open.pop(file, None)
         if opened is None:
             if file.endswith(".parquet"):
@@ -167,7 +167,7 @@ class Texts:
             raise ValueError(f"serve: texts must have {what} in column {shown(column)}, got {kind} in {file}")
 
     def _found(self, corpus: Corpus) -> np.ndarray | None:
-        """Return where in the file the text of each row of the corpus is, -1: nowhere; None: at its own number."""
+        """Return the place in the file of the text of each row, -1 if it has none; None: each at its own number."""
         total, path = int(self._begins[-1]), self._given.path
         if corpus.ids.kind == "row" and self._given.id_column is None:
             if total != len(corpus):
@@ -228,7 +228,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(arrays: list[pa.Array]) -> Any:
-    """Return ids as a corpus takes them; rows without one have none of its."""
+    """Return ids as a corpus takes them, with an id that no corpus has for null."""
     column = pa.chunked_array(arrays)
     if pa.types.is_integer(column.type):
         return column.cast(pa.int64()).fill_null(-1).to_numpy()

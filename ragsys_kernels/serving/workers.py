@@ -1,9 +1,9 @@
 """Several server processes behind one address: they share the listening socket and, mapped, the corpora.
 
-The parent answers no requests. It starts a new worker in place of one that dies, passes signals on, and leads reloads:
-all workers load a folder beside the corpus in service, and only when all have loaded it does each swap. A new worker
-takes no connection before the parent has seen that its corpora are those of the others. While no worker can start, the
-parent refuses requests with the reason; where that goes on, it ends.
+The parent answers no requests. It replaces workers that die, forwards signals, and coordinates reloads: all workers
+load the folder beside the corpus in service, and swap only when all have loaded it. A new worker accepts connections
+only after the parent has checked that it has the same versions of the corpora as the others. While no worker can start,
+the parent refuses requests with the reason; if that continues, it ends.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 # Seconds that a reload may take in all workers, and pauses before a worker that dies at once is replaced.
 _RELOAD, _PAUSES = 600.0, (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _LASTING = 5.0  # seconds after which a worker has not died at once
-# Seconds without a worker after which requests are refused, and starts that may fail in a minute without any worker: so
-# many, or so many for each.
+# Seconds without a worker after which requests are refused; failed starts in a minute without any worker after which
+# the parent ends, in all or for each worker, whichever is more.
 _NOBODY, _FAILURES, _FAILURES_EACH = 2.0, 10, 3
 
 
@@ -72,7 +72,7 @@ class _Worker:
 
 
 class _Reload:
-    """A reload under way: which workers have not loaded, or then swapped, the corpus yet, and who asked."""
+    """A reload in progress: the workers that still have to load, or then to swap, the corpus, and who asked for it."""
 
     def __init__(self, name: str, workers: set[_Worker], asker: _Worker | None, number: int) -> None:
         self.name, self.waiting, self.asker, self.number = name, workers, asker, number
@@ -127,7 +127,7 @@ class _Parent:
             os.close(self._wake)
 
     def _verify(self) -> None:
-        """Compare the folders with their checksums, which the workers then need not."""
+        """Compare the folders with their checksums once, so that the workers need not."""
         for name, folder in self._settings.corpora.items() if self._settings.verify else ():
             self._verified[name] = loaded(Path(folder), verify=True, compared=self._compared)[1]
 
@@ -167,7 +167,7 @@ class _Parent:
             self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
 
     def _rest(self) -> float | None:
-        """Return the seconds until something is to be done whatever happens; None: nothing is."""
+        """Return the seconds until the next scheduled action; None if there is none."""
         ends = [self._stopping] if self._stopping else [*self._due, *(reload.ends for reload in self._reloads[:1])]
         if self._alone < math.inf and self._refuser is None and not self._stopping:
             ends.append(self._alone + _NOBODY)
@@ -176,7 +176,7 @@ class _Parent:
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _refuse(self, refuses: bool) -> None:
-        """Begin, or end, to answer in the place of the workers."""
+        """Start or stop refusing requests on behalf of the workers."""
         if refuses and self._refuser is None and not self._stopping:
             self._refuser = Refuser(self._sockets, self._why)
         elif self._refuser is not None and (not refuses or self._stopping):
@@ -235,9 +235,9 @@ class _Parent:
             self._go_on(reload)
 
     def _admit(self) -> None:
-        """Let the workers serve that wait and have the versions in service; where a folder is another, all take it.
+        """Let waiting workers serve if they have the versions in service; reload a folder that has changed.
 
-        Not during a reload, in which the versions change.
+        Nothing is done during a reload, which changes the versions.
         """
         for worker in self._workers:
             if self._reloads or worker.serves or worker.versions is None:
@@ -273,7 +273,7 @@ class _Parent:
                 reload.verifier = worker
 
     def _go_on(self, reload: _Reload) -> None:
-        """Once all workers have answered, let them swap; once they have, or one could not load, end the reload."""
+        """When all workers have loaded the corpus, let them swap; end when all have swapped or one has failed."""
         if reload.waiting:
             return
         if reload.error is not None or reload.swapping or not reload.loaded:
@@ -290,14 +290,14 @@ class _Parent:
             worker.send(("swap", reload.number))
 
     def _end(self, reload: _Reload, error: tuple[Any, ...] | None) -> None:
-        """Tell who asked; go on with the next reload."""
+        """Answer the worker that asked; begin the next reload."""
         for worker in reload.loaded if not reload.swapping else ():
             worker.send(("drop", reload.number))
         if reload.asker is not None:
             reload.asker.send(("answer", error or ("well", reload.result)))
         self._reloads.remove(reload)
         if error is not None:
-            for worker in self._workers:  # one that waits for a version that the others cannot load is of no use
+            for worker in self._workers:  # the others cannot load the version that this one has
                 if (
                     not worker.serves
                     and worker.versions
@@ -337,7 +337,7 @@ class _Parent:
         self._due.append(time.monotonic() + pause)
 
     def _nobody(self, worker: _Worker) -> None:
-        """Note that no worker serves, now that this one has died; after too many starts in vain, end."""
+        """Note that no worker serves after the death of this one; end after too many failed starts."""
         now = time.monotonic()
         self._alone = min(self._alone, now)
         if worker.serves:
@@ -351,7 +351,7 @@ class _Parent:
 
 
 def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, place: int) -> None:
-    """Be a worker."""
+    """Run a worker process."""
     metrics.count_at(place)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the parent sends SIGTERM
@@ -397,7 +397,7 @@ class _Link:
         return found
 
     def _listen(self) -> None:
-        """Read what the parent says; without a parent there is no reason to go on."""
+        """Read messages of the parent; end this worker if the parent is gone."""
         while True:
             try:
                 message = self._pipe.recv()

@@ -1,8 +1,8 @@
 """``/rerank``, ``/v1/rerank``, ``/v2/rerank``: selection for clients of rerank services, with ids as documents.
 
-These clients send texts and sort by the score that comes back for each. Here the texts are ids of the corpus, and the
-scores fall strictly in the order of the picks, so that sorting keeps the order; what was not picked comes below. Their
-documents may come in any order: candidates are taken by id, so that the answer does not depend on it.
+These clients send texts and sort them by the scores of the answer. Here the texts are ids of the corpus, and the scores
+fall strictly in the order of the picks, so that sorting keeps that order; documents that were not picked come last. The
+answer does not depend on the order of the documents: candidates are sorted by id.
 
     model   corpus:rule:lambda_d, as docs:mmr:0.7; or in the path, /models/docs:mmr:0.7/rerank, for those that send none
     query   an id of the corpus, base64 of a vector, or text where the server has an encoder
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from ..service import Service
 
 _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
-# Fields of ``/v1/select`` that a body may have; others belong to the clients' own services and change nothing here.
+# Fields of ``/v1/select`` that a body may have; other fields, of the clients' own services, are ignored.
 _RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "unknown")
 _FIELDS = ("initial", "allowed", "exclude", "query_id")
-# What a URL may have for clients whose body is not theirs to choose.
+# Parameters of the URL, for clients that cannot choose their body.
 _OF_URL = ("model", "top_n", "pool_size", "unknown")
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 _INTEGERS = re.compile(r"-?[0-9]{1,18}(?:,-?[0-9]{1,18})*\Z")
@@ -61,7 +61,7 @@ def add(service: Service) -> None:
 
 
 class Reranking:
-    """One request, read: what is asked for, and where each candidate stands in the request."""
+    """A request that has been read, and the position of each candidate in it."""
 
     def __init__(self, content: dict[str, Any], corpora: Corpora, limits: Limits) -> None:
         self.content, self._limits = content, limits
@@ -100,7 +100,7 @@ class Reranking:
         self.k = most if top_n is None else min(top_n, most)
 
     def text(self, encodes: bool) -> str | None:
-        """Return the query if it is a text, which is for the encoder; others are read here."""
+        """Return the query if it is a text for the encoder; read it here otherwise."""
         given, query = self.content.get("query"), self._query
         if "query_id" in query:
             return None
@@ -120,7 +120,7 @@ class Reranking:
         return None
 
     def asked(self, vector: list[float] | None) -> Asked:
-        """Return the one query as the kernels take it."""
+        """Return the query in the form of the kernels."""
         query = {"candidates": self.candidates, "k": self.k, **self._query}
         if vector is not None:
             query["query"] = vector
@@ -270,7 +270,7 @@ def _parsed(body: bytes, outside: dict[str, Any], service: Service) -> Reranking
 
 
 def _outside(request: Request) -> dict[str, Any]:
-    """Return what the path, the URL and the headers say, for bodies that do not."""
+    """Return fields from the path, the URL and the headers, for bodies that lack them."""
     found: dict[str, Any] = {}
     query = request.scope["query_string"].decode("latin-1")
     for name, value in parse_qsl(query, keep_blank_values=True) if query else ():

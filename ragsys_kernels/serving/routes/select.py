@@ -64,7 +64,7 @@ async def select(service: Service, request: Request) -> Response:
             raise
         return share.response()
     if len(body) > _SMALL:
-        # What the queue has no room for is refused unread: to read it would take the time of those that wait.
+        # If the queue has no room, refuse the request unread: parsing it would delay those that wait.
         service.batcher.check_room(min(body.count(b'"query'), service.limits.queries))
     asked = await service.beside(len(body) > LARGE_BODY, parsed, body, service.corpora, service.limits)
     await service.answer(asked, request, deadline)
@@ -79,7 +79,7 @@ async def select(service: Service, request: Request) -> Response:
 
 
 class Share:
-    """The part of a party that is one request's."""
+    """The part of one request in a party."""
 
     __slots__ = ("_begin", "_end", "_request", "party")
 
@@ -113,8 +113,8 @@ class Share:
 
 
 def shared(service: Service, request: Request, body: bytes) -> Share | None:
-    """Let a small request go with others that come in this round; None: it must go by itself."""
-    # What has a deadline of its own is dropped by itself when it is late.
+    """Join a small request with others of this round of the event loop; None: it is answered by itself."""
+    # A request with its own deadline must be dropped separately when it is late.
     if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
         return None
     served, queries, common = taken(body, service.corpora, service.limits)
