@@ -69,7 +69,7 @@ class Settings:
             raise ValueError(f"serve: flight_port must {rule}, got {self.flight_port}")
 
     def hosts(self) -> Hosts:
-        """Return the hosts that are answered: any with a token, which pages of other sites lack, unless some are named."""
+        """Return the hosts to answer: with a token, which pages of other sites lack, any, unless some are named."""
         return Hosts(None if self.token and not self.allowed_hosts else self.host, self.allowed_hosts)
 
     def service(self) -> Service:
