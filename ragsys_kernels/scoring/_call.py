@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from .. import _dispatch
@@ -11,24 +10,6 @@ from .._base import checks
 from .._base.arrays import HOST, Cupy, Torch
 from . import _device, validate
 from .problem import Layout, Pairs, Partials, ScoringProblem
-
-# Arguments of the operations that are arrays, and those that say what is scored and how it is put into answers.
-_ARRAYS = (
-    "logits", "hidden", "weight", "bias", "label_ids", "cu_labels", "prior", "targets", "rows", "cu_answers",
-    "answer_ids", "temperature", "allowed", "target_logits",
-)  # fmt: skip
-_OF_LAYOUT = ("cu_answers", "answer_ids", "temperature", "ignore_index", "out_of_range")
-
-
-def arrays_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays among the arguments of an operation, which are given as ``locals()`` has them."""
-    return {name: given[name] for name in _ARRAYS if name in given}
-
-
-def of_layout(given: Mapping[str, Any], num_rows: int | None, vocab_size: int) -> dict[str, Any]:
-    """Return the options of `Call.layout` and `Call.pairs`, likewise."""
-    options = {name: given[name] for name in _OF_LAYOUT if name in given}
-    return {"num_rows": num_rows, "vocab_size": vocab_size, **options}
 
 
 class Call:

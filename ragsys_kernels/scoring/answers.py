@@ -10,7 +10,7 @@ from .._base.checks import flag
 from .._base.types import Array, ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
 from . import finish, quick, validate
-from ._call import Call, arrays_of, of_layout
+from ._call import Call
 from .problem import Layout, Partials
 
 _WANT = ("logp", "lse", "max", "entropy", "rank")
@@ -113,15 +113,18 @@ def token_logprobs(
         logp = quick.token_logprobs(logits, targets, num_threads)
         if logp is not None:
             return logp
-    given = locals()
-    call = Call(op, arrays_of(given), backend, num_threads, check_values)
+    arrays = {"logits": logits, "targets": targets, "temperature": temperature, "allowed": allowed}
+    call = Call(op, arrays, backend, num_threads, check_values)
     if logits is None:
         raise ValueError(f"{op}: logits must be given, got None")
     return_lse = flag(op, "return_lse", return_lse)
     with call.current:
         form, T, V = validate.source(op, logits, None, None, None, call.place)
         V = validate.vocabulary(op, vocab_size, V)
-        options = {**of_layout(given, T, V), "per": "T"}
+        options: dict[str, Any] = {
+            "num_rows": T, "vocab_size": V, "temperature": temperature, "ignore_index": ignore_index,
+            "out_of_range": out_of_range, "per": "T",
+        }  # fmt: skip
         scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
         pairs = call.pairs(targets, None, **options)
         if pairs is not None:
@@ -261,10 +264,13 @@ def answer_logprobs(
     >>> rk.answer_logprobs(logits, targets=[1, 0, 1], rows=[0, 1, 1], cu_answers=[0, 2, 3]).sum.round(3)
     array([-0.981, -0.693])
     """
-    op, given = "answer_logprobs", locals()
+    op = "answer_logprobs"
     want = validate.names(op, "want", want, _WANT)
     reduce = validate.names(op, "reduce", reduce, _REDUCE)
-    arrays = arrays_of(given)
+    arrays = {
+        "logits": logits, "hidden": hidden, "weight": weight, "bias": bias, "targets": targets, "rows": rows,
+        "cu_answers": cu_answers, "answer_ids": answer_ids, "temperature": temperature, "allowed": allowed,
+    }  # fmt: skip
     num_slots = None
     if partials is not None:
         source = {name: arrays[name] for name in ("logits", "hidden", "weight", "bias", "allowed")}
@@ -281,7 +287,11 @@ def answer_logprobs(
         if partials is None:
             form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
             V = validate.vocabulary(op, vocab_size, V)
-        options = {**of_layout(given, T, V), "num_answers": num_answers}
+        options: dict[str, Any] = {
+            "num_rows": T, "vocab_size": V, "cu_answers": cu_answers, "answer_ids": answer_ids,
+            "num_answers": num_answers, "temperature": temperature, "ignore_index": ignore_index,
+            "out_of_range": out_of_range,
+        }  # fmt: skip
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
         if partials is None:
             scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}

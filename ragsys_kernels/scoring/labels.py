@@ -11,7 +11,7 @@ from .._base.arrays import Cupy, Torch
 from .._base.types import Array, ArrayLike, ScoringBackend
 from .._gpu.plans import planned
 from . import _device, finish, validate
-from ._call import Call, arrays_of
+from ._call import Call
 from ._namespace import arange, namespace, segmented
 from .problem import Layout
 
@@ -106,8 +106,12 @@ def label_posteriors(
     >>> np.exp(found.logp).round(3), np.exp(found.log_posterior).round(3), found.label
     (array([[0.5  , 0.375]]), array([[0.25, 0.75]]), array([1]))
     """
-    op, given = "label_posteriors", locals()
-    call = Call(op, arrays_of(given), backend, num_threads, check_values)
+    op = "label_posteriors"
+    arrays = {
+        "logits": logits, "hidden": hidden, "weight": weight, "bias": bias, "label_ids": label_ids,
+        "cu_labels": cu_labels, "prior": prior, "rows": rows, "temperature": temperature,
+    }  # fmt: skip
+    call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         V = validate.vocabulary(op, vocab_size, V)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .._base.checks import count, flag
 from .._base.types import ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
 from . import validate
-from ._call import Call, arrays_of, of_layout
+from ._call import Call
 from .problem import Partials
 
 
@@ -87,13 +89,22 @@ def logprob_partials(
     -----
     Merged shards equal the whole up to rounding, because block boundaries differ. The same shards have the same bits.
     """
-    op, given = "logprob_partials", locals()
-    call = Call(op, arrays_of(given), backend, num_threads, check_values)
+    op = "logprob_partials"
+    arrays = {
+        "logits": logits, "hidden": hidden, "weight": weight, "bias": bias, "targets": targets, "rows": rows,
+        "cu_answers": cu_answers, "answer_ids": answer_ids, "temperature": temperature, "allowed": allowed,
+        "target_logits": target_logits,
+    }  # fmt: skip
+    call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         total = count(op, "vocab_size", vocab_size)
         first = validate.offset(op, "first_column", first_column)
-        _, fields = call.layout(targets, rows, **of_layout(given, T, total))
+        options: dict[str, Any] = {
+            "num_rows": T, "vocab_size": total, "cu_answers": cu_answers, "answer_ids": answer_ids,
+            "temperature": temperature, "ignore_index": ignore_index, "out_of_range": out_of_range,
+        }  # fmt: skip
+        _, fields = call.layout(targets, rows, **options)
         problem = validate.problem(
             op,
             form,

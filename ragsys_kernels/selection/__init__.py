@@ -175,33 +175,10 @@ def mmr(
     array([[1, 2]])
     """
     return run(
-        "mmr",
-        queries,
-        embeddings,
-        k,
-        candidates,
-        relevance,
-        bias,
-        lambda_d,
-        lambda_b,
-        groups,
-        query_groups,
-        max_per_group,
-        initial,
-        allowed,
-        exclude,
-        costs,
-        budget,
-        max_similarity,
-        metric,
-        check_values,
-        backend,
-        num_threads,
-        on_error,
-        outside=outside,
-        relevance_scale=relevance_scale,
-        similarity=similarity,
-    )
+        "mmr", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, outside=outside, relevance_scale=relevance_scale, similarity=similarity,
+    )  # fmt: skip
 
 
 @planned("vrsd")
@@ -266,28 +243,7 @@ def vrsd(
     array([[1, 2]])
     """
     return run(
-        "vrsd",
-        queries,
-        embeddings,
-        k,
-        candidates,
-        relevance,
-        None,
-        1.0,
-        1.0,
-        groups,
-        query_groups,
-        max_per_group,
-        initial,
-        allowed,
-        exclude,
-        costs,
-        budget,
-        max_similarity,
-        metric,
-        check_values,
-        backend,
-        num_threads,
-        on_error,
-        relevance_scale=relevance_scale,
-    )
+        "vrsd", queries, embeddings, k, candidates, relevance, None, 1.0, 1.0, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, relevance_scale=relevance_scale,
+    )  # fmt: skip

@@ -22,7 +22,7 @@ from ..skip import answered
 _ONE_THREAD = 128
 
 
-# `mmr` and `vrsd` pass each argument by itself: a dictionary would add half a microsecond to a call for a single query.
+# Each argument by itself: passing a dictionary adds some ten microseconds to a call for a single query.
 def run(
     op: str,
     queries: Any,
@@ -60,15 +60,9 @@ def run(
     errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
     is_corpus = isinstance(embeddings, Rows)
     arrays = {
-        "queries": queries,
-        "embeddings": embeddings.data if is_corpus else embeddings,
-        "candidates": candidates,
-        "relevance": relevance,
-        "bias": bias,
-        "groups": groups,
-        "query_groups": query_groups,
-        "initial": initial,
-    }
+        "queries": queries, "embeddings": embeddings.data if is_corpus else embeddings, "candidates": candidates,
+        "relevance": relevance, "bias": bias, "groups": groups, "query_groups": query_groups, "initial": initial,
+    }  # fmt: skip
     if allowed is not None or exclude is not None:
         arrays.update(allowed=allowed, exclude=exclude)
     pairs = similarity is not None
@@ -113,30 +107,12 @@ def run(
             )
             candidates = None
         problem = validate.selection(
-            op,
-            queries,
-            embeddings,
-            k,
-            candidates=candidates,
-            relevance=relevance,
-            relevance_scale="as-is" if pairs else relevance_scale,
-            bias=bias,
-            lambda_d=lambda_d,
-            lambda_b=lambda_b,
-            groups=groups,
-            query_groups=query_groups,
-            max_per_group=max_per_group,
-            initial=initial,
-            allowed=allowed,
-            exclude=exclude,
-            costs=costs,
-            budget=budget,
-            max_similarity=max_similarity,
-            options=options,
-            metric=metric,
-            place=place,
-            errors=errors,
-        )
+            op, queries, embeddings, k, candidates=candidates, relevance=relevance,
+            relevance_scale="as-is" if pairs else relevance_scale, bias=bias, lambda_d=lambda_d, lambda_b=lambda_b,
+            groups=groups, query_groups=query_groups, max_per_group=max_per_group, initial=initial, allowed=allowed,
+            exclude=exclude, costs=costs, budget=budget, max_similarity=max_similarity, options=options, metric=metric,
+            place=place, errors=errors,
+        )  # fmt: skip
         if pairs:
             by_similarity.restrict(problem, names)
             if relevance_scale != "as-is":  # of items, which the problem has no candidates for
@@ -183,15 +159,6 @@ def run(
         if library != "numpy" or name in ("triton", "torch"):
             result = _in_library(result, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
-
-
-_PARAMETERS = run.__code__.co_varnames[1 : run.__code__.co_argcount]
-_UNUSED = {"bias": None, "lambda_d": 1.0, "lambda_b": 1.0}  # by rules that do not take them
-
-
-def run_rule(op: str, given: dict[str, Any], options: Any) -> Selection:
-    """Call `run` for a function that takes other options too; ``given`` are its arguments, as ``locals()`` has them."""
-    return run(op, options=options, **_UNUSED | {name: given[name] for name in _PARAMETERS if name in given})
 
 
 def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:

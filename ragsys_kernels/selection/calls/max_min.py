@@ -7,7 +7,7 @@ from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale
 from ..._gpu.plans import planned
 from .. import options
 from ..problem import Rows, Selection
-from .course import run_rule
+from .course import run
 
 
 @planned("gist")
@@ -93,4 +93,8 @@ def gist(
     for name, value in limits.items():
         if value is not None:
             raise ValueError(f"gist: {name} must be left out, got {checks.shown(value)}")
-    return run_rule("gist", locals(), options.gist("gist", eps))
+    return run(
+        "gist", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
+        None, None, allowed, exclude, None, None, None, metric, check_values, backend, num_threads, on_error,
+        options.gist("gist", eps), relevance_scale=relevance_scale,
+    )  # fmt: skip

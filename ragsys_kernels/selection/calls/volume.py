@@ -8,7 +8,7 @@ from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, 
 from ..._gpu.plans import planned
 from .. import options
 from ..problem import Rows, Selection
-from .course import run_rule
+from .course import run
 
 
 @planned("msd")
@@ -70,7 +70,11 @@ def msd(
     >>> rk.msd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run_rule("msd", locals(), None)
+    return run(
+        "msd", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, None, relevance_scale=relevance_scale, similarity=similarity,
+    )  # fmt: skip
 
 
 @planned("dpp")
@@ -140,7 +144,12 @@ def dpp(
     >>> rk.dpp(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run_rule("dpp", locals(), options.dpp("dpp", quality, scale))
+    return run(
+        "dpp", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, options.dpp("dpp", quality, scale), relevance_scale=relevance_scale,
+        similarity=similarity,
+    )  # fmt: skip
 
 
 @planned("ssd")
@@ -211,7 +220,11 @@ def ssd(
     >>> rk.ssd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.2).indices
     array([[1, 2]])
     """
-    return run_rule("ssd", locals(), options.ssd("ssd", gamma, window))
+    return run(
+        "ssd", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, options.ssd("ssd", gamma, window), relevance_scale=relevance_scale,
+    )  # fmt: skip
 
 
 @planned("sift")
@@ -273,4 +286,8 @@ def sift(
     >>> rk.sift(np.array([[1, 0.4]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run_rule("sift", locals(), options.sift("sift", noise, min_gain))
+    return run(
+        "sift", queries, embeddings, k, candidates, relevance, None, 1.0, 1.0, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, options.sift("sift", noise, min_gain), relevance_scale=relevance_scale,
+    )  # fmt: skip
