@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..._base import env
 from ..._base.types import PathLike
+
+T = TypeVar("T")
 
 # The data folder beside a checkout, as seen from the working folder and from the package in the checkout.
 _BESIDE = (Path("..") / "shared" / "data", Path(__file__).resolve().parents[4] / "shared" / "data")
@@ -74,6 +77,19 @@ def read_one(name: str, file: str, folder: PathLike | None, hub: Hub) -> tuple[S
     found = read(name, [file], folder, hub)
     first = found[0] if found else None
     return found, {first.path.name: first.sha256} if isinstance(first, File) else {hub.name: ""}
+
+
+def json_lines(file: File, what: str, read: Callable[[Any], T]) -> Iterator[T]:
+    """Yield what ``read`` makes of each line of JSON that is not blank; ``what`` names the content in errors."""
+    for number, line in enumerate(file.content.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            found = read(json.loads(line))
+        except (KeyError, IndexError, TypeError, ValueError, StopIteration) as error:
+            got = f"{file.path}, line {number}: {type(error).__name__} {error}"
+            raise ValueError(f"data must hold {what}, got {got}") from error
+        yield found
 
 
 def _present(path: Path) -> Path | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..._base.types import PathLike
-from ._files import File, Hub, read_one
+from ._files import File, Hub, json_lines, read_one
 
 
 class Passage(NamedTuple):
@@ -88,15 +87,11 @@ def _items(folder: PathLike | None, columns: Mapping[str, type], what: str) -> t
     found, source = read_one("boolq", "boolq/BoolQdev.jsonl", folder, hub)
     if not isinstance(found[0], File):
         return list(found), source
-    items = []
-    for number, line in enumerate(found[0].content.splitlines(), 1):
-        try:
-            item = json.loads(line)
-            for name, kind in {"title": str, **columns}.items():
-                if not isinstance(item[name], kind):
-                    raise TypeError(f"{name} is of {type(item[name]).__name__}")
-        except (KeyError, TypeError, ValueError) as error:
-            got = f"{found[0].path}, line {number}: {type(error).__name__} {error}"
-            raise ValueError(f"data must hold {what}, got {got}") from error
-        items.append(item)
-    return items, source
+
+    def checked(item: Any) -> Any:
+        for name, kind in {"title": str, **columns}.items():
+            if not isinstance(item[name], kind):
+                raise TypeError(f"{name} is of {type(item[name]).__name__}")
+        return item
+
+    return list(json_lines(found[0], what, checked)), source

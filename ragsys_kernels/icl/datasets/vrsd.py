@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..._base.types import PathLike
-from ._files import File, Hub, read
+from ._files import File, Hub, json_lines, read
 
 OPTIONS = " The option can be: "  # between OpenBookQA's question and its options, which ". " joins
 
@@ -63,7 +62,7 @@ def vrsd_set(name: str, folder: PathLike | None = None) -> QuestionSet:
     if isinstance(found[0], File):
         for file in found:
             hashes[file.path.name] = file.sha256
-            items += _items(file, source.item)
+            items += json_lines(file, "items of the set", source.item)
     else:
         assert source.hub is not None
         assert source.hub_item is not None
@@ -77,19 +76,6 @@ def vrsd_set(name: str, folder: PathLike | None = None) -> QuestionSet:
     parts = [text.partition("->") for text in strings[:size]]
     questions, answers = [question for question, _, _ in parts], [answer for _, _, answer in parts]
     return QuestionSet(name, source.title, questions, answers, strings[size:], hashes)
-
-
-def _items(file: File, item: Callable[[Any], tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(file.content.splitlines(), 1):
-        if line.strip():
-            try:
-                question, answer = item(json.loads(line))
-            except (KeyError, IndexError, TypeError, ValueError, StopIteration) as error:
-                reason = f"{type(error).__name__} {error}"
-                raise ValueError(
-                    f"data must hold items of the set, got {file.path}, line {number}: {reason}"
-                ) from error
-            yield question, answer
 
 
 def _arc(line: Any) -> tuple[str, str]:
