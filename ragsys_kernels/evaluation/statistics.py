@@ -1,10 +1,9 @@
 """Confidence intervals by the bootstrap over queries, and Wilson's of a share.
 
-The ends of a bootstrap interval are percentiles of the draws, of shares that allow for the number of rows: plain ones
-hold too seldom with few rows (90 of 100 times for ten normal values at a level of 95), as draws spread less than means
-do, and a normal variable less than Student's. Source of the shares: Hesterberg, What teachers should know about the
-bootstrap (2015), section 3.3, expanded percentiles. From a hundred rows on they differ from plain ones by less than
-0.2 percentage points.
+Bootstrap intervals are expanded percentile intervals (Hesterberg, What teachers should know about the bootstrap, 2015,
+section 3.3), whose percentiles depend on the number of rows. Plain percentile intervals are too narrow with few rows
+(they hold 90 of 100 times for ten normal values at a level of 95), since draws spread less than means do, and a normal
+variable less than Student's. From a hundred rows on the two differ by less than 0.2 percentage points.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ class Interval(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where a difference puts the first beside the second."""
+        """How the first compares with the second."""
         return {1: "above", -1: "below", 0: "not distinguishable from"}[self.sign]
 
     @property
     def verdict(self) -> str:
-        """What a difference says of the first beside the second."""
+        """How the first compares with the second, in one word."""
         return {1: "higher", -1: "lower", 0: "undecided"}[self.sign]
 
     def same(self, *others: float) -> str:

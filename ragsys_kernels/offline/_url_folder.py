@@ -27,8 +27,8 @@ def folder_at(path: PathLike) -> Folder:
 class UrlFolder(Folder):
     """A folder of files that are uploaded when they are complete.
 
-    Nothing tells whether another process works in it, and what an upload leaves behind that a kill cut short depends on
-    the protocol (object stores leave nothing in the file's place): checksums find it.
+    There is no lock against other processes. What an interrupted upload leaves behind depends on the protocol (object
+    stores leave nothing); checksums detect it.
     """
 
     def __init__(self, place: Place) -> None:
@@ -73,7 +73,7 @@ class UrlFolder(Folder):
         return file
 
     def is_file(self, name: str) -> bool:
-        # fsspec's isfile says False whatever went wrong, and a job without its manifest would be a new one.
+        # fsspec's isfile returns False on any error, and a job whose manifest is not seen would begin anew.
         try:
             with self._using():
                 return bool(self._fs.info(self._file(name))["type"] == "file")
@@ -82,7 +82,7 @@ class UrlFolder(Folder):
 
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
-        """Write a file here, without a name; upload it when the block ends without an error."""
+        """Write a local temporary file; upload it when the block ends without an error."""
         with tempfile.TemporaryFile() as local:
             file = HashedFile(local, lambda: writing_to(f"{self}/{name}"))
             yield file

@@ -1,4 +1,4 @@
-"""What every engine runs: hold the corpus, and make any shards of the result."""
+"""The worker that every engine runs: it holds the corpus and makes shards of the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .spread import Spread
 
 _CHUNKS_AHEAD = 2
 _CHUNK_OF_VECTORS = 256  # queries whose candidates come with their vectors: 100 of 768 floats each are 79 MB
-_ROW = re.compile(r" in row \d+.*")  # of vectors that were read together, a number that nobody knows
+_ROW = re.compile(r" in row \d+.*")  # a row among vectors that were read together means nothing to the caller
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Piece:
 
 
 def _make_harmless(piece: _Piece) -> None:
-    """Put harmless values in the place of what could not be read."""
+    """Replace what could not be read by harmless values."""
     if piece.bad:
         rows = np.array(sorted(piece.bad)) - piece.start
         piece.queries = np.array(piece.queries)
@@ -57,7 +57,7 @@ def _make_harmless(piece: _Piece) -> None:
 
 @dataclass(frozen=True)
 class _Picked:
-    """The part of a piece that is kept once its picks are made: its vectors need not wait for the writer."""
+    """The part of a piece that is kept after the selection, without its vectors, until it is written."""
 
     start: int
     query_ids: pa.Array | None
@@ -138,7 +138,7 @@ class Worker:
     def write_shard(self, index: int, job: JobFolder) -> ShardRecord:
         """Make one shard, put it into the folder and record it there.
 
-        Run twice, at the same time too, it writes the same bytes: the file is put in its place whole.
+        Running it twice, even at the same time, writes the same bytes: the file is replaced atomically.
         """
         with closing(self.write_shards([index], job)) as records:
             return next(records)
@@ -151,7 +151,7 @@ class Worker:
         Consecutive shards are read in one pass, unless an index is given. `advance` is called with the queries done
         since its last call.
         """
-        # An index may find other rows in other batches: a shard begins a batch, whatever is done before it.
+        # An index may find other rows in other batches, so a shard always begins a new batch.
         runs = _runs(indices) if self._inputs.index is None else (range(index, index + 1) for index in indices)
         for run in runs:
             rows = range(self.spec.shard(run.start, self.rows).start, self.spec.shard(run.stop - 1, self.rows).stop)
@@ -162,12 +162,12 @@ class Worker:
     def tables(self, start: int, stop: int) -> Generator[ResultRows, None, None]:
         """Yield the result of queries `start` to `stop` in order, some at a time.
 
-        Reading and selecting run in threads of their own beside the caller's, a few chunks ahead of it.
+        Reading and selecting run in their own threads, a few chunks ahead of the caller.
         """
         read = ahead(self._pieces(start, stop), _CHUNKS_AHEAD)
         if self._corpus.places:  # a thread more, which copies while the kernels of the chunk before run
             read = ahead(self._placed(read), 1)
-        # Results are small: so many of them are kept that the selection does not wait while a row group is synced.
+        # Results are small, so enough are buffered for the selection to go on while a row group is synced.
         selected = ahead(self._selected(read), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size))
         with closing(selected):
             for picked in selected:
@@ -255,7 +255,7 @@ class Worker:
                 first = end
 
     def _check_lengths(self, piece: _Piece) -> None:
-        """Look whether each candidate of a query has a vector, and a score, where there are such."""
+        """Check that each candidate of a query has a vector and a score, if vectors or scores are given."""
         for lists, rule in (
             (piece.own, "candidates must have an id for each of the vectors, got another number"),
             (piece.relevance, "relevance must have a number for each of the candidates, got others"),
@@ -271,7 +271,7 @@ class Worker:
                 piece.bad.setdefault(row, rule)
 
     def _placed(self, pieces: Generator[_Piece, None, None]) -> Generator[_Piece, None, None]:
-        """Move the queries to the device; those with candidates go run by run, with these."""
+        """Move the queries to the device, except queries with candidates, which are moved with their candidates."""
         with closing(pieces):
             for piece in pieces:
                 if piece.candidates is None and not isinstance(piece.queries, Placed):

@@ -32,23 +32,23 @@ class Folder:
         return sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
 
     def strange(self) -> list[str]:
-        """Return the names in the folder that are no files of its own: folders, pipes, links to somewhere else."""
+        """Return the names in the folder that are not regular files: folders, pipes, links."""
         if not self.path.exists():
             return []
         with os.scandir(self.path) as entries:
             return sorted(entry.name for entry in entries if not entry.is_file(follow_symlinks=False))
 
     def check(self) -> None:
-        """Refuse a file in the folder's place."""
+        """Refuse a path that is a file."""
         if self.path.exists() and not self.path.is_dir():
             raise FileExistsError(f"select: out must be a folder, got the file {self}")
 
     def locked(self) -> AbstractContextManager[None]:
-        """Own the folder for a block."""
+        """Lock the folder for the time of a block."""
         return locked(self.path)
 
     def owner(self) -> str | None:
-        """Return which process owns the folder, None if none does or it cannot be told."""
+        """Return which process has locked the folder; None if none has, or it is unknown."""
         return owner(self.path)
 
     def make(self) -> list[Path]:
@@ -76,7 +76,7 @@ class Folder:
         return open(self.path / name, "rb")
 
     def is_file(self, name: str) -> bool:
-        """Whether it is a file of the folder's own, no link to another."""
+        """Return whether it is a regular file, not a link."""
         try:
             return stat.S_ISREG((self.path / name).lstat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +89,7 @@ class Folder:
 
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
-        """Write a file aside; put it in its place, synced if `durable`, when the block ends without an error."""
+        """Write a temporary file; it replaces the target, synced if `durable`, if the block ends without an error."""
         place = self.path / name
         with replacing(place, durable=durable, guard=lambda: writing_to(place)) as file:
             yield file
@@ -99,7 +99,7 @@ class Folder:
             (self.path / name).unlink()
 
     def remove_unfinished(self) -> None:
-        """Remove what killed processes were writing."""
+        """Remove temporary files of killed processes."""
         for name in self.names():
             if name.startswith(".") and name.endswith(PARTIAL):
                 self.remove(name)

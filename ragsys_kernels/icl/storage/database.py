@@ -67,8 +67,9 @@ class Database:
     ) -> tuple[dict[bytes, tuple[Any, ...]], int]:
         """Add the rows of ``keys``; return them, and the number of those that were made here.
 
-        They are looked for again and made ``size`` at a time, each such window in one transaction: what another process
-        has added meanwhile is not made. ``progress`` gets the keys that are there and their number, first with 0.
+        ``size`` rows are made and added at a time, in one transaction. Before each such window the database is searched
+        again, so that rows which another process has added meanwhile are not made. ``progress`` gets the number of keys
+        done and of all keys, first with 0.
         """
         found: dict[bytes, tuple[Any, ...]] = {}
         made = 0
@@ -93,10 +94,10 @@ class Database:
 
     def _prepare(self) -> None:
         with self._connection:
-            self._connection.execute("BEGIN")  # marks and tables of one moment: another process may make the file
+            self._connection.execute("BEGIN")  # one view of marks and tables: another process may create the file
             if self._is_known():
                 return
-        with self._connection:  # in one transaction: another process sees an empty file or a whole one
+        with self._connection:  # one transaction, so that other processes see an empty or a complete file
             self._connection.execute("BEGIN IMMEDIATE")
             if not self._is_known():
                 self._connection.execute(self._table)
@@ -104,7 +105,7 @@ class Database:
                 self._connection.execute(f"PRAGMA user_version = {self._marks[1]}")
 
     def _is_known(self) -> bool:
-        """Say whether the file has been made; refuse one that is neither ours nor new."""
+        """Return whether the file has its table; refuse a file that is neither new nor of this kind."""
         marks = tuple(
             self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
         )

@@ -11,7 +11,7 @@ from ..._base.files import put, staging
 def made_once(folder: Path, make: Callable[[Path], Path]) -> Path:
     """Return `folder`; if it is missing, `make` fills a temporary folder beside it, which gets its name.
 
-    Several processes may do so at once: one of them is first, and the others throw theirs away.
+    Several processes may do so at once: the first one wins, and the others discard their folders.
     """
     if folder.is_dir():
         return folder

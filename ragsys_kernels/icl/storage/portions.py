@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-_RANDOM = random.SystemRandom()  # processes that begin together differ, whatever seed a program sets
+_RANDOM = random.SystemRandom()  # processes that start together differ, even with the same seed
 
 
 def portions(number: int, size: int, progress: Callable[[int, int], None] | None = None) -> Iterator[slice]:
-    """Yield slices of at most ``size`` that cover ``number`` items: the first of them first, the others in any order.
+    """Yield slices of at most ``size`` that cover ``number`` items: the first slice first, the others in random order.
 
-    The order is another in each process, so that several that do the same work meet little, and each finds in their
-    cache what the others have made. What comes first, such as the longest texts, tells at once what does not fit.
-    ``progress`` gets the items done and their number, first with 0, then when the next slice is asked for.
+    The order differs between processes, so that processes with the same work rarely compute the same slice at the same
+    time, and each finds results of the others in their cache. The first slice, such as the longest texts, shows at once
+    whether everything fits. ``progress`` gets the items done and their number, first with 0, then at each next slice.
     """
     tell = progress or (lambda done, whole: None)
     tell(0, number)

@@ -180,8 +180,8 @@ class Place:
         return opened
 
     def identity(self, full: bool, known: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return name, size, version and a hash of the file's content: of all of it, or of its beginning, middle and
-        end, a MiB each; or what is known of it already, by its path."""
+        """Return name, size, version and a hash of the content: of all of it, or of a MiB each at its beginning, middle
+        and end. Results are kept in ``known`` by path."""
         known = {} if known is None else known
         if str(self.path) not in known:
             known[str(self.path)] = self._identity(full)
