@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(config, items):
     begun = set()
     for item in items:
         sampled, function = item.get_closest_marker("sampled"), (item.path, getattr(item, "originalname", item.name))
-        if sampled and function in begun and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+        fewer = 4 if SCORERS[-1] == "triton" and "scorer" in item.fixturenames else 1  # the interpreter takes its time
+        if sampled and function in begun and zlib.crc32(item.nodeid.encode()) % (fewer * sampled.args[0]):
             item.add_marker("slow")
         begun.add(function)
     if part := config.getoption("--part"):
@@ -68,10 +69,18 @@ def backend(request):
 # Backends of scoring; the compiled one with every instruction set.
 COMPILED_SCORERS = ("cpu-base", "cpu-avx2", "cpu-avx512")
 SCORERS = ("reference", "numpy", *COMPILED_SCORERS)
+if os.environ.get("TRITON_INTERPRET") == "1":  # such a process is there for Triton: on host arrays, and as on a device
+    COMPILED_SCORERS, SCORERS = (), ("triton-device", "triton")
 
 
 @contextmanager
 def scoring_with(scorer):
+    if scorer.startswith("triton"):
+        import scoring_device
+
+        with scoring_device.interpreted_backend(scorer):
+            yield scorer
+        return
     name, _, isa = scorer.partition("-")
     reason = _dispatch.why_not(name)
     if reason is not None:
@@ -84,7 +93,7 @@ def scoring_with(scorer):
         yield name
 
 
-@pytest.fixture(scope="module", params=(*SCORERS, "cuda"))
+@pytest.fixture(scope="module", params=(*SCORERS, "cuda") if COMPILED_SCORERS else SCORERS)
 def scorer(request):
     """Every backend of scoring: the compiled one with each instruction set of this processor, CUDA's kernels on it."""
     if request.param != "cuda":

@@ -6,10 +6,19 @@ import interpreted
 import pytest
 
 FOLDER = Path(__file__).parent
+# Tests of `scorer`, which in such a process is Triton.
+OF_SCORERS = [FOLDER.with_name("scoring") / f"test_scoring{part}.py" for part in ("", "_linear")]
+
+pytestmark = pytest.mark.skipif(interpreted.HERE, reason="the tests run here")
 
 
-@pytest.mark.skipif(interpreted.HERE, reason="the tests run here")
 def test_a_sample_in_the_interpreter(tmp_path):
     files = [path for path in sorted(FOLDER.glob("test_*.py")) if "interpreted.elsewhere(" in path.read_text("utf-8")]
     assert len(files) > 10
-    interpreted.run(files, tmp_path, "-m", "not slow")
+    interpreted.run([*files, OF_SCORERS[0]], tmp_path, "-m", "not slow", "-k", "gpu or triton")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", OF_SCORERS, ids=lambda file: file.stem)
+def test_scoring_in_the_interpreter(file, tmp_path):
+    interpreted.run([file], tmp_path, "-k", "triton")

@@ -7,7 +7,7 @@ import interpreted
 import numpy as np
 import pytest
 from cuda_on_cpu import scoring as emulated
-from scoring_device import Device, as_tensor
+from scoring_device import EMPTY, Device, as_tensor, poisoned
 from scoring_oracle import EVERYTHING, assert_close
 from scoring_problems import hard_rows, linear, logits
 
@@ -24,16 +24,6 @@ if interpreted.HERE:
     from launches import Launches
 
     from ragsys_kernels.scoring import _device
-
-
-EMPTY = _arrays.empty
-
-
-def poisoned(like, shape, dtype):
-    """Memory that kernels have to write: NaN, or whole numbers out of every range."""
-    array = EMPTY(like, shape, dtype)
-    array[...] = True if dtype == "bool" else NAN if "float" in dtype else np.iinfo(dtype).min // 2
-    return array
 
 
 @pytest.fixture(params=["triton", "cuda"])

@@ -144,11 +144,14 @@ def test_a_bad_row_spoils_no_other(scorer):
     assert found.rank[35] == 0  # all logits are equal
 
 
-def test_a_nan_in_the_matrix_is_in_every_row(scorer):
+def test_a_nan_in_the_matrix_or_an_infinite_bias_is_in_every_row(scorer):
     arguments, _, _ = linear(3, 700, 24)
     arguments["weight"] = np.array(arguments["weight"])
     arguments["weight"][650, 2] = NAN
     assert np.isnan(rk.answer_logprobs(**arguments, targets=[0, 1, 2], backend=scorer).logp).all()
+    arguments["weight"][650, 2] = 0
+    arguments["bias"] = np.where(np.arange(700) == 7, np.float32(INF), np.float32(0))
+    assert np.isnan(rk.logprob_partials(**arguments, targets=[0, 1, 2], vocab_size=700, backend=scorer).sum).all()
 
 
 def test_equal_rows_of_the_matrix_tie(scorer):
