@@ -12,7 +12,7 @@ import pytest
 from ragsys_kernels._gpu import resources
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
 ]
 MODULES = {
@@ -37,8 +37,10 @@ def _overwritten(module, name, stages=None):
     return compiler_ir.overwritten(compiler_ir.stages_of(module, name, "sm_90", num_stages=stages)["ttgir"], stages)
 
 
-FEW = ("gram 128 mmr plain float16", "gram tile 128 mmr plain float16", "corpus step 64 mmr plain float16")
-MORE = (
+NAMES = (
+    "gram 128 mmr plain float16",
+    "gram tile 128 mmr plain float16",
+    "corpus step 64 mmr plain float16",
     "gram 64 mmr plain float16",
     "gram 128 vrsd options bfloat16",
     "gram 128 mmr plain int8",
@@ -52,7 +54,7 @@ MORE = (
 )
 
 
-@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
+@pytest.mark.parametrize("name", NAMES)
 def test_no_buffer_is_overwritten(overwritten, name):
     module = next(module for prefix, module in MODULES.items() if name.startswith(prefix))
     assert not overwritten(module, name)

@@ -24,7 +24,7 @@ SOURCES = ROOT / "csrc" / "cuda"
 # compiled all but the first for the ledger, whose rows are held to the sources: one is enough unless all is compiled.
 TARGETS = ("compute_80",)
 if os.environ.get("RAGSYS_KERNELS_TEST_COMPILE") == "all":
-    TARGETS += tuple(pytest.param(target, marks=pytest.mark.slow) for target in ("compute_75", "sm_90", "compute_100"))
+    TARGETS += ("compute_75", "sm_90", "compute_100")
 
 in_tree = pytest.mark.skipif(not SOURCES.is_dir(), reason="the tests run outside of the source tree")
 
@@ -142,7 +142,7 @@ def nvrtc():
 
 
 @in_tree
-@pytest.mark.sampled(8)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", cuda_module.sources())
 def test_nvrtc_compiles_every_source(name, target):

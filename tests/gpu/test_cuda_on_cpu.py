@@ -17,7 +17,9 @@ def compiler():
         missing("cuda", reason)
 
 
-@pytest.fixture(scope="module", params=["", "address", "thread"])
+@pytest.fixture(
+    scope="module", params=["", *(pytest.param(name, marks=pytest.mark.slow) for name in ("address", "thread"))]
+)
 def module(request, compiler):
     return emulator.Module("faults", request.param, sources=emulator.HERE)
 

@@ -450,6 +450,7 @@ def barriers():
     return sorted(int(number) for number in re.findall(r"\bSYNC\((\d+)\)", cuda_module.source(SOURCE)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", barriers())
 def test_a_missing_barrier_is_found(removed):
     """With all of them there is no race, see above."""

@@ -590,6 +590,7 @@ def test_a_missing_barrier_is_caught(run, op, barrier, place):
     assert not all(right(seed) for seed in range(8)), BARRIERS[barrier]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "barrier", "place"), RACES)
 def test_a_missing_barrier_is_a_race(run, op, barrier, place, compiler):
     """ThreadSanitizer names both accesses."""

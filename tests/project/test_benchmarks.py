@@ -182,13 +182,18 @@ def test_report_from_a_ledger(module, tmp_path):
     assert plots == {"peers", "scaling", "whole_corpus", "work"}
 
 
-@pytest.fixture(scope="module")
-def redrawn(tmp_path_factory):
-    """The plots, made anew from the results that the repository has."""
+PLOTS = sorted(path.name for path in RESULTS.glob("*.svg"))
+
+
+@pytest.mark.slow
+def test_plots_are_of_the_results(tmp_path):
+    """Drawn anew they are these, no more and no less.
+
+    The texts are the same by any version of matplotlib, the places by the one that drew the plot.
+    """
     pytest.importorskip("matplotlib")
-    folder = tmp_path_factory.mktemp("plots")
     for page in RESULTS.glob("*.md"):
-        (folder / page.name).symlink_to(page)
+        (tmp_path / page.name).symlink_to(page)
     script = (
         "import sys; from pathlib import Path; from benchmarks.suites.selection import LEDGER;"
         "from benchmarks.reports import certificate, compare, page_plots, plots, rule_plots, runs, serve;"
@@ -196,26 +201,14 @@ def redrawn(tmp_path_factory):
         "plots.draw(runs.Runs(LEDGER.read()), out); page_plots.draw(out); rule_plots.draw(out); compare.draw(out);"
         "certificate.draw(out); serve.draw(out)"
     )
-    result = run("-c", script, folder)
+    result = run("-c", script, tmp_path)
     assert result.returncode == 0, result.stderr
-    return folder
-
-
-PLOTS = sorted(path.name for path in RESULTS.glob("*.svg"))
-
-
-@pytest.mark.slow
-def test_no_plot_is_missing(redrawn):
-    assert sorted(path.name for path in redrawn.glob("*.svg")) == PLOTS
-
-
-@pytest.mark.parametrize("name", PLOTS)
-def test_plot_is_of_the_results(redrawn, name):
-    """The texts are the same by any version of matplotlib, the places by the one that drew the plot."""
-    kept, made = ((folder / name).read_text(encoding="utf-8") for folder in (RESULTS, redrawn))
-    assert _texts(kept) == _texts(made), "python -m benchmarks.reports draws it again"
-    if _creator(kept) == _creator(made):
-        np.testing.assert_allclose(_places(kept), _places(made), atol=0.1)
+    assert sorted(path.name for path in tmp_path.glob("*.svg")) == PLOTS
+    for name in PLOTS:
+        kept, made = ((folder / name).read_text(encoding="utf-8") for folder in (RESULTS, tmp_path))
+        assert _texts(kept) == _texts(made), f"{name}: python -m benchmarks.reports draws it again"
+        if _creator(kept) == _creator(made):
+            np.testing.assert_allclose(_places(kept), _places(made), atol=0.1, err_msg=name)
 
 
 def _texts(svg):

@@ -319,6 +319,7 @@ def _wants_a_place(name):
     return attribute not in rk.__all__ and callable(getattr(importlib.import_module(module), attribute))
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site):
     loaded = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)\"")
     pages = list(site.rglob("*.html"))
@@ -327,6 +328,7 @@ def test_nothing_is_loaded_from_elsewhere(site):
     assert "fonts.googleapis" not in (site / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_pages_take_sections_of_other_files_and_tables_from_results(site):
     text = (site / "migration" / "langchain.html").read_text()
     assert "LangChain, arrays, P=20, K=4" in text

@@ -15,6 +15,8 @@ from cpp.select_problems import all_cases
 ROOT = Path(__file__).parents[2]
 THREADS = [1, 2, 7]
 
+pytestmark = pytest.mark.slow  # each tool takes 40 s to compile
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -37,7 +39,7 @@ def build(name, flags="plain"):
 
 
 @pytest.fixture(scope="module")
-def tool(folder):  # which takes 40 s to compile: its tests are slow ones
+def tool(folder):
     return select_driver.Tool([build("select_tool")], folder, all_cases())
 
 
@@ -52,7 +54,6 @@ def refused(tool, *arguments):
     return done.stderr
 
 
-@pytest.mark.slow
 def test_every_instruction_set_and_thread_count(tool):
     isas = tool.isas()
     assert isas[0] == "base"
@@ -60,7 +61,6 @@ def test_every_instruction_set_and_thread_count(tool):
         tool.check(isa, THREADS)
 
 
-@pytest.mark.slow
 def test_avx512_without_vnni(tool, folder):
     """Products of codes by other instructions, scans of few vectors only: every other answer is the same."""
     if "avx512" not in tool.isas():
@@ -81,14 +81,12 @@ def test_avx512_without_vnni(tool, folder):
     assert len(scans.answers("avx512", 1)[0]) == 4 * 8 * len(many)
 
 
-@pytest.mark.slow
 def test_widest_instruction_set_is_the_default(tool):
     path = tool.folder / "answers.bin"
     tool.run(str(tool.problems), str(path))
     assert path.read_bytes() == tool.answers(tool.isas()[-1], 1)[0]
 
 
-@pytest.mark.slow
 def test_wrong_answers_are_found(tool):
     cases = all_cases()[:1]
     small = select_driver.Tool(tool.command, tool.folder, cases)
@@ -101,7 +99,6 @@ def test_wrong_answers_are_found(tool):
             select_driver.judge(cases, bytes(wrong))
 
 
-@pytest.mark.slow
 def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     problems, answers = str(tool.problems), str(tmp_path / "answers.bin")
     assert "is not built in" in refused(tool, "--isa", "avx1024", problems, answers)
@@ -117,7 +114,6 @@ def test_bad_arguments_and_files_are_refused(tool, tmp_path):
     assert "ends too early" in refused(tool, str(short), answers)
 
 
-@pytest.mark.slow
 def test_scores_of_every_instruction_set_and_thread_count(score_tool):
     isas = score_tool.isas()
     assert isas[0] == "base"
@@ -125,7 +121,6 @@ def test_scores_of_every_instruction_set_and_thread_count(score_tool):
         score_tool.check(isa, THREADS)
 
 
-@pytest.mark.slow
 def test_scores_without_a_matrix_unit(score_tool, folder):
     """Products of bfloat16 by dot products or as float32, which tests on a processor with the unit do not reach."""
     if "avx512" not in score_tool.isas():

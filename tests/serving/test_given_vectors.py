@@ -170,6 +170,7 @@ def test_where_there_is_no_corpus():
     assert posted({"texts": ["1"], "query": "2", "model": "vectors"}, "/rerank").json()["error"]["argument"] == "model"
 
 
+@pytest.mark.slow
 def test_a_server_without_a_corpus_starts_and_stops():
     body = {"queries": [{"vectors": GOOD, "query": [1.0, 0, 0]}]}
     with servers.Process("--no-access-log", "--workers", "2") as server:

@@ -61,7 +61,7 @@ def answers_of(answers):
 class Load:
     """Threads that ask without pause; what they got."""
 
-    def __init__(self, url, threads=4, retries=0):
+    def __init__(self, url, threads=2, retries=0):
         self._url, self._retries, self._stop = url, retries, threading.Event()
         self._answered = threading.Semaphore(0)
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
@@ -447,7 +447,7 @@ def test_blas_is_held_to_one_thread():
     assert set(pools) == {1}
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_watched_folder_is_served_soon_after_its_change(tmp_path, number):
     """Segments are appended and deleted while queries are asked: no request fails, each has one version."""
     folder, rows = tmp_path / "docs", np.random.default_rng(1).standard_normal((N, D), dtype=np.float32)

@@ -32,6 +32,7 @@ def blocks(page):
     return re.findall(pattern, (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_what_is_shown_runs_from_vectors_to_the_last_answer(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

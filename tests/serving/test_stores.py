@@ -65,6 +65,7 @@ def database():
         yield f"postgresql:///postgres?{options}"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NEEDS)
 def test_script(name, service, request):
     for module in NEEDS[name]:
