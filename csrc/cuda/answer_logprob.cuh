@@ -1,4 +1,4 @@
-// What the forms of scoring share: z from x, and the sums that a block leaves for the merge.
+// What the forms of scoring share: z from x.
 #pragma once
 #include "common.cuh"
 

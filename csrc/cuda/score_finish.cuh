@@ -1,7 +1,7 @@
-// Results of pairs, rows and answers from the parts of their slots: the formulas of finish.py.
+// What blocks leave of their parts of a slot, and the results that the last of them makes of it: the formulas of
+// finish.py.
 #pragma once
-#include "score_merge.cuh"
-#include "score_pairs.cuh"
+#include "answer_logprob.cuh"
 
 namespace rsk {
 
@@ -9,74 +9,156 @@ namespace rsk {
 constexpr int kCounted = 1;
 constexpr int kMissed = 2;  // a column has more than the target, or log p is NaN
 
-}  // namespace rsk
+// Members as `_parts` of scoring/cuda/backend.py gives them.
+struct Parts {
+  float* sums;     // [slots][count][width]: the largest z of a part, the sum about it, and of width 3 the weighted sum
+  int* above;      // [M][count]: columns whose z exceeds that of a target; null without ranks
+  unsigned* done;  // zeros, one for all parts of a slot or a tile, and zeros after the launch; null of one part
+  int count, width;
 
-// A warp has a pair, or after the pairs a row; a block has eight.
-extern "C" __global__ void __launch_bounds__(256)
-    rsk_score_finish(const long long* __restrict__ targets, rsk::Rules rules, long long num_pairs, long long num_rows,
-                     long long num_slots, long long parts, const long long* __restrict__ rows,
-                     const long long* __restrict__ slot_of, const long long* __restrict__ slot_of_row,
-                     const long long* __restrict__ place, const float* __restrict__ target,
-                     const float* __restrict__ part_ref, const float* __restrict__ part_sum,
-                     const float* __restrict__ part_weighted, const int* __restrict__ part_rank,
-                     float* __restrict__ logp, double* __restrict__ logp64, signed char* __restrict__ state,
-                     long long* __restrict__ rank, float* __restrict__ lse, float* __restrict__ largest,
-                     float* __restrict__ entropy, long long programs) {
-  using namespace rsk;
-  const long long i = (long long)blockIdx.x * (blockDim.x / kWarp) + threadIdx.x / kWarp;
-  const int lane = int(threadIdx.x) % kWarp;
-  if (i >= programs) return;
-
-  const bool is_pair = i < num_pairs;
-  const long long row = i - num_pairs;
-  // Where pairs have rows of their own, pair, row and slot have one number.
-  long long slot = is_pair ? i : row;
-  bool live;
-  if (!slot_of) {
-    live = rules.counts(targets[slot]);
-  } else if (is_pair) {
-    slot = slot_of[i];
-    live = slot >= 0;
-  } else {
-    slot = slot_of_row[row];  // memory that no pair of the row has written may hold anything
-    live = slot >= 0 && slot < num_slots && rows[slot] == row;
+  __device__ void leave(long long slot, long long part, float top, float sum, float weighted) const {
+    float* const p = sums + (slot * count + part) * width;
+    publish(p, top);
+    publish(p + 1, sum);
+    if (width == 3) publish(p + 2, weighted);
   }
-  const Merged slots = live ? merged(slot, parts, part_ref, part_sum, part_weighted, lane) : Merged();
 
-  if (is_pair) {
-    const long long at = slot_of && live ? place[i] : i;
-    unsigned above = 0;
-    if (rank && live) {
-      for (long long s = lane; s < parts; s += kWarp) above += unsigned(part_rank[at * parts + s]);
-      above = lanes_sum(kAll, above);
+  // Whether this block is the last of those that count at `at`; its threads then see what all of them left.
+  __device__ bool all_done(long long at, int* shared) const {
+    SYNC(16);  // this block's part is there
+    if (count == 1) return true;
+    if (threadIdx.x == 0) {
+      FENCE(17);  // what it left comes before its count
+      *shared = atomicInc(done + at, unsigned(count - 1)) == unsigned(count - 1);
+      FENCE(18);  // what others left comes after theirs
     }
-    if (lane != 0) return;
-    const bool ignored = rules.ignored(targets[i]);
-    const float z = live ? target[at] : -infinity();
-    double value = double(nan());
-    if (ignored) {
-      value = 0.0;
-    } else if (live) {
-      // z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
-      value = (double(z) - double(slots.top)) - log(slots.total);
-      value = value > 0.0 ? 0.0 : value;
-    }
+    SYNC(19);
+    return *shared;
+  }
+};
+
+struct Merged {
+  float top = -infinity();
+  double total = 0.0, weighted = 0.0;
+};
+
+// What a warp makes of the parts of a slot, in each lane. The order of the sums does not depend on who was last.
+__device__ inline Merged merged(const Parts& parts, long long slot, int lane) {
+  const float* const first = parts.sums + slot * parts.count * parts.width;
+  Merged all;
+#pragma unroll 1
+  for (int s = lane; s < parts.count; s += kWarp) {
+    const float its_ref = first[s * parts.width];
+    all.top = its_ref < infinity() ? fmaxf(all.top, its_ref) : all.top;
+  }
+  all.top = warp_max(all.top);
+#pragma unroll 1
+  for (int s = lane; s < parts.count; s += kWarp) {
+    const float* const p = first + s * parts.width;
+    // A part without a finite value has sum 0, or NaN, and no reference.
+    const double d = finite(p[0]) ? double(p[0]) - double(all.top) : 0.0, scale = exp(d);
+    const double terms = p[1];
+    all.total += scale * terms;
+    if (parts.width == 3) all.weighted += scale * (p[2] + d * terms);
+  }
+#pragma unroll
+  for (int d = kWarp / 2; d > 0; d /= 2) {
+    all.total += __shfl_xor_sync(kAll, all.total, d);
+    all.weighted += __shfl_xor_sync(kAll, all.weighted, d);
+  }
+  return all;
+}
+
+// Where results go; null: not wanted. Members as `_results` of scoring/cuda/backend.py gives them.
+struct Results {
+  long long* pair_of;  // [M] which pair has a place among those of the slots; null: each has its own
+  // [M], and [T].
+  float* logp;
+  double* logp64;
+  signed char* state;
+  long long* rank;
+  float *lse, *largest, *entropy;
+  // Instead of log p and lse Partials, by place and slot; so are `rank` and `largest` then.
+  float* target;
+  float* ref;
+  double *sum, *weighted;
+
+  __device__ void pair(long long i, double value, bool is_top, bool ignored, long long above) const {
     const bool known = value == value;
     if (logp) logp[i] = float(value);
     if (logp64) logp64[i] = value;
-    if (state) state[i] = (signed char)(ignored ? 0 : known && z >= slots.top ? kCounted : kCounted | kMissed);
-    if (rank) rank[i] = known ? (long long)above : -1;
-    return;
+    if (state) state[i] = (signed char)(ignored ? 0 : known && is_top ? kCounted : kCounted | kMissed);
+    if (rank) rank[i] = known ? above : -1;
   }
-  if (lane != 0) return;
-  const double log_total = log(slots.total);
-  if (lse) lse[row] = live ? float(double(slots.top) + log_total) : nan();
-  if (largest) largest[row] = live && slots.total == slots.total ? slots.top : nan();
-  if (entropy) {
-    const double value = log_total - slots.weighted / slots.total;
-    entropy[row] = live ? float(value < 0.0 ? 0.0 : value) : nan();
+  // A pair or a row without a slot, and a slot without a row.
+  __device__ void no_pair(long long i, bool ignored) const { pair(i, ignored ? 0.0 : nan(), false, ignored, 0); }
+  __device__ void no_row(long long row) const {
+    if (lse) lse[row] = nan();
+    if (largest) largest[row] = nan();
+    if (entropy) entropy[row] = nan();
+  }
+  __device__ void no_slot(long long slot) const {
+    if (!sum) return;
+    ref[slot] = largest[slot] = -infinity();
+    sum[slot] = 0.0;
+    if (weighted) weighted[slot] = 0.0;
+  }
+};
+
+// The results of a slot by threads `index` of `step`, all lanes of each warp; `z_of` has z of the target at a place.
+template <class Z>
+__device__ inline void finish(const Parts& parts, const Results& to, long long slot, long long row, long long first,
+                              long long last, int index, int step, const Z& z_of) {
+  const int lane = index % kWarp;
+  if (index >= kWarp && first + (index - lane) >= last) return;
+  const Merged all = merged(parts, slot, lane);
+  const double log_total = log(all.total);
+
+#pragma unroll 1
+  for (long long warp_first = first + (index - lane); warp_first < last; warp_first += step) {
+    const long long at = warp_first + lane;
+    unsigned above = 0;
+    if (to.rank) {
+#pragma unroll 1
+      for (int i = 0; i < min(last - warp_first, (long long)kWarp); ++i) {
+        const int* const its = parts.above + (warp_first + i) * parts.count;
+        unsigned count = 0;
+#pragma unroll 1
+        for (int s = lane; s < parts.count; s += kWarp) count += unsigned(its[s]);
+        count = lanes_sum(kAll, count);
+        if (lane == i) above = count;
+      }
+    }
+    if (at >= last) continue;
+    const float z = z_of(at);
+    if (to.sum) {
+      if (to.target) to.target[at] = z;
+      if (to.rank) to.rank[at] = above;
+      continue;
+    }
+    // z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
+    const double value = (double(z) - double(all.top)) - log_total;
+    to.pair(to.pair_of ? to.pair_of[at] : at, value > 0.0 ? 0.0 : value, z >= all.top, false, above);
+  }
+
+  if (index != 0) return;
+  const float largest = all.total == all.total ? all.top : nan();
+  if (to.sum) {
+    to.ref[slot] = all.top;
+    to.largest[slot] = largest;
+    to.sum[slot] = all.total;
+    if (to.weighted) to.weighted[slot] = all.weighted;
+  } else {
+    if (to.lse) to.lse[row] = float(double(all.top) + log_total);
+    if (to.largest) to.largest[row] = largest;
+    if (to.entropy) {
+      const double value = log_total - all.weighted / all.total;
+      to.entropy[row] = float(value < 0.0 ? 0.0 : value);
+    }
   }
 }
+
+}  // namespace rsk
 
 // A warp has an answer: its lanes every 32nd pair, and a tree over them. Atomic sums would have other bits at every
 // run.

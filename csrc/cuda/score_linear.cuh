@@ -2,13 +2,13 @@
 // product is one chain of multiply-adds along the dimensions, so that the targets' own kernel has the bits of the
 // tiles, and tiles of 16 and of 64 slots have the same.
 #pragma once
-#include "answer_logprob.cuh"
+#include "score_finish.cuh"
 
 namespace rsk {
 
 constexpr int kDepth = 32;         // dimensions of a slice
 constexpr int kTileColumns = 128;  // of a tile, eight to a thread
-constexpr int kSlab = 512;         // columns of a part
+constexpr int kSlab = 512;         // columns of a part, of which there are fewer than 2^16
 
 // Stored elements of a type known when the kernel runs: 0 float32, 1 float16, 2 bfloat16.
 struct Matrix {
@@ -151,8 +151,8 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
                                     const long long* rows, long long num_slots, const float* inverse_temperature,
                                     Linear linear, long long num_columns, const long long* allowed,
                                     long long num_allowed, const long long* pair_begin, long long num_pairs,
-                                    const float* than, float* part_ref, float* part_sum, float* part_weighted,
-                                    int* part_rank) {
+                                    const float* target, const float* than, const Parts& parts,
+                                    const Results& results) {
   constexpr int kSlots = 16 * EACH;
   DYN_SHARED(float, shared);
   float* a_tile = shared;                                                             // [kDepth][kSlots]
@@ -163,9 +163,9 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
   RowSums* sums = reinterpret_cast<RowSums*>(column_ids + kTileColumns);  // [EACH][kThreads]
 
   const int thread = int(threadIdx.x), x = thread % 16, y = thread / 16;
-  const long long slot0 = (long long)blockIdx.x * kSlots, part = blockIdx.y, parts = gridDim.y;
-  const long long entering = allowed ? num_allowed : num_columns;
-  const long long begin = part * kSlab, end = min(begin + kSlab, entering);
+  const long long slot0 = (long long)blockIdx.x * kSlots;
+  const int part = int(blockIdx.y), begin = part * kSlab;
+  const int end = int(min((long long)begin + kSlab, allowed ? num_allowed : num_columns));
   const unsigned half = 0xffffu << (thread & 16);
   const bool a_even = hidden.even(dims), b_even = weight.even(dims);
 
@@ -176,9 +176,9 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
 #pragma unroll
   for (int r = 0; r < EACH; ++r) sums[r * kThreads + thread] = {-infinity(), 0.0f, 0.0f};
 
-  for (long long first = begin; first == begin || first < end; first += kTileColumns) {
+  for (int first = begin; first == begin || first < end; first += kTileColumns) {
     if (thread < kTileColumns) {
-      const long long at = first + thread;
+      const int at = first + thread;
       const long long c = at >= end ? -1 : allowed ? allowed[at] : at;
       column_ids[thread] = c < num_columns ? c : -1;
     }
@@ -211,20 +211,22 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
       RowSums mine = sums[r * kThreads + thread];
       mine.add(z[r]);
       sums[r * kThreads + thread] = mine;
-      if (!part_rank || slot >= num_slots) continue;
+      if (!parts.above || slot >= num_slots) continue;
       const long long last = min(pair_begin[slot + 1], num_pairs);
       for (long long pair = max(pair_begin[slot], 0ll); pair < last; ++pair) {
         unsigned count = 0;
 #pragma unroll
         for (int i = 0; i < 8; ++i) count += z[r][i] > than[pair];
         count = lanes_sum(half, count);
-        if (x == 0) part_rank[pair * parts + part] = int(count) + (first > begin ? part_rank[pair * parts + part] : 0);
+        if (x != 0) continue;  // before the address, which would take registers of all
+        int* const above = parts.above + pair * parts.count + part;
+        publish(above, int(count) + (first > begin ? *above : 0));
       }
     }
     SYNC(8);  // before the ids of the next tile
   }
 
-#pragma unroll
+#pragma unroll 1
   for (int r = 0; r < EACH; ++r) {
     const long long slot = slot0 + y * EACH + r;
     RowSums mine = sums[r * kThreads + thread];
@@ -237,29 +239,35 @@ __device__ inline void score_hidden(Matrix hidden, Matrix weight, long long dims
       mine.sum += __shfl_xor_sync(kAll, mine.sum, d);
       mine.weighted += __shfl_xor_sync(kAll, mine.weighted, d);
     }
-    if (x == 0 && slot < num_slots) {
-      part_ref[slot * parts + part] = top;
-      part_sum[slot * parts + part] = mine.sum;
-      if (part_weighted) part_weighted[slot * parts + part] = mine.weighted;
-    }
+    if (x == 0 && slot < num_slots) parts.leave(slot, part, top, mine.sum, mine.weighted);
+  }
+
+  // The results of a slot, by a warp of the last part.
+  if (!parts.all_done(blockIdx.x, reinterpret_cast<int*>(shared))) return;
+  const auto target_of = [&](long long pair) { return target[pair]; };
+  for (int i = thread / kWarp; i < kSlots && slot0 + i < num_slots; i += kWarps) {
+    const long long first = max(pair_begin[slot0 + i], 0ll), last = min(pair_begin[slot0 + i + 1], num_pairs);
+    if (row_ids[i] >= 0)
+      finish(parts, results, slot0 + i, row_ids[i], first, last, thread % kWarp, kWarp, target_of);
+    else if (thread % kWarp == 0)
+      results.no_slot(slot0 + i);
   }
 }
 
 }  // namespace rsk
 
-#define RSK_HIDDEN(slots, EACH)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(rsk::kThreads, 2) rsk_score_hidden_##slots(                             \
-      const void* __restrict__ hidden, long long hidden_stride, int hidden_dtype, const void* __restrict__ weight,     \
-      long long weight_stride, int weight_dtype, long long dims, long long num_rows,                                   \
-      const long long* __restrict__ rows, long long num_slots, const float* __restrict__ inverse_temperature,          \
-      const float* __restrict__ head_bias, float logit_scale, float softcap, long long num_columns,                    \
-      const long long* __restrict__ allowed, long long num_allowed, const long long* __restrict__ pair_begin,          \
-      long long num_pairs, const float* __restrict__ than, float* __restrict__ part_ref, float* __restrict__ part_sum, \
-      float* __restrict__ part_weighted, int* __restrict__ part_rank) {                                                \
-    rsk::score_hidden<EACH>({hidden, hidden_stride, hidden_dtype}, {weight, weight_stride, weight_dtype}, dims,        \
-                            num_rows, rows, num_slots, inverse_temperature, {head_bias, logit_scale, softcap},         \
-                            num_columns, allowed, num_allowed, pair_begin, num_pairs, than, part_ref, part_sum,        \
-                            part_weighted, part_rank);                                                                 \
+#define RSK_HIDDEN(slots, EACH)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(rsk::kThreads, 2) rsk_score_hidden_##slots(                           \
+      const void* __restrict__ hidden, long long hidden_stride, int hidden_dtype, const void* __restrict__ weight,   \
+      long long weight_stride, int weight_dtype, long long dims, long long num_rows,                                 \
+      const long long* __restrict__ rows, long long num_slots, const float* __restrict__ inverse_temperature,        \
+      const float* __restrict__ head_bias, float logit_scale, float softcap, long long num_columns,                  \
+      const long long* __restrict__ allowed, long long num_allowed, const long long* __restrict__ pair_begin,        \
+      long long num_pairs, const float* __restrict__ target, const float* __restrict__ than, rsk::Parts parts,       \
+      rsk::Results results) {                                                                                        \
+    rsk::score_hidden<EACH>({hidden, hidden_stride, hidden_dtype}, {weight, weight_stride, weight_dtype}, dims,      \
+                            num_rows, rows, num_slots, inverse_temperature, {head_bias, logit_scale, softcap},       \
+                            num_columns, allowed, num_allowed, pair_begin, num_pairs, target, than, parts, results); \
   }
 RSK_HIDDEN(16, 1)
 RSK_HIDDEN(64, 4)

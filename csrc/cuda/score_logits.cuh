@@ -1,11 +1,11 @@
 // The logits form. A block holds its columns in registers: one read, then the maximum, the sums about it, and the
-// ranks.
+// ranks. The last block of a slot has its results.
 #pragma once
 #include "score_pairs.cuh"
 
 namespace rsk {
 
-constexpr int kColumns = 8192;
+constexpr int kColumns = 8192;  // of a part, of which there are fewer than 2^16
 constexpr int kValues = kColumns / kThreads;
 constexpr int kPairs = 32;  // targets whose ranks are counted between two barriers
 
@@ -39,12 +39,11 @@ __device__ inline int offset_of(int i) {
 enum class Read { aligned, shifted, guarded };
 
 template <class T, Read HOW>
-__device__ inline void read(const T* row, long long begin, long long end, long long num_columns, int shift,
-                            float (&x)[kValues]) {
+__device__ inline void read(const T* row, int begin, int end, int num_columns, int shift, float (&x)[kValues]) {
   constexpr int P = kPack<T>;
 #pragma unroll
   for (int i = 0; i < kValues; i += P) {
-    const long long c = begin + offset_of<T>(i);
+    const int c = begin + offset_of<T>(i);
     const bool inside = HOW == Read::shifted ? i > 0 || c >= shift : c >= shift && c - shift + 2 * P <= num_columns;
     float pack[P];
     if (HOW == Read::aligned || (HOW == Read::guarded && shift == 0 && c + P <= end)) {
@@ -66,55 +65,51 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
                                     const long long* rows, const float* inverse_temperature, float logit_scale,
                                     float softcap, long long num_columns, const long long* allowed,
                                     long long num_allowed, const long long* pair_begin, const long long* columns,
-                                    long long num_pairs, const float* target_logits, float* part_ref, float* part_sum,
-                                    float* part_weighted, int* part_rank, float* target) {
+                                    long long num_pairs, const float* target_logits, const Parts& parts,
+                                    const Results& results) {
   DYN_SHARED(float, shared);
   float* warp_max_of = shared;
   float* warp_sum_of = warp_max_of + kWarps;
   float* warp_weighted_of = warp_sum_of + kWarps;
   int* counts = reinterpret_cast<int*>(warp_weighted_of + kWarps);  // [kWarps][kPairs]
 
-  const long long slot = blockIdx.x, part = blockIdx.y, parts = gridDim.y;
+  const long long slot = blockIdx.x;
+  const int part = int(blockIdx.y);
   const int thread = int(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp;
   const long long id = !OWN ? rows[slot] : rules.counts(columns[slot]) ? slot : -1;
-  const bool exists = id >= 0 && id < num_rows;
-  const T* row = logits + (exists ? id * row_stride : 0);
-  const Change<CAPPED> change(logit_scale, softcap, OWN ? rules.inverse_of(slot) : inverse_temperature[slot]);
-  const auto at_column = [&](long long c) {
-    return exists && c >= 0 && c < num_columns ? change(widen(row[c])) : -infinity();
-  };
-  const float own = !OWN || !exists ? -infinity() : at_column(rules.masked(columns[slot]));
-  const auto target_of = [&](long long pair) { return OWN ? own : at_column(columns[pair]); };
-  const auto pairs = [&](long long& first, long long& last) {
-    first = slot, last = slot + 1;
-    if (!OWN) first = max(pair_begin[slot], 0ll), last = min(pair_begin[slot + 1], num_pairs);
-  };
-  if (part == 0) {
-    long long first, last;
-    pairs(first, last);
-    for (long long pair = first + thread; pair < last; pair += kThreads) target[pair] = target_of(pair);
+  if (id < 0 || id >= num_rows) {
+    if (part > 0 || thread > 0) return;
+    results.no_slot(slot);
+    if (OWN) results.no_pair(slot, rules.ignored(columns[slot]));
+    if (OWN) results.no_row(slot);
+    return;
   }
+  const T* row = logits + id * row_stride;
+  const Change<CAPPED> change(logit_scale, softcap, OWN ? rules.inverse_of(slot) : inverse_temperature[slot]);
+  const auto target_of = [&](long long pair) {
+    const long long c = OWN ? rules.masked(columns[pair]) : columns[pair];
+    return c >= 0 && c < num_columns ? change(widen(row[c])) : -infinity();
+  };
 
   // 1. The values.
-  const long long begin = part * kColumns;
-  const long long entering = exists ? (allowed ? num_allowed : num_columns) : 0;
-  const long long end = min(begin + kColumns, entering);
+  const int begin = part * kColumns;
+  const int end = int(min((long long)begin + kColumns, allowed ? num_allowed : num_columns));
   float z[kValues];
   if (allowed) {
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
-      const long long at = begin + offset_of<T>(i);
+      const int at = begin + offset_of<T>(i);
       const long long c = at < end ? allowed[at] : -1;
       z[i] = c >= 0 && c < num_columns ? widen(row[c]) : -infinity();
     }
   } else {
     const int shift = int((reinterpret_cast<unsigned long long>(row) & 15) / sizeof(T));
     if (shift == 0 && end - begin == kColumns) {
-      read<T, Read::aligned>(row, begin, end, num_columns, shift, z);
+      read<T, Read::aligned>(row, begin, end, int(num_columns), shift, z);
     } else if (end - begin == kColumns && end + kPack<T> <= num_columns) {
-      read<T, Read::shifted>(row, begin, end, num_columns, shift, z);
+      read<T, Read::shifted>(row, begin, end, int(num_columns), shift, z);
     } else {
-      read<T, Read::guarded>(row, begin, end, num_columns, shift, z);
+      read<T, Read::guarded>(row, begin, end, int(num_columns), shift, z);
     }
   }
 #pragma unroll
@@ -141,10 +136,10 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
   for (int i = 0; i < kValues; ++i) {
     const float d = z[i] - ref, e = exp_of(d);
     sums[i % 4] += e;
-    if (part_weighted) weights[i % 4] += fmaxf(d, kFar) * e;
+    if (parts.width == 3) weights[i % 4] += fmaxf(d, kFar) * e;
   }
   const float sum = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-  const float weighted = part_weighted ? warp_sum((weights[0] + weights[1]) + (weights[2] + weights[3])) : 0.0f;
+  const float weighted = parts.width == 3 ? warp_sum((weights[0] + weights[1]) + (weights[2] + weights[3])) : 0.0f;
   if (lane == 0) {
     warp_sum_of[warp] = sum;
     warp_weighted_of[warp] = weighted;
@@ -157,16 +152,13 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
       total += warp_sum_of[w];
       total_weighted += warp_weighted_of[w];
     }
-    part_ref[slot * parts + part] = largest;
-    part_sum[slot * parts + part] = total;
-    if (part_weighted) part_weighted[slot * parts + part] = total_weighted;
+    parts.leave(slot, part, largest, total, total_weighted);
   }
-  if (!part_rank) return;
 
   // 4. What exceeds each target here.
-  long long first, last;
-  pairs(first, last);
-  for (long long pair = first; pair < last; pair += kPairs) {
+  long long first = slot, last = slot + 1;
+  if (!OWN) first = max(pair_begin[slot], 0ll), last = min(pair_begin[slot + 1], num_pairs);
+  for (long long pair = first; parts.above && pair < last; pair += kPairs) {
     const int some = int(min(last - pair, (long long)kPairs));
     for (int k = 0; k < some; ++k) {
       const float than = target_logits ? target_logits[pair + k] : target_of(pair + k);
@@ -181,10 +173,14 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
       int count = 0;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) count += counts[w * kPairs + thread];
-      part_rank[(pair + thread) * parts + part] = count;
+      publish(parts.above + (pair + thread) * parts.count + part, count);
     }
     SYNC(4);  // before the counts of the next targets
   }
+
+  // 5. The results, by the last part.
+  if (!parts.all_done(slot, counts)) return;
+  finish(parts, results, slot, id, first, last, thread, kThreads, target_of);
 }
 
 }  // namespace rsk
@@ -195,11 +191,10 @@ __device__ inline void score_logits(const T* logits, long long row_stride, long 
       const long long* __restrict__ rows, const float* __restrict__ inverse_temperature, float logit_scale,        \
       float softcap, long long num_columns, const long long* __restrict__ allowed, long long num_allowed,          \
       const long long* __restrict__ pair_begin, const long long* __restrict__ columns, long long num_pairs,        \
-      const float* __restrict__ target_logits, float* __restrict__ part_ref, float* __restrict__ part_sum,         \
-      float* __restrict__ part_weighted, int* __restrict__ part_rank, float* __restrict__ target) {                \
+      const float* __restrict__ target_logits, rsk::Parts parts, rsk::Results results) {                           \
     rsk::score_logits<T, CAPPED, OWN>(logits, row_stride, num_rows, rules, rows, inverse_temperature, logit_scale, \
                                       softcap, num_columns, allowed, num_allowed, pair_begin, columns, num_pairs,  \
-                                      target_logits, part_ref, part_sum, part_weighted, part_rank, target);        \
+                                      target_logits, parts, results);                                              \
   }
 RSK_LOGITS(f32, float, false, false)
 RSK_LOGITS(f16, rsk::F16, false, false)

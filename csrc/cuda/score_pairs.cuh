@@ -1,7 +1,7 @@
 // The pairs of a call as they were given, the rules for them, and their slots: Pairs in
 // ragsys_kernels/scoring/problem.py.
 #pragma once
-#include "answer_logprob.cuh"
+#include "score_finish.cuh"
 
 namespace rsk {
 
@@ -77,17 +77,18 @@ __device__ inline int block_before(int x, int* warps, int& total) {
 
 }  // namespace rsk
 
-// The slots of pairs that name their rows, by one block: each step needs the one before for all pairs. Arrays by row
-// are not filled: a row's element is read only if a pair has written it. Slots, and the pairs of a slot, come in any
-// order, which no result depends on.
+// The slots of pairs that name their rows, by one block: each step needs the one before for all pairs. An element of
+// `leader` is read only if a pair has written it. Slots, and the pairs of a slot, come in any order, which no result
+// depends on. Pairs and rows without a slot have their results here.
 extern "C" __global__ void __launch_bounds__(1024)
     rsk_score_slots(const long long* __restrict__ targets, const long long* __restrict__ row_of, rsk::Rules rules,
                     long long num_pairs, long long num_rows, long long num_slots, int* leader, int* size,
-                    long long* rows, float* inverse_temperature, long long* pair_begin, long long* columns,
-                    long long* slot_of, long long* slot_of_row, long long* place) {
+                    long long* slot_of, long long* place, long long* rows, float* inverse_temperature,
+                    long long* pair_begin, long long* columns, rsk::Results results) {
   using namespace rsk;
   DYN_SHARED(int, warps);  // [kSlotThreads / kWarp]
   const long long thread = threadIdx.x;
+  for (long long row = thread; row < num_rows; row += kSlotThreads) results.no_row(row);
   const auto row_of_pair = [&](long long i) {
     const long long row = row_of[i];
     return row >= 0 && row < num_rows && rules.counts(targets[i]) ? row : -1ll;
@@ -96,6 +97,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   for (long long i = thread; i < num_pairs; i += kSlotThreads) {
     const long long row = row_of_pair(i);
     place[i] = row;
+    slot_of[i] = -1;
     if (row >= 0) atomicExch(leader + row, int(i));
   }
   SYNC(12);
@@ -110,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (leads) {
       const int slot = found + before;
       rows[slot] = row;
-      slot_of_row[row] = slot;
+      slot_of[i] = slot;
       inverse_temperature[slot] = inverse;
       size[slot] = 0;
     }
@@ -123,9 +125,11 @@ extern "C" __global__ void __launch_bounds__(1024)
   SYNC(13);
   // 3. A place for each pair.
   for (long long i = thread; i < num_pairs; i += kSlotThreads) {
-    const long long row = place[i], slot = row >= 0 ? slot_of_row[row] : -1;
-    slot_of[i] = slot;
-    if (slot >= 0) place[i] = atomicAdd(size + slot, 1);
+    if (place[i] < 0) continue;
+    const int leads = leader[place[i]];
+    const long long slot = slot_of[leads];
+    if (leads != int(i)) slot_of[i] = slot;
+    place[i] = atomicAdd(size + slot, 1);
   }
   SYNC(14);
   int held = 0;
@@ -140,11 +144,14 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (thread == 0) pair_begin[num_slots] = held;
   SYNC(15);
   for (long long i = thread; i < num_pairs; i += kSlotThreads) {
-    if (slot_of[i] >= 0) {
-      place[i] += pair_begin[slot_of[i]];
-      columns[place[i]] = rules.masked(targets[i]);
-    }
     if (i >= held) columns[i] = -1;
+    if (slot_of[i] < 0) {
+      results.no_pair(i, rules.ignored(targets[i]));
+      continue;
+    }
+    const long long at = pair_begin[slot_of[i]] + place[i];
+    columns[at] = rules.masked(targets[i]);
+    results.pair_of[at] = i;
   }
 }
 
@@ -152,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 extern "C" __global__ void __launch_bounds__(256)
     rsk_score_aligned_slots(const long long* __restrict__ targets, rsk::Rules rules, long long num_pairs,
                             long long* __restrict__ rows, float* __restrict__ inverse_temperature,
-                            long long* __restrict__ pair_begin, long long* __restrict__ columns) {
+                            long long* __restrict__ pair_begin, long long* __restrict__ columns, rsk::Results results) {
   const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   if (i <= num_pairs) pair_begin[i] = i;
   if (i >= num_pairs) return;
@@ -160,4 +167,7 @@ extern "C" __global__ void __launch_bounds__(256)
   rows[i] = counts ? i : -1;
   columns[i] = counts ? rules.masked(targets[i]) : -1;
   inverse_temperature[i] = rules.inverse_of(i);
+  if (counts) return;
+  results.no_pair(i, rules.ignored(targets[i]));
+  results.no_row(i);
 }

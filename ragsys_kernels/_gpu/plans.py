@@ -69,7 +69,7 @@ def call(function: Callable[..., None], *args: Any, **kwargs: Any) -> None:
 
 
 def counters(like: Any, size: int) -> Any:
-    """Return counts for Triton kernels, which leave them at zero (`counters.py`); a plan finds those of its stream."""
+    """Return counts for kernels, which leave them at zero (`counters.py`); a plan finds those of its stream."""
     from . import counters
 
     if _thread.recorder is None:

@@ -10,12 +10,16 @@
 // reads of shared memory that was not written (it starts as NaN); with AddressSanitizer, accesses beyond an array or
 // the dynamic shared memory; with UndefinedBehaviorSanitizer, vector loads from unaligned addresses.
 //
-// What it cannot find: races between blocks, and what differs in hardware (limits of registers, bank conflicts,
+// A missing fence shows as a wrong answer: other blocks see what a block publishes after a fence, an atomic operation
+// here and one there, and a fence there, and not before.
+//
+// What it cannot find: other races between blocks, and what differs in hardware (limits of registers, bank conflicts,
 // approximate intrinsics, contraction of a * b + c, which is off here).
 //
-// A source needs nothing special but SYNC(n) for __syncthreads(), CLUSTER_SYNC(n) for a cluster's barrier,
-// DYN_SHARED(T, name) for dynamic shared memory and READS(address, bytes) where reads are to be counted;
-// csrc/cuda/common.cuh has them for CUDA. SYNC(n) can be removed by its number at run time, see Launch::removed.
+// A source needs nothing special but SYNC(n) for __syncthreads(), FENCE(n) for __threadfence(), CLUSTER_SYNC(n) for a
+// cluster's barrier, publish() for stores that other blocks are to see, DYN_SHARED(T, name) for dynamic shared memory
+// and READS(address, bytes) where reads are to be counted; csrc/cuda/common.cuh has them for CUDA. What has a number
+// can be removed by it at run time, see Launch::removed.
 #pragma once
 #include "fibers.hpp"
 
@@ -88,6 +92,25 @@ EMU_QUIET inline void expect_bytes(Arrivals* arrivals, int bytes) {
   arrivals->bytes += bytes;
   arrivals->arrived = 1;
   arrivals->settle();
+}
+template <class T>
+void publish(T* to, T x) {
+  Published p{to, sizeof x, {}};
+  std::memcpy(&p.value, to, sizeof x);
+  me().published.push_back(p);
+  *to = x;
+}
+template <class F>
+void each_published(F f) {
+  const std::size_t first = rank() * threads_of_a_block();
+  for (std::size_t i = first; i < first + threads_of_a_block(); ++i)
+    for (Published& p : B.threads[i].published) f(p.state);
+}
+// By one thread for its block.
+inline void fence(int number) {
+  if (number && number == B.launch.removed) return;
+  each_published([](auto& state) { state = std::max(state, Published::fenced); });
+  if (__atomic_load_n(&B.counted, __ATOMIC_RELAXED)) show(false);
 }
 inline unsigned char* shared() { return B.shared[rank()].data(); }
 // What has the place of `own`, which is in shared memory, in another block of the cluster.
@@ -178,6 +201,8 @@ T read_modify_write(T* p, F f) {  // a real atomic operation, which ThreadSaniti
   __atomic_load(p, &old, __ATOMIC_RELAXED);
   do next = f(old);
   while (!__atomic_compare_exchange(p, &old, &next, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+  each_published([](auto& state) { state = state == Published::stored ? state : Published::counted; });
+  __atomic_store_n(&B.counted, true, __ATOMIC_RELAXED);
   return old;
 }
 inline float half(unsigned short h) {
@@ -243,6 +268,7 @@ EMU_QUIET inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b
 }  // namespace emu
 
 #define SYNC(n) emu::barrier(n)
+#define FENCE(n) emu::fence(n)
 #define CLUSTER_SYNC(n) emu::cluster_barrier(n)
 #define AWAIT(n, arrivals, phase) emu::await(n, arrivals, phase)
 #define READS(address, bytes) emu::reads.add(address, bytes)
@@ -255,7 +281,7 @@ constexpr int warpSize = emu::kWarp;
 
 inline void __syncthreads() { emu::barrier(0); }
 inline void __syncwarp(unsigned m = ~0u) { emu::collective(m, "__syncwarp", -1, true); }
-inline void __threadfence() {}
+inline void __threadfence() { emu::fence(0); }
 inline void __threadfence_block() {}
 template <class T>
 T __shfl_sync(unsigned m, T x, int source, int width = 32) {
@@ -292,6 +318,9 @@ inline unsigned __reduce_add_sync(unsigned m, unsigned x) {
 template <class T>
 T atomicAdd(T* p, T x) {
   return emu::read_modify_write(p, [=](T old) { return T(old + x); });
+}
+inline unsigned atomicInc(unsigned* p, unsigned limit) {
+  return emu::read_modify_write(p, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
 }
 template <class T>
 T atomicMax(T* p, T x) {

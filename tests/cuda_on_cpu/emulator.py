@@ -197,7 +197,7 @@ class Module:
     seed : int
         Of the schedule; 0 takes threads in their order.
     removed : int
-        Number of the SYNC that is left out, 0 for none.
+        Number of the SYNC or FENCE that is left out, 0 for none.
     shared_limit : int
         Bytes of dynamic shared memory that a block may have.
     launches : list

@@ -53,7 +53,7 @@ struct Launch {
   std::size_t shared = 0;      // bytes of dynamic shared memory
   std::size_t max_shared = 0;  // what a block may have
   unsigned seed = 0;
-  int removed = 0;          // number of the SYNC that is left out; 0: none
+  int removed = 0;          // number of the SYNC or FENCE that is left out; 0: none
   std::size_t cluster = 1;  // blocks that run together
 };
 
@@ -126,6 +126,24 @@ struct Arrivals {
 };
 static_assert(sizeof(Arrivals) == 8);
 
+// A store that other blocks are to see, with what it has replaced, or while they do not see it what it has written.
+struct Published {
+  void* to;
+  std::size_t size;
+  Value value;
+  enum {
+    stored,
+    fenced,
+    counted
+  } state = stored;  // since then its block has fenced, and then done an atomic operation
+  void swap() {
+    Value other;
+    std::memcpy(&other, to, size);
+    std::memcpy(to, &value, size);
+    value = other;
+  }
+};
+
 struct Thread {
   Context context;
   uint3 index;
@@ -147,9 +165,10 @@ struct Thread {
     int group;
   };
   std::vector<Copy> copies;  // asynchronous ones, not yet waited for
-  int group = 0;             // of the next one
-  int products = 0;          // of matrices, so far
-  void* fiber = nullptr;     // a sanitizer's view of it
+  std::vector<Published> published;
+  int group = 0;          // of the next one
+  int products = 0;       // of matrices, so far
+  void* fiber = nullptr;  // a sanitizer's view of it
 };
 
 // A store to a block of the cluster that has not come yet.
@@ -168,6 +187,8 @@ struct Block {
   std::vector<std::vector<unsigned char>> shared;  // of each block
   std::unique_ptr<Flying[]> flying;                // made once, of which there are num_flying
   std::size_t num_flying = 0;
+  std::vector<Published> unseen;  // of blocks that have ended
+  bool counted = false;           // whether this block has done an atomic operation
   std::vector<char*> stacks;
   Context main;
   int current = -1;
@@ -405,6 +426,7 @@ EMU_QUIET inline void start_block() {
   for (auto& shared : B.shared) std::fill(shared.begin(), shared.end(), 0xff);
   B.threads.assign(n * B.launch.cluster, Thread{});
   B.num_flying = 0;
+  B.counted = false;
 #ifdef EMU_TSAN
   tsan_main = __tsan_get_current_fiber();
   __tsan_release(&launch_order);  // the launch, and the blocks before this one
@@ -424,6 +446,26 @@ EMU_QUIET inline void start_block() {
     __tsan_switch_to_fiber(tsan_main, __tsan_switch_to_fiber_no_sync);
 #endif
   }
+}
+
+// Takes back what a block has published, until another one may see it.
+inline void hide() {
+  for (Thread& t : B.threads)
+    for (auto p = t.published.rbegin(); p != t.published.rend(); ++p) {
+      p->swap();
+      B.unseen.insert(B.unseen.begin(), *p);
+    }
+}
+// Lets it be seen: by a block that fences after an atomic operation what was counted, by the next launch all of it.
+inline void show(bool all) {
+  std::vector<Published> rest;
+  for (Published& p : B.unseen) {
+    if (all || p.state == Published::counted)
+      p.swap();
+    else
+      rest.push_back(p);
+  }
+  B.unseen.swap(rest);
 }
 
 EMU_QUIET inline void run_block() {
@@ -465,6 +507,7 @@ EMU_QUIET inline void run_block() {
 #ifdef EMU_TSAN
     __tsan_acquire(&launch_order);
 #endif
+    hide();
     return;
   }
 }
@@ -487,11 +530,13 @@ void run(const Launch& launch, F body) {
   B.random.seed(launch.seed);
   if (launch.cluster > 1 && !B.flying) B.flying.reset(new Flying[kMostFlying]);
   B.body = body;
+  B.unseen.clear();
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; x += unsigned(launch.cluster)) {
         B.index = {x, y, z};
         run_block();
       }
+  show(true);
 }
 }  // namespace emu

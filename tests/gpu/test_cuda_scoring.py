@@ -17,7 +17,7 @@ from scoring_problems import DTYPES, stored
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
 from ragsys_kernels._base import arrays as _arrays
-from ragsys_kernels._gpu import cuda_module
+from ragsys_kernels._gpu import counters, cuda_module
 from ragsys_kernels.scoring import reference
 from ragsys_kernels.scoring.cuda import backend as cuda_kernels
 from ragsys_kernels.scoring.cuda import configuration as cuda_configuration
@@ -285,7 +285,7 @@ def test_hidden_states_have_their_bits_in_tiles_of_either_height(module):
     every = rng.integers(0, V, T)
     p = problem(hidden=hidden, weight=weight, rows=range(T), columns=every[:, None], rank=True, entropy=True)
     found = run(p)
-    assert module.launches[-2][0] == "rsk_score_hidden_64"
+    assert module.launches[-1][0] == "rsk_score_hidden_64"
     for slots in ([69], [0, 5, 5, 63, 64], list(range(40, 56)), list(range(30, 70))[::-1]):
         same_bits(run(part(p, slots)), Partials(*(x[slots] for x in found)))
     assert {name for name, *_ in module.launches[-12:]} >= {"rsk_score_hidden_16", "rsk_score_hidden_64"}
@@ -456,8 +456,11 @@ def test_a_missing_barrier_is_found(removed):
     """With all of them there is no race, see above."""
     checked = emulator.Module(SOURCE, "thread")
     rng = np.random.default_rng(0)
-    if removed <= 4:
-        p = problem(rng.standard_normal((1, 700)).astype(np.float32), rows=[0], columns=[range(80)], rank=True)
+    if removed <= 4 or removed >= 16:
+        # One part, whose threads read what one of them left; two, for the last of which one says that it is the last.
+        V = 8200 if removed == 19 else 700
+        x = rng.standard_normal((1, V)).astype(np.float32)
+        p = problem(x, rows=[0], columns=[range(80)], rank=removed <= 4)
     elif removed <= 8:
         hidden, weight = (rng.standard_normal((n, 72)).astype(np.float32) for n in (2, 300))
         p = problem(hidden=hidden, weight=weight, rows=[0, 1], columns=[[0], [1]], rank=True)
@@ -475,11 +478,57 @@ def test_a_missing_barrier_is_found(removed):
             run(p)
 
 
+def of_several_parts(rng):
+    """Of several slots and targets each, whose parts the last block of a slot or of a tile merges."""
+    options = {"rank": True, "entropy": True}
+    x = rng.standard_normal((4, 20000)).astype(np.float32)
+    yield problem(x, rows=[3, 0, 1], columns=[[5, 19999], [7], rng.integers(0, 20000, 50)], **options)
+    hidden, weight = (rng.standard_normal((n, 16)).astype(np.float32) for n in (20, 1100))
+    yield problem(hidden=hidden, weight=weight, rows=range(20), columns=[[1, 1099]] * 20, **options)
+
+
+@pytest.mark.parametrize(
+    "removed", [int(number) for number in re.findall(r"\bFENCE\((\d+)\)", cuda_module.source(SOURCE))]
+)
+def test_a_missing_fence_is_found(module, removed):
+    """The last block of a slot does not see what others have left, or not all of it."""
+    for p in of_several_parts(np.random.default_rng(0)):
+        module.removed = 0
+        wanted = run(p)
+        check(wanted, reference.partials(p, 1))
+        module.removed = removed
+        assert not np.array_equal(run(p).sum, wanted.sum)
+        assert not np.array_equal(run(p).rank, wanted.rank)
+
+
+def test_counts_are_zero_after_a_call(monkeypatch, tmp_path):
+    """So the next call finds them so, with other contents and other shapes; left as they are, no block is the last."""
+    monkeypatch.setattr(counters, "_counts", {})
+    for seed in range(3):
+        for p in of_several_parts(np.random.default_rng(seed)):
+            some = part(p, list(range(seed, 3)))
+            check(run(some), reference.partials(some, 1))
+    (held,) = counters._counts.values()
+    assert not held.any()
+
+    for file in (*SOURCES.glob("*.cuh"), SOURCES / f"{SOURCE}.cu"):
+        text = file.read_text()
+        (tmp_path / file.name).write_text(
+            re.sub(r"atomicInc\((.*?), unsigned\(count - 1\)\)", r"atomicAdd(\1, 1u)", text)
+        )
+    kept = emulator.Module(SOURCE, sources=tmp_path)
+    monkeypatch.setattr(cuda_module, "load", lambda name: kept)
+    for p in of_several_parts(np.random.default_rng(0)):
+        monkeypatch.setattr(counters, "_counts", {})
+        check(run(p), reference.partials(p, 1))
+        assert np.isnan(run(p).sum).all()  # as it was made
+
+
 def test_every_kernel_is_described():
     text = cuda_module.source(SOURCE)
     names = {f"rsk_score_logits_{suffix}" for suffix in re.findall(r"^RSK_LOGITS\((\w+)", text, re.MULTILINE)}
     names |= {f"rsk_score_hidden_{slots}" for slots in re.findall(r"^RSK_HIDDEN\((\d+)", text, re.MULTILINE)}
-    names |= set(re.findall(r"\b(rsk_score_(?:targets|merge|finish|answers|slots|aligned_slots))\(", text))
+    names |= set(re.findall(r"\b(rsk_score_(?:targets|answers|slots|aligned_slots))\(", text))
     kernels = {kernel.name: kernel for kernel in cuda_configuration.kernels()}
     assert set(kernels) == names
     assert kernels["rsk_score_logits_f32"].bytes_read(512, 151936, 0) == 512 * 151936 * 4

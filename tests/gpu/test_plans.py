@@ -10,6 +10,7 @@ import weakref
 import interpreted
 import numpy as np
 import pytest
+from cuda_on_cpu import scoring as emulated
 
 import ragsys_kernels as rk
 from ragsys_kernels import corpus
@@ -179,6 +180,21 @@ SCORING = {
 @pytest.mark.parametrize("case", SCORING)
 def test_planned_log_probabilities_have_the_same_bits(device, case):
     check(device, SCORING[case])
+
+
+@pytest.mark.skipif(emulated.why_not() is not None, reason=str(emulated.why_not()))
+def test_planned_log_probabilities_by_cuda_have_the_same_bits(device):
+    """Of two parts, which count themselves in memory that all calls share."""
+
+    def call(seed):
+        given = scored(seed)
+        given["logits"] = torch.randn(6, 8200, generator=torch.Generator().manual_seed(seed))
+        return rk.answer_logprobs(**given, want=("logp", "rank", "entropy", "max"), backend="cuda")
+
+    empty = _arrays.empty
+    with emulated.as_backend(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_arrays, "empty", empty)
+        check(device, call)
 
 
 CHANGES = {

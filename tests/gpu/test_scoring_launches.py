@@ -67,10 +67,10 @@ TEMPERATURES = np.array([0.5, 2.0])
         {"temperature": 0.7, "softcap": 3.0, "vocab_size": 299, "ignore_index": 3, "allowed": np.arange(9)},
     ],
 )
-def test_token_logprobs_takes_one_launch_or_two(launched, device, options):
-    """Triton merges where it sums."""
+def test_token_logprobs_takes_one_launch(launched, options):
+    """Parts are merged where they are summed."""
     found = launched("token_logprobs", X, TARGETS, **options)
-    assert found.total() == {"triton": 1, "cuda": 2}[device.backend], dict(found)
+    assert found.total() == 1, dict(found)
 
 
 def test_a_merge_that_one_warp_has_no_room_for_is_a_launch(launched, device, monkeypatch):
@@ -90,16 +90,16 @@ def test_a_merge_that_one_warp_has_no_room_for_is_a_launch(launched, device, mon
 @pytest.mark.parametrize(
     ("most", "options"),
     [
-        ((2, 3), {"targets": TARGETS}),
-        ((2, 3), {"targets": TARGETS, "cu_answers": CU, "temperature": TEMPERATURES}),
-        ((4, 4), {"targets": TARGETS, "cu_answers": CU, "want": EVERYTHING}),
-        ((4, 4), GROUPED),
-        ((4, 4), {**GROUPED, "want": EVERYTHING, "allowed": np.arange(9)}),
+        ((2, 2), {"targets": TARGETS}),
+        ((2, 2), {"targets": TARGETS, "cu_answers": CU, "temperature": TEMPERATURES}),
+        ((4, 2), {"targets": TARGETS, "cu_answers": CU, "want": EVERYTHING}),
+        ((4, 3), GROUPED),
+        ((4, 3), {**GROUPED, "want": EVERYTHING, "allowed": np.arange(9)}),
         (
-            (8, 8),
+            (8, 7),
             {"targets": TARGETS, "rows": GROUPED["rows"], "answer_ids": np.array([0, 1, 0, 1, 1, 0]), "num_answers": 2},
         ),
-        ((1, 2), {"targets": TARGETS, "cu_answers": CU, "reduce": ()}),
+        ((1, 1), {"targets": TARGETS, "cu_answers": CU, "reduce": ()}),
     ],
 )
 def test_answer_logprobs_takes_at_most_four_launches(launched, device, most, options):
@@ -108,10 +108,10 @@ def test_answer_logprobs_takes_at_most_four_launches(launched, device, most, opt
 
 
 @pytest.mark.parametrize("options", [{"targets": TARGETS, "cu_answers": CU}, {**GROUPED, "want": EVERYTHING}])
-def test_the_linear_form_takes_one_launch_more(launched, options):
+def test_the_linear_form_takes_one_launch_more(launched, device, options):
     """A kernel finds the slots of any pairs, and one finds the targets."""
     found = launched("answer_logprobs", **HIDDEN, **options)
-    assert found.total() <= 5, dict(found)
+    assert found.total() <= {"triton": 5, "cuda": 4}[device.backend], dict(found)
 
 
 def anything(seed):

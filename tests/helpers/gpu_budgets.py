@@ -103,8 +103,6 @@ CUDA = (
     Budget("rsk_score_logits_*[!n]", 72, 64, 64, wide_loads=True),
     Budget("rsk_score_hidden_16", 128, 128, 128, wide_loads=True),
     Budget("rsk_score_hidden_64", 128, 128, 128, wide_loads=True),
-    Budget("rsk_score_merge", 48, 48, 48),
-    Budget("rsk_score_finish", 48, 48, 64),
     Budget("rsk_score_answers", 40, 40, 40),
     Budget("rsk_score_slots", 64, 64, 64),
     Budget("rsk_score_aligned_slots", 32, 32, 32),

@@ -32,31 +32,38 @@ from .configuration import (
 
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
-    """Parts of the columns of every slot, merged on the device. Nothing waits for it."""
-    R, M, like = len(problem.rows), len(problem.columns), problem.rows
-    parts, result = _parts(problem, R), _outputs(problem)
+    """Sums over the columns of every slot, by parts that are merged on the device. Nothing waits for it."""
+    R, result = len(problem.rows), _outputs(problem)
     if R == 0:
         return result
-    workspace = _workspace(problem, R, parts)
+    found = {name: x for name, x in result._asdict().items() if name != "target"}
     if problem.logits is not None:
-        _logits(problem, _rules(problem, None), R, parts, workspace, result.target)
+        _logits(problem, _rules(problem, None), R, _results(target=result.target, **found))
     else:
-        _linear(problem, parts, workspace, result.target)
-    merged = (result.ref, result.max, result.sum, result.weighted, result.rank)
-    _launch("rsk_score_merge", (_by_warp(R), 1, 1), 0, like, R, parts, *workspace, problem.pair_begin, M, *merged)
+        _linear(problem, result.target, _results(**found))
     return result
 
 
 def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:
-    """Return what is wanted of the pairs, rows and answers of a call: the slots, their sums, pairs and rows, answers.
+    """Return what is wanted of the pairs, rows and answers of a call.
 
-    Logits of pairs that each have a row of their own need no slots. Each step is one launch, but for the targets of the
-    linear form, which are another.
+    Each step is one launch: the slots, their sums and what becomes of them, answers. Logits of pairs that each have a
+    row of their own need no slots; the targets of the linear form are a launch more.
     """
     like, M, T = pairs.targets, len(pairs.targets), pairs.num_rows
     A, linear, grouped = pairs.num_answers, problem.logits is None, pairs.rows is not None
     rules, R = _rules(problem, pairs), min(M, T)
-    place: dict[str, Any] = {"slot_of": None, "slot_of_row": None, "place": None}
+    found = {
+        name: arrays.empty(like, (n,), dtype)
+        for names, n in ((_OF_PAIRS, M), (_OF_ROWS, T), (_OF_ANSWERS, A))
+        for name, dtype in names.items()
+        if name in wanted
+    }
+    logp64 = arrays.empty(like, (M,), "float64") if wanted & {"sum", "mean"} else None
+    state = arrays.empty(like, (M,), "int8") if wanted & {"mean", "count", "greedy"} else None
+    of_slots = {name: x for name, x in found.items() if name not in _OF_ANSWERS}
+    of_slots |= {"logp64": logp64, "state": state, "pair_of": arrays.empty(like, (M,), "int64") if grouped else None}
+    into = _results(**of_slots)
     if grouped or linear:
         slots = {
             "rows": arrays.empty(like, (R,), "int64"),
@@ -66,39 +73,17 @@ def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> di
         }
         problem = dataclasses.replace(problem, **slots)
         if grouped:
-            leader, size = arrays.empty(like, (T,), "int32"), arrays.empty(like, (R,), "int32")
-            place = {name: arrays.empty(like, (n,), "int64") for name, n in zip(place, (M, T, M), strict=True)}
-            given = (pairs.targets, pairs.rows, rules, M, T, R, leader, size, *slots.values(), *place.values())
+            room = [arrays.empty(like, (n,), "int32") for n in (T, R)]
+            room += [arrays.empty(like, (M,), "int64") for _ in range(2)]
+            given = (pairs.targets, pairs.rows, rules, M, T, R, *room, *slots.values(), into)
             _launch("rsk_score_slots", (1, 1, 1), SLOTS_SHARED, like, *given, threads=SLOT_THREADS)
         else:
             grid = (M // THREADS + 1, 1, 1)
-            _launch("rsk_score_aligned_slots", grid, 0, like, pairs.targets, rules, M, *slots.values())
-    parts = _parts(problem, R)
-    part_ref, part_sum, part_weighted, part_rank = workspace = _workspace(problem, R, parts)
-    target = arrays.empty(like, (M,), "float32")
+            _launch("rsk_score_aligned_slots", grid, 0, like, pairs.targets, rules, M, *slots.values(), into)
     if linear:
-        _linear(problem, parts, workspace, target)
+        _linear(problem, arrays.empty(like, (M,), "float32"), into)
     else:
-        _logits(problem, rules, R, parts, workspace, target)
-
-    found = {
-        name: arrays.empty(like, (n,), dtype)
-        for names, n in ((_OF_PAIRS, M), (_OF_ROWS, T), (_OF_ANSWERS, A))
-        for name, dtype in names.items()
-        if name in wanted
-    }
-    logp64 = arrays.empty(like, (M,), "float64") if wanted & {"sum", "mean"} else None
-    state = arrays.empty(like, (M,), "int8") if wanted & {"mean", "count", "greedy"} else None
-    programs = M + (T if found.keys() & _OF_ROWS.keys() else 0)
-    _launch(
-        "rsk_score_finish",
-        (_by_warp(programs), 1, 1),
-        0,
-        like,
-        *(pairs.targets, rules, M, T, R, parts, problem.rows, *place.values(), target, part_ref, part_sum),
-        *(part_weighted, part_rank, found.get("logp"), logp64, state, found.get("rank")),
-        *(found.get("lse"), found.get("max"), found.get("entropy"), programs),
-    )
+        _logits(problem, rules, R, into)
     if A and found.keys() & _OF_ANSWERS.keys():
         of_answers = [found.get(name) for name in _OF_ANSWERS]
         given = (logp64, state, pairs.begin, pairs.order, M, A, *of_answers)
@@ -136,27 +121,31 @@ def _rules(problem: ScoringProblem, pairs: Pairs | None) -> cuda_module.Struct:
     )
 
 
-def _parts(problem: ScoringProblem, R: int) -> int:
-    """Return how many parts the columns are cut into."""
-    width = COLUMNS if problem.logits is not None else SLAB
-    parts = max(1, -(-problem.num_entering // width))
-    if parts > 65535 or R >= 2**31:
+def _parts(problem: ScoringProblem, R: int) -> cuda_module.Struct:
+    """Return the members of Parts: room for what blocks leave of their parts, and counts of those that are done."""
+    like, width = problem.columns, COLUMNS if problem.logits is not None else SLAB
+    count = max(1, -(-problem.num_entering // width))
+    if count > 65535 or R >= 2**31:
         raise ValueError(
             f"backend 'cuda' takes up to {65535 * width} columns and 2^31 - 1 rows at a time, "
             f"got {problem.num_entering} and {R}"
         )
-    return parts
-
-
-def _workspace(problem: ScoringProblem, R: int, parts: int) -> tuple[Any, ...]:
-    """Return room for the maximum, the sums and the ranks of the parts."""
-    like = problem.columns
-    return (
-        arrays.empty(like, (R, parts), "float32"),
-        arrays.empty(like, (R, parts), "float32"),
-        arrays.empty(like, (R, parts), "float32") if problem.entropy else None,
-        arrays.empty(like, (len(like), parts), "int32") if problem.rank else None,
+    numbers = 3 if problem.entropy else 2
+    return cuda_module.Struct(
+        sums=arrays.empty(like, (R, count, numbers), "float32"),
+        above=arrays.empty(like, (len(like), count), "int32") if problem.rank else None,
+        done=plans.counters(like, R) if count > 1 else None,
+        count=np.int32(count),
+        width=np.int32(numbers),
     )
+
+
+_RESULTS = ("pair_of", "logp", "logp64", "state", "rank", "lse", "max", "entropy", "target", "ref", "sum", "weighted")
+
+
+def _results(**found: Any) -> cuda_module.Struct:
+    """Return the members of Results; what is not named is not wanted."""
+    return cuda_module.Struct(**{name: found.get(name) for name in _RESULTS})
 
 
 def _outputs(problem: ScoringProblem) -> Partials:
@@ -194,16 +183,15 @@ def _entering(problem: ScoringProblem) -> tuple[Any, ...]:
     return problem.num_columns, problem.allowed, 0 if problem.allowed is None else len(problem.allowed)
 
 
-def _logits(
-    problem: ScoringProblem, rules: cuda_module.Struct, R: int, parts: int, workspace: tuple[Any, ...], target: Any
-) -> None:
-    """Launch the logits form, which also writes z of the targets."""
+def _logits(problem: ScoringProblem, rules: cuda_module.Struct, R: int, into: cuda_module.Struct) -> None:
+    """Launch the logits form."""
     assert problem.logits is not None
+    parts = _parts(problem, R)
     _launch(
         f"rsk_score_logits_{SUFFIXES[problem.logits_dtype]}"
         + ("" if problem.softcap is None else "_softcap")
         + ("_own" if problem.rows is None else ""),
-        (R, parts, 1),
+        (R, int(parts.members["count"]), 1),
         LOGITS_SHARED,
         problem.columns,
         problem.logits,
@@ -218,15 +206,16 @@ def _logits(
         problem.columns,
         len(problem.columns),
         problem.target_logits,
-        *workspace,
-        target,
+        parts,
+        into,
     )
 
 
-def _linear(problem: ScoringProblem, parts: int, workspace: tuple[Any, ...], target: Any) -> None:
-    """Launch the kernel of targets, then that of tiles, which ranks against them."""
+def _linear(problem: ScoringProblem, target: Any, into: cuda_module.Struct) -> None:
+    """Launch the kernel of targets, which writes their z, then that of tiles, which ranks against them."""
     assert problem.hidden is not None
     R, M, like = len(problem.rows), len(problem.columns), problem.rows
+    parts = _parts(problem, R)
     matrices = (
         *_matrix(problem.hidden, problem.hidden_dtype),
         *_matrix(problem.weight, problem.weight_dtype),
@@ -243,15 +232,17 @@ def _linear(problem: ScoringProblem, parts: int, workspace: tuple[Any, ...], tar
     tile = tile_slots(R)
     _launch(
         f"rsk_score_hidden_{tile}",
-        (-(-R // tile), parts, 1),
+        (-(-R // tile), int(parts.members["count"]), 1),
         hidden_shared(tile),
         like,
         *matrices,
         *_entering(problem),
         problem.pair_begin,
         M,
+        target,
         target if problem.target_logits is None else problem.target_logits,
-        *workspace,
+        parts,
+        into,
     )
 
 

@@ -44,17 +44,11 @@ def kernels() -> list[Kernel]:
     found = [_logits_kernel(dtype, suffix) for suffix in ("", "_softcap", "_own", "_softcap_own") for dtype in SUFFIXES]
     found += [_hidden_kernel(tile) for tile in (16, 64)]
     found.append(_small_kernel("rsk_score_targets", lambda T, V, D: D > 0, lambda T, V, D: 4 * T * D * 2))
-    found.append(_small_kernel("rsk_score_finish", lambda T, V, D: True, lambda T, V, D: 8 * T * _parts(V, D)))
     found.append(_small_kernel("rsk_score_answers", lambda T, V, D: True, lambda T, V, D: 9 * T))
     found.append(_small_kernel("rsk_score_aligned_slots", lambda T, V, D: D > 0, lambda T, V, D: 8 * T))
     slots = _small_kernel("rsk_score_slots", lambda T, V, D: True, lambda T, V, D: 16 * T)
     found.append(slots._replace(threads=lambda T, V, D: SLOT_THREADS, shared_bytes=lambda T, V, D: SLOTS_SHARED))
-    found.append(_small_kernel("rsk_score_merge", lambda T, V, D: True, lambda T, V, D: 8 * T * _parts(V, D)))
     return found
-
-
-def _parts(V: int, D: int) -> int:
-    return -(-V // (SLAB if D else COLUMNS))
 
 
 def _small_kernel(name: str, fits: Any, bytes_read: Any) -> Kernel:
