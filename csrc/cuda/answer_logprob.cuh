@@ -1,6 +1,11 @@
-// What the forms of scoring share: z from x.
+// What the forms of scoring share: z from x, and stores for other blocks.
 #pragma once
 #include "common.cuh"
+
+#ifndef CUDA_ON_CPU
+// Fences are numbered as barriers are.
+#define FENCE(n) __threadfence()
+#endif
 
 namespace rsk {
 
@@ -36,6 +41,17 @@ __device__ inline unsigned lanes_sum(unsigned lanes, unsigned x) {
   return x;
 #else
   return __reduce_add_sync(lanes, x);
+#endif
+}
+
+// A store that other blocks are to see: after a fence that follows it, an atomic operation here and one there, and a
+// fence there.
+template <class T>
+__device__ inline void publish(T* p, T x) {
+#ifdef CUDA_ON_CPU
+  emu::publish(p, x);
+#else
+  *p = x;
 #endif
 }
 

@@ -3,9 +3,8 @@
 #pragma once
 
 #ifndef CUDA_ON_CPU
-// Barriers and fences are numbered, so that tests can remove one.
+// Barriers are numbered, so that tests can remove one.
 #define SYNC(n) __syncthreads()
-#define FENCE(n) __threadfence()
 #define DYN_SHARED(T, name)                                   \
   extern __shared__ __align__(16) unsigned char rsk_shared[]; \
   T* name = reinterpret_cast<T*>(rsk_shared)
@@ -94,17 +93,6 @@ __device__ inline void load_pack(const T* p, float (&out)[kPack<T>]) {
   unpack(*reinterpret_cast<const uint4*>(p), out, T());
 }
 __device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
-
-// A store that other blocks are to see: after a fence that follows it, an atomic operation here and one there, and a
-// fence there.
-template <class T>
-__device__ inline void publish(T* p, T x) {
-#ifdef CUDA_ON_CPU
-  emu::publish(p, x);
-#else
-  *p = x;
-#endif
-}
 
 // 16 bytes of a stored row.
 __device__ inline uint4 load16(const void* p) {

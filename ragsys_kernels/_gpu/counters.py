@@ -51,5 +51,5 @@ def _made(like: Any, library: str, size: int) -> Any:
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
-    with _disable_current_modes():  # type: ignore[no-untyped-call]
+    with _disable_current_modes():
         return torch.zeros(size, dtype=torch.int32, device=like.device)
