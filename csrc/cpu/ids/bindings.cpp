@@ -142,9 +142,10 @@ py::list texts_at(const py::array& rows_, const py::array& all, const py::array&
 }  // namespace
 
 void bind_ids(py::module_& m) {
-  m.def("texts_of", &texts_of);
-  m.def("find_texts", &find_texts);
-  m.def("texts_at", &texts_at);
+  m.def("texts_of", &texts_of, py::arg("ids"));
+  m.def("find_texts", &find_texts, py::arg("wanted"), py::arg("text"), py::arg("offsets"), py::arg("keys"),
+        py::arg("order"));
+  m.def("texts_at", &texts_at, py::arg("rows"), py::arg("text"), py::arg("offsets"));
 }
 
 }  // namespace rsk
