@@ -22,7 +22,7 @@ _counts: dict[Any, Any] = {}
 
 def zeros(like: Any, size: int) -> Any:
     """Return int32 zeros, ``size`` of them or more, for launches on the current stream of the device of ``like``."""
-    library = arrays.library_of(like)
+    library = "torch" if hasattr(like, "is_cuda") else arrays.library_of(like)  # a plan asks at every call
     key: Any = library, threading.get_ident()
     if library == "cupy" or (library == "torch" and like.is_cuda):  # else the interpreter's, or a test's
         if _captured(like, library):

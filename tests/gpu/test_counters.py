@@ -38,7 +38,8 @@ def on(request, monkeypatch):
 
     def given(stream, size=8, index=0, captured=False):
         state.stream, state.captured = stream, captured
-        return counters.zeros(SimpleNamespace(is_cuda=True, device=There(index)), size)
+        like = SimpleNamespace(device=There(index), **({"is_cuda": True} if request.param == "torch" else {}))
+        return counters.zeros(like, size)
 
     return given
 

@@ -578,4 +578,5 @@ def test_real_cupy_has_what_is_asked_of_it():
     assert hasattr(importlib.import_module("cupy.cuda.function").Function, "ptr")
     assert callable(cupy.cuda.get_current_stream)
     assert callable(cupy.cuda.Device)
+    assert callable(cupy.cuda.Stream.is_capturing)
     assert rk.__version__
