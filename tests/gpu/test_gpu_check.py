@@ -538,12 +538,6 @@ def test_rows_that_are_not_nearest_are_found(bench, shapes):
     assert "from the nearest rows'" in race.wrong[0]
 
 
-def test_pools_have_distinct_rows(bench, shapes):
-    for shape in (shapes.POOLS[0].small(), replace(shapes.POOLS[0].small(), P=60)):
-        candidates = bench.problem_of(shape, "cpu").candidates
-        assert all(len(set(pool)) == shape.P for pool in candidates.tolist())
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("options", [[], ["--look"], ["--stage", "ledger"]])
 def test_without_a_gpu_nothing_is_recorded(tmp_path, options, run_python):

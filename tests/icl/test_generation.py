@@ -190,19 +190,3 @@ def test_cache_keeps_every_window(tmp_path):
         assert seen == [(0, 8), (8, 8)]
         assert cache.generate(prompts[:2], Stop(5)) == ["prompt 0 5", "prompt 1 5"]
         assert cache.misses == 10
-
-
-def test_what_another_process_answers_meanwhile_is_not_answered_again(tmp_path):
-    prompts = [f"prompt {i:03}" for i in range(100)]
-
-    class Slow(Counted):
-        def generate(self, some, stop):
-            if not self.calls:
-                with CachedGenerator(Counted(), tmp_path / "g.sqlite") as other:
-                    other.generate(prompts)
-            return super().generate(some, stop)
-
-    inner = Slow()
-    with CachedGenerator(inner, tmp_path / "g.sqlite") as cache:
-        assert cache.generate(prompts) == [f"{p} 32" for p in prompts]
-        assert (cache.hits, cache.misses, inner.asked) == (68, 32, prompts[:32])

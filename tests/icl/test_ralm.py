@@ -14,7 +14,7 @@ from ralm_data import WORDS  # noqa: E402
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, Ralm, sliding_windows  # noqa: E402
 from ragsys_kernels.icl.ralm import RULES, Window  # noqa: E402
-from ragsys_kernels.icl.retrievers import BM25Retriever, Found  # noqa: E402
+from ragsys_kernels.icl.retrievers import BM25Retriever  # noqa: E402
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [f"Title {i}\n" + " ".join(RNG.choice(WORDS, RNG.integers(3, 25))) for i in range(12)]
@@ -123,49 +123,6 @@ def test_scores_and_choices_are_those_of_a_plain_loop(system, rule):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
     if rule != "none":
         assert len(set(chosen)) > 3
-
-
-def test_rules_choose_what_they_should(system):
-    text = system.encode(TEXT)
-    windows = sliding_windows(len(text.tokens), 40, 11)[1:]
-    by_rule = {rule: system.score(text, windows, choose=rule, candidates=5) for rule in RULES}
-    sums = {rule: np.array([logp.sum() for logp in scores.logp]) for rule, scores in by_rule.items()}
-    for rule in ("first", "random", "rerank"):
-        assert (sums["oracle"] >= sums[rule] - 1e-3).all()
-    choices = [by_rule[rule].chosen.tolist() for rule in RULES]
-    assert len({tuple(choice) for choice in choices}) == len(RULES)  # else the test above sees less than it should
-    one = system.score(text, windows, choose="rerank", candidates=1)
-    np.testing.assert_array_equal(one.chosen, by_rule["first"].chosen)
-
-
-def test_first_window_retrieves_nothing(model):
-    class Always:
-        def search(self, queries, n):
-            ids = np.tile(np.arange(n), (len(queries), 1))
-            return Found(ids, -ids.astype(np.float32))
-
-    system = Ralm(model, DOCUMENTS, Always(), **SIZES)
-    text = system.encode(TEXT)
-    windows = sliding_windows(len(text.tokens), 40, 11)
-    assert system.score(text, windows).chosen.tolist() == [-1] + [0] * (len(windows) - 1)
-    assert system.score(text, windows[:1], choose="oracle").chosen.tolist() == [-1]
-
-
-def test_documents_overwrite_and_the_length_stays(system, monkeypatch):
-    seen = []
-    monkeypatch.setattr(system.model, "score_tokens", lambda *pairs: seen.extend(pairs) or 1 / 0)
-    text = system.encode(TEXT)
-    tokens = text.tokens.tolist()
-    first, second = system.document((3,)), system.document((7,))
-    assert first == lm_models.tokenizer()(DOCUMENTS[3])["input_ids"][:14]
-    assert len(first) == len(second) == 14
-    half = system.document((3, 7))
-    assert half == first[:7] + second[:7]
-    with pytest.raises(ZeroDivisionError):
-        system.logprobs(text, [Window(10, 40, 44)] * 3, [(), (3,), (3, 7)], past=5)
-    contexts, answers = seen
-    assert contexts == [tokens[10:35], first + tokens[24:35], half + tokens[24:35]]
-    assert answers == [tokens[35:44]] * 3
 
 
 def test_words_are_the_spaces_of_the_targets(system):

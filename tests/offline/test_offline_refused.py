@@ -225,22 +225,6 @@ def test_bad_row_of_the_queries_is_named(tmp_path, data, with_candidates):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("bad", "match"),
-    [
-        ([1.0], "got 1 in row 207"),
-        (None, "null rows, got one in row 207"),
-        ([None] * D, "null values, got one in row 207"),
-        ([float("nan")] * D, "got NaN or inf in row 207"),
-    ],
-)
-def test_bad_row_of_parquet_queries_is_named(tmp_path, data, bad, match):
-    rows = data["queries"].tolist()
-    rows[207] = bad
-    pq.write_table(pa.table({"v": rows}), tmp_path / "bad.parquet")
-    check_refused(tmp_path, ValueError, match, queries=tmp_path / "bad.parquet", chunk_size=20)
-
-
 def test_bad_bias_is_named(tmp_path, data):
     data["bias"][17] = np.inf
     np.save(tmp_path / "bad.npy", data["bias"])

@@ -36,16 +36,6 @@ def test_bits_do_not_depend_on_the_number_of_threads(compiled, dtype, method):
         same(METHODS[method](**problem, backend="cpu", num_threads=threads), one)
 
 
-def test_search_bits_do_not_depend_on_the_number_of_threads(compiled):
-    rng = np.random.default_rng(0)
-    corpus = rk.Corpus(rng.standard_normal((20_000, 40)).astype(np.float32), bias=rng.standard_normal(20_000))
-    queries = rng.standard_normal((300, 40)).astype(np.float32)
-    one = corpus.search(queries, 20, backend="cpu", num_threads=1)
-    for threads in (2, 7):
-        for a, b in zip(corpus.search(queries, 20, backend="cpu", num_threads=threads), one, strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
 def test_number_of_threads_of_the_environment_gives_the_same_bits(compiled, monkeypatch):
     problem = large("mmr")
     one = rk.mmr(**problem, backend="cpu", num_threads=1)
@@ -89,25 +79,6 @@ def test_threads_are_used_and_none_outlives_the_call(compiled, run_python):
     most, left = map(int, run_python(THREADS).stdout.split())
     assert 1 < most <= 1 + 4  # the watcher, and up to four threads beside the calling one
     assert left == 0
-
-
-@methods
-def test_a_query_has_the_same_bits_alone_and_in_a_batch(backend, method):
-    problem = testing.selection_problem(40, 33, 6, 50, bias=method == "mmr", ragged=True, groups=True, seed=2)
-    together = METHODS[method](**problem, backend=backend)
-    for q in (0, 1, 17, 39):
-        alone = {**problem}
-        for name in ("queries", "candidates", "query_groups"):
-            alone[name] = problem[name][q : q + 1]
-        same(METHODS[method](**alone, backend=backend), [field[q : q + 1] for field in together])
-
-
-@methods
-def test_repeated_calls_have_the_same_bits(compiled, method):
-    problem = large(method)
-    first = METHODS[method](**problem, backend="cpu", num_threads=2)
-    for _ in range(5):
-        same(METHODS[method](**problem, backend="cpu", num_threads=2), first)
 
 
 FORK = """
