@@ -56,7 +56,7 @@ def _contenders(
         if peaks is not None:
             key = (ordered(w) & -ROWS) | (ROWS - 1 - place)[None, :]
             best = tl.max(tl.where(w > float("-inf"), key, NO_PEAK), 1)
-            tl.store(peaks + ((t0 + j) * tiles + tile) * num_queries + i, best, mask=real)
+            tl.store(peaks + (tl.cast(tiles, tl.int64) * (t0 + j) + tile) * num_queries + i, best, mask=real)
     return value, kept
 
 
