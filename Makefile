@@ -44,7 +44,7 @@ test-blas: $(VENV)/.test
 	  export OPENBLAS_NUM_THREADS=2 OPENBLAS_CORETYPE=$$kernels; test -n "$$kernels" || unset OPENBLAS_CORETYPE; \
 	  $(BIN)/pytest -q -n 2 -k "numpy or search or corpus" \
 	    tests/scoring tests/corpus/test_corpus.py tests/selection/test_code*.py; \
-	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or tie" tests/gpu/test_triton_scoring.py; \
+	  TRITON_INTERPRET=1 $(BIN)/pytest -q -k "bits or matrix_tie" tests/gpu/test_triton_scoring.py tests/scoring/test_scoring_linear.py; \
 	done
 
 # Linters and all but the slow tests.

@@ -19,6 +19,7 @@ def test_a_sample_in_the_interpreter(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scorer", ["triton-device", "triton and not device"])
 @pytest.mark.parametrize("file", OF_SCORERS, ids=lambda file: file.stem)
-def test_scoring_in_the_interpreter(file, tmp_path):
-    interpreted.run([file], tmp_path, "-k", "triton")
+def test_scoring_in_the_interpreter(file, scorer, tmp_path):
+    interpreted.run([file], tmp_path, "-k", scorer)
