@@ -35,7 +35,8 @@ Call = Callable[[], tuple[Any, ...]]
 
 
 def on_device(problem: dict[str, Any]) -> dict[str, Any]:
-    return {name: torch.as_tensor(x).to(device()) if hasattr(x, "shape") else x for name, x in problem.items()}
+    arrays = {name: torch.as_tensor(x) if hasattr(x, "shape") else x for name, x in problem.items()}
+    return {name: x.to(device()) if isinstance(x, torch.Tensor | rk.Corpus) else x for name, x in arrays.items()}
 
 
 def device() -> str:
@@ -70,12 +71,22 @@ def selections(few: bool = False) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield f"{op}, whole corpus", op, made
 
 
-def variants_of_cuda() -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Yield name, op, arguments and the variant that CUDA C++ is to run: pools in the registers of clusters."""
-    sizes = ((3, 201, 40, 7), (2, 1000, 384, 10), (2, 500, 768, 10))
-    for (Q, P, D, K), op in itertools.product(sizes, ("mmr", "vrsd")):
-        made = testing.selection_problem(Q, P, K, D, dtype="float16", ragged=True, groups=True, bias=op == "mmr")
-        yield f"{op}, held, P={P}, D={D}", op, made, "pools=held"
+def of_cuda() -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    """Yield name, op, arguments and variant of what only CUDA C++ is to run.
+
+    Pools in the registers of clusters; small pools that take all slots, of int8 too, and MSD, whose kernels are there
+    without compiling more.
+    """
+    ops, held = ("mmr", "vrsd", "msd"), ((3, 201, 40, 7), (2, 1000, 384, 10), (2, 500, 768, 10))
+    pools = [(*size, op, "float16", "pools=held") for size in held for op in ops]
+    pools += [(3, 124, 144, 9, op, dtype, "") for dtype in ("float16", "int8") for op in ops]
+    pools += [(3, P, 37, 7, "msd", dtype, "") for P in (57, 201) for dtype in ("float32", "int8")]
+    for Q, P, D, K, op, dtype, variant in pools:
+        stored = "float32" if dtype == "int8" else dtype
+        made = testing.selection_problem(Q, P, K, D, dtype=stored, ragged=True, groups=True, bias=op != "vrsd")
+        if dtype == "int8":
+            made["embeddings"] = rk.Corpus(made["embeddings"], dtype=dtype)
+        yield f"{op}, {variant or dtype}, P={P}, D={D}", op, made, variant or _env.variants()
 
 
 def scores(few: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -99,7 +110,7 @@ def calls(backend: str, few: bool = False) -> Iterator[tuple[str, Call]]:
     for name, op, problem in selections(few):
         given, function = on_device(problem), getattr(rk, op)
         yield name, lambda given=given, function=function: tuple(function(**given, backend=backend))
-    for name, op, problem, variant in variants_of_cuda() if backend == "cuda" else ():
+    for name, op, problem, variant in of_cuda() if backend == "cuda" else ():
         given, function = on_device(problem), getattr(rk, op)
 
         def selected(given: Any = given, function: Any = function, variant: str = variant) -> tuple[Any, ...]:
@@ -130,7 +141,7 @@ def picks(backends: Backends, small: bool) -> list[str]:
 
     for backend in backends:
         every = [(*each, _env.variants()) for each in selections(few=True)]
-        for name, op, problem, variant in (*every, *(variants_of_cuda() if backend == "cuda" else ())):
+        for name, op, problem, variant in (*every, *(of_cuda() if backend == "cuda" else ())):
 
             def replay(
                 op: str = op, problem: dict[str, Any] = problem, backend: str = backend, variant: str = variant

@@ -1,4 +1,4 @@
-// MMR, VRSD and MSD out of pools of up to 128 rows of 16 bits: kernels by slots and element type.
+// MMR, VRSD and MSD out of pools of up to 128 rows of 16 or 8 bits: kernels by slots and element type.
 #include "small_pools.cuh"
 
 // Blocks of 112 slots that a multiprocessor has registers for; from sm_100 on a fourth would spill, of MSD anywhere.
@@ -16,7 +16,7 @@
 
 // Which element types are compiled, as bits; tests compile one, which is quicker.
 #ifndef RSK_SMALL_TYPES
-#define RSK_SMALL_TYPES 3
+#define RSK_SMALL_TYPES 7
 #endif
 #if RSK_SMALL_TYPES & 1
 RSK_SMALL_ALL(mmr, PoolMmr, float16, rsk::F16, RSK_BLOCKS_112)
@@ -27,4 +27,9 @@ RSK_SMALL_ALL(msd, PoolMsd, float16, rsk::F16, 3)
 RSK_SMALL_ALL(mmr, PoolMmr, bfloat16, rsk::BF16, RSK_BLOCKS_112)
 RSK_SMALL_ALL(vrsd, PoolVrsd, bfloat16, rsk::BF16, RSK_BLOCKS_112)
 RSK_SMALL_ALL(msd, PoolMsd, bfloat16, rsk::BF16, 3)
+#endif
+#if RSK_SMALL_TYPES & 4
+RSK_SMALL_ALL(mmr, PoolMmr, int8, rsk::I8, RSK_BLOCKS_112)
+RSK_SMALL_ALL(vrsd, PoolVrsd, int8, rsk::I8, RSK_BLOCKS_112)
+RSK_SMALL_ALL(msd, PoolMsd, int8, rsk::I8, 3)
 #endif

@@ -128,7 +128,7 @@ struct HeldPool {
       if (i % (kPairStride / 16) * 4 >= a.dims) reinterpret_cast<uint4*>(shared)[i] = make_uint4(0, 0, 0, 0);
     copy_columns(kParts<T>);
     if (a.queries) {
-      const QueryScale by = scale_of_query(a, q, lane);
+      const QueryScale by = scale_of_query<T>(a, q, lane);
       relevance_scale = by.scale;
 #pragma unroll 1
       for (int two = threadIdx.x; 2 * two < a.dims; two += kWarp * kWarps) {
@@ -267,7 +267,7 @@ struct HeldPool {
           norm2 = __fmaf_rn(y, y, __fmaf_rn(y2, y2, norm2));
         }
         Slots<1> its;
-        const float its_scale = settle<Rule>(a, q, -1, its_row, warp_sum(norm2), 0.0f, its, 0);
+        const float its_scale = settle<Rule>(a, q, -1, its_row, warp_sum(norm2), 0.0f, 0.0f, its, 0);
         const float similarity[1] = {__fmul_rn(__fmul_rn(product_with(c), its_scale), scale)};
         rule.take(similarity, {});
         if (a.max_per_group) {
@@ -364,7 +364,7 @@ struct HeldPool {
       float of_parts[kParts<T>];
 #pragma unroll
       for (int part = 0; part < kParts<T>; ++part) of_parts[part] = product_with(part);
-      scale = settle<Rule>(a, q, position(), row, square, __fmul_rn(put_together<T>(of_parts), relevance_scale), x, 0);
+      scale = settle<Rule>(a, q, position(), row, square, put_together<T>(of_parts), relevance_scale, x, 0);
       if (a.query_groups) open = a.groups[row] != a.query_groups[q];
     } else {
       x.v[0] = x.length[0] = 0.0f;

@@ -19,19 +19,22 @@ __device__ inline long long row_of_id(const SelectArgs& a, long long q, long lon
   return id >= 0 && id < a.num_ids ? id + q * a.pool_stride : -1;
 }
 
-// What the query is multiplied with before it is taken apart, a power of two by which its largest element is between 1
-// and 4, and what a product with that is multiplied with. By a warp.
+// What the query is multiplied with before it is taken apart, a power of two by which its largest element is of the
+// size of parts, and what a product with that is multiplied with; NaN where an element is not finite. By a warp.
 struct QueryScale {
   float power, scale;
 };
+template <class T>
 __device__ inline QueryScale scale_of_query(const SelectArgs& a, long long q, int lane) {
   const float* x = a.queries + q * a.dims;
   unsigned largest = 0;
 #pragma unroll 1
   for (int d = lane; d < a.dims; d += kWarp) largest = max(largest, __float_as_uint(x[d]) & 0x7fffffffu);
-  const unsigned exponent = min(max(__reduce_max_sync(kAll, largest) >> 23, 1u), 253u);
-  const float power = __uint_as_float((254u - exponent) << 23);
-  if (!a.unit_queries) return {power, __uint_as_float(exponent << 23)};
+  const unsigned of_largest = __reduce_max_sync(kAll, largest) >> 23;
+  const unsigned exponent = min(max(of_largest, 1u + kTop<T>), 253u);
+  const float power = __uint_as_float((254u + kTop<T> - exponent) << 23);
+  if (of_largest == 255u) return {power, nan()};
+  if (!a.unit_queries) return {power, __uint_as_float((exponent - kTop<T>) << 23)};
   float norm2 = 0.0f;
 #pragma unroll 1
   for (int d = lane; d < a.dims; d += kWarp) {
@@ -41,18 +44,22 @@ __device__ inline QueryScale scale_of_query(const SelectArgs& a, long long q, in
   norm2 = warp_sum(norm2);
   return {power, norm2 > 0.0f ? __fdiv_rn(1.0f, __fsqrt_rn(norm2)) : 0.0f};
 }
-// Two neighbouring elements of the query as words of its parts, from dimension d on.
+// Elements of the query from dimension d on, as many as a word has, as words of its parts.
 template <class T>
 __device__ inline void take_apart(const SelectArgs& a, long long q, int d, float power, unsigned (&words)[kParts<T>]) {
   const float* x = a.queries + q * a.dims;
-  float rest = d < a.dims ? __fmul_rn(x[d], power) : 0.0f;
-  float rest2 = d + 1 < a.dims ? __fmul_rn(x[d + 1], power) : 0.0f;
+  float rest[kOfWord<T>];
+#pragma unroll
+  for (int e = 0; e < kOfWord<T>; ++e) rest[e] = d + e < a.dims ? __fmul_rn(x[d + e], power) : 0.0f;
 #pragma unroll
   for (int part = 0; part < kParts<T>; ++part) {
-    const T y = narrow(rest, T()), y2 = narrow(rest2, T());
-    words[part] = unsigned(y2.bits) << 16 | y.bits;
-    rest = __fmul_rn(__fsub_rn(rest, widen(y)), kGrowth<T>);
-    rest2 = __fmul_rn(__fsub_rn(rest2, widen(y2)), kGrowth<T>);
+    words[part] = 0;
+#pragma unroll
+    for (int e = 0; e < kOfWord<T>; ++e) {
+      const T y = narrow(rest[e], T());
+      words[part] |= element_bits(y) << 8 * int(sizeof(T)) * e;
+      rest[e] = __fmul_rn(__fsub_rn(rest[e], widen(y)), kGrowth<T>);
+    }
   }
 }
 // The product with the query out of those with its parts.
@@ -64,11 +71,11 @@ __device__ inline float put_together(const float (&of_parts)[kParts<T>]) {
   return x;
 }
 
-// Sets slot j from what its row has: |row|^2 and the product with the unit query. Returns what makes the stored row the
-// vector of the formulas. `position`: in the pool, -1 for an initial item.
+// Sets slot j from what its row has: |row|^2 and the product with the parts of the query. Returns what makes the stored
+// row the vector of the formulas. `position`: in the pool, -1 for an initial item.
 template <class Rule, int N>
 __device__ inline float settle(const SelectArgs& a, long long q, int position, long long row, float norm2,
-                               float product, Slots<N>& x, int j) {
+                               float product, float query_scale, Slots<N>& x, int j) {
   const float scale = a.norm == kScaled    ? a.scales[row]
                       : a.norm == kAsGiven ? 1.0f
                       : norm2 == 0.0f      ? 0.0f
@@ -76,7 +83,7 @@ __device__ inline float settle(const SelectArgs& a, long long q, int position, l
                                            : nan();
   if (Rule::kVrsd)
     x.length[j] = a.norm != kComputed ? __fmul_rn(__fsqrt_rn(norm2), fabsf(scale)) : scale > 0.0f ? 1.0f : scale;
-  float r = a.queries ? __fmul_rn(product, scale) : 0.0f;
+  float r = a.queries ? __fmul_rn(__fmul_rn(product, scale), query_scale) : 0.0f;
   if (Rule::kVrsd && a.norm != kComputed) r = x.length[j] == 0.0f ? 0.0f : __fdiv_rn(r, x.length[j]);
   if (a.relevance && position >= 0) r = a.relevance[q * a.pool + position];
   if (Rule::kBias && a.bias && position >= 0) {

@@ -1,14 +1,14 @@
-// Pools of up to 128 rows of 16 bits, one block a query. The slots of a block are the items of the pool, the initial
-// items, and the query as parts of 16 bits. Their rows come to shared memory in slices, each once, the upper triangle
-// of all their products by the matrix instructions; the products lie in shared memory where the slices were, and one
-// warp picks, with no barrier. The numbers of a query depend on no other query.
+// Pools of up to 128 rows of 16 or 8 bits, one block a query. The slots of a block are the items of the pool, the
+// initial items, and the query as parts of their type. Their rows come to shared memory in slices, each once, the upper
+// triangle of all their products by the matrix instructions; the products lie in shared memory where the slices were,
+// and one warp picks, with no barrier. The numbers of a query depend on no other query.
 #pragma once
 #include "pool_items.cuh"
 
 namespace rsk {
 
-constexpr int kSliceDims = 64;  // of a row: 128 bytes, eight chunks of 16
-constexpr int kChunks = 8, kChunkDims = 8;
+constexpr int kRowBytes = 128;  // of a row in a slice: eight chunks of 16
+constexpr int kChunks = 8;
 constexpr int kStages = 3;  // slices in shared memory
 
 template <class T, class Rule, int kTiles>
@@ -17,12 +17,14 @@ struct SmallPool {
   static constexpr int kWarps = kTiles == 2 ? 1 : kTiles == 4 ? 2 : 4;
   static constexpr int kRowsAtOnce = 4 * kWarps;  // that the block copies from, a thread for each chunk
   static constexpr int kTurns = kSlots / kRowsAtOnce;
-  static constexpr int kSliceBytes = kSlots * kSliceDims * 2;
+  static constexpr int kChunkDims = kPack<T>, kSliceDims = kChunks * kChunkDims;
+  static constexpr int kSliceBytes = kSlots * kRowBytes;
   static constexpr int kStride = kSlots + 1;  // of the matrix, so that its columns lie in all banks
   static constexpr int kGramBytes = kSlots * kStride * 4;
   static constexpr int kScaleAt =
       ((kGramBytes > kStages * kSliceBytes ? kGramBytes : kStages * kSliceBytes) + 15) & ~15;
   static constexpr int kPartsAt = kScaleAt + 16;
+  static_assert(kParts<T> * kRowBytes >= 4 * kSliceDims, "VRSD has its sum where the parts were");
   static constexpr int kOfLane = (kSlots + kWarp - 1) / kWarp;
 
   const SelectArgs& a;
@@ -39,7 +41,7 @@ struct SmallPool {
         slices((args.dims + kSliceDims - 1) / kSliceDims) {}
 
   // Chunk c of a slot lies at chunk c ^ slot % 8: eight slots of one chunk are in all banks.
-  __device__ static int at(int slot, int chunk) { return slot * (kSliceDims * 2) + ((chunk ^ (slot & 7)) << 4); }
+  __device__ static int at(int slot, int chunk) { return slot * kRowBytes + ((chunk ^ (slot & 7)) << 4); }
   __device__ int first_part() const { return a.pool + a.num_initial; }
   // Parts of the query in shared memory, slices one after another. Once they are used VRSD has its sum there.
   __device__ uint4& part_chunk(int part, int chunk) const {
@@ -58,19 +60,19 @@ struct SmallPool {
 
   // The first slices of the parts go to where they are multiplied, the others wait for their turn.
   __device__ void split_query() const {
-    const QueryScale by = scale_of_query(a, q, lane);
+    const QueryScale by = scale_of_query<T>(a, q, lane);
     if (threadIdx.x == 0) query_scale() = by.scale;  // for the warp that picks
 #pragma unroll 1
-    for (int two = threadIdx.x; two < slices * kSliceDims / 2; two += kWarp * kWarps) {
+    for (int word = threadIdx.x; word < slices * kRowBytes / 4; word += kWarp * kWarps) {
       unsigned words[kParts<T>];
-      take_apart<T>(a, q, 2 * two, by.power, words);
-      const int chunk = two / 4, slice = chunk / kChunks;
+      take_apart<T>(a, q, kOfWord<T> * word, by.power, words);
+      const int chunk = word / 4, slice = chunk / kChunks;
 #pragma unroll
       for (int part = 0; part < kParts<T>; ++part) {
         unsigned char* const to = slice < kStages - 1
                                       ? shared + slice * kSliceBytes + at(first_part() + part, chunk % kChunks)
                                       : reinterpret_cast<unsigned char*>(&part_chunk(part, chunk));
-        reinterpret_cast<unsigned*>(to)[two % 4] = words[part];
+        reinterpret_cast<unsigned*>(to)[word % 4] = words[part];
       }
     }
   }
@@ -109,10 +111,10 @@ struct SmallPool {
     return 2 * (kTiles - FIRST) + (SECOND >= 0 ? 2 * (kTiles - SECOND) : 0);
   }
   template <int FIRST, int SECOND>
-  __device__ void meet(float (&sums)[products<FIRST, SECOND>()][4], Place slice) const {
+  __device__ void meet(Sum<T> (&sums)[products<FIRST, SECOND>()][4], Place slice) const {
     const int row = lane % 16, half = lane / 16, column = lane % 8 + lane / 16 * 8, column_half = lane / 8 % 2;
 #pragma unroll
-    for (int k = 0; k < kSliceDims / 16; ++k) {
+    for (int k = 0; k < kChunks / 2; ++k) {
       unsigned x[4], x2[4], y[4];
       load_matrices(x, slice + at(16 * FIRST + row, 2 * k + half));
       if constexpr (SECOND >= 0) load_matrices(x2, slice + at(16 * SECOND + row, 2 * k + half));
@@ -130,14 +132,14 @@ struct SmallPool {
     }
   }
   template <int TILE, int FROM, int N>
-  __device__ void keep(const float (&sums)[N][4]) const {
-    float* const gram = reinterpret_cast<float*>(shared);
+  __device__ void keep(const Sum<T> (&sums)[N][4]) const {
+    Sum<T>* const gram = reinterpret_cast<Sum<T>*>(shared);
 #pragma unroll
     for (int j = 0; j < 2 * (kTiles - TILE); ++j) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = 16 * TILE + lane / 4 + i / 2 * 8, c = 16 * TILE + 8 * j + 2 * (lane % 4) + i % 2;
-        const float x = sums[FROM + j][i];
+        const Sum<T> x = sums[FROM + j][i];
         gram[r * kStride + c] = x;
         if (j >= 2) gram[c * kStride + r] = x;  // of a tile on the diagonal both halves are computed
       }
@@ -165,7 +167,7 @@ struct SmallPool {
       copies_end();
     }
     if (has_query) split_query();
-    float sums[products<FIRST, SECOND>()][4] = {};
+    Sum<T> sums[products<FIRST, SECOND>()][4] = {};
 #pragma unroll 1
     for (int s = 0; s < slices; ++s) {
       copies_wait<kStages - 2>();
@@ -193,7 +195,7 @@ struct SmallPool {
     return __shfl_sync(kAll, mine, slot % kWarp);
   }
   __device__ float product(int slot, int other) const {
-    return reinterpret_cast<const float*>(shared)[slot * kStride + other];
+    return float(reinterpret_cast<const Sum<T>*>(shared)[slot * kStride + other]);
   }
 
   // |s + e|^2 of the slots in question out of the rows themselves; a lane has every 32nd element of s.
@@ -252,9 +254,9 @@ struct SmallPool {
         float of_parts[kParts<T>];
 #pragma unroll
         for (int part = 0; part < kParts<T>; ++part) of_parts[part] = product(slot, first_part() + part);
-        of_query = __fmul_rn(put_together<T>(of_parts), query_scale());
+        of_query = put_together<T>(of_parts);
       }
-      scales[j] = settle<Rule>(a, q, shown ? -1 : slot, row, product(slot, slot), of_query, x, j);
+      scales[j] = settle<Rule>(a, q, shown ? -1 : slot, row, product(slot, slot), of_query, query_scale(), x, j);
     }
 #pragma unroll 1
     for (int s = a.pool; s < first_part(); ++s) {

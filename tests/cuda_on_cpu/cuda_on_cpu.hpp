@@ -212,6 +212,7 @@ inline float half(unsigned short h) {
   return bits<float>(sign | bits<unsigned>(float(fraction) * 5.9604644775390625e-8f));
 }
 inline float bfloat16(unsigned short x) { return bits<float>(unsigned(x) << 16); }
+inline float int8(unsigned char x) { return float((signed char)x); }
 inline unsigned short nearest_half(float x) {
   const unsigned sign = bits<unsigned>(x) >> 16 & 0x8000u;
   const float size = std::fabs(x);
@@ -239,29 +240,29 @@ inline void load_matrices(unsigned (&out)[4], const unsigned char* row) {
     std::memcpy(&out[i], from + lane() % 4 * 4, 4);
   }
 }
-// mma.m16n8k16: elements 2 t and 2 t + 1 of a register are columns of a (rows of b), t = lane % 4, and rows of a
-// (columns of b) are lane / 4 and 8 more. Lanes leave their elements for the others, at even and odd products in turn:
-// one that is ahead waits at the next product until all have read these.
+// mma.m16n8k16 and, of elements of 8 bits, m16n8k32: the N elements of a register are columns N t and on of a (rows of
+// b), t = lane % 4, and rows of a (columns of b) are lane / 4 and 8 more. Lanes leave their elements for the others, at
+// even and odd products in turn: one that is ahead waits at the next product until all have read these.
 struct Elements {
-  float a[4][2], b[2][2];
+  float a[4][4], b[2][4];
 };
 inline Elements elements[2][kMostBlocks * 32][kWarp];
-EMU_QUIET inline void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
-                               float (*widen)(unsigned short)) {
+template <int N, class Sum, class Bits>
+EMU_QUIET inline void multiply(Sum (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float (*widen)(Bits)) {
   Elements* const its = elements[me().products++ % 2][B.current / kWarp];
   Elements& mine = its[lane()];
-  for (int e = 0; e < 2; ++e) {
-    for (int i = 0; i < 4; ++i) mine.a[i][e] = widen((unsigned short)(a[i] >> 16 * e));
-    mine.b[0][e] = widen((unsigned short)(b0 >> 16 * e));
-    mine.b[1][e] = widen((unsigned short)(b1 >> 16 * e));
+  for (int e = 0; e < N; ++e) {
+    for (int i = 0; i < 4; ++i) mine.a[i][e] = widen(Bits(a[i] >> 32 / N * e));
+    mine.b[0][e] = widen(Bits(b0 >> 32 / N * e));
+    mine.b[1][e] = widen(Bits(b1 >> 32 / N * e));
   }
   collective(~0u, "mma", lane(), false);
   for (int i = 0; i < 4; ++i) {
     const Elements* const row = its + lane() / 4 * 4;
     const Elements* const column = its + 4 * (2 * (lane() % 4) + i % 2);
-    for (int k = 0; k < 16; ++k) {
-      const int t = k % 8 / 2;
-      c[i] += row[t].a[i / 2 + 2 * (k / 8)][k % 2] * column[t].b[k / 8][k % 2];
+    for (int k = 0; k < 8 * N; ++k) {
+      const int t = k % (4 * N) / N, half = k / (4 * N);
+      c[i] += Sum(row[t].a[i / 2 + 2 * half][k % N] * column[t].b[half][k % N]);
     }
   }
 }
@@ -344,6 +345,8 @@ T __ldg(const T* p) {
 }
 inline int __float_as_int(float x) { return emu::bits<int>(x); }
 inline unsigned __float_as_uint(float x) { return emu::bits<unsigned>(x); }
+// Only what is not finite lies outside of the integers here.
+inline int __float2int_rn(float x) { return std::isfinite(x) ? int(std::nearbyint(x)) : 0; }
 inline float __int_as_float(int x) { return emu::bits<float>(x); }
 inline float __uint_as_float(unsigned x) { return emu::bits<float>(x); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }

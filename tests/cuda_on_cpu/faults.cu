@@ -60,11 +60,18 @@ extern "C" __global__ void copies_16(const float* x, float* out, int offset, int
 }
 
 // The registers of a lane, as they are multiplied.
-extern "C" __global__ void product_of_matrices(const unsigned* a, const unsigned* b, float* out) {
+template <class T>
+__device__ void multiply_registers(const unsigned* a, const unsigned* b, rsk::Sum<T>* out) {
   const unsigned* const x = a + 4 * threadIdx.x;
-  float c[4] = {};
-  rsk::multiply(c, {x[0], x[1], x[2], x[3]}, b[2 * threadIdx.x], b[2 * threadIdx.x + 1], rsk::F16());
+  rsk::Sum<T> c[4] = {};
+  rsk::multiply(c, {x[0], x[1], x[2], x[3]}, b[2 * threadIdx.x], b[2 * threadIdx.x + 1], T());
   for (int i = 0; i < 4; ++i) out[4 * threadIdx.x + i] = c[i];
+}
+extern "C" __global__ void product_of_matrices(const unsigned* a, const unsigned* b, float* out) {
+  multiply_registers<rsk::F16>(a, b, out);
+}
+extern "C" __global__ void product_of_int8(const unsigned* a, const unsigned* b, int* out) {
+  multiply_registers<rsk::I8>(a, b, out);
 }
 // Of a cluster of two blocks of one warp: each block tells the other one its number, in a phase of 16 bytes.
 constexpr int kFaultSync = 2, kFaultAwait = 3;

@@ -32,11 +32,12 @@ def test_blocks_of_a_multiprocessor(compiled):
         assert min(by_registers, SHARED // (shared + 1024)) >= wanted[int(name.split("_")[3])]
 
 
-def test_instructions_of_a_slice_and_of_a_pick(compiled):
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_instructions_of_a_slice_and_of_a_pick(compiled, dtype):
     """At most: both sides of a branch count, so a pick without groups has fewer."""
-    loops = sass.loops(compiled["rsk_mmr_small_112_float16"].asm)[1]
-    slices = [loop.own for loop in loops if any("HMMA" in name for name in loop.own)]
-    assert [sum("HMMA" in name for name in own) for own in slices] == [56] * 4  # of each warp: evenly
+    loops = sass.loops(compiled[f"rsk_mmr_small_112_{dtype}"].asm)[1]
+    slices = [loop.own for loop in loops if any("MMA" in name for name in loop.own)]
+    assert [sum("MMA" in name for name in own) for own in slices] == [56] * 4  # of each warp: evenly
     for own in slices:
         assert sum("LDSM" in name for name in own) <= 32
         assert sum(name.startswith("LDGSTS") and ".128" in name for name in own) == 7
@@ -45,3 +46,6 @@ def test_instructions_of_a_slice_and_of_a_pick(compiled):
     pick = min((loop.own for loop in loops if any("REDUX" in name for name in loop.own)), key=len)
     assert any(name.startswith("STG") for name in pick)
     assert len(pick) <= 350
+    # Of a query, P = 100, K = 10, D = 384.
+    wanted = {"float16": 10_000, "int8": 6_500}[dtype]
+    assert 384 // {"float16": 64, "int8": 128}[dtype] * sum(map(len, slices)) + 10 * len(pick) <= wanted

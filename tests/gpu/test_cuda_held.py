@@ -371,10 +371,12 @@ def test_every_barrier_is_listed():
 
 
 # Without 14 an answer may still be right: what a warp tells comes after what it has read.
-@pytest.mark.parametrize("barrier", sorted(BARRIERS.keys() - {14}))
-def test_a_missing_barrier_is_caught(run, barrier):
+@pytest.mark.parametrize(
+    ("op", "barrier"),
+    [("vrsd", 13), *((op, n) for op in ("mmr", "msd") for n in sorted(BARRIERS.keys() - {13, 14}))],
+)
+def test_a_missing_barrier_is_caught(run, op, barrier):
     """By a wrong answer under some schedule, or by what the emulation finds."""
-    op = "vrsd" if barrier == 13 else "mmr"
     arguments = against_the_first(200, 80) if barrier == 13 else problem_of(op, 1, 200, 6, 80, kind="clustered", seed=6)
     if barrier > 14:
         arguments["initial"] = np.arange(40)[None] * 9 % 200
@@ -418,13 +420,15 @@ def test_sanitizers(run, module, sanitizer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("barrier", [9, 12, 13, 14])
-def test_a_missing_barrier_is_a_race(run, barrier):
+@pytest.mark.parametrize(
+    ("op", "barrier"), [*(("vrsd", n) for n in (9, 12, 13)), *((op, n) for op in ("mmr", "msd") for n in (9, 12, 14))]
+)
+def test_a_missing_barrier_is_a_race(run, op, barrier):
     """ThreadSanitizer names both accesses."""
     racy = emulator.Module("greedy_held", "thread", defines=("RSK_HELD_TYPES=1",))
-    op, arguments = "vrsd", against_the_first(140, 40)
+    arguments = against_the_first(140, 40)
     if barrier == 14:  # groups of picks; the first columns are the best items, so no other barrier is met
-        op, arguments = "mmr", pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0, "max_per_group": 2}
+        arguments = pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0, "max_per_group": 2}
         arguments.update(embeddings=arguments["embeddings"].astype(np.float16), groups=np.arange(160))
     with pytest.raises(emulator.LaunchError, match=r"data race(.|\n)*held_pools\.cuh"):
         run(op, arguments, on=racy, removed=barrier)

@@ -148,21 +148,25 @@ def test_clusters_that_go_wrong(launch, kernel, arguments, message):
         launch(kernel, *out, *arguments, grid=2, block=32, shared=32)
 
 
-# Elements of the fragments of mma.m16n8k16 that register i of a lane has, PTX ISA 9.7.14.5.8: t is the lane's place in
-# its group of four.
-def fragments(a, b):
+# Elements of the fragments of mma.m16n8k16 and m16n8k32 that register i of a lane has, n in each, PTX ISA 9.7.14.5.8
+# and 9.7.14.5.10: t is the lane's place in its group of four.
+def fragments(a, b, n):
     group, t = np.divmod(np.arange(32), 4)
-    pairs = [(group + 8 * (i % 2), 2 * t + 8 * (i // 2)) for i in range(4)]
-    of_a = np.stack([np.stack([a[rows, ks], a[rows, ks + 1]], 1) for rows, ks in pairs], 1)
-    of_b = np.stack([np.stack([b[2 * t + 8 * i, group], b[2 * t + 8 * i + 1, group]], 1) for i in range(2)], 1)
-    return of_a, of_b
+    of_a = [[a[group + 8 * (i % 2), n * t + 4 * n * (i // 2) + e] for e in range(n)] for i in range(4)]
+    of_b = [[b[n * t + 4 * n * i + e, group] for e in range(n)] for i in range(2)]
+    return np.array(of_a).transpose(2, 0, 1), np.array(of_b).transpose(2, 0, 1)
 
 
-def test_products_of_matrices(launch):
-    rng = np.random.default_rng(0)
-    a, b, c = rng.integers(-9, 9, (16, 16)), rng.integers(-9, 9, (16, 8)), np.zeros((32, 4), np.float32)
-    of_a, of_b = (np.ascontiguousarray(x, np.float16).reshape(32, -1) for x in fragments(a, b))
-    launch("product_of_matrices", of_a, of_b, c, block=32)
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "kind", "largest"),
+    [("product_of_matrices", np.float16, np.float32, 9), ("product_of_int8", np.int8, np.int32, 128)],
+)
+def test_products_of_matrices(launch, kernel, dtype, kind, largest):
+    rng, n = np.random.default_rng(0), 4 // dtype().itemsize
+    a, b = (rng.integers(-largest, largest, shape) for shape in ((16, 8 * n), (8 * n, 8)))
+    c = np.zeros((32, 4), kind)
+    of_a, of_b = (np.ascontiguousarray(x, dtype).reshape(32, -1) for x in fragments(a, b, n))
+    launch(kernel, of_a, of_b, c, block=32)
     group, t = np.divmod(np.arange(32), 4)
     for i in range(4):
         np.testing.assert_array_equal(c[:, i], (a @ b)[group + 8 * (i // 2), 2 * t + i % 2])

@@ -24,8 +24,9 @@ from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 pytestmark = pytest.mark.sampled(6)
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 bits; only
-# the state; neither.
+STORED = (*DTYPES, "int8")  # of a corpus
+# Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 or 8 bits;
+# only the state; neither.
 PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
 # The order of the threads and three shuffled ones.
 SEEDS = (0, 1, 2, 3)
@@ -41,16 +42,16 @@ BARRIERS = {
     8: "small pools: all products are there before a warp picks",
 }
 # The most items and initial items of a small pool; the query has slots too.
-SMALL = {"float16": 126, "bfloat16": 125}
+SMALL = {"float16": 126, "bfloat16": 125, "int8": 124}
 # Without 3 reads go astray, without 5 they are more: an answer may still be right.
 NEEDED = [
-    *((op, barrier, place) for op, barrier in (("mmr", 1), ("vrsd", 1), ("vrsd", 2)) for place in PLACES),
+    *((op, barrier, place) for op, barrier in (*((op, 1) for op in OPS), ("vrsd", 2)) for place in PLACES),
     *(("mmr", 4, place) for place in ("streaming", "workspace")),
     *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
 ]
-RACES = [("mmr", 1, "resident"), ("mmr", 3, "streaming"), ("mmr", 4, "streaming")]
-RACES += [("vrsd", 1, "resident"), ("vrsd", 2, "resident")]
-RACES += [("mmr", 6, "resident"), ("mmr", 7, "resident"), ("vrsd", 8, "resident")]
+RACES = [(op, 1, "resident") for op in OPS]
+RACES += [("mmr", 3, "streaming"), ("mmr", 4, "streaming"), ("msd", 1, "streaming"), ("vrsd", 2, "resident")]
+RACES += [(op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def module(compiler):
 @functools.cache
 def small_pools(sanitizer):
     """The kernels of small pools."""
-    return emulator.Module("greedy_small", sanitizer, defines=("RSK_SMALL_TYPES=1",) if sanitizer else ())
+    return emulator.Module("greedy_small", sanitizer, defines=("RSK_SMALL_TYPES=5",) if sanitizer else ())
 
 
 @pytest.fixture
@@ -89,11 +90,11 @@ def run(module, monkeypatch):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("op", OPS)
 def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype, place):
     features = {"bias": True, "groups": True, "ragged": True}
-    for options in ({}, features, {"dense": True, "bias": True, "groups": True}):
+    for options in ({}, features, {"dense": dtype != "int8", "bias": True, "groups": True}):
         shape = (3, 50, 9, 33) if options is features else (2, 37, 6, 64)
         arguments = problem_of(op, *shape, dtype=dtype, kind="integers", seed=len(options), **options)
         results = [run(op, arguments, place=place, seed=seed) for seed in SEEDS]
@@ -126,14 +127,14 @@ def test_bits_depend_neither_on_the_kernel_nor_on_the_schedule(run, op):
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
 def test_picks_replay(run, op, kind, dtype, place):
     for metric in ("cosine", "dot"):
-        seed = DTYPES.index(dtype)
-        arguments = problem_of(op, 3, 60, 12, 70, kind=kind, dtype=dtype, bias=True, ragged=seed == 1, seed=seed)
-        arguments["metric"] = metric
+        seed = STORED.index(dtype)
+        options = {"kind": kind, "dtype": dtype, "metric": metric, "bias": True, "ragged": seed == 1, "seed": seed}
+        arguments = problem_of(op, 3, 60, 12, 70, **options)
         testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
 
 
@@ -155,13 +156,15 @@ def test_large_pool(run, op):
     assert_same(run(op, arguments, place="workspace", seed=2)[0], found)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("op", OPS)
 def test_dimensions_and_strides(run, op, dtype):
-    """Rows that cannot be loaded with 16 bytes, wholly or at their ends."""
-    for D in (1, 3, 7, 8, 9, 31, 32, 127, 200):
+    """Rows that cannot be loaded with 16 bytes, wholly or at their ends; those of a corpus lie one after another."""
+    for D in (1, 3, 7, 8, 9, 31, 32, 127, 200, 400):
         arguments = problem_of(op, 2, 20, 4, D, dtype=dtype, seed=D)
         testing.check_selection(op, arguments, run(op, arguments, seed=1)[0])
+        if dtype == "int8":
+            continue
         rows = arguments["embeddings"]
         wide = np.zeros((len(rows), D + 5), np.asarray(rows.float() if dtype == "bfloat16" else rows).dtype)
         if dtype == "bfloat16":
@@ -219,13 +222,28 @@ FEATURES = (
 )
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("dtype", "place"), [*(("float32", place) for place in PLACES), *((dtype, "resident") for dtype in SMALL)]
+)
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("op", OPS)
-def test_features(run, op, feature, place):
+def test_features(run, module, op, feature, dtype, place):
+    for metric in ("cosine", "dot"):
+        if (feature, dtype) == ("dense", "int8"):
+            continue
+        arguments = of_feature(op, feature, metric, dtype)
+        for seed in (0, 1):
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
+        assert ("_small_" in kernel_of(module)) == (dtype in SMALL)
+        if feature == "relevance" and op != "vrsd":
+            testing.check_selection(op, arguments, run(op, dict(arguments, queries=None), place=place)[0])
+
+
+def of_feature(op, feature, metric, dtype):
     rng = np.random.default_rng(5)
     Q, P, K = 3, 40, 7
-    arguments = problem_of(op, Q, P, K, 24, N=60, ragged=feature != "whole corpus", seed=3, dense=feature == "dense")
+    options = {"dtype": dtype, "metric": metric, "ragged": feature != "whole corpus", "dense": feature == "dense"}
+    arguments = problem_of(op, Q, P, K, 24, N=60, seed=3, **options)
     candidates = arguments.get("candidates")
     if feature == "relevance":
         arguments["relevance"] = rng.uniform(-1, 1, (Q, P)).astype(np.float32)
@@ -248,16 +266,11 @@ def test_features(run, op, feature, place):
     elif feature == "dense":
         arguments.update(groups=rng.integers(0, 5, (Q, P)), max_per_group=1)
         arguments["initial"] = np.array([[3, -1], [-1, -1], [0, 39]])
-    for metric in ("cosine", "dot"):
-        arguments["metric"] = metric
-        for seed in (0, 1):
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
-        if feature == "relevance" and op != "vrsd":
-            testing.check_selection(op, arguments, run(op, dict(arguments, queries=None), place=place)[0])
+    return arguments
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
+@pytest.mark.parametrize("dtype", STORED)
 def test_corpus(run, module, dtype, place):
     """Rows with scales."""
     rng = np.random.default_rng(7)
@@ -348,9 +361,10 @@ def test_devices_without_the_instructions_of_small_pools(run, module, monkeypatc
     assert kernel_of(module) == "rsk_mmr_resident_float16"
 
 
+@pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.parametrize("op", OPS)
-def test_a_query_of_a_small_pool_has_the_same_bits_in_any_batch(run, op):
-    arguments = problem_of(op, 3, 75, 8, 200, dtype="float16", kind="clustered", bias=True, groups=True, seed=4)
+def test_a_query_of_a_small_pool_has_the_same_bits_in_any_batch(run, op, dtype):
+    arguments = problem_of(op, 3, 75, 8, 400, dtype=dtype, kind="clustered", bias=True, groups=True, seed=4)
     together = run(op, arguments)[0]
     for q in range(3):
         its = {k: arguments[k][q : q + 1] for k in ("queries", "candidates", "query_groups")}
@@ -360,20 +374,27 @@ def test_a_query_of_a_small_pool_has_the_same_bits_in_any_batch(run, op):
 
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
-def test_vrsd_of_a_small_pool_reads_rows_again_where_they_cancel(run, module, metric):
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_vrsd_of_a_small_pool_reads_rows_again_where_they_cancel(run, module, dtype, metric):
     for delta, initial in itertools.product((0.1, 1e-2), (True, False)):
         problem = cancelling.problem(metric, delta, initial, 0)
-        problem["embeddings"] = problem["embeddings"].astype(np.float16)
-        result, _ = run("vrsd", problem)
+        rows = problem["embeddings"]
+        if dtype == "int8":
+            rows = np.rint(127 / np.abs(rows).max() * rows)
+        problem["embeddings"] = stored = rows.astype(dtype)
+        if dtype == "int8":
+            stored = Corpus(stored, dtype=dtype, metric=metric)  # keeps them as they are
+        result, _ = run("vrsd", problem | {"embeddings": stored})
         assert "_small_" in kernel_of(module)
         assert cancelling.units_off(problem, result) < cancelling.UNITS
 
 
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
-def test_queries_of_any_length_of_small_pools(run, op, size):
+def test_queries_of_any_length_of_small_pools(run, op, size, dtype):
     for metric in ("cosine", "dot"):
-        arguments = problem_of(op, 2, 20, 4, 16, kind="duplicates", dtype="float16", seed=1) | {"metric": metric}
+        arguments = problem_of(op, 2, 20, 4, 16, kind="duplicates", dtype=dtype, metric=metric, seed=1)
         arguments["queries"] = (arguments["queries"] / np.abs(arguments["queries"]).max() * size).astype(np.float32)
         testing.check_selection(op, arguments, run(op, arguments)[0], tolerance=0.02 if size == 1e-42 else None)
 
@@ -389,6 +410,35 @@ def test_what_cannot_be_picked_from_a_small_pool(run, op):
     result, _ = run(op, {"queries": queries, "embeddings": rows, "k": 25, "candidates": candidates})
     np.testing.assert_array_equal(result.lengths, [17, 0])
     assert not np.isin([0, 1, 2], result.indices).any()
+
+
+@pytest.mark.parametrize("dtype", SMALL)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_nothing_is_picked_for_a_query_that_is_not_finite(run, module, dtype, metric):
+    for op, bad in itertools.product(OPS, (np.nan, np.inf, -np.inf)):
+        arguments = problem_of(op, 2, 20, 4, 16, dtype=dtype, metric=metric)
+        arguments["queries"][1, 3] = bad
+        np.testing.assert_array_equal(run(op, arguments)[0].lengths, [4, 0])
+        assert "_small_" in kernel_of(module)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, module, op):
+    """Its elements differ by more than 64 times; relevance against float64."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(-128, 128, (40, 384)).astype(np.int8)
+    queries = (rng.standard_normal((4, 384)) * 2.0 ** rng.integers(-12, 1, (4, 384))).astype(np.float32)
+    for metric in ("cosine", "dot"):
+        corpus = Corpus(rows, dtype="int8", metric=metric)
+        found, _ = run(op, {"queries": queries, "embeddings": corpus, "k": 40})
+        assert kernel_of(module) == f"rsk_{op}_small_64_int8"
+        lengths = [np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True) for x in (queries, rows)]
+        exact = (queries / lengths[0]) @ (rows / lengths[1]).T
+        if metric == "dot" and op != "vrsd":
+            exact *= lengths[0] * lengths[1].T
+        units = np.take_along_axis(exact, found.indices, 1) - found.relevance
+        size = lengths[0] * lengths[1].max() if metric == "dot" and op != "vrsd" else 1.0
+        assert np.abs(units / size).max() < 2**-23
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -525,15 +575,15 @@ def test_every_kernel_is_described(module):
     assert sorted(kernel.name for kernel in kernels) == sorted([*module.kernels(), *small_pools("").kernels()])
     for kernel in kernels:
         if kernel.source == "greedy_small":
-            slots = int(kernel.name.split("_")[3])
-            assert kernel.fits(slots - 3, 64, 5)
-            assert not kernel.fits(slots - 1, 64, 5)
+            slots, most = int(kernel.name.split("_")[3]), SMALL[kernel.name.rpartition("_")[2]]
+            assert kernel.fits(slots - 128 + most, 64, 5)
+            assert not kernel.fits(slots - 127 + most, 64, 5)
             assert kernel.threads(20, 64, 5) == {112: 128}.get(slots, slots)
             assert kernel.shared_bytes(20, 64, 5) >= 4 * slots * slots
             continue
-        kernel_of_16_bits = kernel.name.rpartition("_")[2] in SMALL
+        may_be_small = kernel.name.rpartition("_")[2] in SMALL
         resident = "_resident_" in kernel.name
-        assert kernel.fits(130 if kernel_of_16_bits else 20, 64, 5) == resident
+        assert kernel.fits(130 if may_be_small else 20, 64, 5) == resident
         assert kernel.fits(4096, 768, 5) != resident
         assert (kernel.shared_bytes(100, 64, 5) > 100 * 64) == resident
         assert kernel.threads(20, 64, 5) == 64
@@ -559,8 +609,10 @@ def test_sanitizers(run, sanitized, op, place):
     expected, _ = run(op, arguments, place=place)
     for seed in (0, 1):
         assert_same(run(op, arguments, place=place, seed=seed, on=sanitized)[0], expected)
-    aligned = problem_of(op, 1, 35, 3, 24, dtype="float16", kind="duplicates")
-    assert_same(run(op, aligned, place=place, on=sanitized)[0], run(op, aligned, place=place)[0])
+    # Of int8 there are small pools only.
+    for dtype in ("float16", "int8") if place == "resident" else ("float16",):
+        aligned = problem_of(op, 1, 35, 3, 144, dtype=dtype, kind="duplicates")
+        assert_same(run(op, aligned, place=place, on=sanitized)[0], run(op, aligned, place=place)[0])
 
 
 def test_every_barrier_is_listed():
@@ -571,11 +623,14 @@ def test_every_barrier_is_listed():
     assert "__sync" not in text
 
 
-@pytest.mark.parametrize(("op", "barrier", "place"), NEEDED)
-def test_a_missing_barrier_is_caught(run, op, barrier, place):
+@pytest.mark.parametrize(
+    ("op", "barrier", "place", "dtype"),
+    [*((*needed, "float16") for needed in NEEDED), *((*needed, "int8") for needed in NEEDED if needed[1] > 5)],
+)
+def test_a_missing_barrier_is_caught(run, op, barrier, place, dtype):
     """By a wrong answer under some schedule, or by threads that then wait in different barriers."""
     few = place != "resident" or barrier > 5
-    arguments = problem_of(op, 1, 60 if few else 140, 5, 80 if barrier > 5 else 40, dtype="float16", seed=6)
+    arguments = problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
     if barrier in (3, 4, 5):
         arguments["initial"] = np.array([[7, 21, 35, 40]])
     expected, _ = run(op, arguments, place=place)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ragsys_kernels import testing
+from ragsys_kernels import Corpus, testing
 from ragsys_kernels.selection import validate
 
 OPS = ("mmr", "vrsd", "msd")
@@ -16,13 +16,18 @@ def not_empty(like, shape, dtype):
     return array
 
 
-def problem_of(op, *shape, **options):
-    """Arguments for the operation; bfloat16 too, whose arrays torch makes."""
-    if options.get("dtype") == "bfloat16":
+def problem_of(op, *shape, dtype="float32", metric=None, **options):
+    """Arguments for the operation; of bfloat16, whose arrays torch makes, and of int8, whose rows a corpus has."""
+    if dtype == "bfloat16":
         pytest.importorskip("torch")
     if op == "vrsd":
         options.pop("bias", None)
-    arguments = testing.selection_problem(*shape, **options)
+    arguments = testing.selection_problem(*shape, dtype="float32" if dtype == "int8" else dtype, **options)
+    if metric is not None:
+        arguments["metric"] = metric
+    if dtype == "int8":
+        rows = arguments["embeddings"].astype(np.int8 if options.get("kind") == "integers" else np.float32)
+        arguments["embeddings"] = Corpus(rows, dtype="int8", metric=arguments.get("metric", "cosine"))
     return {k: v for k, v in arguments.items() if op != "vrsd" or k not in ("lambda_d", "lambda_b")}
 
 

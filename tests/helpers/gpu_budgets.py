@@ -98,7 +98,7 @@ CUDA = (
     Budget("rsk_*_small_[36]*", 128, 128, 128, wide_loads=True),
     # Two blocks of four warps share a multiprocessor, or one of eight. None for sm_80.
     Budget("rsk_*_held_*", 0, 255, 255, wide_loads=True),
-    Budget("rsk_*_int8", 128, 128, 128, wide_loads=True),
+    Budget("rsk_*[gt]_int8", 128, 128, 128, wide_loads=True),
     Budget("rsk_score_logits_*_own", 64, 64, 112, wide_loads=True),
     Budget("rsk_score_logits_*[!n]", 64, 64, 64, wide_loads=True),
     Budget("rsk_score_hidden_16", 128, 128, 128, wide_loads=True),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ..._gpu.cuda_module import NEEDS, Kernel
 
 SOURCE = "greedy_select"
-# Pools of few rows of 16 bits, whose products with one another lie in shared memory.
+# Pools of few rows of 16 or 8 bits, whose products with one another lie in shared memory.
 SMALL_SOURCE = "greedy_small"
 # The first devices with its instructions.
 SMALL_CAPABILITY = 80
@@ -29,13 +29,14 @@ _KEPT_BYTES = 32 << 10
 
 
 # As in the source of small pools: slots of a kernel and its threads; parts of a query, which take slots too; slices of
-# rows in shared memory, and dimensions of a slice.
+# rows in shared memory, and bytes of a row in one.
 SMALL_SLOTS = {32: 32, 64: 64, 112: 128, 128: 128}
-_PARTS = {"float16": 2, "bfloat16": 3}
-_STAGES, _SLICE = 3, 64
+_PARTS = {"float16": 2, "bfloat16": 3, "int8": 4}
+_STAGES, _ROW_BYTES = 3, 128
 
 # As in the source of pools in registers: the most dimensions, and warps of a block, which has 128 rows; the most rows,
 # and blocks of a cluster.
+_HELD_DTYPES = ("float16", "bfloat16")
 _HELD_DIMS = {384: 4, 768: 8}
 _HELD_ROWS = {256: 2, 512: 4, 1024: 8}
 _COLUMNS = 16
@@ -57,7 +58,7 @@ def configure(
     op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
 ) -> Configuration:
     """Return how a problem is launched: by the products of its rows with one another where these are few and of 16
-    bits, else with its rows in shared memory where they fit, else its state, else neither.
+    or 8 bits, else with its rows in shared memory where they fit, else its state, else neither.
     """
     small = configure_small(op, dtype, P + num_initial, D)
     if small is not None and small.shared <= max_shared:
@@ -98,9 +99,9 @@ def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | N
     slots = next((slots for slots in SMALL_SLOTS if rows + parts <= slots), None)
     if not parts or slots is None:
         return None
-    slices = -(-D // _SLICE)
-    matrix = -(-max(4 * slots * (slots + 1), _STAGES * slots * _SLICE * 2) // 16) * 16
-    shared = matrix + 16 + parts * slices * _SLICE * 2
+    slices = -(-D * _ITEMSIZES[dtype] // _ROW_BYTES)
+    matrix = -(-max(4 * slots * (slots + 1), _STAGES * slots * _ROW_BYTES) // 16) * 16
+    shared = matrix + 16 + parts * slices * _ROW_BYTES
     return Configuration(f"rsk_{op}_small_{slots}_{dtype}", SMALL_SLOTS[slots], shared, 0, source=SMALL_SOURCE)
 
 
@@ -110,7 +111,7 @@ def configure_held(
     """Return how a pool is launched whose rows stay in registers; None where they do not fit."""
     dims = next((dims for dims in _HELD_DIMS if dims >= D), None)
     rows = next((rows for rows in _HELD_ROWS if rows >= P), None)
-    if dtype not in _PARTS or dims is None or rows is None or D % 8:
+    if dtype not in _HELD_DTYPES or dims is None or rows is None or D % 8:
         return None
     warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]
     table = 2 * 16 * warps * blocks
@@ -130,10 +131,9 @@ def kernels() -> list[Kernel]:
     return [_kernel(op, dtype, kind) for op in OPS for kind in ("resident", "streaming") for dtype in _ITEMSIZES] + [
         kernel
         for op in OPS
-        for dtype in _PARTS
         for kernel in (
-            *(_small(op, dtype, slots) for slots in SMALL_SLOTS),
-            *(_held(op, dtype, rows, dims) for rows in _HELD_ROWS for dims in _HELD_DIMS),
+            *(_small(op, dtype, slots) for dtype in _PARTS for slots in SMALL_SLOTS),
+            *(_held(op, dtype, rows, dims) for dtype in _HELD_DTYPES for rows in _HELD_ROWS for dims in _HELD_DIMS),
         )
     ]
 
@@ -152,7 +152,7 @@ def _small(op: str, dtype: str, slots: int) -> Kernel:
         lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
         lambda P, D, K: SMALL_SLOTS[slots],
         lambda P, D, K: as_if_of(most, D).shared,
-        lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
+        lambda P, D, K: P * D * _ITEMSIZES[dtype] + 8 * P + 4 * D,
     )
 
 
