@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,34 +76,48 @@ def _with_vectors(scored: list[tuple[Document, float]], vectors: Iterable[Any]) 
 
 
 def search(
-    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float, **kwargs: Any
+    store: Any,
+    embedding: Any,
+    query: str | None,
+    /,
+    k: int,
+    fetch_k: int,
+    lambda_mult: float,
+    method: Method = "mmr",
+    bias_key: str | None = None,
+    lambda_b: float = 0.95,
+    **kwargs: Any,
 ) -> list[tuple[Document, float]]:
     """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store."""
-    rule = _rule_of(kwargs)
     if _gives_candidates(store):
         found = store.mmr_candidates(embedding, fetch_k, **kwargs)
     else:
         found = nearest(store, embedding, query, fetch_k, **kwargs)
-    return _picked(found, embedding, k, lambda_mult, **rule)
+    return _picked(found, embedding, k, lambda_mult, method, bias_key, lambda_b)
 
 
 async def asearch(
-    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float, **kwargs: Any
+    store: Any,
+    embedding: Any,
+    query: str | None,
+    /,
+    k: int,
+    fetch_k: int,
+    lambda_mult: float,
+    method: Method = "mmr",
+    bias_key: str | None = None,
+    lambda_b: float = 0.95,
+    **kwargs: Any,
 ) -> list[tuple[Document, float]]:
     """Do what `search` does; the store's own search is awaited, the selection runs in a thread."""
-    rule = _rule_of(kwargs)
     if _gives_candidates(store):
         found = await run_in_executor(None, store.mmr_candidates, embedding, fetch_k, **kwargs)
     else:
         found = await anearest(store, embedding, query, fetch_k, **kwargs)
-    run = partial(_picked, found, embedding, k, lambda_mult, **rule)
-    picks: list[tuple[Document, float]] = await run_in_executor(None, run)
+    picks: list[tuple[Document, float]] = await run_in_executor(
+        None, _picked, found, embedding, k, lambda_mult, method, bias_key, lambda_b
+    )
     return picks
-
-
-def _rule_of(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Take the options of the selection out of those of the store's search."""
-    return {name: kwargs.pop(name) for name in ("method", "bias_key", "lambda_b") if name in kwargs}
 
 
 def _gives_candidates(store: Any) -> bool:
@@ -118,9 +131,9 @@ def _picked(
     embedding: Any,
     k: int,
     lambda_mult: float,
-    method: Method = "mmr",
-    bias_key: str | None = None,
-    lambda_b: float = 0.95,
+    method: Method,
+    bias_key: str | None,
+    lambda_b: float,
 ) -> list[tuple[Document, float]]:
     vectors = [vector for *_, vector in found]
     if method == "mmr" and bias_key is None:
