@@ -109,11 +109,39 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
     return None if tied else order
 
 
-def _run_rule(problem: Problem, num_threads: int) -> Selection:
+def mmr(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of v_i = λ_b r_i + (1-λ_b) b_i, then of w_i = λ_d v_i - (1-λ_d) max_j cos(e_i, e_Cj)."""
     return _select(problem)
 
 
-mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
+def vrsd(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of cos(e_i, q), then of cos(s + e_i, q) with s the sum of the picks."""
+    return _select(problem)
+
+
+def msd(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of v_i, then of λ_d v_i + (1-λ_d) Σ_j (1 - cos(e_i, e_Cj))."""
+    return _select(problem)
+
+
+def dpp(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of what the determinant of q_i s_ij q_j grows by."""
+    return _select(problem)
+
+
+def ssd(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of z_i, then of λ_d z_i + (1-λ_d) γ |the part of [e_i, 1] that the last picks do not span|."""
+    return _select(problem)
+
+
+def sift(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of what the variance at the query gets less by."""
+    return _select(problem)
+
+
+def coverage(problem: Problem, num_threads: int) -> Selection:
+    """Pick the argmax of λ_d v_i + (1-λ_d) times what the coverage of the aspects grows by."""
+    return _select(problem)
 
 
 def gist(problem: Problem, num_threads: int) -> Selection:
