@@ -18,6 +18,8 @@ pytestmark = [
 MODULES = {
     "gram": "ragsys_kernels.selection.triton.compilations",
     "corpus": "ragsys_kernels.selection.triton.compilations",
+    "filter": "ragsys_kernels.selection.triton.compilations",
+    "proof": "ragsys_kernels.selection.triton.compilations",
     "_logprob": "ragsys_kernels.scoring.triton.compilations",
 }
 
@@ -48,7 +50,8 @@ NAMES = (
     "gram tile 128 vrsd options bfloat16",
     "corpus relevance 64 mmr plain float16",
     "corpus relevance 64 vrsd options bfloat16",
-    "corpus pool 64 plain float16",
+    "filter bits 64 plain float16",
+    "proof bits 64 x 6 plain bfloat16",
     "_logprob_linear_kernel, bfloat16 x bfloat16, ROWS=64, DIMS=64, EVEN, plain",
     "_logprob_linear_tma_kernel, bfloat16 x bfloat16",
 )
