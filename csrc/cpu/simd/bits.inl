@@ -36,8 +36,8 @@ static inline std::int64_t differing(const bits8* a, const bits8* b, std::int64_
 #if RSK_VEC_BYTES == 64 && defined(__x86_64__)
 // The totals of four vectors of eight counts below 2^32, which are interleaved before they are added.
 static inline __m128i totals_of(const __m512i* counts) {
-  const __m512i front = _mm512_or_si512(counts[0], _mm512_slli_epi64(counts[1], 32));
-  const __m512i back = _mm512_or_si512(counts[2], _mm512_slli_epi64(counts[3], 32));
+  const __m512i front = _mm512_or_si512(counts[0], _mm512_maskz_slli_epi64(0xff, counts[1], 32));
+  const __m512i back = _mm512_or_si512(counts[2], _mm512_maskz_slli_epi64(0xff, counts[3], 32));
   const __m512i four =
       _mm512_add_epi32(_mm512_maskz_unpacklo_epi64(0xff, front, back), _mm512_maskz_unpackhi_epi64(0xff, front, back));
   const __m256i two =
@@ -69,6 +69,7 @@ __attribute__((noinline)) static __m128i differing_vectors(const bits8* vector, 
   constexpr int kDifferAndLow = 0x28;  // (y ^ x) & low, as a truth table
   __m512i sum[4], part[R];
   for (int r = 0; r < 4; ++r) sum[r] = zero;
+  for (int r = 0; r < R; ++r) part[r] = zero;
   const auto count = [&](std::int64_t i) {
     const __m512i x = _mm512_loadu_si512(vector + i), x_upper = _mm512_srli_epi16(x, 4);
     for (int r = 0; r < R; ++r) {
@@ -76,7 +77,7 @@ __attribute__((noinline)) static __m128i differing_vectors(const bits8* vector, 
       const __m512i upper = _mm512_ternarylogic_epi64(_mm512_srli_epi16(y, 4), x_upper, low, kDifferAndLow);
       const __m512i lower = _mm512_ternarylogic_epi64(y, x, low, kDifferAndLow);
       const __m512i found = _mm512_add_epi8(_mm512_shuffle_epi8(counts, lower), _mm512_shuffle_epi8(counts, upper));
-      part[r] = i % (31 * 64) ? _mm512_add_epi8(part[r], found) : found;
+      part[r] = _mm512_add_epi8(part[r], found);
     }
   };
   if (V) {
@@ -86,7 +87,10 @@ __attribute__((noinline)) static __m128i differing_vectors(const bits8* vector, 
   }
   for (std::int64_t begin = 0; begin < bytes; begin += 31 * 64) {  // a byte holds the counts of so many vectors
     for (std::int64_t i = begin; i < bytes && i < begin + 31 * 64; i += 64) count(i);
-    for (int r = 0; r < R; ++r) sum[r] = _mm512_add_epi64(sum[r], _mm512_sad_epu8(part[r], zero));
+    for (int r = 0; r < R; ++r) {
+      sum[r] = _mm512_add_epi64(sum[r], _mm512_sad_epu8(part[r], zero));
+      part[r] = zero;
+    }
   }
   return totals_of(sum);
 }
