@@ -37,7 +37,7 @@ _OF_ROWS = (
     "group_column",
     "cost_column",
 )
-_BLOCK_BYTES = 1 << 22  # of vectors read at once
+_BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
 
@@ -211,7 +211,8 @@ def _made(
 class _Rest:
     """Vectors from a row on, of which segments take what they store.
 
-    They are read in blocks so small that each lies in the cache while it is stored, in memory that the last one had.
+    They are read in small blocks, each into the memory of the last: the system clears pages of new memory, which took a
+    quarter of a build.
     """
 
     def __init__(self, vectors: Column, begin: int) -> None:

@@ -73,7 +73,8 @@ struct Texts {
 };
 
 // Returns text, offsets, CRC-32s, and the first row whose id has no UTF-8, or -1.
-py::tuple texts_of(const py::list& ids) {
+py::tuple texts_of(const py::list& given) {
+  const py::tuple ids(given);  // another thread may change a list, where there is no GIL
   const py::ssize_t rows = py::ssize_t(ids.size());
   Array<std::int64_t> offsets(rows + 1);
   Array<std::uint32_t> crcs(rows);
@@ -81,28 +82,29 @@ py::tuple texts_of(const py::list& ids) {
   ends[0] = 0;
   std::int64_t bad = -1;
   for (py::ssize_t row = 0; row < rows; ++row) {
-    const Text text = text_of(PyList_GET_ITEM(ids.ptr(), row));
+    const Text text = text_of(PyTuple_GET_ITEM(ids.ptr(), row));
     if (!text.begin && bad < 0) bad = row;
     ends[row + 1] = ends[row] + text.size;
     crcs.mutable_data()[row] = text.crc();
   }
   Array<std::uint8_t> all(ends[rows]);
   for (py::ssize_t row = 0; row < rows; ++row)
-    if (const Text text = text_of(PyList_GET_ITEM(ids.ptr(), row)); text.size)
+    if (const Text text = text_of(PyTuple_GET_ITEM(ids.ptr(), row)); text.size)
       std::memcpy(all.mutable_data() + ends[row], text.begin, std::size_t(text.size));
   return py::make_tuple(all, offsets, crcs, bad);
 }
 
 // Returns the row of each id: -1 where there is none, -2 of None.
-Array<std::int64_t> find_texts(const py::list& wanted, const py::array& all, const py::array& offsets,
+Array<std::int64_t> find_texts(const py::list& given, const py::array& all, const py::array& offsets,
                                const Optional& keys_, const Optional& order_) {
+  const py::tuple wanted(given);
   const Texts texts(all, offsets);
   const std::uint32_t* const keys = pointer(keys_, texts.rows, "id_keys");
   const std::int64_t* const order = pointer(order_, texts.rows, "id_order");
   const py::ssize_t count = py::ssize_t(wanted.size());
   Array<std::int64_t> rows(count);
   for (py::ssize_t i = 0; i < count; ++i) {
-    PyObject* const each = PyList_GET_ITEM(wanted.ptr(), i);
+    PyObject* const each = PyTuple_GET_ITEM(wanted.ptr(), i);
     std::int64_t row = each == Py_None ? -2 : -1;
     if (const Text text = text_of(each); text.begin) {
       const std::uint32_t key = text.crc();

@@ -147,13 +147,17 @@ static StoreStatus store_row(const StoreArgs& args, std::int64_t row, float* x, 
   const bool cosine = args.cosine, bytes = args.dtype == DType::i8;
   double length = 1.0;
   if (cosine || bytes) length = norm_of_row(x, dims);
-  if (cosine) {
 #if RSK_VEC_BYTES == 64
-    if (length > 0.0 && multiply_row(x, dims, length, held))
-      std::swap(x, held);
-    else
+  const bool multiplied = cosine && length > 0.0 && multiply_row(x, dims, length, held);
+#else
+  const bool multiplied = false;
 #endif
-      divide_row(x, dims, length);
+  if (multiplied) {  // the two change places
+    float* const given = x;
+    x = held;
+    held = given;
+  } else if (cosine) {
+    divide_row(x, dims, length);
   }
   if (!round_row(x, args, row, held)) return StoreStatus::beyond;
   *norm = cosine ? 1.0 : bytes ? length : norm_of_row(held, dims);

@@ -137,8 +137,8 @@ static inline void sign_products_of_block(const bits8* vector, const bits8* cons
     for (std::int64_t r = 0; r < n; r += 4)
       counts =
           _mm512_mask_broadcast_i32x4(counts, __mmask16(0xf << r), differing_vectors<4>(vector, rows + r, dims / 8));
-    const __m512i products = _mm512_sub_epi32(_mm512_set1_epi32(int(dims)), _mm512_slli_epi32(counts, 1));
-    _mm512_storeu_ps(out, _mm512_cvtepi32_ps(products));
+    const __m512i products = _mm512_sub_epi32(_mm512_set1_epi32(int(dims)), _mm512_add_epi32(counts, counts));
+    _mm512_storeu_ps(out, _mm512_maskz_cvtepi32_ps(0xffff, products));
     return;
   }
 #endif
