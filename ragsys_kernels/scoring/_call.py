@@ -7,9 +7,9 @@ from typing import Any
 from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
-from .._base.arrays import HOST, Cupy, Torch
+from .._base.arrays import HOST
 from . import _device, validate
-from .problem import Layout, Pairs, Partials, ScoringProblem
+from .problem import GivenPairs, Layout, Pairs, Partials, ScoringProblem
 
 
 class Call:
@@ -34,23 +34,21 @@ class Call:
             if self.current is _arrays.NOTHING:
                 self.current = _arrays.on_device(next(x for x in arrays.values() if x is not None))
 
-    def layout(self, targets: Any, rows: Any, *, num_slots: int | None = None, **options: Any) -> tuple[Layout, Any]:
+    def layout(self, given: GivenPairs, num_slots: int | None = None) -> tuple[Layout, dict[str, Any]]:
         """Return the layout of `validate`, or that of `_device`."""
-        if not isinstance(self.place, (Torch, Cupy)):
-            return validate.layout(self.op, targets, rows, **options)
+        if self.place is HOST:
+            return validate.layout(self.op, given)
         if self.check_values:
-            self.check(targets, rows, **options)
-        layout, fields = _device.layout(self.op, self.place, targets, rows, num_slots=num_slots, **options)
+            self.check(given)
+        layout, fields = _device.layout(self.op, self.place, given, num_slots)
         layout.sums = getattr(self.backend, "answer_sums", _device.answer_sums)
         return layout, fields
 
-    def pairs(self, targets: Any, rows: Any, **options: Any) -> Pairs | None:
+    def pairs(self, given: GivenPairs) -> Pairs | None:
         """Return the pairs for `results`; None where the layout has to be made first, or values are on the host."""
-        if self.place is HOST or not isinstance(self.place, (Torch, Cupy)):  # the first is quick
-            return None
-        pairs = _device.pairs(self.op, self.place, targets, rows, **options)
+        pairs = None if self.place is HOST else _device.pairs(self.op, self.place, given)
         if pairs is not None and self.check_values:
-            self.check(targets, rows, **options)
+            self.check(given)
         return pairs
 
     def results(
@@ -64,18 +62,14 @@ class Call:
         found: dict[str, Any] = self.backend.results(problem, pairs, wanted)
         return found
 
-    def check(self, targets: Any, rows: Any, **options: Any) -> None:
+    def check(self, given: GivenPairs) -> None:
         """Run the checks of `validate.layout` on copies on the host, which waits for the device."""
-        options = {name: _arrays.to_host(value) for name, value in options.items()}
-        self.checked = validate.layout(self.op, _arrays.to_host(targets), _arrays.to_host(rows), **options)[1]
+        self.checked = validate.layout(self.op, _arrays.hosted(given))[1]
 
     def allowed_ids(self, allowed: Any, vocab_size: int) -> Any:
-        """Return the allowed ids of `validate`, or those of `_device`."""
-        if not isinstance(self.place, (Torch, Cupy)):
-            return validate.allowed_ids(self.op, allowed, vocab_size)
-        if self.check_values:
+        if self.check_values and self.place is not HOST:
             validate.allowed_ids(self.op, _arrays.to_host(allowed), vocab_size)
-        return _device.allowed_ids(self.op, allowed, self.place)
+        return validate.allowed_ids(self.op, allowed, vocab_size, self.place)
 
     def run(self, problem: ScoringProblem) -> Partials:
         """Return the partials of the problem; the backend is not called without a slot, a row or a column.

@@ -11,7 +11,7 @@ from .._base.types import Array, ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
 from . import finish, quick, validate
 from ._call import Call
-from .problem import Layout, Partials
+from .problem import GivenPairs, Layout, Partials
 
 _WANT = ("logp", "lse", "max", "entropy", "rank")
 _REDUCE = ("sum", "mean", "count", "greedy")
@@ -121,18 +121,17 @@ def token_logprobs(
     with call.current:
         form, T, V = validate.source(op, logits, None, None, None, call.place)
         V = validate.vocabulary(op, vocab_size, V)
-        options: dict[str, Any] = {
-            "num_rows": T, "vocab_size": V, "temperature": temperature, "ignore_index": ignore_index,
-            "out_of_range": out_of_range, "per": "T",
-        }  # fmt: skip
+        given = GivenPairs(
+            targets, None, T, V, temperature=temperature, ignore_index=ignore_index, out_of_range=out_of_range, per="T"
+        )
         scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
-        pairs = call.pairs(targets, None, **options)
+        pairs = call.pairs(given)
         if pairs is not None:
             wanted = frozenset(("logp", "lse") if return_lse else ("logp",))
             made = call.results(form, pairs, V, wanted, call.allowed_ids(allowed, V), **scales)
             logp = call.result(made["logp"])
             return (logp, call.result(made["lse"])) if return_lse else logp
-        layout, fields = call.layout(targets, None, **options)
+        layout, fields = call.layout(given)
         problem = validate.problem(op, form, fields, V, allowed=call.allowed_ids(allowed, V), **scales)
         partials = call.run(problem)
         logp = call.result(finish.narrow(finish.pair_logps(partials, layout)))
@@ -287,22 +286,20 @@ def answer_logprobs(
         if partials is None:
             form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
             V = validate.vocabulary(op, vocab_size, V)
-        options: dict[str, Any] = {
-            "num_rows": T, "vocab_size": V, "cu_answers": cu_answers, "answer_ids": answer_ids,
-            "num_answers": num_answers, "temperature": temperature, "ignore_index": ignore_index,
-            "out_of_range": out_of_range,
-        }  # fmt: skip
+        given = GivenPairs(
+            targets, rows, T, V, cu_answers, answer_ids, num_answers, temperature, ignore_index, out_of_range
+        )
         by_row = [name for name in ("lse", "max", "entropy") if name in want]
         if partials is None:
             scales: dict[str, Any] = {"logit_scale": logit_scale, "softcap": softcap}
-            pairs = call.pairs(targets, rows, **options)
+            pairs = call.pairs(given)
             if pairs is not None:
                 if by_row and rows is not None and call.checked is not None:
                     validate.one_temperature(op, by_row[0], call.checked["rows"])
                 ids = call.allowed_ids(allowed, V)
                 made = call.results(form, pairs, V, frozenset(want + reduce), ids, **scales)
                 return AnswerLogprobs(**{name: call.result(made.get(name)) for name in AnswerLogprobs._fields})
-        layout, fields = call.layout(targets, rows, num_slots=num_slots, **options)
+        layout, fields = call.layout(given, num_slots)
         if by_row and layout.slot is not None:
             read = fields if layout.begin is None else call.checked
             if read is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._base import arrays as _arrays
-from .._base.arrays import Cupy, Torch
+from .._base.arrays import HOST
 from .._base.types import Array, ArrayLike, ScoringBackend
 from .._gpu.plans import planned
 from . import _device, finish, validate
 from ._call import Call
 from ._namespace import arange, namespace, segmented
-from .problem import Layout
+from .problem import GivenPairs, Layout, ScoringProblem
 
 
 class LabelPosteriors(NamedTuple):
@@ -115,41 +118,40 @@ def label_posteriors(
     with call.current:
         form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         V = validate.vocabulary(op, vocab_size, V)
-        scales = {"logit_scale": logit_scale, "softcap": softcap}
-        posteriors = _on_device if isinstance(call.place, (Torch, Cupy)) else _on_host
-        found = posteriors(call, form, T, V, label_ids, cu_labels, prior, rows, temperature, scales)
+        if call.check_values and call.place is not HOST:
+            here = [_arrays.to_host(x) for x in (label_ids, cu_labels, prior)]
+            validate.labels(op, here[0], here[1], here[2], V)
+        ids, cu, weights = validate.labels(op, label_ids, cu_labels, prior, V, call.place)
+        read = arange(T, ids) if rows is None else validate.vector(op, "rows", rows, "(R,)", call.place)
+        # A pair for each row, whose slot then gets the tokens of all labels.
+        given = GivenPairs(_arrays.full(ids, (len(read),), 0, "int64"), read, T, V, temperature=temperature, per="R")
+        problem_of = functools.partial(
+            validate.problem, op, form, num_columns=V, logit_scale=logit_scale, softcap=softcap
+        )
+        if call.place is HOST:
+            found = _posteriors(_logps(call, given, problem_of, ids), cu, weights)
+        else:
+            found = _device_posteriors(_device_logps(call, given, problem_of, ids), ids, cu, weights)
         result: LabelPosteriors = call.result(found)
         return result
 
 
-def _on_host(
-    call: Call,
-    form: dict[str, Any],
-    T: int,
-    V: int,
-    label_ids: ArrayLike,
-    cu_labels: Any,
-    prior: Any,
-    rows: Any,
-    temperature: Any,
-    scales: dict[str, Any],
-) -> LabelPosteriors:
-    ids, cu, weights = validate.labels(call.op, label_ids, cu_labels, prior, V)
-    read = np.arange(T) if rows is None else validate.row_ids(call.op, rows, T)
-    # A pair for each row, whose slot then gets the tokens of all labels.
-    layout, fields = call.layout(
-        np.zeros(len(read), np.int64), read, num_rows=T, vocab_size=V, temperature=temperature, per="R"
-    )
-    slots = len(fields["rows"])
-    fields["pair_begin"] = np.arange(slots + 1) * len(ids)
-    fields["columns"] = np.tile(ids, slots)
-    partials = call.run(validate.problem(call.op, form, fields, V, **scales))
-    every = Layout(slots * len(ids), T, None, np.repeat(np.arange(slots), len(ids)), None, None, None, 1)
-    logps = finish.pair_logps(partials, every).reshape(slots, len(ids))
-    if layout.slot is not None:
-        back = np.empty(len(read), np.int64)
-        back[layout.scored] = layout.slot
-        logps = logps[back]
+def _logps(call: Call, given: GivenPairs, problem_of: Callable[..., ScoringProblem], ids: np.ndarray) -> np.ndarray:
+    """Return log p of the tokens ``ids`` in the row of each pair (R, n)."""
+    layout, fields = call.layout(given)
+    slots, n = len(fields["rows"]), len(ids)
+    fields["pair_begin"], fields["columns"] = np.arange(slots + 1) * n, np.tile(ids, slots)
+    partials = call.run(problem_of(fields=fields))
+    every = Layout(slots * n, layout.num_rows, None, np.repeat(np.arange(slots), n), None, None, None, 1)
+    logps: np.ndarray = finish.pair_logps(partials, every).reshape(slots, n)
+    if layout.slot is None:
+        return logps
+    back = np.empty(layout.num_pairs, np.int64)
+    back[layout.scored] = layout.slot
+    return logps[back]
+
+
+def _posteriors(logps: np.ndarray, cu: np.ndarray, weights: np.ndarray | None) -> LabelPosteriors:
     with np.errstate(invalid="ignore"):  # -inf - -inf
         logp = np.minimum(np.logaddexp.reduceat(logps, cu[:-1], axis=1), 0.0)
         calibrated = logp if weights is None else logp - np.log(weights)
@@ -158,40 +160,26 @@ def _on_host(
     return LabelPosteriors(logp, log_posterior, label)
 
 
-def _on_device(
-    call: Call,
-    form: dict[str, Any],
-    T: int,
-    V: int,
-    label_ids: ArrayLike,
-    cu_labels: Any,
-    prior: Any,
-    rows: Any,
-    temperature: Any,
-    scales: dict[str, Any],
-) -> LabelPosteriors:
-    op, place = call.op, call.place
-    assert isinstance(place, (Torch, Cupy))
+def _device_logps(call: Call, given: GivenPairs, problem_of: Callable[..., ScoringProblem], ids: Any) -> Any:
+    """Do what `_logps` does without reading values: every pair has a slot of its own, in the order of the pairs."""
     if call.check_values:
-        validate.labels(op, _arrays.to_host(label_ids), _arrays.to_host(cu_labels), _arrays.to_host(prior), V)
-    ids, cu, weights = _device.labels(op, label_ids, cu_labels, prior, place)
-    xp, n, L = namespace(ids), len(ids), len(cu) - 1
-    row = arange(T, ids) if rows is None else _device.vector(op, "rows", rows, "(R,)", place)
-    R = len(row)
-    # A pair for each row in its own order, whose slot then gets the tokens of all labels.
-    some = {"vocab_size": V, "temperature": temperature, "per": "R"}
-    none = _arrays.full(ids, (R,), 0, "int64")
-    if call.check_values:
-        call.check(none, row, num_rows=T, **some)
-    _, fields = _device.layout(op, place, none, None, num_rows=R, **some)
-    outside = (ids < 0) | (ids >= V)
+        call.check(given)
+    row, T, R, n = given.rows, given.num_rows, len(given.rows), len(ids)
+    xp = namespace(ids)
+    _, fields = _device.layout(call.op, call.place, replace(given, rows=None, num_rows=R))
+    outside = (ids < 0) | (ids >= given.vocab_size)
     fields["rows"] = xp.where((row < 0) | (row >= T), -1, row)
     fields["pair_begin"] = arange(R + 1, ids) * n
     fields["columns"] = xp.tile(xp.where(outside, -1, ids), (R,))
-    partials = call.run(validate.problem(op, form, fields, V, **scales))
+    partials = call.run(problem_of(fields=fields))
     slot = xp.tile(arange(R, ids)[:, None], (1, n)).reshape(-1)
-    every = Layout(R * n, T, None, slot, None, xp.tile(outside, (R,)), None, 1)
-    logps = finish.pair_logps(partials, every).reshape(R, n)
+    every = Layout(R * n, R, None, slot, None, xp.tile(outside, (R,)), None, 1)
+    return finish.pair_logps(partials, every).reshape(R, n)
+
+
+def _device_posteriors(logps: Any, ids: Any, cu: Any, weights: Any) -> LabelPosteriors:
+    """Do what `_posteriors` does, where bounds of labels may be anything."""
+    xp, n, L = namespace(ids), len(ids), len(cu) - 1
     index = arange(n, ids)
     label_of = xp.maximum(xp.searchsorted(cu, index, side="right") - 1, 0)
     last = xp.minimum(xp.maximum(cu[1:] - 1, 0), n - 1)

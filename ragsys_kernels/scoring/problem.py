@@ -97,6 +97,23 @@ class ScoringProblem:
 
 
 @dataclass(slots=True)
+class GivenPairs:
+    """The pairs of a call as the caller gives them."""
+
+    targets: Any
+    rows: Any
+    num_rows: int | None  # T; None with partials, which do not say it
+    vocab_size: int
+    cu_answers: Any = None
+    answer_ids: Any = None
+    num_answers: int | None = None
+    temperature: Any = 1.0
+    ignore_index: int | None = -100
+    out_of_range: str = "raise"
+    per: str = "A"  # what may have a temperature of its own: an answer, or by another letter each pair
+
+
+@dataclass(slots=True)
 class Pairs:
     """The pairs of a call on a device as they were given, with the rules that its kernels apply to them.
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._base.checks import count, flag
 from .._base.types import ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
 from . import validate
 from ._call import Call
-from .problem import Partials
+from .problem import GivenPairs, Partials
 
 
 @planned("logprob_partials")
@@ -100,11 +98,10 @@ def logprob_partials(
         form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         total = count(op, "vocab_size", vocab_size)
         first = validate.offset(op, "first_column", first_column)
-        options: dict[str, Any] = {
-            "num_rows": T, "vocab_size": total, "cu_answers": cu_answers, "answer_ids": answer_ids,
-            "temperature": temperature, "ignore_index": ignore_index, "out_of_range": out_of_range,
-        }  # fmt: skip
-        _, fields = call.layout(targets, rows, **options)
+        given = GivenPairs(
+            targets, rows, T, total, cu_answers, answer_ids, None, temperature, ignore_index, out_of_range
+        )
+        _, fields = call.layout(given)
         problem = validate.problem(
             op,
             form,

@@ -1,4 +1,7 @@
-"""Checks of the arguments of scoring, and the `ScoringProblem` and `Layout` that a call describes."""
+"""Checks of the arguments of scoring, and the `ScoringProblem` and `Layout` that a call describes.
+
+Types and shapes are checked everywhere, values only on the host: to read those of a device would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ import numpy as np
 from .._base import arrays
 from .._base.arrays import HOST, Place
 from .._base.checks import choice, count, floats, integers, rows_in_order, shape_text, shown, whole
-from ._namespace import namespace
-from .problem import Layout, Partials, ScoringProblem
+from ._namespace import arange, cast, namespace
+from .problem import GivenPairs, Layout, Partials, ScoringProblem
 
 # The range of temperature, logit_scale and softcap: products and quotients of them stay in that of float32.
 SCALE_MIN, SCALE_MAX = 1e-15, 1e15
@@ -85,26 +88,27 @@ def positive(op: str, name: str, x: Any) -> float:
     return number
 
 
-def _temperature(op: str, x: Any, answer: np.ndarray | None, size: int, symbol: str) -> Any:
-    """Check temperatures; return a number, or one for each pair in float64."""
-    if isinstance(x, (float, int)):
-        return positive(op, "temperature", x)
-    array, dtype = arrays.host_view(op, "temperature", x)
-    array = arrays.widen(array, dtype) if dtype == "bfloat16" else array
-    if array.dtype.kind not in "fiu":
+def temperature(op: str, given: GivenPairs, num_answers: int, place: Place = HOST) -> Any:
+    """Return a number, or an array without an axis or with a number for each answer or pair."""
+    if is_number(given.temperature):
+        return positive(op, "temperature", given.temperature)
+    array, dtype = place.view(op, "temperature", given.temperature)
+    if "float" not in dtype and "int" not in dtype:
         raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
-    if array.shape not in ((), (size,)):
+    size, shape = num_answers if given.per == "A" else len(given.targets), tuple(array.shape)
+    if shape not in ((), (size,)):
         raise ValueError(
-            f"{op}: temperature must be a number or have shape ({symbol},) = ({size},), got {shape_text(array.shape)}"
+            f"{op}: temperature must be a number or have shape ({given.per},) = ({size},), got {shape_text(shape)}"
         )
-    bad = ~((array > 0) & (array < np.inf))
-    if bad.any():
-        raise ValueError(f"{op}: temperature must be positive and finite, got {array[bad].flat[0]:g}")
-    bad = (array < SCALE_MIN) | (array > SCALE_MAX)
-    if bad.any():
-        raise ValueError(f"{op}: temperature must be within [{SCALE_MIN:g}, {SCALE_MAX:g}], got {array[bad].flat[0]:g}")
-    array = array.astype(np.float64)
-    return array if answer is None or array.shape == () else array[answer]
+    array = place.float32(array, dtype) if dtype == "bfloat16" else array
+    if place is HOST:
+        for good, rule in (
+            ((array > 0) & (array < np.inf), "positive and finite"),
+            ((array >= SCALE_MIN) & (array <= SCALE_MAX), f"within [{SCALE_MIN:g}, {SCALE_MAX:g}]"),
+        ):
+            if not good.all():
+                raise ValueError(f"{op}: temperature must be {rule}, got {array[~good].flat[0]:g}")
+    return array
 
 
 def vocabulary(op: str, vocab_size: Any, num_columns: int) -> int:
@@ -117,67 +121,85 @@ def vocabulary(op: str, vocab_size: Any, num_columns: int) -> int:
     return size
 
 
-def allowed_ids(op: str, allowed: Any, vocab_size: int) -> np.ndarray | None:
-    """Check the ids that may enter the sums."""
-    if allowed is None:
-        return None
-    ids = _vector(op, "allowed", allowed, "(n,)")
+def vector(op: str, name: str, x: Any, symbols: str, place: Place = HOST, size: int | None = None) -> Any:
+    """Return a vector of integers; on the host a copy: what kernels index by must not change after the check."""
+    if isinstance(x, (list, tuple)) and not x:
+        x = np.zeros(0, np.int64)
+    array = integers(op, name, x, place)
+    if array.ndim != 1 or (size is not None and len(array) != size):
+        want = symbols if size is None else f"{symbols} = ({size},)"
+        raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(tuple(array.shape))}")
+    return np.array(array) if place is HOST else array
+
+
+def _some_ids(op: str, name: str, x: Any, place: Place) -> Any:
+    ids = vector(op, name, x, "(n,)", place)
     if len(ids) == 0:
-        raise ValueError(f"{op}: allowed must have at least one id, got none")
-    if (np.diff(ids) <= 0).any():
-        at = int(np.argmax(np.diff(ids) <= 0))
-        raise ValueError(f"{op}: allowed must be sorted without repeats, got {ids[at + 1]} after {ids[at]}")
-    if ids[0] < 0 or ids[-1] >= vocab_size:
-        bad = ids[0] if ids[0] < 0 else ids[-1]
-        raise ValueError(f"{op}: allowed must be within [0, {vocab_size}), got {bad}")
+        raise ValueError(f"{op}: {name} must have at least one id, got none")
     return ids
 
 
-def _vector(op: str, name: str, x: Any, symbols: str, size: int | None = None) -> np.ndarray:
-    """Return a vector of integers as a copy: what kernels index by must not change after the check."""
-    array = integers(op, name, x) if not isinstance(x, (list, tuple)) or len(x) else np.zeros(0, np.int64)
-    if array.ndim != 1 or (size is not None and len(array) != size):
-        want = symbols if size is None else f"{symbols} = ({size},)"
-        raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(array.shape)}")
-    return np.array(array)
+def allowed_ids(op: str, allowed: Any, vocab_size: int, place: Place = HOST) -> Any:
+    """Check the ids that may enter the sums."""
+    if allowed is None:
+        return None
+    ids = _some_ids(op, "allowed", allowed, place)
+    if place is HOST:
+        if (np.diff(ids) <= 0).any():
+            at = int(np.argmax(np.diff(ids) <= 0))
+            raise ValueError(f"{op}: allowed must be sorted without repeats, got {ids[at + 1]} after {ids[at]}")
+        if ids[0] < 0 or ids[-1] >= vocab_size:
+            bad = ids[0] if ids[0] < 0 else ids[-1]
+            raise ValueError(f"{op}: allowed must be within [0, {vocab_size}), got {bad}")
+    return ids
 
 
-def row_ids(op: str, rows: Any, num_rows: int | None, M: int | None = None) -> np.ndarray:
-    row = _vector(op, "rows", rows, "(M,)" if M is not None else "(R,)", M)
-    outside = row < 0 if num_rows is None else row.view(np.uint64) >= num_rows
-    if outside.any():
-        below = "" if num_rows is None else f" and below T = {num_rows}"
-        raise ValueError(f"{op}: rows must be at least 0{below}, got {row[np.argmax(outside)]}")
-    return row
+def pairs(op: str, given: GivenPairs, place: Place = HOST) -> tuple[Any, Any, int | None]:
+    """Return targets, rows (None: pair i has row i) and ``ignore_index``."""
+    ids = vector(op, "targets", given.targets, "(M,)", place)
+    M, row = len(ids), None
+    if given.rows is not None:
+        row = vector(op, "rows", given.rows, "(M,)", place, M)
+    elif given.num_rows not in (None, M):
+        raise ValueError(
+            f"{op}: targets must have shape (T,) = ({given.num_rows},) unless rows is given, got {shape_text((M,))}"
+        )
+    if given.cu_answers is not None and given.answer_ids is not None:
+        raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
+    choice(op, "out_of_range", given.out_of_range, ("raise", "nan"))
+    ignored = given.ignore_index
+    return ids, row, None if ignored is None else whole(op, "ignore_index", ignored, "an integer or None")
 
 
-def _answers(
-    op: str, cu_answers: Any, answer_ids: Any, num_answers: int | None, M: int
-) -> tuple[np.ndarray | None, int]:
+def _answers(op: str, given: GivenPairs, M: int) -> tuple[np.ndarray | None, int]:
     """Return the answer of each pair (None: there is one answer), and the number of answers."""
-    if cu_answers is not None:
-        if answer_ids is not None:
-            raise ValueError(f"{op}: cu_answers or answer_ids must be given, got both")
-        sizes = bounds(op, "cu_answers", cu_answers, M, "the number of targets")[1]
+    if given.cu_answers is not None:
+        sizes = bounds(op, "cu_answers", given.cu_answers, M, "the number of targets")[1]
         return np.arange(len(sizes)).repeat(sizes), len(sizes)
-    if answer_ids is None:
+    if given.answer_ids is None:
         return None, 1
-    ids = _vector(op, "answer_ids", answer_ids, "(M,)", M)
+    ids = vector(op, "answer_ids", given.answer_ids, "(M,)", size=M)
     if M and ids.min() < 0:
         raise ValueError(f"{op}: answer_ids must be at least 0, got {ids.min()}")
     size = int(ids.max()) + 1 if M else 0
-    if num_answers is None:
+    if given.num_answers is None:
         return ids, size
-    if size > num_answers:
-        raise ValueError(f"{op}: answer_ids must be below num_answers = {num_answers}, got {size - 1}")
-    return ids, num_answers
+    if size > given.num_answers:
+        raise ValueError(f"{op}: answer_ids must be below num_answers = {given.num_answers}, got {size - 1}")
+    return ids, given.num_answers
+
+
+def starts(op: str, name: str, x: Any, place: Place = HOST) -> Any:
+    """Return where ragged parts begin and end (n + 1,)."""
+    cu = vector(op, name, x, "(n + 1,)", place)
+    if len(cu) == 0:
+        raise ValueError(f"{op}: {name} must have at least one element, got none")
+    return cu
 
 
 def bounds(op: str, name: str, x: Any, end: int, of: str) -> tuple[np.ndarray, np.ndarray]:
     """Check where ragged parts begin and end: (n + 1,), ascending from 0 to ``end``. Return that and the sizes (n,)."""
-    cu = _vector(op, name, x, "(n + 1,)")
-    if len(cu) == 0:
-        raise ValueError(f"{op}: {name} must have at least one element, got none")
+    cu = starts(op, name, x)
     if cu[0] != 0:
         raise ValueError(f"{op}: {name} must start at 0, got {cu[0]}")
     sizes = cu[1:] - cu[:-1]
@@ -196,54 +218,39 @@ def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ..
     return tuple(choice(op, name, item, allowed) for item in x)
 
 
-def layout(
-    op: str,
-    targets: Any,
-    rows: Any,
-    *,
-    num_rows: int | None,
-    vocab_size: int,
-    cu_answers: Any = None,
-    answer_ids: Any = None,
-    num_answers: int | None = None,
-    temperature: Any = 1.0,
-    ignore_index: int | None = -100,
-    out_of_range: str = "raise",
-    per: str = "A",
-) -> tuple[Layout, dict[str, Any]]:
-    """Return the layout of the pairs, and the fields of a problem that say what is read, slots ascending by row."""
-    ids = _vector(op, "targets", targets, "(M,)")
-    M = len(ids)
-    if rows is None:
-        if num_rows is not None and num_rows != M:
-            raise ValueError(
-                f"{op}: targets must have shape (T,) = ({num_rows},) unless rows is given, got {shape_text(ids.shape)}"
-            )
+def layout(op: str, given: GivenPairs) -> tuple[Layout, dict[str, Any]]:
+    """Return the layout of pairs on the host, and the fields of a problem that say what is read, slots by row."""
+    ids, row, ignore_index = pairs(op, given)
+    M, vocab_size, num_rows, named = len(ids), given.vocab_size, given.num_rows, row is not None
+    if row is None:
         row, num_rows = np.arange(M), M
     else:
-        row = row_ids(op, rows, num_rows, M)
+        outside = row < 0 if num_rows is None else row.view(np.uint64) >= num_rows
+        if outside.any():
+            below = "" if num_rows is None else f" and below T = {num_rows}"
+            raise ValueError(f"{op}: rows must be at least 0{below}, got {row[np.argmax(outside)]}")
         if num_rows is None:
             num_rows = int(row.max()) + 1 if M else 0
-    answer, num_answers = _answers(op, cu_answers, answer_ids, num_answers, M)
+    answer, num_answers = _answers(op, given, M)
+    warmth = temperature(op, given, num_answers)
+    if answer is not None and given.per == "A" and np.ndim(warmth):
+        warmth = warmth[answer]
     inverse = np.empty(M, np.float32)
-    inverse[:] = 1 / _temperature(op, temperature, answer, num_answers if per == "A" else M, per)
-    choice(op, "out_of_range", out_of_range, ("raise", "nan"))
-    if ignore_index is not None:
-        ignore_index = whole(op, "ignore_index", ignore_index, "an integer or None")
+    inverse[:] = 1 / np.asarray(warmth, np.float64)
 
     ignored, outside, scored = None, ids.view(np.uint64) >= vocab_size, None
     if outside.any() or (ignore_index is not None and 0 <= ignore_index < vocab_size):
         if ignore_index is not None:
             ignored = ids == ignore_index
             outside &= ~ignored
-        if out_of_range == "raise" and outside.any():
+        if given.out_of_range == "raise" and outside.any():
             at = int(np.argmax(outside))
             raise ValueError(f"{op}: targets must be within [0, {vocab_size}), got {ids[at]} at position {at}")
         scored = np.flatnonzero(~outside if ignored is None else ~(outside | ignored))
         ids, row, inverse = ids[scored], row[scored], inverse[scored]
 
     slot, pair_begin = None, np.arange(len(ids) + 1)
-    if rows is not None and (row[1:] <= row[:-1]).any():
+    if named and (row[1:] <= row[:-1]).any():
         order = np.lexsort((inverse, row))
         scored = order if scored is None else scored[order]
         ids, row, inverse = ids[order], row[order], inverse[order]
@@ -253,7 +260,7 @@ def layout(
         slot = np.concatenate([[0], np.cumsum(starts)])
         row, inverse = row[first], inverse[first]
     fields = {"rows": row, "inverse_temperature": inverse, "pair_begin": pair_begin, "columns": ids}
-    bad = None if out_of_range == "raise" else outside
+    bad = None if given.out_of_range == "raise" else outside
     return Layout(M, num_rows, scored, slot, ignored, bad, answer, num_answers), fields
 
 
@@ -273,13 +280,8 @@ def problem(
     rank: bool = False,
 ) -> ScoringProblem:
     """Return the problem of ``num_columns`` columns, from ``first_column`` on, of a vocabulary of ``vocab_size``."""
-    columns = fields["columns"]
-    if allowed is not None or first_column or vocab_size is not None:
-        if isinstance(columns, np.ndarray):
-            needed = rank and target_logits is None
-            columns, allowed = _shard(op, columns, allowed, first_column, num_columns, needed)
-        else:
-            columns, allowed = _device_shard(columns, allowed, first_column, num_columns, vocab_size)
+    needed = rank and target_logits is None
+    columns, allowed = _shard(op, fields["columns"], allowed, first_column, num_columns, vocab_size, needed)
     return ScoringProblem(
         **form,
         **{**fields, "columns": columns},
@@ -294,36 +296,27 @@ def problem(
 
 
 def _shard(
-    op: str, columns: np.ndarray, allowed: np.ndarray | None, first_column: int, num_columns: int, needed: bool
-) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return targets and allowed ids as columns of a shard; ``needed``: the shard must have every target."""
+    op: str, columns: Any, allowed: Any, first_column: int, num_columns: int, vocab_size: int | None, needed: bool
+) -> tuple[Any, Any]:
+    """Return targets and allowed ids as columns of a shard; ``needed``: the shard must have every target.
+
+    On a device ``allowed`` keeps its length: kernels skip what is no column.
+    """
+    xp = namespace(columns)
+    end = first_column + num_columns
     if allowed is not None:
-        at = np.minimum(np.searchsorted(allowed, columns), len(allowed) - 1)
-        columns = np.where(allowed[at] == columns, columns, -1)
-        begin, end = np.searchsorted(allowed, (first_column, first_column + num_columns))
-        allowed = allowed[begin:end] - first_column
-    if first_column or (columns.size and columns.max() >= num_columns):
-        elsewhere = (columns >= 0) & ((columns < first_column) | (columns >= first_column + num_columns))
-        if needed and elsewhere.any():
+        at = xp.minimum(xp.searchsorted(allowed, columns), len(allowed) - 1)
+        columns = xp.where(allowed[at] == columns, columns, -1)
+        if xp is np:
+            allowed = allowed[slice(*np.searchsorted(allowed, (first_column, end)))]
+    if first_column or vocab_size not in (None, num_columns):
+        here = (columns >= first_column) & (columns < end)
+        if xp is np and needed and (elsewhere := (columns >= 0) & ~here).any():
             raise ValueError(
                 f"{op}: target_logits must be given where rank is wanted and targets are in other shards, "
                 f"got None and target {columns[np.argmax(elsewhere)]}"
             )
-        columns = np.where(elsewhere | (columns < 0), -1, columns - first_column)
-    return columns, allowed
-
-
-def _device_shard(
-    columns: Any, allowed: Any, first_column: int, num_columns: int, vocab_size: int | None
-) -> tuple[Any, Any]:
-    """Do what `_shard` does without reading values: ``allowed`` keeps its length, kernels skip what is no column."""
-    xp = namespace(columns)
-    if allowed is not None:
-        at = xp.minimum(xp.searchsorted(allowed, columns), len(allowed) - 1)
-        columns = xp.where(allowed[at] == columns, columns, -1)
-    if first_column or vocab_size not in (None, num_columns):
-        inside = (columns >= first_column) & (columns < first_column + num_columns)
-        columns = xp.where(inside, columns - first_column, -1)
+        columns = xp.where(here, columns - first_column, -1)
         allowed = None if allowed is None else allowed - first_column
     return columns, allowed
 
@@ -381,30 +374,32 @@ def given_partials(
 
 
 def labels(
-    op: str, label_ids: Any, cu_labels: Any, prior: Any, vocab_size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Check labels; return their tokens, where those of each label begin and end, and the prior."""
-    ids = _vector(op, "label_ids", label_ids, "(n,)")
-    if len(ids) == 0:
-        raise ValueError(f"{op}: label_ids must have at least one id, got none")
-    outside = ids.view(np.uint64) >= vocab_size
-    if outside.any():
-        raise ValueError(f"{op}: label_ids must be within [0, {vocab_size}), got {ids[np.argmax(outside)]}")
-    unique, counts = np.unique(ids, return_counts=True)
-    if len(unique) < len(ids):
-        raise ValueError(f"{op}: label_ids must not repeat an id, got {unique[counts > 1][0]} twice")
-    cu = np.arange(len(ids) + 1)
-    if cu_labels is not None:
+    op: str, label_ids: Any, cu_labels: Any, prior: Any, vocab_size: int, place: Place = HOST
+) -> tuple[Any, Any, Any]:
+    """Check labels; return their tokens, where those of each label begin and end, and the prior or None."""
+    ids = _some_ids(op, "label_ids", label_ids, place)
+    if place is HOST:
+        outside = ids.view(np.uint64) >= vocab_size
+        if outside.any():
+            raise ValueError(f"{op}: label_ids must be within [0, {vocab_size}), got {ids[np.argmax(outside)]}")
+        unique, counts = np.unique(ids, return_counts=True)
+        if len(unique) < len(ids):
+            raise ValueError(f"{op}: label_ids must not repeat an id, got {unique[counts > 1][0]} twice")
+    if cu_labels is None:
+        cu = arange(len(ids) + 1, ids)
+    elif place is HOST:
         cu, sizes = bounds(op, "cu_labels", cu_labels, len(ids), "the number of label_ids")
         if (sizes == 0).any():
             raise ValueError(f"{op}: cu_labels must give every label a token, got none for label {np.argmin(sizes)}")
+    else:
+        cu = starts(op, "cu_labels", cu_labels, place)
     if prior is None:
         return ids, cu, None
-    weights = floats(op, "prior", prior).astype(np.float64)
-    if weights.shape != (len(cu) - 1,):
-        raise ValueError(f"{op}: prior must have shape (L,) = ({len(cu) - 1},), got {shape_text(weights.shape)}")
-    bad = ~((weights > 0) & (weights < np.inf))
-    if bad.any():
+    weights = cast(floats(op, "prior", prior, place), namespace(ids).float64)
+    if tuple(weights.shape) != (len(cu) - 1,):
+        shape = shape_text(tuple(weights.shape))
+        raise ValueError(f"{op}: prior must have shape (L,) = ({len(cu) - 1},), got {shape}")
+    if place is HOST and (bad := ~((weights > 0) & (weights < np.inf))).any():
         raise ValueError(f"{op}: prior must be positive and finite, got {weights[bad][0]:g}")
     return ids, cu, weights
 

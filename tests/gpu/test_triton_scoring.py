@@ -25,7 +25,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
     from ragsys_kernels.scoring import _device, finish, validate
-    from ragsys_kernels.scoring.problem import ScoringProblem
+    from ragsys_kernels.scoring.problem import GivenPairs, ScoringProblem
     from ragsys_kernels.scoring.triton import backend as triton_kernels
     from ragsys_kernels.scoring.triton import linear as triton_linear
 
@@ -379,11 +379,11 @@ def test_jobs_on_a_device_are_those_of_the_host(place, seed):
     options["num_answers"] = A
     if seed >= 2:
         options["temperature"] = rng.choice([0.5, 1.0, 2.0], A)
-    layout, fields = validate.layout("op", targets, rows, **options)
+    layout, fields = validate.layout("op", GivenPairs(targets, rows, **options))
     convert = as_tensor if place == "torch" else lambda x: x
     where = _arrays.Torch("cpu") if place == "torch" else _arrays.HOST
     given = {name: convert(x) for name, x in options.items()}
-    other, there = _device.layout("op", where, convert(targets), convert(rows), **given)
+    other, there = _device.layout("op", where, GivenPairs(convert(targets), convert(rows), **given))
     there = {name: np.asarray(x) for name, x in there.items()}
     slots, pairs = len(fields["rows"]), len(fields["columns"])
     for name in ("rows", "inverse_temperature"):
