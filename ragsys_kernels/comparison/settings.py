@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._base.checks import shown
@@ -13,16 +13,32 @@ OP = "compare"
 TOP, NEAREST, RANDOM = "top-k", "nearest", "random"  # what takes part always; of a corpus without bias not the second
 NEAR = 0.95  # two picks of a larger cosine are near-duplicates
 
-_KINDS = ("facility", "cover", "xquad")
-_LABELS = {
-    "mmr": "MMR", "vrsd": "VRSD", "msd": "MSD", "dpp": "DPP", "ssd": "SSD", "sift": "SIFT",
-    "gist": "GIST", "facility": "Facility location", "cover": "COVER", "xquad": "xQuAD", "ceiling": "Top-k, ceiling",
-}  # fmt: skip
+
+class _Rule(NamedTuple):
+    """What a name stands for."""
+
+    label: str
+    rule: str  # one of `METHODS`
+    arguments: dict[str, Any]  # None: the number that is given
+    usual: tuple[float, ...] = ()  # numbers, empty where there are none
+    least: float = 0.0
+
+
 # λ means something else in each rule. These span what each does between top-k and its most diverse picks.
-_LAMBDAS = {
-    "mmr": (0.9, 0.75, 0.5, 0.25), "msd": (0.9, 0.75), "dpp": (0.9, 0.5), "ssd": (0.75, 0.5), "facility": (0.5, 0.25),
-    "cover": (0.9, 0.5), "xquad": (0.5, 0.25), "gist": (0.25, 0.1),
-}  # fmt: skip
+_RULES = {
+    "mmr": _Rule("MMR", "mmr", {"lambda_d": None}, (0.9, 0.75, 0.5, 0.25)),
+    "msd": _Rule("MSD", "msd", {"lambda_d": None}, (0.9, 0.75)),
+    "dpp": _Rule("DPP", "dpp", {"lambda_d": None}, (0.9, 0.5)),
+    "ssd": _Rule("SSD", "ssd", {"lambda_d": None}, (0.75, 0.5)),
+    "facility": _Rule("Facility location", "coverage", {"lambda_d": None, "kind": "facility"}, (0.5, 0.25)),
+    "cover": _Rule("COVER", "coverage", {"lambda_d": None, "kind": "cover"}, (0.9, 0.5)),
+    "xquad": _Rule("xQuAD", "coverage", {"lambda_d": None, "kind": "xquad"}, (0.5, 0.25)),
+    "gist": _Rule("GIST", "gist", {"lambda_d": None}, (0.25, 0.1)),
+    "ceiling": _Rule("Top-k, ceiling", "mmr", {"lambda_d": 1.0, "max_similarity": None}, (NEAR,), -1.0),
+    "vrsd": _Rule("VRSD", "vrsd", {}),
+    "sift": _Rule("SIFT", "sift", {}),
+}
+_GROUPS = {"coverage": ("facility", "cover", "xquad"), "all": tuple(_RULES)}
 _NAME = re.compile(r"([a-z-]+)(?::(.+))?")
 
 
@@ -67,63 +83,37 @@ def settings(
 
 
 def _named(methods: Iterable[str] | None) -> Iterable[Setting]:
-    for text in (*_LAMBDAS, "ceiling", "vrsd", "sift") if methods is None else methods:
+    for text in ("all",) if methods is None else methods:
         match = _NAME.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"{OP}: methods must be names like mmr:0.5, got {shown(text)}")
         name, values = match.groups()
-        if name == "all" and values is None:
-            yield from _named(None)
-        elif name == "coverage":
-            yield from (setting for kind in _KINDS for setting in _of(kind, values, text))
-        else:
-            yield from _of(name, values, text)
+        for one in _GROUPS.get(name, (name,)):
+            yield from _of(one, values, text)
 
 
 def _of(name: str, values: str | None, text: str) -> Iterable[Setting]:
-    """Yield the settings of a name: one for each λ."""
+    """Yield the settings of a name: one for each number."""
     if name in (TOP, RANDOM) and values is None:
         return
-    if name in ("vrsd", "sift") and values is None:
-        yield Setting(name, _LABELS[name], name, {})
-        return
-    if name == "ceiling":
-        yield from _each(name, values, text, (NEAR,), -1.0, lambda x: ("mmr", {"lambda_d": 1.0, "max_similarity": x}))
-        return
-    if name not in _LAMBDAS:
-        known = ", ".join((TOP, RANDOM, *_LAMBDAS, "coverage", "ceiling", "vrsd", "sift", "all"))
-        raise ValueError(f"{OP}: methods must be among {known}, with λ as in mmr:0.5, got {shown(text)}")
-
-    def made(weight: float) -> tuple[str, dict[str, Any]]:
-        if name in _KINDS:
-            return "coverage", {"lambda_d": weight, "kind": name}
-        return name, {"lambda_d": weight}
-
-    yield from _each(name, values, text, _LAMBDAS[name], 0.0, made)
-
-
-def _each(
-    name: str,
-    values: str | None,
-    text: str,
-    usual: tuple[float, ...],
-    least: float,
-    made: Callable[[float], tuple[str, dict[str, Any]]],
-) -> Iterable[Setting]:
+    known = _RULES.get(name)
+    if known is None or (values is not None and not known.usual):
+        names = ", ".join((TOP, RANDOM, *_RULES, *_GROUPS))
+        raise ValueError(f"{OP}: methods must be among {names}, with λ as in mmr:0.5, got {shown(text)}")
+    if not known.usual:
+        yield Setting(name, known.label, known.rule, {})
     try:
-        numbers = usual if values is None else [float(value) for value in values.split("/")]
+        numbers = known.usual if values is None else [float(value) for value in values.split("/")]
     except ValueError:
         raise ValueError(f"{OP}: methods must have numbers after the colon, as in mmr:0.5, got {text!r}") from None
     for number in numbers:
-        if not least <= number <= 1:
-            raise ValueError(f"{OP}: methods must have numbers within [{least:g}, 1], got {text!r}")
+        if not known.least <= number <= 1:
+            raise ValueError(f"{OP}: methods must have numbers within [{known.least:g}, 1], got {text!r}")
         if name == "mmr" and number == 1:  # top-k, which is there
             continue
-        rule, arguments = made(number)
-        mark = "" if name == "ceiling" else "λ "
-        yield Setting(
-            f"{name}:{number:g}", f"{_LABELS[name]}{' ' if not mark else ', '}{mark}{number:g}", rule, arguments
-        )
+        label = f"{known.label} {number:g}" if name == "ceiling" else f"{known.label}, λ {number:g}"
+        arguments = {key: number if value is None else value for key, value in known.arguments.items()}
+        yield Setting(f"{name}:{number:g}", label, known.rule, arguments)
 
 
 def _custom(methods: Mapping[str, Any]) -> Iterable[Setting]:

@@ -37,26 +37,13 @@ class Stage:
     refine: Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
-@dataclass
-class Fit:
-    """The variants that are left after some stages.
+class Fit(NamedTuple):
+    """The variants that are left after some stages."""
 
-    Attributes
-    ----------
-    left : list of Variant
-    nearest : set of str
-        Respects of stages no variant of which gave every answer; ``left`` is the one that gave most.
-    matched, asked : int
-        Answers that the variants left do give, of how many.
-    errors : dict
-        Of sets that could not be answered, by name.
-    """
-
-    left: list[Variant]
-    nearest: set[str]
-    matched: int
-    asked: int
-    errors: dict[str, str]
+    left: tuple[Variant, ...]
+    nearest: frozenset[str] = frozenset()  # respects of stages no variant of which gave every answer: left is the best
+    matched: int = 0  # answers that the variants left do give
+    asked: int = 0  # of how many
 
     @property
     def best(self) -> Variant:
@@ -67,28 +54,16 @@ class Fit:
         return list(dict.fromkeys(getattr(variant, respect) for variant in self.left))
 
 
-def start(base: Variant) -> Fit:
-    return Fit([base], set(), 0, 0, {})
-
-
 def refined(fit: Fit, stage: Stage, answers: Mapping[str, Answer]) -> Fit:
     """Return the variants that give the answers to a stage's sets too; if there are none, those that give most."""
-    given: list[tuple[Question, tuple[int, ...]]] = []
-    errors = dict(fit.errors)
-    for question in stage.questions:
-        answer = answers[question.name]
-        if answer.error is None:
-            given.append((question, answer.picks))
-        else:
-            errors[question.name] = answer.error
-    # A grid of one variant is met again and again, one of many hardly ever.
-    grid = _kept_grid(fit.best, stage) if len(fit.left) == 1 else _grid(fit.left, stage)
-    left = grid.matching(given)
-    nearest, matched = fit.nearest, len(given)
+    given = [(question, answers[question.name]) for question in stage.questions]
+    picks = [(question, answer.picks) for question, answer in given if answer.error is None]
+    grid = _grid(fit.left, stage)
+    left, matched, nearest = grid.matching(picks), len(picks), fit.nearest
     if not left:
-        matched, best = _nearest(grid, fit.best, given)
-        left, nearest = [best], nearest | set(stage.refine)
-    return Fit(left, nearest, fit.matched + matched, fit.asked + len(given), errors)
+        matched, best = _nearest(grid, fit.best, picks)
+        left, nearest = (best,), nearest | set(stage.refine)
+    return Fit(left, nearest, fit.matched + matched, fit.asked + len(picks))
 
 
 class _Grid:
@@ -98,26 +73,21 @@ class _Grid:
         self.variants = variants
         self._picks: dict[str, list[tuple[int, ...]]] = {}
 
-    def matching(self, given: Sequence[tuple[Question, tuple[int, ...]]]) -> list[Variant]:
+    def matching(self, given: Sequence[tuple[Question, tuple[int, ...]]]) -> tuple[Variant, ...]:
         """Return the variants that give every answer."""
-        left = list(self.variants)
+        left = self.variants
         for question, wanted in given:
-            if len(left) == len(self.variants):
-                if question.name not in self._picks:
-                    self._picks[question.name] = _predictions(left, question)
-                predicted = self._picks[question.name]
-            else:
+            if len(left) < len(self.variants):
                 predicted = _predictions(left, question)
-            left = [variant for variant, picks in zip(left, predicted, strict=True) if picks == wanted]
+            else:
+                predicted = self._picks.get(question.name) or _predictions(left, question)
+                self._picks[question.name] = predicted
+            left = tuple(variant for variant, picks in zip(left, predicted, strict=True) if picks == wanted)
         return left
 
 
 @lru_cache(maxsize=32)
-def _kept_grid(variant: Variant, stage: Stage) -> _Grid:
-    return _grid([variant], stage)
-
-
-def _grid(left: Sequence[Variant], stage: Stage) -> _Grid:
+def _grid(left: tuple[Variant, ...], stage: Stage) -> _Grid:
     names = list(stage.refine)
     found = []
     for variant in left:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from .adapters import Adapter, CallError
-from .fit import Answer, Fit, Stage, refined, start
+from .fit import Answer, Fit, Stage, refined
 from .probe import Edge, again, ask, edges, pool
 from .report import Evidence, Finding, Report
 from .respects import RESPECTS
@@ -30,7 +30,7 @@ class _Examination:
         if answer.error is not None:
             size = f"a set of {len(first.rows)} rows with k = {first.k}"
             raise CallError(f"conform: {target} must answer {size}, got {answer.error}")
-        self._fit = start(Variant(relevance="given") if adapter.takes == "scores" else Variant())
+        self._fit = Fit((Variant(relevance="given") if adapter.takes == "scores" else Variant(),))
         for stage in STAGES:
             self._fit = self._refined(stage)
         self._given: Fit | None = None
@@ -63,12 +63,9 @@ class _Examination:
                 yield self._of_pool()
             else:
                 found = self._of_fit(respect)
-                by_chance = chance and respect in ("ties", "first_ties")
-                yield (
-                    replace(found, values=(), note="by chance: asked again, it answers otherwise")
-                    if by_chance
-                    else found
-                )
+                if chance and respect in ("ties", "first_ties"):
+                    found = replace(found, values=(), note="by chance: asked again, it answers otherwise")
+                yield found
 
     def _of_fit(self, respect: str) -> Finding:
         values, notes = tuple(self._fit.values(respect)), []
@@ -121,7 +118,7 @@ class _Examination:
             if now == left:
                 break
             left = now
-            told.append(Evidence(question.name, question.weight, question.k, picks, str(self._answers[question.name])))
+            told.append(_evidence(question, picks, self._answers[question.name]))
         return tuple(told)
 
     def _of_pool(self) -> Finding:
@@ -131,18 +128,20 @@ class _Examination:
             return Finding("pool", values, "", textbook, self._evidence("pool"))
         value, question, answer = pool(self._adapter, best)
         picks = {"all": best.picks(question), "k": replace(best, pool="k").picks(question)}
-        evidence = (Evidence(question.name, question.weight, question.k, picks, str(answer)),)
+        evidence = (_evidence(question, picks, answer),)
         if value is None:
             return Finding("pool", values, "of 6; how many more cannot be told", textbook, evidence)
         return Finding("pool", (value,), "", value == "all", evidence)
 
     def _of_edge(self, respect: str, edge: Edge) -> Finding:
         """Return the finding of an edge; what the function raised or did otherwise is its evidence."""
-        evidence: tuple[Evidence, ...] = ()
-        values, note = (() if edge.value is None else (edge.value,)), edge.says or ""
-        if edge.question is not None and edge.answer is not None:
-            question = edge.question
-            evidence = (Evidence(question.name, question.weight, question.k, edge.expected, str(edge.answer)),)
-            if not values:
-                note = f"other than known: {edge.answer}"
-        return Finding(respect, values, note, self._textbook(respect, values), evidence)
+        values = () if edge.value is None else (edge.value,)
+        textbook = self._textbook(respect, values)
+        if edge.question is None or edge.answer is None:
+            return Finding(respect, values, edge.says, textbook, ())
+        note = edge.says if values else f"other than known: {edge.answer}"
+        return Finding(respect, values, note, textbook, (_evidence(edge.question, edge.expected or {}, edge.answer),))
+
+
+def _evidence(question: Question, expected: dict[str, tuple[int, ...]], answer: Answer) -> Evidence:
+    return Evidence(question.name, question.weight, question.k, expected, str(answer))

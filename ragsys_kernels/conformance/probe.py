@@ -21,10 +21,10 @@ class Edge(NamedTuple):
     """The value of a respect; None: it cannot be asked, or is not one of the values that have a name."""
 
     value: str | None
-    says: str | None
-    question: Question | None
-    expected: dict[str, tuple[int, ...]]
-    answer: Answer | None
+    question: Question | None = None
+    answer: Answer | None = None
+    expected: dict[str, tuple[int, ...]] | None = None  # the picks that each value leads to, where it is known
+    says: str = ""
 
 
 def ask(adapter: Adapter, question: Question, shown: tuple[int, ...] = ()) -> Answer:
@@ -55,7 +55,7 @@ def edges(adapter: Adapter, variant: Variant) -> dict[str, Edge]:
         try:
             found[name] = _odd_row(adapter, variant, question)
         except CannotAskError as error:
-            found[name] = Edge(None, str(error), None, {}, None)
+            found[name] = Edge(None, says=str(error))
     return found
 
 
@@ -68,8 +68,8 @@ def again(adapter: Adapter, before: Mapping[str, Answer]) -> Edge:
         for _ in range(_TIMES):
             answer = ask(adapter, question)
             if answer != before[question.name]:
-                return Edge("differs", None, question, {"before": before[question.name].picks}, answer)
-    return Edge("same", None, None, {}, None)
+                return Edge("differs", question, answer, {"before": before[question.name].picks})
+    return Edge("same")
 
 
 def _more(adapter: Adapter) -> Edge:
@@ -83,7 +83,7 @@ def _more(adapter: Adapter) -> Edge:
         value = "repeats"
     elif len(answer.picks) == n:
         value = "padded" if answer.padded else "shorter"
-    return Edge(value, None, question, {}, answer)
+    return Edge(value, question, answer)
 
 
 def _duplicates(adapter: Adapter, variant: Variant) -> Edge:
@@ -93,14 +93,14 @@ def _duplicates(adapter: Adapter, variant: Variant) -> Edge:
     others = tuple(i for i in variant.picks(EQUAL_ROWS) if rows.index(rows[i]) == i)
     expected = {"kept": variant.picks(EQUAL_ROWS), "removed": others}
     value = {len(rows): "kept", len(others): "removed"}.get(len(set(answer.picks)))
-    return Edge(value, None, EQUAL_ROWS, expected, answer)
+    return Edge(value, EQUAL_ROWS, answer, expected)
 
 
 def _none(adapter: Adapter) -> Edge:
     question = replace(EDGE, k=0)
     answer = ask(adapter, question)
     value = "error" if answer.error is not None else {0: "none", 1: "one", len(EDGE.rows): "all"}.get(len(answer.picks))
-    return Edge(value, None, question, {}, answer)
+    return Edge(value, question, answer)
 
 
 def _odd_row(adapter: Adapter, variant: Variant, question: Question) -> Edge:
@@ -108,12 +108,7 @@ def _odd_row(adapter: Adapter, variant: Variant, question: Question) -> Edge:
     answer = ask(adapter, question)
     zero = variant.picks(ZERO_ROW)
     rest = tuple(i for i in zero if i != ZERO_PLACE)
-    expected = {
-        "zero": zero,
-        "first": (ZERO_PLACE, *rest),
-        "last": (*rest, ZERO_PLACE),
-        "left out": rest,
-    }
+    expected = {"zero": zero, "first": (ZERO_PLACE, *rest), "last": (*rest, ZERO_PLACE), "left out": rest}
     picks, n = answer.picks, len(question.rows)
     value = None
     if answer.error is not None:
@@ -126,12 +121,12 @@ def _odd_row(adapter: Adapter, variant: Variant, question: Question) -> Edge:
         value = "zero"
     elif variant.order == "picks" and len(picks) == n:
         value = {0: "first", n - 1: "last"}.get(picks.index(ZERO_PLACE))
-    return Edge(value, None, question, expected, answer)
+    return Edge(value, question, answer, expected)
 
 
 def _pages(adapter: Adapter, variant: Variant) -> Edge:
     if not adapter.pages:
-        return Edge("not offered", None, None, {}, None)
+        return Edge("not offered")
     n, k = len(EDGE.rows), 2
     question = replace(EDGE, k=k)
     first = ask(adapter, question)
@@ -145,7 +140,7 @@ def _pages(adapter: Adapter, variant: Variant) -> Edge:
         value = "empty"
     elif value is None and set(second.picks) & set(first.picks):
         value = "repeats"
-    return Edge(value, None, question, expected, second)
+    return Edge(value, question, second, expected)
 
 
 def pool(adapter: Adapter, variant: Variant) -> tuple[str | None, Question, Answer]:

@@ -7,7 +7,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels.comparison import problem as problems
-from ragsys_kernels.comparison.measures import MEASURES, Measure, measured, overlap
+from ragsys_kernels.comparison.measures import Measure, measured, overlap
 from ragsys_kernels.comparison.problem import Problem
 from ragsys_kernels.comparison.table import Figure
 from ragsys_kernels.evaluation.statistics import Interval
@@ -152,18 +152,6 @@ def test_a_difference_in_the_rounding_of_float32_is_none(apart, sign):
     some = Interval(apart, *sorted((0.5 * apart, 1.5 * apart)))
     assert some.sign == np.sign(apart)
     assert Figure(some, some, some, 9).sign == sign
-
-
-# --- Columns.
-
-
-def test_what_is_better_and_how_it_reads():
-    """1 where more of it is better, -1 where less is, 0 where that is not said."""
-    assert {name: measure.better for name, measure in MEASURES.items()} == {
-        "relevance": 1, "bias": 1, "similarity": -1, "sum": 1, "coverage": 1, "near_duplicates": -1, "ndcg": 1,
-        "alpha_ndcg": 1, "recall": 1, "mrr": 1, "overlap": 0, "certified": 1, "picks": 0, "time": -1,
-    }  # fmt: skip
-    assert all(name == measure.name for name, measure in MEASURES.items())
 
 
 @pytest.mark.parametrize(

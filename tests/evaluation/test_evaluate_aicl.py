@@ -1,7 +1,5 @@
-"""The evaluation of adaptive in-context learning with a tiny model: its numbers, its report, its command, going on."""
+"""The evaluation of adaptive in-context learning with a tiny model: its numbers, its report, going on."""
 
-import csv
-import json
 import re
 import sys
 from dataclasses import replace
@@ -14,10 +12,10 @@ from tiny_sets import write_classification
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 pytest.importorskip("bm25s")
-pytest.importorskip("typer")
+pytest.importorskip("typer")  # of evaluations
 
 import lm_models
-from evaluations import invoke, use_tiny_encoder
+from evaluations import check_files, settings_of, values_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
@@ -58,7 +56,7 @@ def evaluated(folder, **options):
     return evaluation.aicl(**{**given, "model": model(), "sizes": SIZES, "pool": 8, **options})
 
 
-def brute(items, top_m=5):
+def brute(items, top_m):
     """Every method by its definition, each prompt run alone."""
     encoder, prompt = TinyEncoder(), PROMPTS[items.name]
     labeler = LabelModel(model(), prompt.labels, share=False)
@@ -90,13 +88,12 @@ def brute(items, top_m=5):
     return best, fixed, rows
 
 
-@pytest.mark.parametrize("top_m", [5, 3])
-def test_numbers_are_the_definitions(data, top_m):
-    summary = evaluated(data, sets=["ag-news"], top_m=top_m)
-    table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+def test_numbers_are_the_definitions(data):
+    summary = evaluated(data, sets=["ag-news"], top_m=3)
+    table = values_of(data.parent / "out")
     assert len(table) == 8 * 7
     for result in summary.results:
-        best, fixed, rows = brute(result.items, top_m)
+        best, fixed, rows = brute(result.items, 3)
         assert result.learnt.tolist() == best
         assert list(result.ks) == METHODS
         for q, (found, easy) in enumerate(rows):
@@ -114,10 +111,10 @@ def test_numbers_are_the_definitions(data, top_m):
 def test_report(data, figures):
     summary = evaluated(data)
     out = data.parent / "out"
-    assert (out / "report.md").read_text().count("**Quick run**: the test texts are 8 of AG News") == 1
-    names = ["f1.png", "k.png", "report.html", "report.json", "report.md", "values.csv"]
-    assert sorted(path.name for path in out.iterdir()) == names
+    texts = [text for one in summary.results for text in (*one.items.train_texts, *one.items.test_texts)]
+    check_files(out, ["f1.png", "k.png"], texts)
     text = (out / "report.md").read_text()
+    assert text.count("**Quick run**: the test texts are 8 of AG News") == 1
     for title, result in zip(("AG News", "Jigsaw toxic", "SST-2"), summary.results, strict=True):
         for label in METHODS:
             scores = macro_scores(result.items.test_labels, result.predictions[label])
@@ -138,11 +135,8 @@ def test_report(data, figures):
         assert re.search(start, text)
     places = "(above|below|not distinguishable from)"
     assert re.search(rf"SAICL, against the best static k of the test texts: {places} it on ", text)
-    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
-    for result in summary.results:
-        for item in (*result.items.train_texts, *result.items.test_texts):
-            assert item not in everything
-    settings = json.loads((out / "report.json").read_text())["settings"]
+    settings = settings_of(out)
+    assert settings["QPP-AICL"].startswith("NQC of the 5 nearest texts")
     assert settings["demonstrations"] == "dense, cosine top-k of 8, nearest-first, M = 5"
     assert settings["label words, Jigsaw toxic"] == list(PROMPTS["jigsaw"].words)
 
@@ -297,48 +291,30 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
         np.testing.assert_array_equal(whole.results[0].predictions[label], summary.results[0].predictions[label])
 
 
-def test_command(data, tmp_path, monkeypatch):
-    lm_models.save(tmp_path / "model")
-    use_tiny_encoder(monkeypatch)
-    out = tmp_path / "report"
-    options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
-    arguments = [*options, "--sets", "sst-2, jigsaw", "--items", "7", "--quick"]
-    run = lambda *more: invoke("aicl", *arguments, *more)  # noqa: E731
-    result = run("--dtype", "float32", "--max-k", "3", "--method", "vrsd")
-    assert result.exit_code == 0, result.output
-    assert "SST-2: macro F1 0-shot " in result.output
-    settings = json.loads((out / "report.json").read_text())["settings"]
-    assert settings["demonstrations"] == "dense, VRSD of 50, nearest-first, M = 3"
-    assert settings["sets"]["SST-2"].startswith("7 texts and 36 for")
-    for more, message in (
-        (("--order", "best"), "aicl: order must be one of 'nearest-first', 'nearest-last', got 'best'"),
-        (("--similarity", "x"), "aicl: similarity must be one of 'dense', 'bm25', got 'x'"),
-        (("--top-m", "1"), "aicl: top_m must be from 2 to the pool's 50, got 1"),
-        (("--best-k", "x"), "aicl: best_k must be one of 'posterior', 'entropy', got 'x'"),
-        (("--max-k", "0"), "aicl: max_k must be at least 1, got 0"),
-        (("--max-k", "60"), "aicl: pool must be at least the 60 demonstrations that a text can get, got 50"),
-        (("--items", "0"), "aicl: sizes.test must be at least 1, got 0"),
-        (("--lambda-d", "2"), "aicl: lambda_d must be in [0, 1], got 2.0"),
-        (("--num-threads", "0"), "aicl: num_threads must be at least 1, got 0"),
-        (("--sets", "imdb"), "aicl: set must be one of ag-news, jigsaw, sst-2, got 'imdb'"),
-        (("--method", "best"), "aicl: method must be one of 'top', 'mmr', 'vrsd', got 'best'"),
-    ):
-        result = run(*more)
-        assert result.exit_code == 1
-        assert result.output.strip().splitlines()[-1] == f"error: {message}"
-
-
-def test_what_is_missing_is_said_at_once(data, monkeypatch):
-    with pytest.raises(ValueError, match="aicl: sets must name at least one"):
-        evaluated(data, sets=[])
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"order": "best"}, "order must be one of 'nearest-first', 'nearest-last', got 'best'"),
+        ({"similarity": "x"}, "similarity must be one of 'dense', 'bm25', got 'x'"),
+        ({"best_k": "x"}, "best_k must be one of 'posterior', 'entropy', got 'x'"),
+        ({"rule": Rule("best")}, "method must be one of 'top', 'mmr', 'vrsd', got 'best'"),
+        ({"diverse": [Rule("best")]}, "diverse must be one of 'top', 'mmr', 'vrsd', got 'best'"),
+        ({"rule": Rule("mmr", 2.0)}, r"lambda_d must be in \[0, 1\], got 2.0"),
+        ({"top_m": 1}, "top_m must be from 2 to the pool's 8, got 1"),
+        ({"max_k": 0}, "max_k must be at least 1, got 0"),
+        ({"max_k": 60}, "pool must be at least the 60 demonstrations that a text can get, got 8"),
+        ({"pool": 4}, "pool must be at least the 5 demonstrations that a text can get, got 4"),
+        ({"sizes": replace(SIZES, learn=0)}, "sizes.learn must be at least 1, got 0"),
+    ],
+)
+def test_bad_options(data, options, match):
     encoder = TinyEncoder()
-    for options, message in (
-        ({"pool": 4}, "aicl: pool must be at least the 5 demonstrations that a text can get, got 4"),
-        ({"sizes": replace(SIZES, learn=0)}, "aicl: sizes.learn must be at least 1, got 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            evaluated(data, encoder=encoder, **options)
+    with pytest.raises(ValueError, match=f"aicl: {match}"):
+        evaluated(data, encoder=encoder, **options)
     assert not encoder.calls
+
+
+def test_scikit_learn_is_missed_at_once(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(ModuleNotFoundError, match=r"aicl needs scikit-learn: pip install '.+\[evaluate\]'"):
         evaluated(data)

@@ -1,6 +1,5 @@
 """Bootstrap intervals and report folders."""
 
-import html.parser
 import json
 import math
 import re
@@ -10,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from html_pages import Page
 from tiny_encoder import TinyEncoder
 
 pytest.importorskip("matplotlib")
 
+from ragsys_kernels import evaluation
 from ragsys_kernels._base.files import replacing
 from ragsys_kernels.evaluation import _run
 from ragsys_kernels.evaluation import report as report_module
@@ -192,32 +193,6 @@ def test_bootstrap_bad_input():
             bootstrap_means([1.0], **options)
 
 
-class Checker(html.parser.HTMLParser):
-    """Every tag is closed in its order."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.seen, self.text = [], [], ""
-
-    def handle_starttag(self, tag, attributes):
-        self.seen.append((tag, dict(attributes)))
-        if tag not in ("meta", "img", "br"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-
-
-def checked(text):
-    checker = Checker()
-    checker.feed(text)
-    assert checker.open == []
-    return checker
-
-
 def example(rows=(("a < b", "1|2"),)):
     report = Report("example", "Numbers & more")
     report.text("Some `code`, **bold** and\n     1 < 2.")
@@ -239,8 +214,8 @@ def test_markdown_and_html_say_the_same(tmp_path):
     assert "| a < b | 1\\|2 |" in text
     assert "- first\n- second" in text
     assert "![A <plot>](plot.png)" in text
-    page = checked((folder / "report.html").read_text())
-    assert ("img", {"src": "plot.png", "alt": "A <plot>"}) in page.seen
+    page = Page((folder / "report.html").read_text())
+    assert ("img", {"src": "plot.png", "alt": "A <plot>"}) in page.tags
     for part in ("Numbers & more", "code", "1 < 2.", "a < b", "1|2", "second", "A <plot>", "ragsys_kernels"):
         assert part in page.text
     assert (folder / "plot.png").read_bytes()[:4] == b"\x89PNG"
@@ -314,18 +289,8 @@ def test_encoders_by_path_and_at_hand(tmp_path, monkeypatch):
 
 
 def test_configuration_names_the_command_without_the_folders_of_the_machine(monkeypatch):
-    words = [
-        "/usr/bin/ragsys-kernels",
-        "evaluate",
-        "vrsd",
-        "--out",
-        "/home/me/o",
-        "--quick",
-        "--cache=/home/me/c",
-        "--sets",
-        "a b",
-    ]
-    monkeypatch.setattr(sys, "argv", words)
+    words = ["evaluate", "vrsd", "--out", "/home/me/o", "--quick", "--cache=/home/me/c", "--sets", "a b"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ragsys-kernels", *words])
     report = Report("vrsd", "Title")
     report.configuration({})
     text = report.markdown()
@@ -337,3 +302,27 @@ def test_configuration_names_the_command_without_the_folders_of_the_machine(monk
     report = Report("vrsd", "Title")
     report.configuration({})
     assert "| command |" not in report.markdown()
+
+
+@pytest.mark.parametrize("name", ["aicl", "boolq", "ragsys", "ralm", "vrsd", "vrsd-answers"])
+def test_every_evaluation_is_refused_before_the_work(name, tmp_path):
+    """A model, an encoder or data are not asked for: there are none."""
+    (tmp_path / "mine").write_text("")
+    for options, error, message in (
+        ({"samples": 0}, ValueError, f"{name}: samples must be at least 1, got 0"),
+        ({"num_threads": 0}, ValueError, f"{name}: num_threads must be at least 1, got 0"),
+        ({"out": tmp_path}, FileExistsError, f"{name}: out must be new, empty, or hold an earlier report"),
+        ({"data": tmp_path / "gone"}, FileNotFoundError, "data must be an existing folder, got .*gone"),
+    ):
+        with pytest.raises(error, match=message):
+            getattr(evaluation, name.replace("-", "_"))(**{"out": tmp_path / "out", "cache": tmp_path, **options})
+
+
+@pytest.mark.parametrize("name", ["aicl", "vrsd", "vrsd-answers"])
+def test_sets_are_named(name, tmp_path):
+    for sets, message in (
+        ([], f"{name}: sets must name at least one of .*, got none"),
+        (["boolq"], "set must be one of .*, got 'boolq'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            getattr(evaluation, name.replace("-", "_"))(out=tmp_path / "out", cache=tmp_path, sets=sets)

@@ -1,7 +1,5 @@
 """The evaluation of answers after VRSD's picks, with a tiny model: its prompts, its measures, its report, going on."""
 
-import csv
-import json
 import re
 import sys
 
@@ -17,8 +15,7 @@ pytest.importorskip("rank_bm25")
 pytest.importorskip("typer")
 
 import lm_models
-import torch
-from evaluations import invoke, use_tiny_encoder
+from evaluations import check_files, settings_of, values_of
 from matplotlib.figure import Figure
 
 from ragsys_kernels import evaluation
@@ -59,7 +56,7 @@ class Told:
     def __init__(self):
         self.prompts, self.stops = [], []
 
-    def generate(self, prompts, stop):
+    def generate(self, prompts, stop, progress):
         self.prompts += prompts
         self.stops.append(stop)
         return [f"{prompt.rsplit('Q: ', 1)[1].split()[0]} {prompt.count('Q: ') - 1}" for prompt in prompts]
@@ -93,7 +90,7 @@ def test_every_method_has_its_items_in_the_prompt(data):
 def test_numbers_are_those_of_each_answer(data):
     summary = evaluated(data, queries=9, answers_only=True)
     assert [result.questions.name for result in summary.results] == ["arc-da", "openbookqa", "puzzle"]
-    table = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    table = values_of(data.parent / "out")
     assert len(table) == (9 + 9 + 6) * 7
     score = rouge_scorer("test")
     for result in summary.results:
@@ -136,7 +133,7 @@ def test_options_are_rated_by_their_log_probability(data, monkeypatch):
             rivals = [value / len(option) for option, value in logp.items()]
             assert result.per_character[label][q] == (best / len(truth) > max(rivals))
     assert any((result.likeliest[label] != result.per_character[label]).any() for label in METHODS)
-    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    rows = values_of(data.parent / "out")
     told = [int(row["likeliest_per_character"]) for row in rows]
     assert told == np.concatenate([result.per_character[label] for label in METHODS]).astype(int).tolist()
     text = (data.parent / "out" / "report.md").read_text()
@@ -149,7 +146,7 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
     """The mean log-probability of a token of the set's answer, by full logits; no answer is generated."""
     monkeypatch.setattr(GreedyGenerator, "generate", None)
     summary = evaluated(data, sets=["puzzle", "openbookqa"], queries=4, scores_only=True)
-    tokenizer, model = lm_models.tokenizer(), lm_models.model()
+    tokenizer = lm_models.tokenizer()
     for result in summary.results:
         items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
         template = PROMPTS[result.questions.name][0]
@@ -160,10 +157,8 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
             ):
                 prompt = template.prompt({"question": question}, [items[i] for i in result.picks[label][q]])
                 before, answer = tokenizer(prompt)["input_ids"], tokenizer(f" {truth}")["input_ids"]
-                with torch.no_grad():
-                    logits = model(torch.tensor([before + answer])).logits[0].double()
-                found = torch.log_softmax(logits, -1)[range(len(before) - 1, len(before + answer) - 1), answer]
-                assert result.truth[label][q] == pytest.approx(float(found.mean()), abs=1e-4)
+                found = lm_models.logprobs(before + answer)[-len(answer) :]
+                assert result.truth[label][q] == pytest.approx(found.mean(), abs=1e-4)
     text = (data.parent / "out" / "report.md").read_text()
     assert "ROUGE-1" not in text
     assert "VRSD's log-probability of the answer is " in text
@@ -172,7 +167,7 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
     assert f"VRSD {mean:.3f}" in str(summary)
     evaluated(data, sets=["puzzle"], queries=4, scores_only=True)
     assert "by log-probability" not in (data.parent / "out" / "report.md").read_text()  # there are no options
-    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    rows = values_of(data.parent / "out")
     assert {row["ROUGE-L"] for row in rows} == {""}
     assert float(rows[0]["logprob"]) == pytest.approx(summary.results[0].truth[METHODS[0]][0], abs=1e-6)
 
@@ -192,10 +187,8 @@ def test_answers_are_written_without_being_scored(data, monkeypatch):
     means = " | ".join(f"{value:.3f}" for value in rouge)
     row = rf"\| OpenBookQA \| VRSD \| {re.escape(means)} \| \[.*\] \| {right:.1%} \| \[.*\] \| 0.789 \| 0.534 \|"
     assert re.search(row, text)
-    rows = list(csv.DictReader((data.parent / "out" / "values.csv").read_text().splitlines()))
+    rows = values_of(data.parent / "out")
     assert {(row["logprob"], row["likeliest"]) for row in rows} == {("", "")}
-    with pytest.raises(ValueError, match="vrsd-answers: answers_only must be False with scores_only, got True"):
-        evaluated(data, answers_only=True, scores_only=True)
 
 
 def test_directions_are_the_papers(data):
@@ -240,8 +233,8 @@ def test_measures():
 def test_report(data, figures):
     summary = evaluated(data)
     out = data.parent / "out"
-    names = ["answers.png", "report.html", "report.json", "report.md", "values.csv"]
-    assert sorted(path.name for path in out.iterdir()) == names
+    texts = [text for one in summary.results for text in (*one.questions.questions, *one.questions.pool)]
+    check_files(out, ["answers.png"], texts)
     text = (out / "report.md").read_text()
     for title, result in zip(("ARC-DA", "OpenBookQA", "Puzzle"), summary.results, strict=True):
         for label in METHODS:
@@ -251,12 +244,7 @@ def test_report(data, figures):
             assert re.search(row, text)
         assert "VRSD's ROUGE-L is " in text
         assert f"{title}: ROUGE-L no items " in str(summary)
-    everything = "".join(path.read_text() for path in out.iterdir() if path.suffix != ".png")
-    for result in summary.results:
-        for item in (*result.questions.questions, *result.questions.pool):
-            assert item not in everything
-    settings = json.loads((out / "report.json").read_text())["settings"]
-    assert settings["sets"]["Puzzle"] == "3 queries, 24 items"
+    assert settings_of(out)["sets"]["Puzzle"] == "3 queries, 24 items"
 
 
 def test_differences_are_paired(data):
@@ -310,31 +298,21 @@ def test_a_stopped_run_goes_on(data, monkeypatch):
             np.testing.assert_array_equal(one.rouge[label], two.rouge[label])
 
 
-def test_command_and_errors(tmp_path, monkeypatch):
-    data = write_sets(tmp_path / "data")
-    lm_models.save(tmp_path / "model")
-    use_tiny_encoder(monkeypatch)
-    out = tmp_path / "report"
-    options = ["--data", data, "--cache", tmp_path / "cache", "--out", out, "--model", tmp_path / "model"]
-    arguments = [*options, "--dtype", "float32"]
-    run = lambda *more: invoke("vrsd-answers", *arguments, *more)  # noqa: E731
-    result = run("--sets", "puzzle", "--quick", "--queries", "2")
-    assert result.exit_code == 0, result.output
-    assert "Puzzle: ROUGE-L no items " in result.output
-    for more, message in (
-        (("--queries", "0"), "vrsd-answers: queries must be at least 1, got 0"),
-        (("--sets", "boolq"), "vrsd-answers: set must be one of arc-da, openbookqa, puzzle, got 'boolq'"),
-    ):
-        result = run(*more)
-        assert result.exit_code == 1
-        assert result.output.strip().splitlines()[-1] == f"error: {message}"
-    for given, message in (
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"queries": 0}, "queries must be at least 1, got 0"),
         ({"k": 10}, "k must be at most pool = 9, got 10"),
         ({"pool": 30}, "pool must be at most the 24 items of Puzzle, got 30"),
-        ({"sets": []}, "sets must name at least one"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            evaluated(data, **{"sets": ["puzzle"], **given})
+        ({"answers_only": True, "scores_only": True}, "answers_only must be False with scores_only, got True"),
+    ],
+)
+def test_bad_options(data, options, match):
+    with pytest.raises(ValueError, match=f"^vrsd-answers: {match}"):
+        evaluated(data, **{"sets": ["puzzle"], **options})
+
+
+def test_rouge_is_missed_at_once(data, monkeypatch):
     for name in ("rouge_score", "rouge_score.rouge_scorer"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ModuleNotFoundError, match="vrsd-answers needs rouge-score: pip install"):

@@ -1,5 +1,7 @@
-"""Commands of the evaluations in this process, and what they find: an encoder without a model, or no packages."""
+"""Commands of the evaluations in this process, what they find (an encoder without a model, or no packages), reports."""
 
+import csv
+import json
 from importlib import metadata
 
 from tiny_encoder import TinyEncoder
@@ -26,3 +28,21 @@ def without_packages(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", nothing)
+
+
+def settings_of(out):
+    """What a report says of its run."""
+    return json.loads((out / "report.json").read_text())["settings"]
+
+
+def values_of(out):
+    """The rows of ``values.csv``."""
+    return list(csv.DictReader((out / "values.csv").read_text().splitlines()))
+
+
+def check_files(out, plots, texts):
+    """The folder has the files of a report with these plots, and none of the texts of the data is in them."""
+    names = {path.name for path in out.iterdir()}
+    assert names == {*plots, "report.html", "report.json", "report.md", "values.csv"}
+    everything = "".join((out / name).read_text() for name in names if not name.endswith(".png"))
+    assert not [text for text in texts if text in everything]

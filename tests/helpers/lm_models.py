@@ -137,6 +137,13 @@ def model(kind: str = "llama"):
     return made
 
 
+def logprobs(ids, kind: str = "llama"):
+    """The log-probability of each token but the first, from all logits of the text."""
+    with torch.no_grad():
+        logits = model(kind)(torch.tensor([list(ids)]), use_cache=False).logits[0].double()
+    return torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), ids[1:]].numpy()
+
+
 def save(folder, kind: str = "llama"):
     model(kind).save_pretrained(folder)
     tokenizer().save_pretrained(folder)

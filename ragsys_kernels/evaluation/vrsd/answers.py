@@ -17,7 +17,7 @@ from ..._base.types import PathLike
 from ...icl.datasets import VRSD_SETS, QuestionSet, vrsd_set
 from ...icl.datasets.vrsd import OPTIONS
 from ...icl.encoders import Encoder
-from ...icl.generation import CachedGenerator, Generator, GreedyGenerator, Stop
+from ...icl.generation import CachedGenerator, GreedyGenerator, Stop
 from ...icl.language_model import LanguageModel
 from ...icl.prompts import QA, PromptTemplate
 from ...icl.retrievers import DenseRetriever
@@ -185,7 +185,7 @@ def vrsd_answers(
 
 def evaluate(
     encoder: Encoder,
-    generator: CachedGenerator | Generator | None,
+    generator: CachedGenerator | None,
     questions: QuestionSet,
     score: Callable[[str, str], Sequence[float]] | None,
     *,
@@ -217,7 +217,7 @@ def evaluate(
     prompts = [prompt for rows in picks.values() for prompt in _prompts(questions, rows)]
     result = AnswerResult(questions, picks, {}, {}, {}, {}, {})
     if generator is not None and score is not None:
-        answers = _written(generator, prompts, PROMPTS[questions.name][1], progress)
+        answers = generator.generate(prompts, PROMPTS[questions.name][1], progress)
         for at, label in enumerate(picks):
             mine = [answer.removeprefix("A:").strip() for answer in answers[at * size : (at + 1) * size]]
             triples = [*zip(questions.questions, questions.answers, mine, strict=True)]
@@ -231,14 +231,6 @@ def evaluate(
                 result.likeliest[label], result.per_character[label] = is_likeliest(scorer, questions, own, progress)
             result.truth[label] = log_probability(scorer, questions, own, progress)
     return result
-
-
-def _written(
-    generator: CachedGenerator | Generator, prompts: Sequence[str], stop: Stop, progress: Progress | None
-) -> list[str]:
-    if isinstance(generator, CachedGenerator):
-        return generator.generate(prompts, stop, progress)
-    return generator.generate(prompts, stop)
 
 
 def log_probability(

@@ -166,7 +166,6 @@ def evaluate(
     num_threads: int | None = None,
 ) -> SetResult:
     """Let every method pick for every query of a set."""
-    check_pool("vrsd", questions, pool)
     queries, dense = encoder.encode(questions.questions), DenseRetriever(encoder, questions.pool)
     candidates = dense.nearest(queries, pool, num_threads=num_threads).ids
     picks = {

@@ -74,6 +74,29 @@ class _Versus(NamedTuple):
     max_diff: float
 
 
+class _Set(NamedTuple):
+    """One set with its figures and the paper's."""
+
+    result: SetResult
+    means: Mapping[str, Interval]
+    versus: Mapping[str, _Versus]
+    paper: Figures
+
+    @property
+    def title(self) -> str:
+        return self.result.questions.title
+
+    @property
+    def agreeing(self) -> tuple[dict[str, bool], dict[str, bool], dict[str, bool]]:
+        """Which of the paper's means, win rates and largest differences come out."""
+        of_means, of_rates, of_largest = self.paper
+        return (
+            {x: abs(self.means[x].mean - mean) <= AGREEMENT for x, mean in of_means.items() if x in self.means},
+            {x: _between(self.versus[x], rate)[1] == "yes" for x, rate in of_rates.items() if x in self.versus},
+            {x: abs(self.versus[x].max_diff - most) <= AGREEMENT for x, most in of_largest.items() if x in self.versus},
+        )
+
+
 def report_of(
     results: Sequence[SetResult],
     samples: int,
@@ -84,33 +107,39 @@ def report_of(
     quick: bool = False,
 ) -> Report:
     report = Report("vrsd", "VRSD: similarity and diversity by the sum of the picks")
-    means = [bootstrap_named(result.values, samples=samples) for result in results]
-    versus = [_versus(result, samples) for result in results]
-    known = [paper.get(result.questions.name, _UNKNOWN) for result in results]
-    some = f"**Quick run**: {' and '.join(result.questions.title for result in results)} only. " if quick else ""
+    sets = [
+        _Set(
+            result,
+            bootstrap_named(result.values, samples=samples),
+            _versus(result, samples),
+            paper.get(result.questions.name, _UNKNOWN),
+        )
+        for result in results
+    ]
+    some = f"**Quick run**: {' and '.join(one.title for one in sets)} only. " if quick else ""
     report.text(
         f"""{some}For each query, {pool} candidates by cosine and {k} picks. The value of the picks is the cosine of the
         query with their sum, which VRSD maximises greedily; the tables have means over the queries with 95 % bootstrap
         intervals, and shares of them with Wilson's. VRSD has no parameter; MMR takes λ of relevance and 1 - λ of
         redundancy.
-        {_verdict(means, versus, known)}"""
+        {_verdict(sets)}"""
     )
     report.heading("Table 1: mean cosine of the sum")
     report.table(
         ("set", "method", "mean", "95 % interval", "paper", "difference", "picks' mean cosine"),
         [
             (
-                result.questions.title, label, *mean.cells("{:.4f}"),
-                *_beside(mean.mean, figures.mean.get(label)), f"{result.likeness[label]:.3f}",
+                one.title, label, *mean.cells("{:.4f}"),
+                *_beside(mean.mean, one.paper.mean.get(label)), f"{one.result.likeness[label]:.3f}",
             )
-            for result, rows, figures in zip(results, means, known, strict=True)
-            for label, mean in rows.items()
+            for one in sets
+            for label, mean in one.means.items()
             if label not in (COSINE, BM25, OKAPI, BEST)
         ],
     )  # fmt: skip
     width = 3.1 * len(results) + 0.6
     caption = "Mean cosine of the sum with its 95 % interval; crosses are the paper's figures."
-    report.plot("means.png", (width, 3.4), caption, _plot_means, results, means, known)
+    report.plot("means.png", (width, 3.4), caption, _plot_means, sets)
     report.heading("Table 1: win rate and largest difference")
     report.text(
         f"""VRSD wins a query if the cosine of its sum is larger than the rival's by more than {TOLERANCE:g}; no farther
@@ -122,18 +151,18 @@ def report_of(
          "mean difference", "max-diff", "paper", "difference"),
         [
             (
-                result.questions.title, label, *one.wins.cells("{:.1%}"), f"{one.ties:.1%}",
-                f"{one.losses:.1%}", *_between(one, figures.win_rate.get(label)),
-                one.difference.signed("{:+.4f}"),
-                f"{one.max_diff:.3f}", *_beside(one.max_diff, figures.max_diff.get(label)),
+                one.title, label, *rival.wins.cells("{:.1%}"), f"{rival.ties:.1%}",
+                f"{rival.losses:.1%}", *_between(rival, one.paper.win_rate.get(label)),
+                rival.difference.signed("{:+.4f}"),
+                f"{rival.max_diff:.3f}", *_beside(rival.max_diff, one.paper.max_diff.get(label)),
             )
-            for result, rows, figures in zip(results, versus, known, strict=True)
-            for label, one in rows.items()
+            for one in sets
+            for label, rival in one.versus.items()
             if label in MMR
         ],
     )  # fmt: skip
     caption = "Queries that VRSD wins, ties and loses; marks are the paper's win rates."
-    report.plot("win_rates.png", (width, 2.4), caption, _plot_wins, results, versus, known)
+    report.plot("win_rates.png", (width, 2.4), caption, _plot_wins, sets)
     report.heading("Table 3, retrieval part: cosine top-k and BM25")
     others = ""
     if any(BM25 in result.picks for result in results):
@@ -148,17 +177,16 @@ def report_of(
          "losses", "paper", "max-diff", "paper"),
         [
             (
-                result.questions.title, label, *mean.cells("{:.4f}"),
-                _printed(known[number].mean, label, "{:.3f}"), f"{result.likeness[label]:.3f}",
-                *(("",) * 7 if label == VRSD else _compared(label, versus[number][label], known[number])),
+                one.title, label, *mean.cells("{:.4f}"),
+                _printed(one.paper.mean, label, "{:.3f}"), f"{one.result.likeness[label]:.3f}",
+                *(("",) * 7 if label == VRSD else _compared(label, one.versus[label], one.paper)),
             )
-            for number, (result, rows) in enumerate(zip(results, means, strict=True))
-            for label, mean in rows.items()
+            for one in sets
+            for label, mean in one.means.items()
             if label not in MMR
         ],
     )  # fmt: skip
-    notes = [note for result, rows, figures in zip(results, versus, known, strict=True)
-             for note in _deviations(result, rows, figures)]  # fmt: skip
+    notes = [note for one in sets for note in _deviations(one)]
     if notes:
         report.heading("Figures that do not come out")
         report.notes(notes)
@@ -177,21 +205,12 @@ def _versus(result: SetResult, samples: int) -> dict[str, _Versus]:
     return found
 
 
-def _verdict(
-    means: Sequence[Mapping[str, Interval]], versus: Sequence[Mapping[str, _Versus]], known: Sequence[Figures]
-) -> str:
+def _verdict(sets: Sequence[_Set]) -> str:
     """Say how many of the paper's figures come out."""
-    if not any(figures.mean for figures in known):
+    if not any(one.paper.mean for one in sets):
         return "The paper has no figures for this set-up."
-    of_means, of_rates, of_largest = [], [], []
-    for rows, rivals, figures in zip(means, versus, known, strict=True):
-        of_means += [
-            abs(rows[label].mean - value) <= AGREEMENT for label, value in figures.mean.items() if label in rows
-        ]
-        for label, one in rivals.items():
-            if label in figures.win_rate:
-                of_rates.append(_between(one, figures.win_rate[label])[1] == "yes")
-                of_largest.append(abs(one.max_diff - figures.max_diff[label]) <= AGREEMENT)
+    agreeing = zip(*(one.agreeing for one in sets), strict=True)
+    of_means, of_rates, of_largest = ([agrees for one in kind for agrees in one.values()] for kind in agreeing)
     return (
         f"Of the paper's {len(of_means)} means for these sets {sum(of_means)} come out within {AGREEMENT:g}, of its "
         f"{len(of_rates)} win rates {sum(of_rates)} lie between wins and wins + ties, of its {len(of_largest)} largest "
@@ -213,55 +232,46 @@ def _same_picks(results: Sequence[SetResult]) -> str:
     return f"{'all' if same == ties else same} of the {ties} ties below are the same picks, in whatever order"
 
 
-def _deviations(result: SetResult, versus: Mapping[str, _Versus], figures: Figures) -> list[str]:
+def _deviations(one: _Set) -> list[str]:
     """Say why a figure is not the paper's, as far as the data show it."""
-    title, ours, notes = result.questions.title, result.values[VRSD], []
-    best = float(result.values[BEST].mean()) if BEST in result.values else np.inf
-    beyond = []
-    for label, figure in figures.mean.items():
-        if label not in result.values:
-            continue
-        mean = float(result.values[label].mean())
-        if abs(mean - figure) > AGREEMENT:
-            notes.append(f"{title}, mean of {label}: {mean:.4f} here, {figure:.3f} in the paper.")
-        if label != OKAPI and best < figure - AGREEMENT:  # which picks from all items
-            beyond.append(label)
+    values, notes = one.result.values, []
+    of_means, of_rates, of_largest = ([x for x, agrees in kind.items() if not agrees] for kind in one.agreeing)
+    for label in of_means:
+        mean, figure = one.means[label].mean, one.paper.mean[label]
+        notes.append(f"{one.title}, mean of {label}: {mean:.4f} here, {figure:.3f} in the paper.")
+    best = one.means[BEST].mean if BEST in one.means else np.inf
+    # OKAPI picks from all items.
+    beyond = [x for x, figure in one.paper.mean.items() if x in values and x != OKAPI and best < figure - AGREEMENT]
     if beyond:
         notes.append(
-            f"{title}: even the best of all sets of the same candidates has a mean of {best:.4f}: no rule that selects "
-            f"from these candidates has the paper's figures of {', '.join(beyond)}, so {_others(result, figures)}."
+            f"{one.title}: even the best of all sets of the same candidates has a mean of {best:.4f}: no rule that "
+            f"selects from these candidates has the paper's figures of {', '.join(beyond)}, so {_others(one)}."
         )
-    for label, figure in figures.win_rate.items():
-        if label not in versus:
-            continue
-        one = versus[label]
-        if _between(one, figure)[1] != "yes":
-            reach = f"{one.wins.mean:.1%} to {one.wins.mean + one.ties:.1%}"
-            notes.append(f"{title}, win rate against {label}: {reach} here, {figure:.1%} in the paper.")
-    for label, figure in figures.max_diff.items():
-        if label in versus and abs(versus[label].max_diff - figure) > AGREEMENT:
-            differences = ours - result.values[label]
-            largest = ", ".join(f"{differences[q]:.3f} (query {q})" for q in np.argsort(-differences)[:3])
-            note = f"{title}, max-diff against {label}: {versus[label].max_diff:.3f} here, {figure:.3f} in the paper. "
-            note += f"The three largest of {len(ours)} differences are {largest}."
-            if BEST in result.values and label != OKAPI:
-                limit = float((result.values[BEST] - result.values[label]).max())
-                if limit < figure - AGREEMENT:
-                    note += (
-                        f" Even the best of all sets of the same candidates is never more than {limit:.3f} above "
-                        f"{label}, so no selection from these candidates has the paper's figure."
-                    )
-            notes.append(note)
+    for label in of_rates:
+        rival = one.versus[label]
+        reach = f"{rival.wins.mean:.1%} to {rival.wins.mean + rival.ties:.1%}"
+        figure = one.paper.win_rate[label]
+        notes.append(f"{one.title}, win rate against {label}: {reach} here, {figure:.1%} in the paper.")
+    for label in of_largest:
+        differences, figure = values[VRSD] - values[label], one.paper.max_diff[label]
+        largest = ", ".join(f"{differences[q]:.3f} (query {q})" for q in np.argsort(-differences)[:3])
+        note = f"{one.title}, max-diff against {label}: {one.versus[label].max_diff:.3f} here, {figure:.3f} in the "
+        note += f"paper. The three largest of {len(differences)} differences are {largest}."
+        limit = np.inf if BEST not in values or label == OKAPI else float((values[BEST] - values[label]).max())
+        if limit < figure - AGREEMENT:
+            note += (
+                f" Even the best of all sets of the same candidates is never more than {limit:.3f} above {label}, so "
+                "no selection from these candidates has the paper's figure."
+            )
+        notes.append(note)
     return notes
 
 
-def _others(result: SetResult, figures: Figures) -> str:
+def _others(one: _Set) -> str:
     """Say what must be others than the paper's: BM25 sees the texts alone, and its picks are judged by the vectors."""
-    if OKAPI not in result.values or OKAPI not in figures.mean:
+    if not one.agreeing[0].get(OKAPI, False):
         return "the texts or their vectors must be others"
-    mean = float(result.values[OKAPI].mean())
-    if abs(mean - figures.mean[OKAPI]) > AGREEMENT:
-        return "the texts or their vectors must be others"
+    mean = one.means[OKAPI].mean
     return f"its candidates must be others: {OKAPI}, which picks by the texts alone, has the paper's mean, {mean:.4f}"
 
 
@@ -302,38 +312,32 @@ def _values(results: Sequence[SetResult]) -> Iterator[tuple[object, ...]]:
 _COLOURS = {VRSD: BLUE, MMR[0]: ORANGE, MMR[1]: "#fdb863", MMR[2]: "#b35806", BM25: GREEN, OKAPI: "#74c476", BEST: GREY}
 
 
-def _plot_means(
-    figure: Any, results: Sequence[SetResult], means: Sequence[Mapping[str, Interval]], known: Sequence[Figures]
-) -> None:
-    titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
-    made = panels(figure, titles, "mean cos(sum, query)")
-    for axes, rows, figures in zip(made, means, known, strict=True):
-        shown = {label: mean for label, mean in rows.items() if label in _COLOURS}
+def _plot_means(figure: Any, sets: Sequence[_Set]) -> None:
+    titles = [f"{one.title}, {len(one.result.questions.questions)} queries" for one in sets]
+    for axes, one in zip(panels(figure, titles, "mean cos(sum, query)"), sets, strict=True):
+        shown = {label: mean for label, mean in one.means.items() if label in _COLOURS}
         for x, (label, mean) in enumerate(shown.items()):
             axes.errorbar(x, mean.mean, yerr=mean.bar, fmt="o", color=_COLOURS[label])
-            if label in figures.mean:
-                axes.plot(x, figures.mean[label], "x", color="black", markersize=8, zorder=3)
+            if label in one.paper.mean:
+                axes.plot(x, one.paper.mean[label], "x", color="black", markersize=8, zorder=3)
         axes.set_xticks(range(len(shown)), shown, rotation=40, ha="right")
         axes.grid(axis="y")
 
 
-def _plot_wins(
-    figure: Any, results: Sequence[SetResult], versus: Sequence[Mapping[str, _Versus]], known: Sequence[Figures]
-) -> None:
-    made = panels(figure, [result.questions.title for result in results], "", sharey=True)
+def _plot_wins(figure: Any, sets: Sequence[_Set]) -> None:
+    made = panels(figure, [one.title for one in sets], "", sharey=True)
     shares = (("wins", BLUE), ("ties", PALE), ("losses", ORANGE))
-    for axes, rows, figures in zip(made, versus, known, strict=True):
-        rivals = [label for label in (*MMR, BM25, OKAPI) if label in rows]
-        for y, label in enumerate(rivals):
+    for axes, one in zip(made, sets, strict=True):
+        rivals = {label: one.versus[label] for label in (*MMR, BM25, OKAPI) if label in one.versus}
+        for y, (label, rival) in enumerate(rivals.items()):
             left = 0.0
-            one = rows[label]
-            for share, (_, colour) in zip((one.wins.mean, one.ties, one.losses), shares, strict=True):
+            for share, (_, colour) in zip((rival.wins.mean, rival.ties, rival.losses), shares, strict=True):
                 axes.barh(y, 100 * share, left=left, color=colour, height=0.6)
                 left += 100 * share
-            if label in figures.win_rate:
-                axes.plot([100 * figures.win_rate[label]] * 2, [y - 0.4, y + 0.4], color="black", clip_on=False)
+            if label in one.paper.win_rate:
+                axes.plot([100 * one.paper.win_rate[label]] * 2, [y - 0.4, y + 0.4], color="black", clip_on=False)
         axes.set_yticks(range(len(rivals)), rivals)
-        axes.set_xlim(50 if min(rows[label].wins.mean for label in rivals) > 0.5 else 0, 100)
+        axes.set_xlim(50 if min(rival.wins.mean for rival in rivals.values()) > 0.5 else 0, 100)
         axes.set_xlabel("% of the queries")
     made[0].invert_yaxis()
     handles = [made[0].barh(0, 0, color=colour, label=name) for name, colour in shares]
