@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -99,7 +100,8 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
         print(f"warning: {line(message)}", file=sys.stderr)
 
     # A job that is terminated cleans up as one that is interrupted.
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before, hook = signal.signal(signal.SIGTERM, _interrupt), sys.unraisablehook
+    sys.unraisablehook = _interrupt_again
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show
@@ -117,6 +119,7 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = hook
 
 
 @contextmanager
@@ -188,6 +191,18 @@ def finishing(what: str) -> Iterator[Stop]:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
+
+
+def _interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+    """Send the signal again if it came where Python ignores exceptions, as in a finaliser; show any other exception."""
+    error = ignored.exc_value
+    if not isinstance(error, KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
+        return
+    # Later and by another thread: here it would be ignored too.
+    again = threading.Timer(0.01, os.kill, (os.getpid(), error.args[0] if error.args else signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def _is_expected(error: RuntimeError) -> bool:

@@ -278,6 +278,28 @@ def test_second_signal_stops_at_once(folder):
     assert not (folder / "out").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_finaliser_is_not_lost(run_python, number):
+    done = run_python(
+        f"""
+import signal, time, typer
+from ragsys_kernels.cli import _app
+class Finalised:
+    def __del__(self):
+        signal.raise_signal({int(number)})  # Python ignores what its handler raises here
+try:
+    with _app.one_line_errors("select"):
+        Finalised()
+        time.sleep(10)
+except typer.Exit as error:
+    raise SystemExit(error.exit_code)
+""",
+        check=False,
+    )
+    assert done.returncode == 128 + number
+    assert done.stderr == "error: select: interrupted, nothing was written\n"
+
+
 @pytest.mark.parametrize(("code", "waits"), [(130, False), (1, True)])
 def test_threads_of_an_interrupted_command_are_left(run_python, code, waits):
     """Python ends them where they are, and aborts if that is in C++."""
