@@ -171,7 +171,7 @@ def lines(options: argparse.Namespace, jobs: Sequence[Job], seconds: np.ndarray)
         f"commit {ledger.environment()['commit']}."
     )
     yield ""
-    yield "| rows | D | holders | µs a query, predicted | measured | | bytes a query, predicted | measured | |"
+    yield "| rows | D | holders | µs a query, predicted | measured | error | bytes a query, predicted | measured | error |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for job in jobs[len(FITTED) :]:
         run = job.run
