@@ -19,6 +19,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What a test names is not looked for on the Hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Of the benchmarks, which are no part of the package.
+sys.path.append(str(Path(__file__).parents[1]))
+
 import hypothesis
 import numpy as np
 import pytest

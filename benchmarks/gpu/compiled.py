@@ -16,10 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import compilation, resources
+from benchmarks.gpu.compilation import Task
+from benchmarks.gpu.resources import Compiled
 from benchmarks.harness.ledger import RESULTS, ROOT, Ledger, Row, read
-from ragsys_kernels._gpu import compilation, compilers, resources
-from ragsys_kernels._gpu.compilation import Task
-from ragsys_kernels._gpu.resources import Compiled
+from ragsys_kernels._gpu import compilers
 
 # The module that compiles the kernels and reads their needs from what the compilers say.
 READER = Path(resources.__file__)

@@ -3,7 +3,7 @@
     ragsys-kernels bench --static    # counts the kernels that have changed (results/model.csv), writes the page gpu.md
 
 A launch takes as long as what keeps it longest: the warp instructions of its machine code, each loop as often as it
-runs (`_gpu/sass.py`), its bytes from memory, those from the last-level cache, or its matrix products (`static.py`). A
+runs (`sass.py`), its bytes from memory, those from the last-level cache, or its matrix products (`static.py`). A
 call takes LAUNCH more for each of its launches. **All of it is a prediction.** Where a device has measured the call
 with the kernels at hand, the time stands beside it, and what is more than WITHIN off is named as not understood.
 """
@@ -19,15 +19,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from benchmarks.gpu import compiled, static
+from benchmarks.gpu import compilation, compiled, resources, sass, static
 from benchmarks.gpu.devices import DEVICES, Device
+from benchmarks.gpu.resources import Compiled
 from benchmarks.gpu.shapes import WHOLE_K, WHOLE_N, WHOLE_Q, Pools, Q, Scores
 from benchmarks.gpu.static import Case
 from benchmarks.harness.contender import OURS
 from benchmarks.harness.ledger import RESULTS, Ledger, Row
 from benchmarks.suites.scoring_shapes import LONGEST, VOCABULARIES
-from ragsys_kernels._gpu import compilation, resources, sass
-from ragsys_kernels._gpu.resources import Compiled
 
 # What is predicted: an H200, whose copy moves 4.2 TB/s (`gpu.csv`: 1.47 GB in 350 µs), at its largest clock.
 DEVICE = replace(next(device for device in DEVICES if device.name == "H200 SXM"), bandwidth=4.2e12)

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import compiled
+from benchmarks.gpu import compilation, compiled
 from benchmarks.gpu.devices import DEVICES, PROCESSORS, Device
+from benchmarks.gpu.resources import Compiled
 from benchmarks.gpu.shapes import DIMS, SIZES, WHOLE_K, WHOLE_N, WHOLE_Q, Q
 from benchmarks.harness.ledger import RESULTS, Ledger
 from benchmarks.suites.scoring_shapes import TOKENS, VOCABULARIES
-from ragsys_kernels._gpu import compilation
-from ragsys_kernels._gpu.resources import Compiled
 
 LABEL = "computed bound, not a measurement"
 _KEY = ("kernel", "arch", "op", "shape", "dtype", "device")

@@ -18,7 +18,6 @@ RAGSYS_KERNELS_REQUIRE_EXT  (build) ``1``: a failed compilation is a failed inst
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,21 +109,6 @@ def metrics_folder() -> str | None:
 def openai_api_key() -> str | None:
     """Return the key for servers with OpenAI's API, if the variable is set."""
     return os.environ.get("OPENAI_API_KEY") or None
-
-
-def compile_kernels(triton: Path | None = None) -> None:
-    """Unset TRITON_INTERPRET, in a process that compiles kernels and has not imported Triton yet.
-
-    ``triton`` is a folder with another Triton than the one that is installed.
-    """
-    os.environ.pop("TRITON_INTERPRET", None)
-    if triton is not None:
-        sys.path.insert(0, str(triton))
-
-
-def cuda_home() -> str:
-    """Return the folder of the CUDA toolkit, for programs that are not on PATH."""
-    return os.environ.get("CUDA_HOME", "/usr/local/cuda")
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What the GPU backends of every op share: CUDA sources and launches, what Triton compiles, the static report."""
+"""What the GPU backends of every op share: CUDA sources and launches, Triton's compilers, variants."""

@@ -9,7 +9,7 @@ import functools
 
 from .._base import env
 
-# The oldest and the newest that have compiled every kernel, for every architecture of compilation.ARCHITECTURES.
+# The oldest and the newest that have compiled every kernel, for every architecture of benchmarks/gpu/compilation.py.
 OLDEST, NEWEST = "3.6.0", "3.9.0"
 
 # What is wrong with the code that a compiler makes for an architecture, or that it makes none: backend "triton" is

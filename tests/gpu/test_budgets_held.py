@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from ragsys_kernels._gpu import cuda_module, resources
+from benchmarks.gpu import resources, sass
+from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
-sass = pytest.importorskip("ragsys_kernels._gpu.sass")
 pytestmark = pytest.mark.slow  # nvcc takes half a minute
 
 # Of sm_90: registers and bytes of shared memory of a multiprocessor, of which each block takes 1 KiB more.

@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 import os
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,15 +22,16 @@ import gpu_budgets
 import pytest
 from gpu_budgets import Budget
 
-from ragsys_kernels._gpu import compilation, compilers, cuda_module, resources
-from ragsys_kernels._gpu.compilation import Task
-from ragsys_kernels._gpu.resources import Compiled
+from benchmarks.gpu import compilation, resources
+from benchmarks.gpu.compilation import Task
+from benchmarks.gpu.resources import Compiled
+from ragsys_kernels._gpu import compilers, cuda_module
 from ragsys_kernels.scoring.cuda import configuration as cuda_configuration
 from ragsys_kernels.selection.cuda import configuration as selection_configuration
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
-FOLDERS = [path.parent for path in sorted(Path(resources.__file__).parents[1].glob("*/triton/backend.py"))]
+FOLDERS = [path.parent for path in sorted(Path(cuda_module.__file__).parents[1].glob("*/triton/backend.py"))]
 LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
 COMPILE = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE")
 ALL = COMPILE == "all"
@@ -233,19 +233,19 @@ def test_two_queries_with_pools_of_16_bit_rows_share_a_multiprocessor(tasks, com
 
 
 @needs_triton
-@pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
-def test_every_triton_kernel_is_listed(processes, module):
-    defined, listed, names = processes.submit(_defined, module).result()
+@pytest.mark.parametrize("op", ["selection", "scoring"])
+def test_every_triton_kernel_is_listed(processes, op):
+    defined, listed, names = processes.submit(_defined, op).result()
     assert len(names) == len(set(names))  # on each architecture
     assert defined <= listed
 
 
-def _defined(module):
-    """Kernels in the Triton files beside a module, those that it lists, and the names of its configurations."""
+def _defined(op):
+    """Kernels in the Triton files of an op, those that are listed, and the names of their configurations."""
     import triton
 
-    listed = importlib.import_module(module).ahead_of_time()
-    package = module.rpartition(".")[0]
+    listed = importlib.import_module(f"benchmarks.gpu.{op}_kernels").ahead_of_time()
+    package = f"ragsys_kernels.{op}.triton"
     folder = Path(importlib.import_module(package).__file__).parent
     defined = set()
     for path in folder.glob("*.py"):
@@ -260,7 +260,7 @@ def _defined(module):
 
 # --- What the interpreter does not show. Each kernel is compiled with the most features that it has.
 
-MODULES = pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=lambda name: name.split(".")[1])
+MODULES = pytest.mark.parametrize("module", compilation.TRITON_MODULES, ids=["selection", "scoring"])
 
 
 @pytest.fixture(scope="module")
@@ -488,25 +488,10 @@ def test_a_warning_of_nvcc_is_an_error(tmp_path):
         resources.compile_cu(path, "sm_90")
 
 
-@needs_triton
-def test_what_does_not_compile_is_reported(processes):
-    assert "arguments missing" in processes.submit(_misdescribed).result()
-
-
-def _misdescribed():
-    import gpu_defects
-
-    compilation = gpu_defects.ahead_of_time()[0]
-    try:
-        resources.compile_for(compilation._replace(signature={"E": "*fp16"}), "sm_80")
-    except resources.CompileError as error:
-        return str(error)
-
-
 def test_a_compiler_that_dies_is_one_error(tmp_path, monkeypatch):
     """What was compiled beside it, and what is to come, is compiled all the same."""
     code = "def ahead_of_time():\n    import os\n    {}\n"
-    for name, line in (("dies", "os._exit(1)"), ("fails", "from ragsys_kernels._gpu.resources import CompileError")):
+    for name, line in (("dies", "os._exit(1)"), ("fails", "from benchmarks.gpu.resources import CompileError")):
         (tmp_path / f"{name}_kernels.py").write_text(code.format(line))
     with (tmp_path / "fails_kernels.py").open("a") as file:
         file.write("    raise CompileError('refused')\n")
@@ -516,20 +501,6 @@ def test_a_compiler_that_dies_is_one_error(tmp_path, monkeypatch):
     assert [task for task, _ in results] == tasks
     died = [f"{i}, sm_90: the compiler died" for i in (1, 3)]
     assert [said for _, said in results] == ["refused", died[0], "refused", died[1]]
-
-
-@needs_triton
-def test_interpreted_kernels_are_refused(run_python):
-    code = """
-import gpu_defects
-from ragsys_kernels._gpu import resources
-try:
-    resources.compile_for(gpu_defects.ahead_of_time()[0], "sm_80")
-except resources.CompileError as error:
-    print(error)
-"""
-    result = run_python(code, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join(sys.path))
-    assert "unset TRITON_INTERPRET" in result.stdout
 
 
 # --- What is read out of text.

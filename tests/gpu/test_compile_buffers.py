@@ -9,18 +9,18 @@ import importlib.util
 import compiler_ir
 import pytest
 
-from ragsys_kernels._gpu import resources
+from benchmarks.gpu import resources
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
 ]
 MODULES = {
-    "gram": "ragsys_kernels.selection.triton.compilations",
-    "corpus": "ragsys_kernels.selection.triton.compilations",
-    "filter": "ragsys_kernels.selection.triton.compilations",
-    "proof": "ragsys_kernels.selection.triton.compilations",
-    "_logprob": "ragsys_kernels.scoring.triton.compilations",
+    "gram": "benchmarks.gpu.selection_kernels",
+    "corpus": "benchmarks.gpu.selection_kernels",
+    "filter": "benchmarks.gpu.selection_kernels",
+    "proof": "benchmarks.gpu.selection_kernels",
+    "_logprob": "benchmarks.gpu.scoring_kernels",
 }
 
 

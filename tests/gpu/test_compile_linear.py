@@ -5,10 +5,10 @@ import importlib.util
 import compiler_ir
 import pytest
 
-from ragsys_kernels._gpu import resources
+from benchmarks.gpu import resources
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-MODULE = "ragsys_kernels.scoring.triton.compilations"
+MODULE = "benchmarks.gpu.scoring_kernels"
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.gpu import compilation
 from ragsys_kernels import _dispatch, _info
 from ragsys_kernels._base import env as _env
-from ragsys_kernels._gpu import compilation, compilers, interpreter
+from ragsys_kernels._gpu import compilers, interpreter
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ragsys_kernels._gpu import compilation
-from ragsys_kernels._gpu.compilation import Task
-from ragsys_kernels._gpu.resources import Compiled
+from benchmarks.gpu import compilation
+from benchmarks.gpu.compilation import Task
+from benchmarks.gpu.resources import Compiled
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")

@@ -3,7 +3,7 @@
 import re
 from importlib import import_module
 
-from ragsys_kernels._gpu import resources
+from benchmarks.gpu import resources
 
 
 def stages_of(module, name, arch, **changes):

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ragsys_kernels._gpu.compilation import Compilation
+from benchmarks.gpu.compilation import Compilation
 
 
 @triton.jit

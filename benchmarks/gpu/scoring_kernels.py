@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..._gpu.compilation import Compilation, by_generation, describe
-from ..._gpu.compilers import float32_precision
-from . import linear_tma as tma
-from .answers import ANSWER_BLOCK, logprob_answers_kernel
-from .finish import logprob_finish_kernel
-from .linear import AMD_WARPS, TARGET_STAGES, logprob_linear_kernel, logprob_linear_target_kernel, tile_of
-from .logits import logprob_logits_kernel, split_size, splits_of
-from .merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
-from .slots import PAIR_BLOCK, SLOT_BLOCK, logprob_aligned_slots_kernel, logprob_slots_kernel
-from .tile import COLUMNS
+from benchmarks.gpu.compilation import Compilation, by_generation, describe
+from ragsys_kernels._gpu.compilers import float32_precision
+from ragsys_kernels.scoring.triton import linear_tma as tma
+from ragsys_kernels.scoring.triton.answers import ANSWER_BLOCK, logprob_answers_kernel
+from ragsys_kernels.scoring.triton.finish import logprob_finish_kernel
+from ragsys_kernels.scoring.triton.linear import (
+    AMD_WARPS,
+    TARGET_STAGES,
+    logprob_linear_kernel,
+    logprob_linear_target_kernel,
+    tile_of,
+)
+from ragsys_kernels.scoring.triton.logits import logprob_logits_kernel, split_size, splits_of
+from ragsys_kernels.scoring.triton.merge import PAIRS_AT_ONCE, logprob_merge_kernel, merge_shape
+from ragsys_kernels.scoring.triton.slots import (
+    PAIR_BLOCK,
+    SLOT_BLOCK,
+    logprob_aligned_slots_kernel,
+    logprob_slots_kernel,
+)
+from ragsys_kernels.scoring.triton.tile import COLUMNS
 
 _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
@@ -193,9 +202,9 @@ def _linear_forms(
     found = []
     dot16 = hidden == weight != "float32"
     tile = tile_of(dot16, D, rows, hopper)
-    constexprs: dict[str, Any] = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
+    constexprs = {**tile.constants(), "DOT16": dot16, "SOFTCAP": "softcap" in features}
     constexprs["PRECISION"] = float32_precision(hopper)
-    common: dict[str, Any] = {
+    common = {
         "multiples": ("stride_hidden", "stride_weight", "dims") if tile.even else (),
         "num_warps": tile.num_warps,
         "amd_warps": AMD_WARPS,
@@ -206,7 +215,7 @@ def _linear_forms(
     }
     types = {**_TYPES, "hidden": _POINTERS[hidden], "weight": _POINTERS[weight]}
     what = f"{hidden} x {weight}, ROWS={tile.rows}, DIMS={tile.dims}{', EVEN' if tile.even else ''}, {name}"
-    kernel: Any = logprob_linear_kernel
+    kernel = logprob_linear_kernel
     absent = _without(features + " than", *(("target",) if "rank" in features else ()))
     name_of = f"_logprob_linear_kernel, {what}"
     found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=tile.num_stages, **common))
@@ -243,10 +252,10 @@ def _linear_tma() -> list[Compilation]:
 def _slots() -> list[Compilation]:
     found = []
     for features in ("", "allowed rank"):
-        common: dict[str, Any] = {"num_stages": 3, "fp_fusion": False}
+        common = {"num_stages": 3, "fp_fusion": False}
         name = f"_logprob_slots_kernel, {features or 'plain'}"
         absent = _without(features, "temperature")
-        kernel: Any = logprob_slots_kernel
+        kernel = logprob_slots_kernel
         found.append(describe(name, kernel, _TYPES, {"BLOCK": SLOT_BLOCK}, absent=absent, num_warps=8, **common))
         name = f"_logprob_aligned_slots_kernel, {features or 'plain'}"
         absent = _without(features, *_TEMPERATURES["answer's" if features else "one"])

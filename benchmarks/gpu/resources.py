@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from .._base import env
-from . import cuda_module
-from .compilation import Compilation, Task
+from benchmarks.gpu.compilation import Compilation, Task
+from ragsys_kernels._base import env
+from ragsys_kernels._gpu import cuda_module
 
 
 class CompileError(RuntimeError):
@@ -54,13 +55,10 @@ class Compiled:
         return max(self.loads, default=0)
 
 
-# --- Triton.
-
-
 def compile_for(compilation: Compilation, arch: str) -> Compiled:
     """Compile one configuration for "sm_80", "sm_90", "sm_100" or "gfx942", in a cache of its own.
 
-    Needs Triton and no device. Not under TRITON_INTERPRET, where ``@triton.jit`` makes nothing that can be compiled.
+    Needs Triton and no device. In a process of `pool`: with TRITON_INTERPRET nothing can be compiled.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -68,15 +66,8 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
 
     compilation = compilation.on(arch)
     kernel, constexprs = compilation.kernel, compilation.constexprs
-    if not isinstance(kernel, triton.runtime.JITFunction):
-        raise CompileError(
-            f"{compilation.name}: a kernel of the interpreter cannot be compiled: unset TRITON_INTERPRET and start "
-            "a new process"
-        )
     names = list(kernel.arg_names)
     given = {**compilation.signature, **dict.fromkeys(constexprs, "constexpr")}
-    if unknown := [name for name in names if name not in given] + [name for name in given if name not in names]:
-        raise CompileError(f"{compilation.name}: arguments missing or too many: {', '.join(unknown)}")
     source = ASTSource(
         kernel,
         {name: given[name] for name in names},
@@ -88,9 +79,8 @@ def compile_for(compilation: Compilation, arch: str) -> Compiled:
         "num_warps": compilation.num_warps,
         "num_stages": compilation.num_stages,
         "enable_fp_fusion": compilation.fp_fusion,
+        **({} if compilation.maxnreg is None else {"maxnreg": compilation.maxnreg}),
     }
-    if compilation.maxnreg is not None:
-        options["maxnreg"] = compilation.maxnreg
     with tempfile.TemporaryDirectory() as folder, env.changed(TRITON_CACHE_DIR=folder):
         try:
             binary = triton.compile(source, target=target, options=options)
@@ -183,7 +173,7 @@ _AMD_BYTES = {"word": 4, "hort": 2, "byte": 1}
 def nvcc() -> str | None:
     """Return the path of the CUDA toolkit's compiler, or None."""
     found = shutil.which("nvcc")
-    home = env.cuda_home()
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return found or (f"{home}/bin/nvcc" if Path(home, "bin", "nvcc").is_file() else None)
 
 
@@ -290,4 +280,10 @@ def pool(processes: int | None = None, triton: Path | None = None) -> ProcessPoo
     """
     # Not forked: this process may have threads, and Triton's choice between interpreter and compiler is for good.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes or os.cpu_count(), context, env.compile_kernels, (triton,))
+    return ProcessPoolExecutor(processes or os.cpu_count(), context, _begin, (triton,))
+
+
+def _begin(triton: Path | None) -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
+    if triton is not None:
+        sys.path.insert(0, str(triton))

@@ -1,4 +1,4 @@
-"""Counts of warp instructions in NVIDIA machine code: those of each loop times how often it runs."""
+"""Warp instructions in NVIDIA machine code: those of each loop, and those of none."""
 
 from __future__ import annotations
 
@@ -88,21 +88,3 @@ def _divided(names: Sequence[str], among: Iterable[tuple[int, int]]) -> tuple[tu
         (outside if number < 0 else own[number]).append(name)
     found = [Loop(*span, around, tuple(inside)) for span, around, inside in zip(spans, outer, own, strict=True)]
     return tuple(outside), found
-
-
-def count(sass: str, trips: Sequence[float], name: str = "") -> float:
-    """Return the warp instructions that one warp issues; ``trips`` is how often each loop runs in all.
-
-    Both sides of a branch count. ``name``: only instructions whose names this regular expression is found in.
-    """
-    outside, found = loops(sass)
-    if len(found) != len(trips):
-        sizes = ", ".join(f"{len(loop.own)} in {len(loop.outer)}" for loop in found)
-        raise ValueError(
-            f"the kernel has {len(found)} loops (instructions, in so many others: {sizes}), got {len(trips)}"
-        )
-
-    def number(names: Sequence[str]) -> int:
-        return sum(re.search(name, x) is not None for x in names)
-
-    return number(outside) + sum(times * number(loop.own) for times, loop in zip(trips, found, strict=True))

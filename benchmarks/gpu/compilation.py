@@ -1,6 +1,6 @@
 """What is compiled without a device: Triton's kernels in every configuration that a launcher chooses, CUDA C++ files.
 
-``resources.py`` compiles them and reads what each needs of a device.
+``selection_kernels.py`` and ``scoring_kernels.py`` list the former; ``resources.py`` compiles them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import cuda_module
+from ragsys_kernels._gpu import cuda_module
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
 NVIDIA = ARCHITECTURES[:3]
 HOPPER = "sm_90"
 
 # Each has `ahead_of_time()`, the list of its op's compilations.
-TRITON_MODULES = ("ragsys_kernels.selection.triton.compilations", "ragsys_kernels.scoring.triton.compilations")
+TRITON_MODULES = ("benchmarks.gpu.selection_kernels", "benchmarks.gpu.scoring_kernels")
 
 
 class Compilation(NamedTuple):

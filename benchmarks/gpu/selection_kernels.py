@@ -11,10 +11,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..._gpu.compilation import Compilation, by_generation, describe
-from ..._gpu.compilers import float32_precision
-from .bit_search import EACH, GROUPS, ROWS, WORDS, best_tile, columns_type, filter_tile, in_16_bits
-from .bit_search_kernels import (
+from benchmarks.gpu.compilation import Compilation, by_generation, describe
+from ragsys_kernels._gpu.compilers import float32_precision
+from ragsys_kernels.selection.triton.bit_search import (
+    EACH,
+    GROUPS,
+    ROWS,
+    WORDS,
+    best_tile,
+    columns_type,
+    filter_tile,
+    in_16_bits,
+)
+from ragsys_kernels.selection.triton.bit_search_kernels import (
     filter_bars_kernel,
     filter_best_kernel,
     filter_keys_kernel,
@@ -22,9 +31,9 @@ from .bit_search_kernels import (
     filter_product_kernel,
     filter_queries_kernel,
 )
-from .bounds import bounds_tile, select_bounds_kernel
-from .gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
-from .launch import (
+from ragsys_kernels.selection.triton.bounds import bounds_tile, select_bounds_kernel
+from ragsys_kernels.selection.triton.gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
+from ragsys_kernels.selection.triton.launch import (
     GROWTH,
     NUM_PARTS,
     OPTIONS,
@@ -38,18 +47,18 @@ from .launch import (
     query_factors_kernel,
     row_tile,
 )
-from .objectives import OBJECTIVES
-from .proof import MOST_PICKS as MOST_PROVEN
-from .proof import MOST_TERMS, REST_TILE, TILES_BLOCK, product_tile, terms_at_a_time
-from .proof import PARTS as REST_PARTS
-from .proof import POOL as PROOF_POOL
-from .proof import SLOTS as PROOF_SLOTS
-from .proof_kernels import proof_columns_kernel, proof_pool_kernel
-from .proof_product_kernels import proof_product_kernel
-from .proof_rest_kernels import proof_rest_kernel, proof_taken_kernel
-from .stream import select_stream_kernel, stream_tile
-from .whole_corpus import CANDIDATES_TILE, FOUND_BLOCK, PICK_BLOCK, corpus_tile
-from .whole_corpus_kernels import (
+from ragsys_kernels.selection.triton.objectives import OBJECTIVES
+from ragsys_kernels.selection.triton.proof import MOST_PICKS as MOST_PROVEN
+from ragsys_kernels.selection.triton.proof import MOST_TERMS, REST_TILE, TILES_BLOCK, product_tile, terms_at_a_time
+from ragsys_kernels.selection.triton.proof import PARTS as REST_PARTS
+from ragsys_kernels.selection.triton.proof import POOL as PROOF_POOL
+from ragsys_kernels.selection.triton.proof import SLOTS as PROOF_SLOTS
+from ragsys_kernels.selection.triton.proof_kernels import proof_columns_kernel, proof_pool_kernel
+from ragsys_kernels.selection.triton.proof_product_kernels import proof_product_kernel
+from ragsys_kernels.selection.triton.proof_rest_kernels import proof_rest_kernel, proof_taken_kernel
+from ragsys_kernels.selection.triton.stream import select_stream_kernel, stream_tile
+from ragsys_kernels.selection.triton.whole_corpus import CANDIDATES_TILE, FOUND_BLOCK, PICK_BLOCK, corpus_tile
+from ragsys_kernels.selection.triton.whole_corpus_kernels import (
     corpus_candidates_kernel,
     corpus_found_kernel,
     corpus_pick_kernel,
@@ -107,10 +116,10 @@ def _all(hopper: bool) -> list[Compilation]:
     found = []
     for unit in (True, False):
         name = "query factors unit" if unit else "query factors"
-        whole: dict[str, Any] = {"UNIT": unit, "PARTS": 0, "GROWTH": 1.0, "BLOCK": QUERY_BLOCK}
+        whole = {"UNIT": unit, "PARTS": 0, "GROWTH": 1.0, "BLOCK": QUERY_BLOCK}
         found.append(_compilation(name, query_factors_kernel, "float32", SMALL_TILE, ("parts",), **whole))
     for dtype, num_parts in NUM_PARTS.items():
-        parts: dict[str, Any] = {"UNIT": True, "PARTS": num_parts, "GROWTH": GROWTH[dtype], "BLOCK": QUERY_BLOCK}
+        parts = {"UNIT": True, "PARTS": num_parts, "GROWTH": GROWTH[dtype], "BLOCK": QUERY_BLOCK}
         types = {"parts": _ROWS[dtype]}
         found.append(
             _compilation("query factors parts", query_factors_kernel, dtype, SMALL_TILE, (), types=types, **parts)
@@ -175,14 +184,14 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
     flags = {**even, "BIAS_BY_ROW": True}
     by_row = {"BIAS_BY_ROW": True, "COSTS_BY_ROW": True}
     computed = dtype != "int8"
-    absent: tuple[str, ...] = ("relevance",) if full else OPTIONS
+    absent = ("relevance",) if full else OPTIONS
     absent = ("scales", *absent) if computed else absent
     unused = absent if vrsd else absent + _SUMS
 
     op = "vrsd" if vrsd else "mmr"
     for slots in (16, 32, 64, 128):
         tile, plain = gram_tile(dtype, slots, D, hopper=hopper), not vrsd and not full
-        sizes: dict[str, Any] = {
+        sizes = {
             **OBJECTIVES[op].constexprs(),
             **form(dtype, tile, D, plain, hopper=hopper),
             "RANK": NO_RANK,
@@ -236,7 +245,7 @@ def _rules(hopper: bool) -> list[Compilation]:
         objective = OBJECTIVES[rule]
         for slots in (32, 128) if dtype == "float16" else (128,):
             tile = gram_tile(dtype, slots, 700, objective.whole, hopper)
-            sizes: dict[str, Any] = {
+            sizes = {
                 **objective.constexprs(),
                 **form(dtype, tile, 700, False, rule=rule, hopper=hopper),
             }
@@ -251,7 +260,7 @@ def _queries() -> list[Compilation]:
     """Return the kernel that takes queries apart for products with a corpus."""
     found = []
     for dtype in ("float16", "bfloat16"):
-        apart: dict[str, Any] = {"DOT": dot_type(dtype), "PARTS": parts_of_dot(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
+        apart = {"DOT": dot_type(dtype), "PARTS": parts_of_dot(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
         found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, (), **apart))
     return found
 
@@ -261,7 +270,7 @@ def _searches(hopper: bool) -> list[Compilation]:
     tile, dot = corpus_tile("float16", 64, 768, hopper=hopper), dot_type("float16")
     sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": parts_of_dot(dot)}
     sizes["PRECISION"] = float32_precision(hopper)
-    flags: dict[str, Any] = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
+    flags = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
     searched = (*OPTIONS, *_SUMS, "part_best", "part_row")
     given = (*OPTIONS[1:], *_SUMS, "query_parts", "query_back", "tile_keys")
     search = _compilation("corpus search", corpus_relevance_kernel, "float16", tile, searched, True, **flags, **sizes)
@@ -290,7 +299,6 @@ def _filters(hopper: bool) -> list[Compilation]:
     for dtype, full in itertools.product(_ROWS, (False, True)):
         absent = _unused(dtype, full)
         what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
-        sizes: dict[str, Any]
         # With options the tile of 64 queries is the largest.
         for num_queries in (16, 64) if full else (16, 64, 256) if dtype == "float16" else (64, 256):
             tile = filter_tile(dtype, num_queries, 768, hopper, not full)
@@ -330,15 +338,14 @@ def _proofs(hopper: bool) -> list[Compilation]:
         types = {"high": _ROWS[columns_type(dtype)], "lengths": "*i32"}
         found.append(_compilation(f"proof {name}", kernel, dtype, tile, absent, dots, types, **sizes))
 
-    lanes: dict[str, Any] = {"POOL": PROOF_POOL, "SLOTS": PROOF_SLOTS, "LANES": MOST_PROVEN}
+    lanes = {"POOL": PROOF_POOL, "SLOTS": PROOF_SLOTS, "LANES": MOST_PROVEN}
     drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order", "count")
-    pool: dict[str, Any] = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
+    pool = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
     add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, **pool)
     add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, **pool)
     for dtype, full in itertools.product(_ROWS, (False, True)):
         absent = _unused(dtype, full) if full else (*_unused(dtype, full), "barred", "barred_group")
         what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
-        sizes: dict[str, Any]
         if full or dtype == "float16":
             left = ("most",) if full else (*absent, "last", "most", "order_in", "count_in")
             add(
