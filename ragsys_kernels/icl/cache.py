@@ -13,8 +13,6 @@ from .language_model import LanguageModel, PairError, Part, Scores, texts
 from .storage.database import Kept, hash_key
 from .tokenization import token_pairs
 
-_APPLICATION, _VERSION = 0x52534B43, 1  # "RSKC"
-
 
 class CachedModel(Kept):
     """A language model whose scores are kept in a file.
@@ -39,9 +37,8 @@ class CachedModel(Kept):
     """
 
     def __init__(self, model: LanguageModel, path: PathLike) -> None:
-        super().__init__(model, path, "scores", _APPLICATION, _VERSION, "tokens BLOB, logp BLOB, greedy INTEGER")
+        super().__init__(model, path, "scores", b"RSKC", "tokens BLOB, logp BLOB, greedy INTEGER")
         self.model = model
-        self.hits = 0  # continuations that were in the file
 
     @property
     def tokenizer(self) -> Any:
@@ -66,8 +63,9 @@ class CachedModel(Kept):
 
     def _score(self, keys: list[bytes], ask: Callable[[list[int]], Scores]) -> Scores:
         """Return the scores of all keys; `ask` scores the pairs at the positions that it is given."""
-        found = {key: _part(*row) for key, row in self._database.find(keys).items()}
-        self.hits += sum(key in found for key in keys)
+        found = {key: _part(*row) for key, row in self._find(keys).items()}
+        hits = sum(key in found for key in keys)
+        self.hits, self.misses = self.hits + hits, self.misses + len(keys) - hits
         missing = {key: i for i, key in reversed([*enumerate(keys)]) if key not in found}  # each at its first place
         if missing:
             places = sorted(missing.values())
@@ -76,7 +74,7 @@ class CachedModel(Kept):
             except PairError as error:
                 raise PairError(error.op, error.rule, places[error.pair]) from error
             parts = {keys[i]: part for i, part in zip(places, new.parts(), strict=True)}
-            self._database.add((key, *_stored(part)) for key, part in parts.items())
+            self._add((key, *_stored(part)) for key, part in parts.items())
             found |= parts
         return Scores.of(found[key] for key in keys)
 

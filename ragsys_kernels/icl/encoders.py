@@ -16,13 +16,12 @@ from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from . import packaged
 from .forward.loading import add_tensor, configuration
-from .language_model import texts as checked
+from .language_model import some_texts
 from .openai.embeddings import OpenAICompatibleEncoder
 from .runtime import quiet_transformers, torch_threads
 from .storage.database import Kept, hash_key
 from .tokenization import vocabulary
 
-_APPLICATION, _VERSION = 0x52534B45, 1  # "RSKE"
 _WINDOW = 64  # texts; what a killed run loses at most (two seconds of all-mpnet-base-v2 on one core)
 
 
@@ -103,9 +102,7 @@ class SentenceTransformerEncoder:
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Return (N, D) float32 vectors, as the model gives them (of unit length, for the two named models)."""
-        sentences = checked("encode", "texts", texts)
-        if not sentences:
-            raise ValueError("encode: texts must be at least one, got none")
+        sentences = some_texts("encode", "texts", texts)
         with torch_threads("encode", self._num_threads):
             rows = self._model.encode(
                 sentences, batch_size=self._batch_size, show_progress_bar=False, convert_to_numpy=True
@@ -146,9 +143,8 @@ class CachedEncoder(Kept):
 
     def __init__(self, encoder: Encoder, path: PathLike, *, progress: Callable[[int, int], None] | None = None) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(encoder, path, "embeddings", _APPLICATION, _VERSION, "vector BLOB")
+        super().__init__(encoder, path, "embeddings", b"RSKE", "vector BLOB")
         self.encoder, self._progress = encoder, progress
-        self.hits = self.misses = 0  # texts that were in the file, and that were not
 
     @property
     def name(self) -> str:
@@ -156,9 +152,7 @@ class CachedEncoder(Kept):
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Return (N, D) float32 vectors of the texts."""
-        sentences = checked("encode", "texts", texts)
-        if not sentences:
-            raise ValueError("encode: texts must be at least one, got none")
+        sentences = some_texts("encode", "texts", texts)
         keys = {text: hash_key(self.fingerprint, text) for text in sentences}
 
         def encoded(window: list[str]) -> Iterator[bytes]:
@@ -168,9 +162,8 @@ class CachedEncoder(Kept):
                 raise ValueError(f"encode: vectors must be finite, got NaN or inf for {window[int(bad.argmax())]!r}")
             return (row.astype("<f4").tobytes() for row in rows)
 
-        found, made = self._filled(keys, _WINDOW, encoded, self._progress)
-        self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
-        return np.stack([np.frombuffer(found[keys[text]][0], "<f4") for text in sentences])
+        found = self._filled(keys, _WINDOW, encoded, self._progress)
+        return np.stack([np.frombuffer(found[keys[text]], "<f4") for text in sentences])
 
 
 def open_encoder(

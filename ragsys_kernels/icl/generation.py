@@ -17,7 +17,6 @@ from .language_model import texts
 from .storage.database import Kept, hash_key
 from .tokenization import common, encode_pairs
 
-_APPLICATION, _VERSION = 0x52534B47, 1  # "RSKG"
 _WINDOW = 32  # prompts; what a killed run loses at most, and what one progress step covers
 _TOGETHER = 8  # times the model's batch_tokens in one run: a step reads all weights whatever its number of rows
 _OP = "generate"
@@ -182,9 +181,8 @@ class CachedGenerator(Kept):
 
     def __init__(self, generator: Generator, path: PathLike) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(generator, path, "answers", _APPLICATION, _VERSION, "answer TEXT")
+        super().__init__(generator, path, "answers", b"RSKG", "answer TEXT")
         self.generator = generator
-        self.hits = self.misses = 0  # prompts that were in the file, and that were not
 
     def generate(
         self,
@@ -196,9 +194,8 @@ class CachedGenerator(Kept):
         prompts = texts(_OP, "prompts", prompts)
         settings = json.dumps(asdict(stop), sort_keys=True)
         keys = {prompt: hash_key(self.fingerprint, settings, prompt) for prompt in prompts}
-        found, made = self._filled(keys, _WINDOW, lambda window: self.generator.generate(window, stop), progress)
-        self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
-        return [found[keys[prompt]][0] for prompt in prompts]
+        found = self._filled(keys, _WINDOW, lambda window: self.generator.generate(window, stop), progress)
+        return [found[keys[prompt]] for prompt in prompts]
 
 
 def _cut(text: str, stop: Stop) -> str:

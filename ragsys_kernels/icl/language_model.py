@@ -92,3 +92,11 @@ def texts(op: str, name: str, values: Sequence[str]) -> list[str]:
         if not isinstance(value, str):
             raise TypeError(f"{op}: {name} must be str, got {type(value).__name__} at {i}")
     return values
+
+
+def some_texts(op: str, name: str, values: Sequence[str]) -> list[str]:
+    """Return what `texts` does; there must be at least one."""
+    values = texts(op, name, values)
+    if not values:
+        raise ValueError(f"{op}: {name} must be at least one, got none")
+    return values

@@ -20,7 +20,6 @@ from .storage.database import Kept, hash_key
 from .storage.portions import portions
 from .tokenization import common, encode_pairs
 
-_APPLICATION, _VERSION = 0x52534B50, 1  # "RSKP"
 _WINDOW = 16  # families; what a killed run loses at most, and what one progress step covers
 _OP = "label_posteriors"
 
@@ -224,9 +223,8 @@ class CachedLabels(Kept):
 
     def __init__(self, labeler: Labeler, path: PathLike) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(labeler, path, "posteriors", _APPLICATION, _VERSION, "logp BLOB, tokens INTEGER")
+        super().__init__(labeler, path, "posteriors", b"RSKP", "logp BLOB, tokens INTEGER")
         self.labeler, self.labels = labeler, labeler.labels
-        self.hits = self.misses = 0  # prompts that were in the file, and that were not
 
     def score(self, families: Sequence[Sequence[str]], progress: Callable[[int, int], None] | None = None) -> list[Row]:
         """Score as `Labeler.score`; `progress` gets the families done and their number, first with 0."""
@@ -250,13 +248,11 @@ class CachedLabels(Kept):
             for prompt, row in rows.items():
                 if np.isnan(row.logp).any():
                     raise ValueError(f"{_OP}: model must give probabilities, got NaN after {prompt[-40:]!r}")
-            self._database.add(
-                (keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items()
-            )
+            self._add((keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items())
             found |= {keys[prompt]: row for prompt, row in rows.items()}
             made += len(rows)
         self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
         return [found[keys[prompt]] for prompt in prompts]
 
     def _kept(self, keys: Iterable[bytes]) -> dict[bytes, Row]:
-        return {key: Row(np.frombuffer(logp, "<f8"), n) for key, (logp, n) in self._database.find(keys).items()}
+        return {key: Row(np.frombuffer(logp, "<f8"), n) for key, (logp, n) in self._find(keys).items()}

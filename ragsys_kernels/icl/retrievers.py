@@ -12,7 +12,7 @@ import ragsys_kernels as rk
 from .._base.extras import needed
 from .._base.types import NDArray as Array
 from .encoders import Encoder
-from .language_model import texts as checked
+from .language_model import some_texts
 
 
 class Found(NamedTuple):
@@ -56,11 +56,11 @@ class DenseRetriever:
         **options: Any,
     ) -> None:
         self.encoder = encoder
-        self.corpus = rk.Corpus(encoder.encode(_some("texts", texts)), bias, groups, **options)
+        self.corpus = rk.Corpus(encoder.encode(some_texts("search", "texts", texts)), bias, groups, **options)
         self.index = None if index is None else self.corpus.to_faiss(index)
 
     def search(self, queries: Sequence[str], n: int) -> Found:
-        return self.nearest(self.encoder.encode(_some("queries", queries)), n)
+        return self.nearest(self.encoder.encode(some_texts("search", "queries", queries)), n)
 
     def nearest(self, vectors: Any, n: int, **options: Any) -> Found:
         """Search as `search`, for queries (Q, D) that are encoded already; options of `Corpus.search`."""
@@ -103,7 +103,7 @@ class BM25Retriever:
         stopwords: str | list[str] = "english",
         stemmer: str | None = None,
     ) -> None:
-        texts = _some("texts", texts)
+        texts = some_texts("search", "texts", texts)
         with needed("BM25", "bm25"):
             import bm25s
         self._stemmer: Any = None
@@ -126,7 +126,7 @@ class BM25Retriever:
     def search(self, queries: Sequence[str], n: int) -> Found:
         if n < 1:
             raise ValueError(f"search: n must be at least 1, got {n}")
-        words = self._words(_some("queries", queries))
+        words = self._words(some_texts("search", "queries", queries))
         ids, scores = np.full((len(words), n), -1, np.int64), np.full((len(words), n), -np.inf, np.float32)
         for q, query in enumerate(words):
             known = self._bm25.get_tokens_ids(query)
@@ -167,13 +167,6 @@ class Rule(NamedTuple):
             raise ValueError(f"select: method must be top, mmr or vrsd, got {self.method!r}")
         weight = 1.0 if self.method == "top" else self.lambda_d
         return rk.mmr(queries, corpus, k, candidates=candidates, lambda_d=weight, **options)
-
-
-def _some(name: str, texts: Sequence[str]) -> list[str]:
-    found = checked("search", name, texts)
-    if not found:
-        raise ValueError(f"search: {name} must be at least one, got none")
-    return found
 
 
 def _best(values: Array, n: int) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from ..corpus import Corpus
 from ..selection.problem import Selection
 from .encoders import CachedEncoder, Encoder, open_encoder
+from .language_model import some_texts
 from .language_model import texts as checked
 
 
@@ -35,9 +36,7 @@ class TextCorpus:
 
     def __init__(self, texts: Sequence[str], encoder: str | Encoder = "minilm", *, cache: Any = None, **options: Any):
         op = "TextCorpus"
-        self.texts = checked(op, "texts", texts)
-        if not self.texts:
-            raise ValueError(f"{op}: texts must be at least one, got none")
+        self.texts = some_texts(op, "texts", texts)
         model = open_encoder(op, encoder)
         self.encoder = model if cache is None else CachedEncoder(model, cache)
         self.corpus = Corpus(self.encoder.encode(self.texts), **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -31,13 +32,15 @@ class TinyEncoder:
         rows = []
         for text in texts:
             parts = [*text.lower().replace("->", " ").split(), f"whole {text}"]
-            rows.append(sum(self._vector(part) * (0.3 if " " in part else 1) for part in parts))
+            rows.append(sum(_vector(part, self.dims) * (0.3 if " " in part else 1) for part in parts))
         vectors = np.stack(rows)
         return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
-    def _vector(self, word: str):
-        seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
-        return np.random.default_rng(seed).standard_normal(self.dims)
+
+@functools.cache
+def _vector(word: str, dims: int):
+    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
+    return np.random.default_rng(seed).standard_normal(dims)
 
 
 def write_sets(folder, items=(30, 12, 8), seed=0):

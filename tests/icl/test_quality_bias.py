@@ -14,7 +14,7 @@ import lm_models  # noqa: E402
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, quality_bias  # noqa: E402
 from ragsys_kernels.icl.language_model import Part, Scores  # noqa: E402
-from ragsys_kernels.icl.storage.database import Database  # noqa: E402
+from ragsys_kernels.icl.storage.database import Kept  # noqa: E402
 
 PAIRS = [
     ("Q: a\nA:", " b"),
@@ -176,36 +176,34 @@ def test_foreign_files_are_refused(tmp_path):
         CachedModel(Recorder(), tmp_path)
 
 
-@pytest.mark.parametrize("marks", [(7, 1), (7, 2)])
-def test_another_process_may_make_the_file_meanwhile(tmp_path, marks):
+@pytest.mark.parametrize("mark", [b"RSK7", b"RSK8"])
+def test_another_process_may_make_the_file_meanwhile(tmp_path, mark):
     """As early as SQLite lets it, after this one has read that the file is new."""
     path = tmp_path / "rows"
-    other = threading.Thread(target=lambda: Database(path, "rows", *marks, "v BLOB").close())
+    other = threading.Thread(target=lambda: Kept(None, path, "rows", mark, "v BLOB").close())
 
-    class Late(Database):
+    class Late(Kept):
         def _tables(self):
             if not other.ident:
                 other.start()
                 other.join(0.5)
             return super()._tables()
 
-    if marks == (7, 1):
-        database = Late(path, "rows", 7, 1, "v BLOB")
-        database.add([(b"k", b"v")])
-        assert database.find([b"k"]) == {b"k": (b"v",)}
-        database.close()
+    if mark == b"RSK7":
+        with Late(None, path, "rows", b"RSK7", "v BLOB") as made:
+            made._add([(b"k", b"v")])
+            assert made._find([b"k"]) == {b"k": (b"v",)}
     else:
         with pytest.raises(ValueError, match="cache must be a new file or one made by this version"):
-            Late(path, "rows", 7, 1, "v BLOB")
+            Late(None, path, "rows", b"RSK7", "v BLOB")
     other.join()
 
 
 def test_a_file_that_is_removed_while_it_is_written_is_named(tmp_path):
-    database = Database(tmp_path / "rows", "rows", 7, 1, "v BLOB")
-    (tmp_path / "rows").unlink()
-    with pytest.raises(OSError, match=r"cache must not be removed while it is written, got .*rows, which was"):
-        database.add([(b"k", b"v")])
-    database.close()
+    with CachedModel(Recorder(), tmp_path / "rows") as model:
+        (tmp_path / "rows").unlink()
+        with pytest.raises(OSError, match=r"cache must not be removed while it is written, got .*rows, which was"):
+            model.score(["Q"], ["A"])
 
 
 # --- The quality bias.

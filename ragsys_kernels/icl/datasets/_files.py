@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,10 +35,6 @@ class File(NamedTuple):
     content: bytes
 
     @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
-    @property
     def text(self) -> str:
         """Return the content as UTF-8, without a byte order mark."""
         try:
@@ -57,8 +53,27 @@ def data_folder(folder: PathLike | None = None) -> Path | None:
     return next((path for path in _BESIDE if path.is_dir()), None)
 
 
-def read(name: str, files: Sequence[str], folder: PathLike | None, hub: Hub | None = None) -> list[File] | list[Any]:
-    """Return the files of the set `name`, each as it is or with ``.gz``; where one is missing, the hub's data set.
+def read(
+    name: str,
+    files: Mapping[str, Callable[[File], Iterable[T]]],
+    folder: PathLike | None,
+    hub: Hub | None = None,
+    of_hub: Callable[[list[Any]], Iterable[T]] = iter,
+    *,
+    with_folders: bool = False,
+) -> tuple[list[T], dict[str, str]]:
+    """Return the items of the set `name`, and their source: names of files with the SHA-256, or the data set.
+
+    Parameters
+    ----------
+    files : mapping
+        Paths, each of a file as it is or with ``.gz``, and what makes items of its content.
+    hub : Hub, optional
+        What to fetch where a file is missing.
+    of_hub : callable
+        Makes items of its rows.
+    with_folders : bool
+        Whether the names of files have the folder before them.
 
     Raises
     ------
@@ -67,19 +82,16 @@ def read(name: str, files: Sequence[str], folder: PathLike | None, hub: Hub | No
     """
     home = data_folder(folder)
     paths = [_present(home / file) for file in files] if home is not None else [None]
-    if all(paths):
-        return [File(path, _content(path)) for path in paths if path is not None]
-    return _fetched(name, files, home, hub)
+    if not all(paths):
+        rows = _fetched(name, [*files], home, hub)
+        return list(of_hub(rows)), {hub.name: ""} if hub else {}
+    found = [File(path, _content(path)) for path in paths if path is not None]
+    items = [item for file, parse in zip(found, files.values(), strict=True) for item in parse(file)]
+    names = ["/".join(file.path.parts[-1 - with_folders :]) for file in found]
+    return items, {name: hashlib.sha256(file.content).hexdigest() for name, file in zip(names, found, strict=True)}
 
 
-def read_one(name: str, file: str, folder: PathLike | None, hub: Hub) -> tuple[Sequence[Any], dict[str, str]]:
-    """Return what `read` does of a set in one file, and its source: name of file or data set with the SHA-256."""
-    found = read(name, [file], folder, hub)
-    first = found[0] if found else None
-    return found, {first.path.name: first.sha256} if isinstance(first, File) else {hub.name: ""}
-
-
-def json_lines(file: File, what: str, read: Callable[[Any], T]) -> Iterator[T]:
+def json_lines(what: str, read: Callable[[Any], T], file: File) -> Iterator[T]:
     """Yield what ``read`` makes of each line of JSON that is not blank; ``what`` names the content in errors."""
     for number, line in enumerate(file.content.splitlines(), 1):
         if not line.strip():

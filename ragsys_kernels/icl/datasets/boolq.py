@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..._base.types import PathLike
-from ._files import File, Hub, json_lines, read_one
+from ._files import Hub, json_lines, read
 
 
 class Passage(NamedTuple):
@@ -84,9 +85,6 @@ def _positions(items: Iterable[Mapping[str, Any]]) -> dict[Passage, int]:
 
 def _items(folder: PathLike | None, columns: Mapping[str, type], what: str) -> tuple[list[Any], dict[str, str]]:
     hub = Hub("google/boolq", None, ("validation",), tuple(columns))
-    found, source = read_one("boolq", "boolq/BoolQdev.jsonl", folder, hub)
-    if not isinstance(found[0], File):
-        return list(found), source
 
     def checked(item: Any) -> Any:
         for name, kind in {"title": str, **columns}.items():
@@ -94,4 +92,4 @@ def _items(folder: PathLike | None, columns: Mapping[str, type], what: str) -> t
                 raise TypeError(f"{name} is of {type(item[name]).__name__}")
         return item
 
-    return list(json_lines(found[0], what, checked)), source
+    return read("boolq", {"boolq/BoolQdev.jsonl": partial(json_lines, what, checked)}, folder, hub)

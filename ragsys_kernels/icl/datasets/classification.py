@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..._base.types import NDArray as Array
 from ..._base.types import PathLike
 from ._files import File, Hub, read
 
-_Items = list[tuple[str, int]]
+_Item = tuple[str, int]
 
 _COMPARED = 100  # characters of its words by which a text of both files is known
 
@@ -97,9 +98,8 @@ def classification_set(name: str, folder: PathLike | None = None) -> Classificat
     """
     if name not in _SOURCES:
         raise ValueError(f"set must be one of {', '.join(_SOURCES)}, got {name!r}")
-    source, hashes = _SOURCES[name], dict[str, str]()
-    train = _part(name, source, 0, folder, hashes)
-    test = _part(name, source, 1, folder, hashes)
+    source = _SOURCES[name]
+    (train, of_train), (test, of_test) = (_part(name, source, part, folder) for part in (0, 1))
     held_out = {_known_by(text) for text, _ in test}
     train = [item for item in train if _known_by(item[0]) not in held_out]
     for which, items in (("training", train), ("test", test)):
@@ -109,26 +109,22 @@ def classification_set(name: str, folder: PathLike | None = None) -> Classificat
         name, source.title, source.classes,
         [text for text, _ in train], np.array([label for _, label in train], np.int64),
         [text for text, _ in test], np.array([label for _, label in test], np.int64),
-        hashes,
+        of_train | of_test,
     )  # fmt: skip
 
 
-def _part(name: str, source: _Source, part: int, folder: PathLike | None, hashes: dict[str, str]) -> _Items:
-    tables = (source.train, source.test)[part]
-    hub = None if source.hub is None else source.hub._replace(splits=source.hub.splits[part : part + 1])
-    found: list[Any] = read(name, [table.path for table in tables], folder, hub)
-    if isinstance(found[0], File):
-        for file in found:
-            hashes[f"{file.path.parent.name}/{file.path.name}"] = file.sha256
-        pairs = zip(found, tables, strict=True)
-        return [item for file, table in pairs for item in _items(file, table, source.spelled)]
-    assert hub is not None
-    hashes[hub.name] = ""
-    text, label = hub.columns
-    return [(str(row[text]), int(row[label])) for row in found]
+def _part(name: str, source: _Source, part: int, folder: PathLike | None) -> tuple[list[_Item], dict[str, str]]:
+    hub = source.hub and source.hub._replace(splits=source.hub.splits[part : part + 1])
+    files = {table.path: partial(_items, table, source.spelled) for table in (source.train, source.test)[part]}
+
+    def of_hub(rows: list[Any]) -> Iterator[_Item]:
+        text, label = hub.columns if hub else ("", "")
+        return ((str(row[text]), int(row[label])) for row in rows)
+
+    return read(name, files, folder, hub, of_hub, with_folders=True)
 
 
-def _items(file: File, table: _Table, spelled: dict[str, int]) -> Iterator[tuple[str, int]]:
+def _items(table: _Table, spelled: dict[str, int], file: File) -> Iterator[_Item]:
     begin = table.header is None  # whether items have begun
     for line, row in _rows(file, table.separator):
         problem = ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +19,8 @@ _FILE = "truthfulqa/TruthfulQA_v1.csv"
 _COLUMNS = ("Question", "Best Answer", "Correct Answers", "Incorrect Answers")
 _HUB_COLUMNS = ("question", "best_answer", "correct_answers", "incorrect_answers")
 _HUB = Hub("truthfulqa/truthful_qa", "generation", ("validation",), _HUB_COLUMNS)
+
+_Entry = tuple[str, str, list[str], list[str]]  # question, best answer, correct answers, incorrect answers
 
 
 class TruthfulQA(NamedTuple):
@@ -70,30 +74,39 @@ def truthfulqa(which: Literal["clean", "paper"] = "clean", folder: PathLike | No
     """
     if which not in ("clean", "paper"):
         raise ValueError(f"truthfulqa: which must be clean or paper, got {which!r}")
-    found = read("truthfulqa", (_FILE,), folder, _HUB if which == "clean" else None)
-    rows: list[tuple[str, str, list[str], list[str]]] = []
-    if isinstance(found[0], File):
-        place, source = str(found[0].path), {found[0].path.name: found[0].sha256}
-        for number, row in enumerate(csv.DictReader(io.StringIO(found[0].text, newline="")), 2):
-            values = [row.get(name) for name in _COLUMNS]
-            if None in values:
-                lacking = _COLUMNS[values.index(None)]
-                raise ValueError(f"data must hold the column {lacking!r}, got none in row {number} of {place}")
-            question, best, correct, incorrect = map(str, values)
-            rows.append((question, best, correct.split(";"), incorrect.split(";")))
-    else:
-        place, source = _HUB.name, {_HUB.name: ""}
-        columns: list[list[Any]] = [[row[name] for row in found] for name in _HUB_COLUMNS]  # type: ignore[call-overload]
-        rows = list(zip(*columns, strict=True))
-    if not rows:
-        raise ValueError(f"data must hold questions, got none in {place}")
-    return _laid_out(rows, which == "clean", place, source)
+    clean = which == "clean"
+
+    def of_file(file: File) -> Iterator[_Entry]:
+        return _entries(_rows(file), clean, file.path)
+
+    def of_hub(rows: list[Any]) -> Iterator[_Entry]:
+        return _entries(map(itemgetter(*_HUB_COLUMNS), rows), clean, _HUB.name)
+
+    entries, source = read("truthfulqa", {_FILE: of_file}, folder, _HUB if clean else None, of_hub)
+    answers, is_correct, bests = list[str](), list[bool](), []
+    for _, best, correct, incorrect in entries:
+        bests.append(len(answers) + correct.index(best))
+        answers += [*correct, *incorrect]
+        is_correct += [True] * len(correct) + [False] * len(incorrect)
+    sizes = (len(correct) + len(incorrect) for *_, correct, incorrect in entries)
+    cu_questions = np.array([0, *accumulate(sizes)], np.int64)
+    questions = [question for question, *_ in entries]
+    return TruthfulQA(questions, answers, np.array(is_correct), cu_questions, np.array(bests, np.int64), source)
 
 
-def _laid_out(
-    rows: list[tuple[str, str, list[str], list[str]]], clean: bool, place: str, source: dict[str, str]
-) -> TruthfulQA:
-    questions, answers, is_correct, sizes, bests = [], list[str](), list[bool](), [], []
+def _rows(file: File) -> Iterator[_Entry]:
+    for number, row in enumerate(csv.DictReader(io.StringIO(file.text, newline="")), 2):
+        values = [row.get(name) for name in _COLUMNS]
+        if None in values:
+            lacking = _COLUMNS[values.index(None)]
+            raise ValueError(f"data must hold the column {lacking!r}, got none in row {number} of {file.path}")
+        question, best, correct, incorrect = map(str, values)
+        yield question, best, correct.split(";"), incorrect.split(";")
+
+
+def _entries(rows: Iterable[_Entry], clean: bool, place: object) -> Iterator[_Entry]:
+    """Yield rows without white space around their texts; `clean` leaves out empty answers and those given twice."""
+    number = 1
     for number, (question, best, *kinds) in enumerate(rows, 2):
         correct, incorrect = ([answer.strip() for answer in some] for some in kinds)
         if clean:
@@ -102,10 +115,6 @@ def _laid_out(
             raise ValueError(f"data must hold a question with both kinds of answers, got row {number} of {place}")
         if best.strip() not in correct:
             raise ValueError(f"data must hold the best answer among the correct ones, got row {number} of {place}")
-        bests.append(len(answers) + correct.index(best.strip()))
-        questions.append(question.strip())
-        answers += [*correct, *incorrect]
-        is_correct += [True] * len(correct) + [False] * len(incorrect)
-        sizes.append(len(correct) + len(incorrect))
-    cu_questions = np.array([0, *accumulate(sizes)], np.int64)
-    return TruthfulQA(questions, answers, np.array(is_correct), cu_questions, np.array(bests, np.int64), source)
+        yield question.strip(), best.strip(), correct, incorrect
+    if number == 1:
+        raise ValueError(f"data must hold questions, got none in {place}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..._base.types import PathLike
-from ._files import File, Hub, json_lines, read
+from ._files import Hub, json_lines, read
 
 OPTIONS = " The option can be: "  # between OpenBookQA's question and its options, which ". " joins
 
@@ -56,18 +57,8 @@ def vrsd_set(name: str, folder: PathLike | None = None) -> QuestionSet:
     if name not in _VRSD:
         raise ValueError(f"set must be one of {', '.join(_VRSD)}, got {name!r}")
     source = _VRSD[name]
-    found = read(name, source.files, folder, source.hub)
-    items: list[tuple[str, str]] = []
-    hashes: dict[str, str] = {}
-    if isinstance(found[0], File):
-        for file in found:
-            hashes[file.path.name] = file.sha256
-            items += json_lines(file, "items of the set", source.item)
-    else:
-        assert source.hub is not None
-        assert source.hub_item is not None
-        hashes[source.hub.name] = ""
-        items = [source.hub_item(row) for row in found]
+    files = dict.fromkeys(source.files, partial(json_lines, "items of the set", source.item))
+    items, hashes = read(name, files, folder, source.hub, partial(map, source.hub_item or source.item))
     size = len(items) // 5
     if not size:
         raise ValueError(f"set {name} must have at least 5 items, got {len(items)}")

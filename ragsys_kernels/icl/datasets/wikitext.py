@@ -6,11 +6,13 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..._base.types import PathLike
-from ._files import File, Hub, read_one
+from ._files import File, Hub, read
 from .boolq import Passage, boolq_passages
 
 OVERLAP = 8  # words in a row that a passage may not have in common with a text that is evaluated
@@ -62,8 +64,8 @@ def wikitext(split: str, folder: PathLike | None = None) -> WikiText:
     if split not in _SPLITS:
         raise ValueError(f"split must be one of {', '.join(_SPLITS)}, got {split!r}")
     hub = Hub("Salesforce/wikitext", "wikitext-103-v1", (_SPLITS[split],), ("text",))
-    found, source = read_one(f"wikitext-103 {split}", f"wikitext103/{split}.txt", folder, hub)
-    rows = list(_csv_rows(found[0])) if isinstance(found[0], File) else [row["text"] for row in found]
+    files = {f"wikitext103/{split}.txt": _csv_rows}
+    rows, source = read(f"wikitext-103 {split}", files, folder, hub, partial(map, itemgetter("text")))
     if not any(rows):
         raise ValueError(f"data must hold rows of text, got none in {', '.join(source)}")
     lines = [row or " \n" for row in rows]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..language_model import PairError, Part, Scores, texts
-from .server import Server
+from .server import Served
 
 _OP = "OpenAICompatibleModel"
 
 
-class OpenAICompatibleModel:
+class OpenAICompatibleModel(Served):
     """A model on a server, scored by the log-probabilities of prompts that its completions endpoint echoes.
 
     A request holds prompt and continuation as one text, asks for its echo with log-probabilities (``echo``,
@@ -59,12 +58,10 @@ class OpenAICompatibleModel:
         timeout: float = 60.0,
         retries: int = 5,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"{_OP}: batch_size must be at least 1, got {batch_size}")
-        self.name, self._batch_size = model, batch_size
-        self._server = Server(_OP, base_url, "completions", api_key=api_key, timeout=timeout, retries=retries)
-        identity = "\n".join((self._server.url, model, revision))
-        self.fingerprint = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
+        super().__init__(
+            "completions", base_url, model, api_key=api_key, revision=revision, batch_size=batch_size, timeout=timeout,
+            retries=retries,
+        )  # fmt: skip
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:
         """Score continuations[a] after prompts[a].
@@ -98,14 +95,7 @@ class OpenAICompatibleModel:
     def _choices(self, whole: list[str]) -> list[dict[str, Any]]:
         """Return the server's answers to the texts, in their order."""
         body = {"model": self.name, "prompt": whole, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
-        answer = self._server.post(body)
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            raise ValueError(f"{_OP}: server must answer with choices, got {str(answer)[:200]}")
-        ordered = {choice.get("index", place): choice for place, choice in enumerate(choices)}
-        if sorted(ordered) != list(range(len(whole))):
-            raise ValueError(f"{_OP}: server must answer each of {len(whole)} texts once, got {sorted(ordered)}")
-        return [ordered[i] for i in range(len(whole))]
+        return self._items("choices", "choices", len(whole), body)
 
 
 def _part(choice: dict[str, Any], prompt: str, continuation: str, pair: int) -> Part:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from ..._base.types import NDArray as Array
-from ..language_model import texts as checked
-from .server import Server
-
-_OP = "OpenAICompatibleEncoder"
+from ..language_model import some_texts
+from .server import Served
 
 
-class OpenAICompatibleEncoder:
+class OpenAICompatibleEncoder(Served):
     """A model on a server that answers ``POST /embeddings``.
 
     Parameters
@@ -47,32 +44,26 @@ class OpenAICompatibleEncoder:
         timeout: float = 60.0,
         retries: int = 5,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"{_OP}: batch_size must be at least 1, got {batch_size}")
-        self._server = Server(_OP, base_url, "embeddings", api_key=api_key, timeout=timeout, retries=retries)
-        self.name, self._batch_size = model, batch_size
-        identity = "\n".join((self._server.url, model, revision))
-        self.fingerprint = hashlib.blake2b(identity.encode(), digest_size=20).hexdigest()
+        super().__init__(
+            "embeddings", base_url, model, api_key=api_key, revision=revision, batch_size=batch_size, timeout=timeout,
+            retries=retries,
+        )  # fmt: skip
 
     def encode(self, texts: Sequence[str]) -> Array:
         """Return (N, D) float32 vectors, as the server gives them."""
-        sentences = checked("encode", "texts", texts)
-        if not sentences:
-            raise ValueError("encode: texts must be at least one, got none")
+        sentences = some_texts("encode", "texts", texts)
         size = self._batch_size
         rows = [row for i in range(0, len(sentences), size) for row in self._vectors(sentences[i : i + size])]
         if len({len(row) for row in rows}) != 1:
-            raise ValueError(f"{_OP}: server must give vectors of one length, got {sorted({len(row) for row in rows})}")
+            lengths = sorted({len(row) for row in rows})
+            raise ValueError(f"{self._op}: server must give vectors of one length, got {lengths}")
         return np.array(rows, np.float32)
 
     def _vectors(self, sentences: list[str]) -> list[list[float]]:
-        answer = self._server.post({"model": self.name, "input": sentences, "encoding_format": "float"})
-        data = answer.get("data") if isinstance(answer, dict) else None
-        if not isinstance(data, list) or not all(
-            isinstance(item, dict) and isinstance(item.get("embedding"), list) and item["embedding"] for item in data
-        ):
-            raise ValueError(f"{_OP}: server must answer with embeddings, got {str(answer)[:200]}")
-        ordered = {item.get("index", place): item["embedding"] for place, item in enumerate(data)}
-        if sorted(ordered) != list(range(len(sentences))):
-            raise ValueError(f"{_OP}: server must answer each of {len(sentences)} texts once, got {sorted(ordered)}")
-        return [ordered[i] for i in range(len(sentences))]
+        message = {"model": self.name, "input": sentences, "encoding_format": "float"}
+        items = self._items("embeddings", "data", len(sentences), message)
+        vectors = [item.get("embedding") for item in items]
+        for vector in vectors:
+            if not isinstance(vector, list) or not vector:
+                raise ValueError(f"{self._op}: server must answer with embeddings, got {str(items)[:200]}")
+        return vectors

@@ -1,7 +1,8 @@
-"""Requests to servers that speak OpenAI's protocol: key, retries, and errors that say what the server said."""
+"""Models on servers that speak OpenAI's protocol: key, retries, and errors that say what the server said."""
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import random
@@ -23,21 +24,47 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Server:
-    """One address of a server; `op` begins its errors."""
+class Served:
+    """A model at one address of a server. The name of its class begins its errors."""
 
-    def __init__(self, op: str, base_url: str, path: str, *, api_key: str | None, timeout: float, retries: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        base_url: str,
+        model: str,
+        *,
+        api_key: str | None,
+        revision: str,
+        batch_size: int,
+        timeout: float,
+        retries: int,
+    ) -> None:
+        self._op = op = type(self).__name__
+        if batch_size < 1:
+            raise ValueError(f"{op}: batch_size must be at least 1, got {batch_size}")
         if not base_url.startswith(("http://", "https://")):
             raise ValueError(f"{op}: base_url must begin with http:// or https://, got {base_url!r}")
         if retries < 0 or not timeout > 0:
             raise ValueError(f"{op}: retries and timeout must be at least 0 and above 0, got {retries} and {timeout}")
-        self.op, self.url = op, f"{base_url.rstrip('/')}/{path}"
+        self.name, self._url, self._batch_size = model, f"{base_url.rstrip('/')}/{path}", batch_size
+        self.fingerprint = hashlib.blake2b(f"{self._url}\n{model}\n{revision}".encode(), digest_size=20).hexdigest()
         self._key = env.openai_api_key() if api_key is None else api_key
         self._timeout, self._retries = timeout, retries
 
-    def post(self, message: dict[str, Any]) -> Any:
+    def _items(self, what: str, field: str, number: int, message: dict[str, Any]) -> list[Any]:
+        """Return the parts of the server's answer to a message with so many texts, `what` they are, in their order."""
+        answer = self._post(message)
+        items = answer.get(field) if isinstance(answer, dict) else None
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise ValueError(f"{self._op}: server must answer with {what}, got {str(answer)[:200]}")
+        ordered = {item.get("index", place): item for place, item in enumerate(items)}
+        if sorted(ordered) != list(range(number)):
+            raise ValueError(f"{self._op}: server must answer each of {number} texts once, got {sorted(ordered)}")
+        return [ordered[i] for i in range(number)]
+
+    def _post(self, message: dict[str, Any]) -> Any:
         """Return the server's answer to a message, both JSON."""
-        op, url, body = self.op, self.url, json.dumps(message).encode()
+        op, url, body = self._op, self._url, json.dumps(message).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"

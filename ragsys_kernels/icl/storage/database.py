@@ -1,11 +1,11 @@
-"""A table of results in a SQLite file, found by a hash of what they were made from."""
+"""Results of models in a SQLite file, found by a hash of what they were made from."""
 
 from __future__ import annotations
 
 import hashlib
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,31 +16,41 @@ from .portions import portions
 K = TypeVar("K", bound="Kept")
 
 _TIMEOUT = 60.0  # seconds to wait for another process that writes
+_VERSION = 1  # changes with the meaning or form of the rows
 
 
-class Database:
-    """One table ``key -> columns``; every `add` is a transaction. Threads and processes may share the file.
+class Kept:
+    """Results of a source in one table ``key -> columns``, closed at the end of a ``with`` block.
+
+    Every addition is a transaction. Threads and processes may share the file.
 
     Parameters
     ----------
+    source : a model with a fingerprint
     path : path
         Made if missing; the folder must exist.
     contents : str
         What the rows are, for messages.
-    application, version : int
-        Mark the file; the version changes with the meaning or form of the rows.
+    mark : bytes
+        Four letters that mark the file.
     columns : str
         SQL of the columns beside the key.
+
+    Attributes
+    ----------
+    hits, misses : int
+        Results asked for so far that were in the file, and that were not.
     """
 
-    def __init__(self, path: PathLike, contents: str, application: int, version: int, columns: str) -> None:
-        self.path, self._contents, self._marks = Path(path), contents, (application, version)
+    def __init__(self, source: Any, path: PathLike, contents: str, mark: bytes, columns: str) -> None:
+        self._source, self.path, self._contents = source, Path(path), contents
+        self.hits = self.misses = 0
+        self._marks = (int.from_bytes(mark, "big"), _VERSION)
         self._table = f"CREATE TABLE {contents} (key BLOB PRIMARY KEY, {columns}) WITHOUT ROWID"
-        self._find = (
-            f"SELECT {', '.join(column.split()[0] for column in columns.split(','))} FROM {contents} WHERE key = ?"
-        )
+        names = ", ".join(column.split()[0] for column in columns.split(","))
+        self._select = f"SELECT {names} FROM {contents} WHERE key = ?"
+        self._insert = f"INSERT OR REPLACE INTO {contents} VALUES ({', '.join('?' * (columns.count(',') + 2))})"
         self._one_at_a_time = threading.Lock()  # threads: a transaction belongs to the connection
-        self._add = f"INSERT OR REPLACE INTO {contents} VALUES ({', '.join('?' * (columns.count(',') + 2))})"
         try:
             self._connection = sqlite3.connect(self.path, timeout=_TIMEOUT, check_same_thread=False)
         except sqlite3.Error as error:
@@ -52,45 +62,58 @@ class Database:
             self.close()
             raise
 
-    def find(self, keys: Iterable[bytes]) -> dict[bytes, tuple[Any, ...]]:
+    @property
+    def fingerprint(self) -> str:
+        return str(self._source.fingerprint)
+
+    def _find(self, keys: Iterable[bytes]) -> dict[bytes, tuple[Any, ...]]:
         """Return the rows that exist, by key."""
         with self._one_at_a_time, self._errors():
-            rows = ((key, self._connection.execute(self._find, (key,)).fetchone()) for key in dict.fromkeys(keys))
+            rows = ((key, self._connection.execute(self._select, (key,)).fetchone()) for key in dict.fromkeys(keys))
             return {key: row for key, row in rows if row is not None}
 
-    def fill(
+    def _filled(
         self,
-        keys: Sequence[bytes],
+        keys: Mapping[str, bytes],
         size: int,
-        make: Callable[[list[bytes]], Iterable[tuple[Any, ...]]],
-        progress: Callable[[int, int], None] | None = None,
-    ) -> tuple[dict[bytes, tuple[Any, ...]], int]:
-        """Add the rows of ``keys``; return them, and the number of those that were made here.
+        make: Callable[[list[str]], Iterable[Any]],
+        progress: Callable[[int, int], None] | None,
+    ) -> dict[bytes, Any]:
+        """Return the one column of the rows of texts, by their keys; those that are missing are made and added.
 
-        ``size`` rows are made and added at a time, in one transaction. Before each such window the database is searched
-        again, so that rows which another process has added meanwhile are not made. ``progress`` gets the number of keys
-        done and of all keys, first with 0.
+        The longest are made first, ``size`` in one transaction. Before each such window the file is searched again, so
+        that rows which another process has added meanwhile are not made. ``progress`` gets the number of new texts done
+        and of all, first with 0.
         """
-        found: dict[bytes, tuple[Any, ...]] = {}
+        found = self._find(keys.values())
+        new = {key: text for text, key in keys.items() if key not in found}
+        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
         made = 0
-        for part in portions(len(keys), size, progress):
-            found |= self.find(keys[part])
-            missing = [key for key in keys[part] if key not in found]
+        for part in portions(len(order), size, progress if order else None):
+            found |= self._find(order[part])
+            missing = [key for key in order[part] if key not in found]
             if missing:
-                rows = list(make(missing))
-                self.add(rows)
-                found |= {row[0]: row[1:] for row in rows}
+                rows = list(zip(missing, make([new[key] for key in missing]), strict=True))
+                self._add(rows)
+                found |= {key: (value,) for key, value in rows}
                 made += len(rows)
-        return found, made
+        self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
+        return {key: value for key, (value,) in found.items()}
 
-    def add(self, rows: Iterable[tuple[Any, ...]]) -> None:
+    def _add(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Add rows that begin with their key, all or none."""
         with self._one_at_a_time, self._errors(), self._connection:
-            self._connection.executemany(self._add, rows)
+            self._connection.executemany(self._insert, rows)
 
     def close(self) -> None:
         with self._one_at_a_time:
             self._connection.close()
+
+    def __enter__(self: K) -> K:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _prepare(self) -> None:
         with self._connection:
@@ -128,50 +151,6 @@ class Database:
             raise OSError(f"cache must be a file that can be read and written, got {self.path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise ValueError(f"cache must be a file of {self._contents}, got {self.path}: {error}") from error
-
-
-class Kept:
-    """Results of a source that are kept in a `Database`, which is closed at the end of a ``with`` block.
-
-    Other parameters are those of `Database`.
-    """
-
-    def __init__(
-        self, source: Any, path: PathLike, contents: str, application: int, version: int, columns: str
-    ) -> None:
-        self._source, self.path = source, Path(path)
-        self._database = Database(path, contents, application, version, columns)
-
-    @property
-    def fingerprint(self) -> str:
-        return str(self._source.fingerprint)
-
-    def _filled(
-        self,
-        keys: Mapping[str, bytes],
-        size: int,
-        make: Callable[[list[str]], Iterable[Any]],
-        progress: Callable[[int, int], None] | None,
-    ) -> tuple[dict[bytes, tuple[Any, ...]], int]:
-        """Return the rows of texts by their keys, and how many were made; those missing are made longest text first."""
-        found = self._database.find(keys.values())
-        new = {key: text for text, key in keys.items() if key not in found}
-        order = sorted(new, key=lambda key: (-len(new[key]), new[key]))
-
-        def made(window: list[bytes]) -> Iterator[tuple[Any, ...]]:
-            return zip(window, make([new[key] for key in window]), strict=True)
-
-        filled, number = self._database.fill(order, size, made, progress if order else None)
-        return found | filled, number
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __enter__(self: K) -> K:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def hash_key(*texts: str) -> bytes:
