@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base.types import PathLike
-from .language_model import LanguageModel, PairError, Part, Scores, texts
+from .language_model import LanguageModel, PairError, Part, Scores, paired
 from .storage.database import Kept, hash_key
 from .tokenization import token_pairs
 
@@ -47,7 +47,7 @@ class CachedModel(Kept):
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> Scores:
         """Score as the model does; see `LanguageModel.score`."""
-        prompts, continuations = texts("score", "prompts", prompts), texts("score", "continuations", continuations)
+        prompts, continuations = paired("score", prompts, continuations)
         keys = [hash_key(self.fingerprint, *pair) for pair in zip(prompts, continuations, strict=True)]
         return self._score(keys, lambda some: self.model.score(*_taken(some, prompts, continuations)))
 

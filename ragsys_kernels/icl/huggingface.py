@@ -16,7 +16,7 @@ from .._base.types import PathLike
 from .forward.loading import adapters, add_tensor, configuration, load
 from .forward.network import Network, State, most_rows, selected
 from .forward.sharing import Cluster, Group, Tokens, batches, clustered, grouped
-from .language_model import PairError, Part, Scores, texts
+from .language_model import NOTHING, PairError, Part, Scores, paired
 from .runtime import quiet_transformers
 from .tokenization import TokenPair, encode_pairs, token_pairs, trims, vocabulary
 
@@ -144,12 +144,7 @@ class HuggingFaceModel:
             Unequal numbers of prompts and continuations; something that is not a str.
         """
         op = "score"
-        prompts, continuations = texts(op, "prompts", prompts), texts(op, "continuations", continuations)
-        if len(prompts) != len(continuations):
-            raise ValueError(
-                f"{op}: continuations must be as many as prompts, {len(prompts)}, got {len(continuations)}"
-            )
-        pairs = encode_pairs(op, self.tokenizer, prompts, continuations)
+        pairs = encode_pairs(op, self.tokenizer, *paired(op, prompts, continuations))
         return self._score_pairs(pairs, op, "prompts must leave room for the continuation")
 
     def score_tokens(
@@ -191,11 +186,10 @@ class HuggingFaceModel:
             if limit is not None and answer and len(context) + len(answer) - 1 > limit:
                 got = f"got {len(context)} and {len(answer)} tokens"
                 raise PairError(op, f"{rule} in the model's context of {limit} tokens, {got}", i)
-        nothing = Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)
-        parts = [nothing] * len(pairs)
+        parts = [NOTHING] * len(pairs)
         empty = [i for i, (_, answer) in enumerate(pairs) if not answer]
         if empty and progress is not None:
-            progress(empty, nothing)
+            progress(empty, NOTHING)
         with self.network.torch.inference_mode():
             for task, part in self._run(grouped(pairs)):
                 for i in task.places:

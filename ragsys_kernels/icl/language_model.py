@@ -18,6 +18,9 @@ class Part(NamedTuple):
     greedy: bool
 
 
+NOTHING = Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)  # of an empty continuation
+
+
 class Scores(NamedTuple):
     """Log-probabilities (nats) of A continuations with M tokens in all; ``cu_answers`` says whose they are."""
 
@@ -92,6 +95,14 @@ def texts(op: str, name: str, values: Sequence[str]) -> list[str]:
         if not isinstance(value, str):
             raise TypeError(f"{op}: {name} must be str, got {type(value).__name__} at {i}")
     return values
+
+
+def paired(op: str, prompts: Sequence[str], continuations: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return both as lists of str, which must be as many."""
+    prompts, continuations = texts(op, "prompts", prompts), texts(op, "continuations", continuations)
+    if len(prompts) != len(continuations):
+        raise ValueError(f"{op}: continuations must be as many as prompts, {len(prompts)}, got {len(continuations)}")
+    return prompts, continuations
 
 
 def some_texts(op: str, name: str, values: Sequence[str]) -> list[str]:

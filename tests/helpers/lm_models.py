@@ -137,11 +137,24 @@ def model(kind: str = "llama"):
     return made
 
 
-def logprobs(ids, kind: str = "llama"):
-    """The log-probability of each token but the first, from all logits of the text."""
+def logits(ids, of="llama"):
+    """The plain logits (T, V) of a text alone in float64, by a kind of model or a model."""
+    network = model(of) if isinstance(of, str) else of
     with torch.no_grad():
-        logits = model(kind)(torch.tensor([list(ids)]), use_cache=False).logits[0].double()
-    return torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), ids[1:]].numpy()
+        return network(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
+
+
+def logprobs(ids, of="llama"):
+    """The log-probability of each token but the first, from all logits of the text."""
+    ids = list(ids)
+    return torch.log_softmax(logits(ids, of), -1)[torch.arange(len(ids) - 1), ids[1:]].numpy()
+
+
+def reads(monkeypatch, network):
+    """The rows of tokens of each call of `read` from now on."""
+    read, seen = network.read, []
+    monkeypatch.setattr(network, "read", lambda rows, *state: seen.append([*map(tuple, rows)]) or read(rows, *state))
+    return seen
 
 
 def save(folder, kind: str = "llama"):

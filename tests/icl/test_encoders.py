@@ -56,14 +56,6 @@ def test_progress_counts_what_is_new(tmp_path):
         assert lengths == sorted(lengths, reverse=True)
 
 
-def test_an_interrupted_run_goes_on(tmp_path):
-    with CachedEncoder(TinyEncoder(fail_after=2), tmp_path / "vectors") as encoder, pytest.raises(KeyboardInterrupt):
-        encoder.encode(TEXTS[:192])
-    with CachedEncoder(TinyEncoder(), tmp_path / "vectors") as encoder:
-        np.testing.assert_array_equal(encoder.encode(TEXTS), TinyEncoder().encode(TEXTS))
-        assert (encoder.hits, encoder.misses) == (128, 72)
-
-
 def test_what_another_process_makes_meanwhile_is_not_made_again(tmp_path):
     class Slow(TinyEncoder):
         def encode(self, texts):
@@ -89,11 +81,11 @@ from ragsys_kernels.icl import CachedEncoder
 
 class Slow(TinyEncoder):
     def encode(self, texts):
-        time.sleep(0.2)
+        time.sleep(0.1)
         return super().encode(texts)
 
 print("ready", flush=True)
-CachedEncoder(Slow(), sys.argv[1]).encode([f"text {i}" for i in range(6400)])
+CachedEncoder(Slow(), sys.argv[1]).encode([f"text {i}" for i in range(1280)])
 """
 
 
@@ -106,10 +98,10 @@ def test_a_killed_run_leaves_whole_windows(tmp_path):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     count = rows(path)
-    assert 128 <= count < 6400
+    assert 128 <= count < 1280
     assert count % 64 == 0
     with CachedEncoder(TinyEncoder(), path) as encoder:
-        encoder.encode([f"text {i}" for i in range(6400)])
+        encoder.encode([f"text {i}" for i in range(1280)])
         assert encoder.hits == count
 
 

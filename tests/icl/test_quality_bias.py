@@ -219,10 +219,7 @@ def test_quality_bias_is_the_mean_log_probability():
         # " Paris" follows "A:"; the space of the template is the token's.
         prompt = f"Q: {questions[i]}\nA:"
         context, text = (lm_models.tokenizer()(part)["input_ids"] for part in (prompt, " " + answers[i]))
-        with torch.no_grad():
-            logits = lm_models.model()(torch.tensor([context + text])).logits[0]
-        logp = torch.log_softmax(logits, -1)[len(context) - 1 :][range(len(text)), text]
-        assert bias[i] == pytest.approx(float(logp.mean()), abs=1e-4)
+        assert bias[i] == pytest.approx(lm_models.logprobs(context + text)[-len(text) :].mean(), abs=1e-4)
     other = quality_bias(model, questions, answers, template="{question} Why? {answer}")
     assert np.abs(other - bias).min() > 1e-3
 

@@ -5,16 +5,16 @@ import copy
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("bm25s")
 
-import lm_models  # noqa: E402
-from ralm_data import WORDS  # noqa: E402
+import lm_models
+from ralm_data import WORDS
 
-from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, Ralm, sliding_windows  # noqa: E402
-from ragsys_kernels.icl.ralm import RULES, Window  # noqa: E402
-from ragsys_kernels.icl.retrievers import BM25Retriever  # noqa: E402
+from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, Ralm, sliding_windows
+from ragsys_kernels.icl.ralm import RULES, Window
+from ragsys_kernels.icl.retrievers import BM25Retriever
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [f"Title {i}\n" + " ".join(RNG.choice(WORDS, RNG.integers(3, 25))) for i in range(12)]
@@ -32,13 +32,6 @@ def system(model):
     return Ralm(model, DOCUMENTS, **SIZES)
 
 
-def logprobs(ids):
-    """log p of each token but the first, from the model's own logits."""
-    with torch.no_grad():
-        logits = lm_models.model()(torch.tensor([ids]), use_cache=False).logits[0].double()
-    return torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), ids[1:]].numpy()
-
-
 def test_what_the_tokenizer_puts_before_a_text_stands_before_the_document():
     """BOS is outside of the window: it takes the place of no token, and what comes after a text is left out."""
     tokenizer = lm_models.tokenizer(leading=True)
@@ -48,9 +41,9 @@ def test_what_the_tokenizer_puts_before_a_text_stands_before_the_document():
     document = lm_models.tokenizer()(DOCUMENTS[3])["input_ids"][:14]
     (found,) = system.logprobs(text, [window], [[3]], past=2)
     ids = text.tokens.tolist()
-    np.testing.assert_allclose(found, logprobs([0, *document, *ids[10 + len(document) : 44]])[-6:], atol=1e-4)
+    np.testing.assert_allclose(found, lm_models.logprobs([0, *document, *ids[10 + len(document) : 44]])[-6:], atol=1e-4)
     (bare,) = system.logprobs(text, [window], [[]])
-    np.testing.assert_allclose(bare, logprobs([0, *ids[10:44]])[-4:], atol=1e-4)
+    np.testing.assert_allclose(bare, lm_models.logprobs([0, *ids[10:44]])[-4:], atol=1e-4)
 
 
 # --- Windows.
@@ -95,7 +88,7 @@ def plain(rule, text, windows, candidates, seed=0):
         runs = []
         for i in found or [-1]:
             document = tokenizer(DOCUMENTS[i])["input_ids"][: SIZES["document_tokens"]] if i >= 0 else []
-            runs.append(logprobs(document + tokens[start + len(document) : end])[-(end - start - 1) :])
+            runs.append(lm_models.logprobs(document + tokens[start + len(document) : end])[-(end - start - 1) :])
         count = end - begin
         past = [run[: len(run) - count][-SIZES["past_tokens"] :].sum() for run in runs]
         target = [run[-count:].sum() for run in runs]
@@ -204,13 +197,6 @@ def test_what_is_no_token_is_refused(model, contexts, answers, kind, match):
         model.score_tokens(contexts, answers)
 
 
-def test_tokens_beyond_the_context_are_refused():
-    model = HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer())
-    assert model.score_tokens([[5] * 124], [[5] * 5]).count.tolist() == [5]
-    with pytest.raises(PairError, match="contexts must leave room for the answer in the model's context of 128 tokens"):
-        model.score_tokens([[5] * 125], [[5] * 5])
-
-
 def test_cache_of_tokens(tmp_path, model):
     inner = copy.copy(model)
     asked = []
@@ -235,16 +221,3 @@ def test_cache_of_tokens(tmp_path, model):
         with pytest.raises(TypeError, match="score_tokens: model must be one that scores tokens, got Texts"):
             cached.score_tokens([[1]], [[2]])
         assert cached.tokenizer is None
-
-
-def test_system_with_a_cache_runs_no_window_twice(tmp_path, model, monkeypatch):
-    with CachedModel(model, tmp_path / "scores") as cached:
-        system = Ralm(cached, DOCUMENTS, **SIZES)
-        text = system.encode(TEXT)
-        windows = sliding_windows(len(text.tokens), 40, 11)
-        first = system.score(text, windows, choose="oracle", candidates=5)
-        assert cached.hits == 0
-        monkeypatch.setattr(model, "score_tokens", lambda *_: pytest.fail("the model was run again"))
-        again = system.score(text, windows, choose="oracle", candidates=5)
-        for one, two in zip(first.logp, again.logp, strict=True):
-            np.testing.assert_array_equal(one, two)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..language_model import PairError, Part, Scores, texts
+from ..language_model import NOTHING, PairError, Part, Scores, paired
 from .server import Served
 
 _OP = "OpenAICompatibleModel"
@@ -76,14 +76,8 @@ class OpenAICompatibleModel(Served):
         OSError
             A server that cannot be reached, or is busy after all retries.
         """
-        op = "score"
-        prompts, continuations = texts(op, "prompts", prompts), texts(op, "continuations", continuations)
-        if len(prompts) != len(continuations):
-            raise ValueError(
-                f"{op}: continuations must be as many as prompts, {len(prompts)}, got {len(continuations)}"
-            )
-        nothing = Part(np.zeros(0, np.int64), np.zeros(0, np.float32), True)
-        parts = [nothing] * len(prompts)
+        prompts, continuations = paired("score", prompts, continuations)
+        parts = [NOTHING] * len(prompts)
         asked = [i for i, continuation in enumerate(continuations) if continuation]
         for begin in range(0, len(asked), self._batch_size):
             some = asked[begin : begin + self._batch_size]
