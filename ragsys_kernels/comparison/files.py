@@ -104,7 +104,8 @@ def compare_files(
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in _AS_GIVEN}
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
-        from ..offline import skipped, sources
+        from ..offline import sources
+        from ..offline.sinks import write_skipped
     try:
         of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
         saved = sources.saved(corpus, {**of_rows, "metric": metric})
@@ -143,7 +144,7 @@ def compare_files(
         if answered.kept is not None and given["candidates"] is not None:
             given["candidates"] = given["candidates"][answered.kept]
         loaded = asked.whole()
-        skipped.write(OP, out, (bad_rows, on_duplicate), corpus=usable, queries=answered)
+        write_skipped(OP, out, (bad_rows, on_duplicate), corpus=usable, queries=answered)
     except (ValueError, FileNotFoundError) as error:  # words of the files are those of `select`
         raise type(error)(f"{OP}: {str(error).removeprefix('select: ').removeprefix(f'{OP}: ')}") from error
     paths = {"corpus": corpus, "queries": queries, "candidates": candidates, "qrels": qrels, "bias": bias}

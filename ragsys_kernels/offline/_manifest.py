@@ -1,8 +1,9 @@
 """The state of a job in its folder: the manifest, a record for each finished shard, fingerprints of the inputs.
 
 ``_job.json`` is written when a job begins and when it ends. In between, each finished shard adds one small hidden file,
-so that its cost does not grow with their number. Each file ends with a checksum. A shard whose record is damaged counts
-as not done; a damaged manifest is refused, since nothing else describes the job.
+so that its cost does not grow with their number. Each file ends with a checksum: what has the right one is what a job
+wrote. A shard whose record is damaged counts as not done; a damaged manifest is refused, since nothing else describes
+the job.
 """
 
 from __future__ import annotations
@@ -31,14 +32,8 @@ _RECORD = re.compile(r"\.part-\d{5,}\.json")
 _OURS = re.compile(
     rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|{_ERRORS.pattern}|{_RECORD.pattern}|\..+\.partial"
 )
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 # Whatever a damaged file makes of its reader.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-_MOST = 2**63 - 1  # rows
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(("version", "backend", "instruction_set", "fingerprint"), str),
-    **dict.fromkeys(("options", "inputs", "schema"), dict),
-}
 # With fingerprints of the full content, names and times of files do not matter.
 _NAMES, _TIMES = {"name"}, {"mtime_ns", "mtime", "etag"}
 
@@ -71,30 +66,6 @@ class ShardRecord:
     certified: int | None = None
     recall: list[float] | None = None
     unknown: int | None = None
-
-    def check(self, manifest: Manifest) -> None:
-        """Raise where the record does not agree with itself, or with the job."""
-        for name in ("index", "first_row", "rows", "skipped", "short"):
-            _require(_is_count(getattr(self, name)), name, "a number", getattr(self, name))
-        _require(self.index < manifest.num_shards, "index", f"below {manifest.num_shards}", self.index)
-        rows, where = manifest.shard(self.index), f" of shard {self.index}"
-        _require(self.file == shard_file(self.index), f"file{where}", shard_file(self.index), self.file)
-        _require(self.first_row == rows.start, f"first_row{where}", rows.start, self.first_row)
-        _require(self.rows == len(rows), f"rows{where}", len(rows), self.rows)
-        left_out = self.skipped + self.short
-        _require(left_out <= self.rows, f"skipped and short{where}", f"at most {self.rows}", left_out)
-        if self.certified is not None:
-            most = self.rows - self.skipped
-            right = _is_count(self.certified) and self.certified <= most
-            _require(right, f"certified{where}", f"at most {most}", self.certified)
-        if self.recall is not None:
-            right = len(self.recall) == 5 and all(isinstance(x, (int, float)) and 0 <= x <= _MOST for x in self.recall)
-            _require(right, f"recall{where}", "five numbers", self.recall)
-        if self.unknown is not None:
-            _require(_is_count(self.unknown), f"unknown{where}", "a number", self.unknown)
-        _require(_is_sha256(self.sha256), f"sha256{where}", "64 digits", self.sha256)
-        errors = _is_sha256(self.errors_sha256) if self.skipped else self.errors_sha256 is None
-        _require(errors, f"errors_sha256{where}", f"present for {self.skipped} skipped queries", self.errors_sha256)
 
     def damage(self, folder: Folder) -> str | None:
         """Return what is wrong with the files, None if they are as they were written."""
@@ -130,18 +101,17 @@ class JobFolder:
         for name in self.folder.names():
             if not _RECORD.fullmatch(name):
                 continue
-            record = None
             try:
                 content = _unsealed(self.folder.read(name)) if self.folder.is_file(name) else {}
                 if content.pop("job") != self.key:
                     continue
                 record = ShardRecord(**content)
-                _require(name == _record_file(record.index), "index", f"that of {name}", record.index)
             except FileNotFoundError:  # the job has ended meanwhile
                 continue
             except (*_DAMAGE, OSError):
-                record = None
-            yield name, record
+                yield name, None
+            else:
+                yield name, record if name == _record_file(record.index) else None
 
     def remove_records(self) -> None:
         for name in self.folder.names():
@@ -153,7 +123,7 @@ class JobFolder:
 class Manifest:
     """The job's file: what the job is, and with `complete` that it is done, with all its shards.
 
-    ``damaged`` are the names of records that cannot be read or do not agree with the job.
+    ``damaged`` are the names of records that cannot be read.
     """
 
     description: dict[str, Any]
@@ -201,7 +171,6 @@ class Manifest:
             content = _unsealed(folder.read(JOB_FILE))
             complete, shards = content.pop("complete"), content.pop("shards")
             manifest = cls(content, complete, {item["index"]: ShardRecord(**item) for item in shards})
-            manifest._check(len(shards))
         except _DAMAGE as error:
             reason = error if isinstance(error, ValueError) else f"it has not the fields that a job writes ({error!r})"
             raise ValueError(
@@ -211,41 +180,14 @@ class Manifest:
             raise OSError(f"{op}: {JOB_FILE} must be readable, got {folder}: {error.strerror or error}") from error
         return manifest._with_records(folder)
 
-    def _check(self, shards: int) -> None:
-        """Raise where what the manifest says does not agree with itself."""
-        said = self.description
-        for name, kind in _KINDS.items():
-            _require(isinstance(said.get(name), kind), name, "present", said.get(name))
-        for name in ("rows", "shard_size"):
-            _require(_is_count(said[name]) and said[name] >= 1, name, "a number above 0", said[name])
-        for name in ("method", "k"):
-            _require(name in said["options"], "options", f"with {name}", said["options"])
-        for name, one in said["inputs"].items():
-            files = one["files"]
-            told = isinstance(one["path"], str) and _is_count(one["rows"]) and isinstance(files, list)
-            _require(
-                told and all(isinstance(file["name"], str) for file in files), name, "of path, rows and files", one
-            )
-        queries = said["inputs"]["queries"]["rows"]
-        _require(self.rows == queries, "rows", f"{queries}, those of queries", self.rows)
-        _require(len(self.shards) == shards, "shards", "listed once each", shards)
-        for record in self.shards.values():
-            record.check(self)
-        all_there = len(self.shards) == self.num_shards
-        _require(isinstance(self.complete, bool), "complete", "true or false", self.complete)
-        _require(all_there or not self.complete, "shards", f"{self.num_shards}, for the job is complete", shards)
-
     def _with_records(self, folder: Folder) -> Manifest:
         """Return the manifest with the shards that were finished since."""
         found, damaged = dict(self.shards), []
         for name, record in JobFolder(folder, self.key).records():
-            try:
-                if record is None:
-                    raise ValueError("it cannot be read")
-                record.check(self)
-                found[record.index] = record
-            except ValueError:
+            if record is None:
                 damaged.append(name)
+            else:
+                found[record.index] = record
         return replace(self, shards=found, damaged=tuple(damaged))
 
     def content(self) -> bytes:
@@ -409,16 +351,3 @@ def _unsealed(text: bytes) -> dict[str, Any]:
 
 def _text(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"  # in ASCII: names of files may be any bytes
-
-
-def _require(right: bool, what: str, rule: object, got: object) -> None:
-    if not right:
-        raise ValueError(f"{what} must be {rule}, got {str(got)[:100]}")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST
-
-
-def _is_sha256(value: Any) -> bool:
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None

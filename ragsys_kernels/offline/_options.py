@@ -53,7 +53,7 @@ class ReadOptions:
 
     def check_reading(self) -> None:
         """Refuse options that are wrong whatever the files hold; files that cannot be read come first."""
-        _one_of("unknown_ids", self.unknown_ids, ("error", "skip"))
+        checks.choice("select", "unknown_ids", self.unknown_ids, ("error", "skip"))
         if self.unknown_ids == "skip" and not self.candidate_ids:
             raise ValueError("select: unknown_ids must come with candidate_ids, got 'skip' alone")
 
@@ -109,8 +109,7 @@ class PickOptions:
     def check_picking(self) -> None:
         """Refuse options that have no effect with the others; the library checks their values."""
         checks.choice("select", "relevance_scale", self.relevance_scale, SCALES)
-        if self.method not in rk.METHODS:
-            raise ValueError(f"select: method must be one of {', '.join(map(repr, rk.METHODS))}, got {self.method!r}")
+        checks.choice("select", "method", self.method, rk.METHODS)
         if isinstance(self.pool, str) and self.pool not in ("all", "certified"):
             raise ValueError(f"select: pool must be a number, 'all' or 'certified', got {self.pool!r}")
         parameters = rk.METHODS[self.method].parameters
@@ -161,16 +160,11 @@ class RunOptions:
         """Refuse values that cannot be."""
         for name in ("chunk_size", "shard_size"):
             checks.count("select", name, getattr(self, name))
-        _one_of("on_error", self.on_error, ("raise", "skip"))
+        checks.choice("select", "on_error", self.on_error, ("raise", "skip"))
         if self.fingerprint is not None:
-            _one_of("fingerprint", self.fingerprint, ("sampled", "full"))
+            checks.choice("select", "fingerprint", self.fingerprint, ("sampled", "full"))
         checks.flag("select", "verify", self.verify)
 
     def shard(self, index: int, rows: int) -> range:
         """Return the rows of a shard, of `rows` in all."""
         return range(index * self.shard_size, min((index + 1) * self.shard_size, rows))
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, str]) -> None:
-    if value not in choices:
-        raise ValueError(f"select: {name} must be {' or '.join(map(repr, choices))}, got {value!r}")

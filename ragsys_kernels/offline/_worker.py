@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import Any
 
 import numpy as np
@@ -427,12 +427,6 @@ def _joined(parts: list[rk.Selection]) -> rk.Selection:
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:
     """Yield the runs of consecutive numbers, in order."""
-    start = stop = None
-    for index in sorted(set(indices)):
-        if index != stop:
-            if start is not None and stop is not None:
-                yield range(start, stop)
-            start = index
-        stop = index + 1
-    if start is not None and stop is not None:
-        yield range(start, stop)
+    for _, run in groupby(enumerate(sorted(set(indices))), lambda pair: pair[1] - pair[0]):
+        numbers = [number for _, number in run]
+        yield range(numbers[0], numbers[-1] + 1)

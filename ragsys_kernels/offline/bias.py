@@ -11,18 +11,14 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from .._base.files import check_local, replacing_and_sweeping
-from .._base.types import NDArray as Array
+from .._base.files import check_local
 from .._base.types import PathLike
 from ..icl import CachedModel, PairError, quality_bias
 from ..icl.huggingface import open_model
 from ..icl.quality import TEMPLATE, prompt_of
 from ..icl.runtime import torch_threads
 from . import text_files
-
-_OUTPUTS = (".npy", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ def bias(
             except PairError as error:
                 raise ValueError(f"bias: {error.rule} in row {error.pair} of {pairs}") from error
         end = time.perf_counter()
-    _write(target, table, column, values)
+    text_files.write(target, values, table, column, pa.array(values))
     if cache is None:
         scores.unlink(missing_ok=True)
     return BiasSummary(
@@ -150,20 +146,8 @@ def bias(
 
 
 def _check_out(out: Path, overwrite: bool, bias_column: str | None) -> None:
-    if out.suffix.lower() not in _OUTPUTS:
-        raise ValueError(f"bias: out must be a {' or '.join(_OUTPUTS)} file, got {out}")
+    if out.suffix.lower() not in text_files.OUTPUTS:
+        raise ValueError(f"bias: out must be a {' or '.join(text_files.OUTPUTS)} file, got {out}")
     if bias_column is not None and out.suffix.lower() == ".npy":
         raise ValueError(f"bias: bias_column must come with a .parquet file to write, got {bias_column!r} for {out}")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"bias: out must be in an existing folder, got {out}")
-    if out.is_dir() or (out.exists() and not overwrite):
-        raise FileExistsError(f"bias: out must be new, or overwrite be given for a file, got {out}")
-
-
-def _write(out: Path, table: pa.Table, column: str, values: Array) -> None:
-    """`out` is the old file or the whole new one."""
-    with replacing_and_sweeping(out) as file:
-        if out.suffix.lower() == ".npy":
-            np.save(file, values)
-        else:
-            pq.write_table(table.append_column(column, pa.array(values)), file)
+    text_files.check_out("bias", out, out, out.parent, overwrite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,12 +21,13 @@ from ..corpus import segments
 from ..corpus.ids import Ids
 from ..corpus.rows import Blocks, as_is
 from ..selection import codes
-from . import skipped, sources
+from . import sources
 from ._pipeline import ahead
+from .sinks import write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
-_OF_ROWS = (
+OF_ROWS = (  # options that name what belongs to the rows
     "ids",
     "bias",
     "groups",
@@ -108,12 +109,12 @@ def build_corpus(
     FileExistsError
         ``out`` exists and must not be replaced.
     """
+    named = {name: value for name, value in locals().items() if name in OF_ROWS}
     check_local(_OP, "out", out)
     replaces = checks.flag(_OP, "overwrite", overwrite)
     with words_of(_OP):
-        columns = (vector_column, id_column, bias_column, group_column, cost_column)
-        given = columns_of(corpus, ids, bias, groups, costs, *columns, usual=bad_rows == "skip")
-        read = {"corpus": given[0], **given[1]}
+        vectors, more = columns_of(corpus, named, usual=bad_rows == "skip")
+        read = {"corpus": vectors, **more}
         found = sources.usable("corpus", read, bad_rows, on_duplicate)
         given = found.columns["corpus"], {name: column for name, column in found.columns.items() if name != "corpus"}
         options = {"metric": metric, "dtype": dtype}
@@ -122,12 +123,12 @@ def build_corpus(
                 raise ValueError(f"memory must come without rows_per_segment, got {memory} and {rows_per_segment}")
             rows_per_segment = _rows_of(checks.size(_OP, "memory", memory), given[0].dims, dtype)
         if rows_per_segment is None:
-            _read(*given, options).save(out, overwrite=replaces)
+            loaded(*given, options).save(out, overwrite=replaces)
         else:
             size = checks.count(_OP, "rows_per_segment", rows_per_segment)
             rules = {**options, "bad_rows": bad_rows, "on_duplicate": on_duplicate, "rows_per_segment": size}
             segments.build(_OP, out, partial(pieces, *given, options, size), size, replaces, _key(read, rules))
-        skipped.write(_OP, out, (bad_rows, on_duplicate), corpus=found)
+        write_skipped(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
 
 
@@ -156,13 +157,13 @@ def words_of(op: str) -> Iterator[None]:
         raise type(error)(f"{op}: {text.removeprefix('select: ')}") from error
 
 
-def columns_of(corpus: PathLike, *named: PathLike | None, usual: bool = False) -> tuple[Column, dict[str, Column]]:
-    """Open the vectors, and what belongs to their rows, as `_OF_ROWS` names it; ``usual`` as of `sources.vectors`."""
-    options: dict[str, Any] = dict(zip(_OF_ROWS, named, strict=True))
+def columns_of(
+    corpus: PathLike, named: Mapping[str, PathLike | None], usual: bool = False
+) -> tuple[Column, dict[str, Column]]:
+    """Open the vectors, and what belongs to their rows, as `OF_ROWS` names it; ``usual`` as of `sources.vectors`."""
+    options: dict[str, Any] = {**dict.fromkeys(OF_ROWS), **named}
     vectors = sources.vectors(corpus, "corpus", options["vector_column"], usual=usual, bytes_stay=True)
-    found = sources.of_rows(corpus, options)
-    costs = found.pop("costs")
-    columns = {**found, "ids": ids_of(corpus, options["ids"], options["id_column"]), "costs": costs}
+    columns = {**sources.of_rows(corpus, options), "ids": ids_of(corpus, options["ids"], options["id_column"])}
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         if column.rows != vectors.rows:
@@ -173,7 +174,8 @@ def columns_of(corpus: PathLike, *named: PathLike | None, usual: bool = False) -
     return vectors, given
 
 
-def _read(vectors: Column, given: dict[str, Column], options: dict[str, Any]) -> rk.Corpus:
+def loaded(vectors: Column, given: dict[str, Column], options: dict[str, Any]) -> rk.Corpus:
+    """Read the vectors, and what belongs to their rows, into memory."""
     more: dict[str, Any] = {name: given[name].whole() for name in ("ids", "costs") if name in given}
     return sources.load_corpus(vectors, given.get("bias"), given.get("groups"), {**more, **options})
 

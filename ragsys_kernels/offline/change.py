@@ -15,7 +15,7 @@ from .._base import checks
 from ..corpus import segments
 from ..corpus.folder import DESCRIPTION
 from . import sources
-from .build import columns_of, ids_of, pieces, words_of
+from .build import OF_ROWS, columns_of, ids_of, pieces, words_of
 from .sources import PathLike
 
 _TEXT = ("", ".txt", ".ids")  # files of ids with one a line
@@ -65,17 +65,16 @@ def append_corpus(
     BlockingIOError
         Another process writes to the folder; it is named.
     """
-    op = "append_corpus"
+    op, named = "append_corpus", {name: value for name, value in locals().items() if name in OF_ROWS}
     checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
-    paths = (ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column)
     with words_of(op), segments.changing(op, to) as version:
         if isinstance(corpus, rk.Corpus) or _is_saved(corpus):
-            if any(path is not None for path in paths):
+            if any(value is not None for value in named.values()):
                 raise ValueError("corpus must be vectors where ids or other columns are named, got a corpus of its own")
             made = corpus if isinstance(corpus, rk.Corpus) else rk.Corpus.load(corpus)
             version.add(*segments.whole(made.to("cpu"), made.ids), on_duplicate)
         else:
-            given, kinds = columns_of(corpus, *paths), version.kinds
+            given, kinds = columns_of(corpus, named), version.kinds
             size = version.rows_per_segment or given[0].rows
             options = {"metric": kinds["metric"], "dtype": kinds["dtype"]}
             for rows, names in pieces(*given, options, size):

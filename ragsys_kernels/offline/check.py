@@ -23,8 +23,7 @@ from ._manifest import (
     shard_file,
     totals,
 )
-from ._url_folder import folder_at
-from .sinks import Folder
+from .sinks import Folder, folder_at
 
 
 @dataclass(frozen=True)

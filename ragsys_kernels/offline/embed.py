@@ -9,17 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from .._base import checks
-from .._base.files import check_local, replacing_and_sweeping
+from .._base.files import check_local
 from .._base.types import BadRows, PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
-from . import skipped, text_files
+from . import text_files
+from .sinks import write_skipped
 from .sources import BAD_ROWS, Usable
 
-_OUTPUTS = (".npy", ".parquet")
 _FILE = "vectors.parquet"  # in a folder
 
 
@@ -107,13 +106,10 @@ def embed(
         check_local(op, argument, path)
     if not target.suffix:
         target = target / _FILE
-    if target.suffix.lower() not in _OUTPUTS:
-        raise ValueError(f"{op}: out must be a folder or a {' or '.join(_OUTPUTS)} file, got {out}")
+    if target.suffix.lower() not in text_files.OUTPUTS:
+        raise ValueError(f"{op}: out must be a folder or a {' or '.join(text_files.OUTPUTS)} file, got {out}")
     folder = target.parent if target.name != _FILE else target.parent.parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{op}: out must be in an existing folder, got {out}")
-    if target.is_dir() or (target.exists() and not overwrite):
-        raise FileExistsError(f"{op}: out must be new, or overwrite be given for a file, got {out}")
+    text_files.check_out(op, out, target, folder, overwrite)
     table = text_files.read(op, "texts", source, (text_column,), id_column)
     if id_column is not None and id_column not in table.column_names:
         raise ValueError(f"{op}: texts must have the column {id_column!r}, got {table.column_names} in {source}")
@@ -135,13 +131,9 @@ def embed(
     with CachedEncoder(encoder, kept, progress=progress) as cached:
         rows = cached.encode(sentences)
     end = time.perf_counter()
-    with replacing_and_sweeping(target) as file:
-        if target.suffix.lower() == ".npy":
-            np.save(file, rows)
-        else:
-            column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-            pq.write_table(table.append_column(vector_column, column), file)
-    skipped.write(op, target, (bad_rows,), texts=usable)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+    text_files.write(target, rows, table, vector_column, column)
+    write_skipped(op, target, (bad_rows,), texts=usable)
     if cache is None:
         kept.unlink(missing_ok=True)
     return EmbedSummary(

@@ -12,16 +12,14 @@ from typing import Literal
 
 from .._base import env
 from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
-from . import skipped
 from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
 from ._spec import Inputs, JobSpec, check_options, check_out
-from ._url_folder import folder_at
 from ._worker import Worker, result_schema
 from .ray import engine as ray_engine
 from .ray.engine import RayOptions, Records
-from .sinks import Folder
+from .sinks import Folder, folder_at, write_skipped
 from .spread import check_spread
 
 _log = logging.getLogger(__name__)
@@ -320,7 +318,7 @@ def select(
         check_spread("select", spec.corpus, spec.memory)
     for notice in inputs.notices(spec):
         _log.info(notice)
-    skipped.write("select", out, spec.skips, corpus=inputs.usable)
+    write_skipped("select", out, spec.skips, corpus=inputs.usable)
     return _run(spec.settled(), inputs, folder_at(out), ray, progress, stop)
 
 

@@ -16,7 +16,7 @@ from .._base.files import check_local
 from .._base.types import PathLike
 from . import text_files
 from ._manifest import Manifest
-from ._url_folder import folder_at
+from .sinks import folder_at
 
 _COLUMNS = {"ids", "scores", "relevance", "redundancy"}
 

@@ -37,8 +37,9 @@ def is_store(source: object) -> bool:
     return isinstance(source, str) and ":" in source and source.partition(":")[0] in _READERS
 
 
-def opened(source: str, size: int) -> tuple[int, Generator[tuple[np.ndarray | list[str], np.ndarray], None, None]]:
-    """Return how many rows a store has, and so many at a time their ids, int64 or strings, and vectors (n, D) float32.
+def opened(source: str, size: int) -> tuple[int, Generator[Any, None, None]]:
+    """Return how many rows a store has, and so many at a time their ids, int64 or strings, their vectors (n, D)
+    float32, and an empty dict: stores have no bias, groups or costs.
 
     Raises
     ------
@@ -54,11 +55,11 @@ def opened(source: str, size: int) -> tuple[int, Generator[tuple[np.ndarray | li
     return rows, _batches(found, kind)
 
 
-def _batches(found: _Found, kind: str) -> Generator[tuple[np.ndarray | list[str], np.ndarray], None, None]:
+def _batches(found: _Found, kind: str) -> Generator[tuple[Any, np.ndarray, dict[str, Any]], None, None]:
     with closing(found):  # and with it the store, whatever happens to those who read: it may hold locks
         for ids, vectors in found:
             if len(ids):
-                yield _ids(ids, kind), _vectors(vectors, kind)
+                yield _ids(ids, kind), _vectors(vectors, kind), {}
 
 
 def _ids(ids: Any, kind: str) -> np.ndarray | list[str]:

@@ -25,7 +25,7 @@ from ..corpus import segments
 from ..corpus.ids import Ids, make
 from . import stores
 from ._pipeline import ahead
-from .build import columns_of, words_of
+from .build import OF_ROWS, columns_of, words_of
 
 _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
@@ -109,21 +109,15 @@ def sync_corpus(
     Rows are compared byte by byte as they are stored, so that a change below the precision of ``dtype`` is none. Where
     a folder has gathered 64 segments, or 30 % of its rows are deleted, it is compacted in a second step.
     """
+    columns = {name: value for name, value in locals().items() if name in OF_ROWS}
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
-    columns = {
-        "vector": vector_column,
-        "id": id_column,
-        "bias": bias_column,
-        "group": group_column,
-        "cost": cost_column,
-    }
     with words_of(_OP), closing(ahead(_read(source, columns, progress), 2)) as rows:
-        if not segments.is_segmented(os.fspath(to)):
-            made = _Made(rows, {"metric": metric or "cosine", "dtype": dtype or "float32"}, size)
-            segments.build(_OP, to, lambda _: made, size, False)
-            done = Synced(made.rows, made.rows, 0, 0, False)
-        else:
+        if segments.is_segmented(os.fspath(to)):
             done = _changed(rows, to, metric, dtype, size)
+        else:
+            waiting = _Waiting({"metric": metric or "cosine", "dtype": dtype or "float32"}, size)
+            segments.build(_OP, to, lambda _: waiting.all(rows), size, False)
+            done = Synced(waiting.total, waiting.total, 0, 0, False)
     found = segments.described(to)
     many = len(found["segments"]) > _SEGMENTS or found["deleted"] > _DELETED * found["rows"]
     if many:
@@ -131,53 +125,41 @@ def sync_corpus(
     return Synced(done.rows, done.added, done.changed, done.deleted, many)
 
 
-class _Made:
-    """The rows of a source as corpora of so many rows."""
-
-    def __init__(self, rows: Iterator[_Rows], options: dict[str, Any], size: int) -> None:
-        self._rows, self._options, self._size = rows, options, size
-        self.rows = 0
-
-    def __iter__(self) -> Iterator[tuple[rk.Corpus, Ids]]:
-        waiting = _Waiting()
-        for ids, vectors, columns in self._rows:
-            waiting.add(ids, vectors, columns)
-            self.rows += len(vectors)
-            while len(waiting) >= self._size:
-                yield waiting.made(self._options, self._size)
-        if len(waiting):
-            yield waiting.made(self._options, self._size)
-
-
 class _Waiting:
     """Rows that are collected until there are enough for a segment."""
 
-    def __init__(self) -> None:
-        self._ids: list[Any] = []
-        self._vectors: list[np.ndarray] = []
-        self._columns: list[dict[str, Any]] = []
-        self._count = 0
+    def __init__(self, options: dict[str, Any], size: int) -> None:
+        self._options, self._size = options, size
+        self._parts: list[_Rows] = []
+        self.total = 0  # rows that were added
 
     def __len__(self) -> int:
-        return self._count
+        return sum(len(vectors) for _, vectors, _ in self._parts)
 
-    def add(self, ids: Any, vectors: np.ndarray, columns: dict[str, Any]) -> None:
-        self._ids.append(ids)
-        self._vectors.append(vectors)
-        self._columns.append(columns)
-        self._count += len(vectors)
+    def all(self, rows: Iterator[_Rows]) -> Iterator[tuple[rk.Corpus, Ids]]:
+        """Yield the segments of all rows."""
+        for part in rows:
+            self.add(part)
+            yield from self.full()
+        yield from self.full(last=True)
 
-    def made(self, options: dict[str, Any], size: int) -> tuple[rk.Corpus, Ids]:
-        """Return the first rows as a corpus; the others stay."""
-        ids, vectors = _end_to_end(self._ids), _end_to_end(self._vectors)
-        columns = {name: _end_to_end([each[name] for each in self._columns]) for name in self._columns[0]}
-        self.__init__()  # type: ignore[misc]
-        if len(vectors) > size:
-            self.add(ids[size:], vectors[size:], {name: column[size:] for name, column in columns.items()})
-        first = {name: column[:size] for name, column in columns.items()}
-        with _by_id(ids, vectors[:size]):
-            corpus = rk.Corpus(vectors[:size], ids=ids[:size], **first, **options)
-        return corpus, corpus.ids
+    def add(self, part: _Rows) -> None:
+        self._parts.append(part)
+        self.total += len(part[1])
+
+    def full(self, last: bool = False) -> Iterator[tuple[rk.Corpus, Ids]]:
+        """Yield the segments that there are enough rows for, at the end one with the others too."""
+        while len(self) >= (1 if last else self._size):
+            ids, vectors = (_end_to_end([part[i] for part in self._parts]) for i in (0, 1))
+            columns = {name: _end_to_end([part[2][name] for part in self._parts]) for name in self._parts[0][2]}
+            first, rest = (
+                (ids[some], vectors[some], {name: column[some] for name, column in columns.items()})
+                for some in (slice(self._size), slice(self._size, None))
+            )
+            self._parts = [rest] if len(rest[1]) else []
+            with _by_id(*first[:2]):
+                corpus = rk.Corpus(first[1], ids=first[0], **first[2], **self._options)
+            yield corpus, corpus.ids
 
 
 @contextmanager
@@ -211,7 +193,8 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
         old = rk.Corpus.load(to)
         if old.ids.kind == "row":
             raise ValueError("to must be a folder of rows with ids, got one without")
-        seen, last, waiting, count, added = np.zeros(len(old), bool), np.zeros(len(old), int), _Waiting(), 0, 0
+        seen, last, count, added = np.zeros(len(old), bool), np.zeros(len(old), int), 0, 0
+        waiting = _Waiting(options, size)
         for ids, vectors, columns in rows:
             given = _Batch(old, ids, vectors, columns)
             places = old.rows_of(ids, unknown="pad")
@@ -230,22 +213,21 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
             if not kept.all():
                 fresh = np.flatnonzero(~kept)
                 names = [ids[i] for i in fresh.tolist()] if isinstance(ids, list) else ids[fresh]
-                waiting.add(names, vectors[fresh], {name: np.asarray(x)[fresh] for name, x in columns.items()})
-            while len(waiting) >= size:
-                version.add(*waiting.made(options, size), "replace")
+                waiting.add((names, vectors[fresh], {name: np.asarray(x)[fresh] for name, x in columns.items()}))
+            for made in waiting.full():
+                version.add(*made, "replace")
         if not count:
             raise ValueError("source must have at least one row, got none")
         live = np.ones(len(old), bool) if old.live is None else old.live
         gone = np.flatnonzero(live & ~seen)
-        new = version.num_rows - len(old) + len(waiting)
-        if len(waiting):
-            version.add(*waiting.made(options, size), "replace")
+        for made in waiting.full(last=True):
+            version.add(*made, "replace")
         version.delete(gone)
         live = version.known().live
         ids_there = version.num_rows if live is None else int(live.sum())
         if ids_there != count:  # a new id was there again after its first row had become part of a segment
             raise ValueError(f"ids must be unique, got {count} rows of {ids_there} ids in the source")
-    return Synced(count, added, new - added, len(gone), False)
+    return Synced(count, added, waiting.total - added, len(gone), False)
 
 
 class _Batch:
@@ -256,11 +238,7 @@ class _Batch:
         self._vectors, self._dtype = stored_rows.as_is("Corpus", vectors, HOST)
         self._kind = make("Corpus", ids[:1], len(ids[:1])).kind  # the others are checked as they are looked up
         self._columns = stored_rows.columns("Corpus", dict.fromkeys(_COLUMNS) | given, len(vectors), HOST)
-        self._check()
-
-    def _check(self) -> None:
-        """Refuse rows that could not be compared."""
-        old, dims = self._old, self._vectors.shape[1]
+        dims = self._vectors.shape[1]
         if old.dtype == "binary" and self._dtype in BYTES:  # packed signs
             dims *= 8
         if dims != old.dims:
@@ -296,37 +274,25 @@ def _read(
     source: PathLike, columns: dict[str, str | None], progress: Callable[[int, int], None] | None
 ) -> Generator[_Rows, None, None]:
     """Yield the rows of a source, some at a time."""
-    count = 0
-    total, found = _opened(source, columns)
-    with closing(found):
-        for ids, vectors, more in found:
-            yield ids, vectors, more
-            count += len(vectors)
-            if progress is not None:
-                progress(count, total)
-
-
-def _opened(source: PathLike, columns: dict[str, str | None]) -> tuple[int, Generator[_Rows, None, None]]:
-    """Return how many rows a source has, and them."""
     if stores.is_store(source):
         for name, column in columns.items():
             if column is not None:
-                raise ValueError(
-                    f"{name}_column must be left out with a store, whose options name columns, got {column!r}"
-                )
+                raise ValueError(f"{name} must be left out with a store, whose options name columns, got {column!r}")
         total, found = stores.opened(str(source), _BATCH)
-        return total, _of_store(found)
-    vector, id_column, bias, group, cost = (columns[name] for name in ("vector", "id", "bias", "group", "cost"))
-    vectors, given = columns_of(source, None, None, None, None, vector, id_column, bias, group, cost)
-    if "ids" not in given:
-        raise ValueError(f"source must have ids, in a column 'id' or one that id_column names, got none in {source}")
-    return vectors.rows, _of_file(vectors, given)
-
-
-def _of_store(found: Generator[Any, None, None]) -> Generator[_Rows, None, None]:
+    else:
+        vectors, given = columns_of(source, columns)
+        if "ids" not in given:
+            raise ValueError(
+                f"source must have ids, in a column 'id' or one that id_column names, got none in {source}"
+            )
+        total, found = vectors.rows, _of_file(vectors, given)
+    count = 0
     with closing(found):
-        for ids, vectors in found:
-            yield ids, vectors, {}
+        for rows in found:
+            yield rows
+            count += len(rows[1])
+            if progress is not None:
+                progress(count, total)
 
 
 def _of_file(vectors: Any, given: dict[str, Any]) -> Generator[_Rows, None, None]:

@@ -1,4 +1,4 @@
-"""Tables with columns of text: Parquet, CSV with a header, JSON lines; held in memory."""
+"""Tables with columns of text: Parquet, CSV with a header, JSON lines; held in memory. What jobs make of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -13,10 +14,13 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from .._base.checks import line
+from .._base.files import replacing_and_sweeping
+from .._base.types import PathLike
 from .sources import parquet_batches
 
 _BLOCK, _MOST = 1 << 20, 2**31 - 1  # bytes; Arrow's usual block and the largest
 _SUFFIXES = (".parquet", ".csv", ".jsonl")
+OUTPUTS = (".npy", ".parquet")
 
 
 def read(op: str, argument: str, path: Path, names: Sequence[str] = (), id_column: str | None = None) -> pa.Table:
@@ -129,3 +133,20 @@ def texts(
         raise ValueError(f"{op}: {argument} must hold text in every row of {name!r}, got none in row {row} of {path}")
     found: list[str] = column.to_pylist()
     return found
+
+
+def check_out(op: str, out: PathLike, target: Path, folder: Path, overwrite: bool) -> None:
+    """Refuse a file to write, given as `out`, that is not in an existing folder, or is there already."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{op}: out must be in an existing folder, got {out}")
+    if target.is_dir() or (target.exists() and not overwrite):
+        raise FileExistsError(f"{op}: out must be new, or overwrite be given for a file, got {out}")
+
+
+def write(target: Path, array: np.ndarray, table: pa.Table, name: str, column: pa.Array) -> None:
+    """Write an array as ``.npy``, or a table with it as one more column; there is the old file or the whole new one."""
+    with replacing_and_sweeping(target) as file:
+        if target.suffix.lower() == ".npy":
+            np.save(file, array)
+        else:
+            pq.write_table(table.append_column(name, column), file)

@@ -1,5 +1,6 @@
 """The bias job and its command: what is written, what is refused, and how it goes on after a kill."""
 
+import json
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ import pyarrow.json  # noqa: E402
 
 from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, quality_bias  # noqa: E402
+from ragsys_kernels.offline import text_files  # noqa: E402
 
 QUESTIONS = [f'What "is", {i % 7}?\nWhy' for i in range(30)]
 ANSWERS = ["42", "NA", "null", "Paris, in the north", "é 🙂", *(f"because {i}" for i in range(25))]
@@ -42,8 +44,6 @@ def folder(tmp_path):
     pairs = pa.table({"id": range(30), "question": QUESTIONS, "answer": ANSWERS})
     pq.write_table(pairs, tmp_path / "pairs.parquet")
     pyarrow.csv.write_csv(pairs, tmp_path / "pairs.csv")
-    import json
-
     lines = [json.dumps({"question": q, "answer": a}) for q, a in zip(QUESTIONS, ANSWERS, strict=True)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     return tmp_path
@@ -74,11 +74,12 @@ def test_npy_has_the_bias_of_each_row(folder, model, expected, kind):
     )
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
-def test_names_of_files_may_be_any_bytes(folder, model, kind):
+def test_names_of_files_may_be_any_bytes(folder, model):
     odd = os.fsdecode(b"odd\xff")
-    (folder / f"pairs.{kind}").rename(folder / f"{odd}.{kind}")
-    assert job(folder, model, pairs=folder / f"{odd}.{kind}", out=folder / f"{odd}.npy").pairs == 30
+    for kind in ("parquet", "csv", "jsonl"):
+        (folder / f"pairs.{kind}").rename(folder / f"{odd}.{kind}")
+        assert len(text_files.read("bias", "pairs", folder / f"{odd}.{kind}")) == 30
+    assert job(folder, model, pairs=folder / f"{odd}.csv", out=folder / f"{odd}.npy").pairs == 30
     assert np.load(folder / f"{odd}.npy").shape == (30,)
 
 

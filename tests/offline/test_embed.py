@@ -60,18 +60,25 @@ def test_vectors_stand_beside_the_columns_of_the_texts(documents, kind):
     ],
 )
 def test_ids_stay_as_they_are_written(tmp_path, written, read):
-    """In a column "id" and in another that is named, through to the picks' texts."""
+    source, lines = tmp_path / "docs.csv", [f"{x},{t}\n" for x, t in zip(written, TEXTS, strict=False)]
     for column in ("id", "key"):
-        source, out = tmp_path / f"{column}.csv", tmp_path / f"{column}.parquet"
-        source.write_text(f"{column},text\n" + "".join(f"{x},{t}\n" for x, t in zip(written, TEXTS, strict=False)))
-        encoder, named = tiny_encoder.TinyEncoder(), {} if column == "id" else {"id_column": column}
-        offline.embed(texts=source, model=encoder, out=out, **named)
-        assert pq.read_table(out)[column].to_pylist() == read
-        if None not in read:
-            picked = {"picks": tmp_path / f"{column}-picks", "texts": source, **named}
-            offline.select(corpus=out, queries=out, out=picked["picks"], k=2, **named)
-            texts = dict(zip(read, TEXTS, strict=False))
-            assert all(pick.text == texts[pick.id] for pick in offline.show(**picked))
+        source.write_text(f"{column},text\n" + "".join(lines))
+        table = text_files.read("embed", "texts", source, ("text",), None if column == "id" else column)
+        assert table[column].to_pylist() == read
+
+
+@pytest.mark.parametrize("named", [{}, {"id_column": "key"}])
+def test_ids_lead_from_texts_to_the_texts_of_picks(tmp_path, named):
+    """In a column "id" and in another that is named."""
+    source, out, ids = tmp_path / "docs.csv", tmp_path / "docs.parquet", ["007", "008", "7"]
+    lines = [f"{x},{t}\n" for x, t in zip(ids, TEXTS, strict=False)]
+    source.write_text(f"{named.get('id_column', 'id')},text\n" + "".join(lines))
+    offline.embed(texts=source, model=tiny_encoder.TinyEncoder(), out=out, **named)
+    offline.select(corpus=out, queries=out, out=tmp_path / "picks", k=2, **named)
+    found = offline.show(picks=tmp_path / "picks", texts=source, **named)
+    texts = dict(zip(ids, TEXTS, strict=False))
+    assert {pick.query for pick in found} == set(ids)
+    assert all(pick.text == texts[pick.id] for pick in found)
 
 
 def test_ids_in_json_that_look_like_dates_are_text(tmp_path):

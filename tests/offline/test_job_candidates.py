@@ -47,15 +47,6 @@ def test_lists_of_ids_are_those_rows(tmp_path, data, ids, chunk_size):
     check_equals(read(tmp_path / "out"), expected, ids=ids)
 
 
-def test_arrays_of_ids_are_padded_with_minus_one(tmp_path, data):
-    ids = IDS["integers"]
-    pq.write_table(pa.table({"vector": vector_lists(data["corpus"]), "id": ids}), tmp_path / "corpus.parquet")
-    rows = data["candidates"]
-    np.save(tmp_path / "ids.npy", np.where(rows < 0, -1, np.array(ids)[rows]))
-    select(tmp_path, candidates=tmp_path / "ids.npy", candidate_ids=True)
-    check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
-
-
 def test_the_picks_of_a_job_are_candidates_of_the_next(tmp_path, data, ids):
     select(tmp_path, "first", k=30, pool=60)
     options = {"candidates": tmp_path / "first", "candidate_column": "ids", "candidate_ids": True}
@@ -106,22 +97,25 @@ def test_unknown_ids_are_left_out_and_counted(tmp_path, data, ids, engine):
     check_refused(tmp_path, ValueError, "with unknown_ids skip, now none", out=tmp_path / "out", k=5, **options)
 
 
-def test_unknown_ids_of_padded_arrays(tmp_path, data):
+def test_arrays_of_ids_are_padded_with_minus_one(tmp_path, data):
+    """With unknown ids too, which are left out."""
     ids = IDS["integers"]
     pq.write_table(pa.table({"vector": vector_lists(data["corpus"]), "id": ids}), tmp_path / "corpus.parquet")
-    rows = data["candidates"].copy()
+    rows = data["candidates"]
     names = np.where(rows < 0, -1, np.array(ids)[rows])
-    names[3, :4] = [11, 12, -1, 13]
-    rows[3, :4] = -1
-    np.save(tmp_path / "ids.npy", names)
-    summary = select(tmp_path, candidates=tmp_path / "ids.npy", candidate_ids=True, unknown_ids="skip")
-    assert summary.unknown == 3
-    check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)
-    for options, match in (
+    options = {"candidates": tmp_path / "ids.npy", "candidate_ids": True}
+    for unknown, out in (({}, "out"), ({"unknown_ids": "skip"}, "skip")):
+        if unknown:
+            names[3, :4], rows[3, :4] = [11, 12, -1, 13], -1
+        np.save(tmp_path / "ids.npy", names)
+        assert select(tmp_path, out, **options, **unknown).unknown == 3 * len(unknown)
+        expected = rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows)
+        check_equals(read(tmp_path / out), expected, ids=ids)
+    for wrong, match in (
         ({"unknown_ids": "skip"}, "unknown_ids must come with candidate_ids, got 'skip' alone"),
-        ({"unknown_ids": "no"}, "unknown_ids must be 'error' or 'skip', got 'no'"),
+        ({"unknown_ids": "no"}, "unknown_ids must be one of 'error', 'skip', got 'no'"),
     ):
-        check_refused(tmp_path, ValueError, f"select: {match}", **options)
+        check_refused(tmp_path, ValueError, f"select: {match}", **wrong)
 
 
 def test_repeated_ids_are_named(tmp_path, data, ids):

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from job_files import contents
-from jobs import SHARDS
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
@@ -128,18 +126,6 @@ def test_shard_that_misses_rows_is_not_put_in_its_place(job, monkeypatch):
     assert offline.status(job.out).shards == offline.status(job.out).num_shards - 1
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"fingerprint": "none"}, "fingerprint must be 'sampled' or 'full', got 'none'"),
-        ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
-    ],
-)
-def test_wrong_option(job, options, match):
-    with pytest.raises(ValueError, match=match):
-        job.run(**options)
-
-
 # --- one process at a time ----------------------------------------------------------------------------------------
 
 HOLD = """
@@ -203,23 +189,3 @@ def test_lock_of_a_removed_file_is_not_the_folders(tmp_path, monkeypatch):
         pass
     owned.__exit__(None, None, None)
     assert (len(opened), os.listdir(tmp_path)) == (2, [])
-
-
-def test_files_are_synced_before_they_are_in_their_place(job, monkeypatch):
-    events, sync, replace = [], os.fsync, Path.replace
-
-    def synced(descriptor):
-        events.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        sync(descriptor)
-
-    def replaced(path, target):
-        events.append(target.name)
-        return replace(path, target)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "replace", replaced)
-    job.run()
-    for name in ["_job.json", *(f"part-{index:05d}.parquet" for index in range(SHARDS))]:
-        place = events.index(name)
-        assert events[place - 1].startswith(f".{name}.")
-    assert events[-1] == "out"  # the folder

@@ -74,8 +74,9 @@ KINDS = ["parquet", "arrow", "f64.npy"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", ["cosine", "dot"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    ("metric", "dtype"), [("cosine", "float32"), ("dot", "float16"), ("cosine", "bfloat16"), ("dot", "int8")]
+)
 def test_a_corpus_of_blocks_has_the_bits_of_the_whole(tmp_path, monkeypatch, kind, metric, dtype):
     array = np.random.default_rng(0).standard_normal((2500, 12)).astype(np.float32)
     whole = rk.Corpus(array, metric=metric, dtype=dtype)

@@ -18,7 +18,7 @@ from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline import job  # noqa: E402
 from ragsys_kernels.offline._manifest import Manifest  # noqa: E402
 from ragsys_kernels.offline._resume import begun  # noqa: E402
-from ragsys_kernels.offline._url_folder import folder_at  # noqa: E402
+from ragsys_kernels.offline.sinks import folder_at  # noqa: E402
 
 
 def test_missing_parents_are_made_and_an_empty_folder_is_used(tmp_path, data):
@@ -87,33 +87,25 @@ def test_error_before_the_first_shard_leaves_nothing(tmp_path, data, kind):
 
 
 FULL_DISK = """
-import resource, signal, sys
+import resource, signal
 from ragsys_kernels import offline
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)      # a write beyond the limit fails with EFBIG, as ENOSPC would
 resource.setrlimit(resource.RLIMIT_FSIZE, (12000, 12000))
 try:
-    options = {"shard_size": int(sys.argv[1]), "chunk_size": 20, "k": 20}
-    offline.select(corpus="corpus.npy", queries="queries.npy", out="out", **options)
+    offline.select(corpus="corpus.npy", queries="queries.npy", out="out", chunk_size=20, k=20)
 except OSError as error:
     print("OSError", error)
 """
 
 
-@pytest.mark.parametrize("shard_size", [20, 10**6])
-def test_full_disk_leaves_nothing(tmp_path, data, shard_size):
+def test_full_disk_leaves_nothing(tmp_path, data):
     before = snapshot(tmp_path)
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FULL_DISK, str(shard_size)], cwd=tmp_path, capture_output=True, text=True
-    )
-    if shard_size == 20:  # shards below the limit: the job is whole
-        assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-        assert len(read(tmp_path / "out")) == Q
-    else:
-        assert "OSError" in run.stdout
-        assert "File too large" in run.stdout
-        assert (run.returncode, run.stderr) == (0, "")
-        assert snapshot(tmp_path) == before
+    run = subprocess.run([sys.executable, "-W", "error", "-c", FULL_DISK], cwd=tmp_path, capture_output=True, text=True)
+    assert "OSError" in run.stdout
+    assert "File too large" in run.stdout
+    assert (run.returncode, run.stderr) == (0, "")
+    assert snapshot(tmp_path) == before
 
 
 def test_full_disk_at_the_end_of_a_shard_leaves_nothing(tmp_path, data, monkeypatch):
@@ -135,27 +127,21 @@ def test_missing_file(tmp_path, data, name):
     )
 
 
-def test_other_format(tmp_path, data):
-    (tmp_path / "corpus.xlsx").write_text("1,2")
-    check_refused(
-        tmp_path, ValueError, r"must be a \.npy, \.parquet, .* or \.safetensors file", corpus=tmp_path / "corpus.xlsx"
-    )
-
-
-@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])
-def test_damaged_npy(tmp_path, data, content):
-    (tmp_path / "bad.npy").write_bytes(content)
-    check_refused(tmp_path, ValueError, r"corpus must be a complete \.npy file.*bad\.npy", corpus=tmp_path / "bad.npy")
-
-
-def test_truncated_npy(tmp_path, data):
-    (tmp_path / "bad.npy").write_bytes((tmp_path / "queries.npy").read_bytes()[:-1])
-    check_refused(tmp_path, ValueError, r"queries must be a complete \.npy file", queries=tmp_path / "bad.npy")
-
-
-def test_damaged_parquet(tmp_path, data):
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no PAR1")
-    check_refused(tmp_path, ValueError, r"queries must be a readable Parquet file", queries=tmp_path / "bad.parquet")
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("bad.xlsx", b"1,2", r"must be a \.npy, \.parquet, .* or \.safetensors file"),
+        ("bad.npy", b"", r"must be a complete \.npy file"),
+        ("bad.npy", b"1,2,3\n", r"must be a complete \.npy file"),
+        ("bad.npy", b"\x93NUMPY\x01\x00v\x00{'descr'", r"must be a complete \.npy file"),
+        ("bad.parquet", b"PAR1 no PAR1", r"must be a readable Parquet file"),
+    ],
+)
+def test_damaged_file(tmp_path, data, name, content, match):
+    (tmp_path / name).write_bytes(content)
+    for argument in ("corpus", "queries"):
+        bad = {argument: tmp_path / name}
+        check_refused(tmp_path, ValueError, rf"^select: {argument} {match}.*{name}", **bad)
 
 
 @pytest.mark.parametrize(
@@ -207,28 +193,21 @@ def test_wrong_parquet(tmp_path, data, columns, options, match):
     assert "bad.parquet" in message
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_bad_row_of_the_corpus_is_named(tmp_path, data, value):
-    data["corpus"][[123, 200], 5] = value
-    np.save(tmp_path / "bad.npy", data["corpus"])
-    check_refused(tmp_path, ValueError, r"corpus.*bad\.npy.* 123\b", corpus=tmp_path / "bad.npy")
-
-
-@pytest.mark.parametrize("with_candidates", [False, True])
-def test_bad_row_of_the_queries_is_named(tmp_path, data, with_candidates):
-    data["queries"][[207, 220], 5] = np.nan
-    np.save(tmp_path / "bad.npy", data["queries"])
-    options = files(tmp_path, "candidates") if with_candidates else {}
-    check_refused(
-        tmp_path, ValueError, r"queries must be finite, got NaN or inf in row 207 of .*bad\.npy",
-        queries=tmp_path / "bad.npy", chunk_size=20, **options,
-    )  # fmt: skip
-
-
-def test_bad_bias_is_named(tmp_path, data):
-    data["bias"][17] = np.inf
-    np.save(tmp_path / "bad.npy", data["bias"])
-    check_refused(tmp_path, ValueError, r"bias.* 17\b", bias=tmp_path / "bad.npy")
+@pytest.mark.parametrize(
+    ("name", "value", "more", "match"),
+    [
+        ("corpus", np.nan, (), r"corpus.*bad\.npy.* 207\b"),
+        ("corpus", np.inf, (), r"corpus.*bad\.npy.* 207\b"),
+        ("bias", np.inf, (), r"bias.* 207\b"),
+        ("queries", np.nan, (), r"queries must be finite, got NaN or inf in row 207 of .*bad\.npy"),
+        ("queries", np.nan, ("candidates",), r"queries must be finite, got NaN or inf in row 207 of .*bad\.npy"),
+    ],
+)
+def test_a_value_that_is_not_finite_is_named(tmp_path, data, name, value, more, match):
+    data[name][[207, 220]] = value
+    np.save(tmp_path / "bad.npy", data[name])
+    bad = {**files(tmp_path, *more), name: tmp_path / "bad.npy"}
+    check_refused(tmp_path, ValueError, match, chunk_size=20, **bad)
 
 
 @pytest.mark.parametrize("suffix", ["npy", "parquet"])
@@ -267,6 +246,10 @@ def test_bad_candidates_are_named(tmp_path, data, suffix, row, match):
         ({"shard_size": 2**63}, "shard_size must be a number of 64 bits, got one of 64"),
         ({"chunk_size": 10**30}, "chunk_size must be a number of 64 bits, got one of 100"),
         ({"max_per_group": 2}, "max_per_group must come with groups"),
+        ({"budget": 3}, "costs and budget must come together, got a budget of 3 alone"),
+        ({"max_similarity": 2}, r"max_similarity must be within \[-1, 1\], got 2"),
+        ({"on_error": "ignore"}, "on_error must be one of 'raise', 'skip', got 'ignore'"),
+        ({"fingerprint": "none"}, "fingerprint must be one of 'sampled', 'full', got 'none'"),
         ({"candidate_column": "rows"}, "candidate_column must come with candidates"),
         ({"id_column": "id"}, r"must not be a \.npy file to have a column 'id'"),
         ({"bias_column": "b"}, "bias must be a file of its own where the vectors are .npy, got column 'b'"),
@@ -286,6 +269,7 @@ def test_options_without_effect_are_refused(tmp_path, data):
         ({"method": "vrsd", **files(tmp_path, "bias")}, "bias must be left out with method 'vrsd'"),
         ({"bias_column": "b", **files(tmp_path, "bias")}, "bias must be a file or a column"),
         (files(tmp_path, "query_groups"), "query_groups must come with groups"),
+        ({"costs": tmp_path / "bias.npy"}, "costs and budget must come together, got costs alone"),
     ):
         check_refused(tmp_path, ValueError, match, **options)
 

@@ -229,7 +229,9 @@ def test_selector_s_files_have_rows_and_an_id_for_each(tmp_path, selector):
     save_file({"v": rows, "id": np.arange(5) * 2}, tmp_path / "c.safetensors")
     assert selector(tmp_path / "c.safetensors", k=1, pool=4)()({"embedding": rows[2:3]})["ids"].tolist() == [[4]]
     save_file({"v": rows, "id": np.arange(6)}, tmp_path / "c.safetensors")
-    with pytest.raises(ValueError, match=r"corpus must have one id for each of its 5 rows, got 6 in .*c\.safetensors"):
+    with pytest.raises(
+        ValueError, match=r"^selector_for_ray: ids must have one row for each of the 5 .*, got 6 in .*c\.safetensors"
+    ):
         selector(tmp_path / "c.safetensors", k=1, pool=4)
     pq.write_table(
         pa.table({"id": pa.array([], pa.int64()), "v": pa.array([], pa.list_(pa.float32(), 8))}), tmp_path / "c.parquet"
@@ -259,13 +261,6 @@ def test_engine_ends_before_the_folder_is_cleared(tmp_path, monkeypatch):
             corpus=tmp_path / "x.npy", queries=tmp_path / "x.npy", out=tmp_path / "out", engine="ray", shard_size=2
         )
     assert not (tmp_path / "out").exists()
-
-
-def test_selector_takes_a_corpus(selector):
-    corpus = rk.Corpus(np.eye(5, dtype=np.float32))
-    found = selector(corpus, k=2, pool=4, method="vrsd")()({"embedding": np.eye(5, dtype=np.float32)[:2]})
-    direct = corpus.select(np.eye(5, dtype=np.float32)[:2], 2, pool=4, method="vrsd")
-    assert found["ids"].tolist() == direct.indices.tolist()
 
 
 @pytest.mark.parametrize("ids", [range(90, 85, -1), ["a", "b", "c", "d", "e"]], ids=["integers", "strings"])
@@ -364,7 +359,7 @@ def test_selector_refuses(tmp_path, selector):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"engine": "dask"}, "select: engine must be 'local' or 'ray', got 'dask'"),
+        ({"engine": "dask"}, "select: engine must be one of 'local', 'ray', got 'dask'"),
         ({"workers": 2}, "select: workers must come with engine 'ray', got 2 alone"),
         ({"ray_address": "auto"}, "select: ray_address must come with engine 'ray', got 'auto' alone"),
         ({"engine": "ray", "workers": 0}, "select: workers must be at least 1, got 0"),

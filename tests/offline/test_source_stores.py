@@ -129,8 +129,7 @@ def write_sqlite(path, arrays, write, others=()):
     return path
 
 
-@pytest.mark.parametrize("write", [blob, as_text])
-@pytest.mark.parametrize("name", ["x.sqlite", "x.db"])
+@pytest.mark.parametrize(("name", "write"), [("x.sqlite", blob), ("x.db", as_text)])
 def test_sqlite(tmp_path, arrays, name, write):
     path = write_sqlite(tmp_path / name, arrays, write)
     np.testing.assert_array_equal(vectors_of(path), arrays["embedding"])
@@ -165,7 +164,7 @@ def test_sqlite_that_is_bad(tmp_path, arrays):
         sources.vectors(tmp_path / "no.db::t", "corpus")
 
 
-@pytest.mark.parametrize("kind", [f"FLOAT[{D}]", "FLOAT[]", "DOUBLE[]"])
+@pytest.mark.parametrize("kind", [f"FLOAT[{D}]", "DOUBLE[]"])
 def test_duckdb(tmp_path, arrays, kind):
     duckdb = pytest.importorskip("duckdb")
     path = tmp_path / "x.duckdb"

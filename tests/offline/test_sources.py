@@ -1,6 +1,5 @@
 """Columns of input files: every format gives the same rows, from any row on, and no more is read than that."""
 
-import gc
 import json
 import os
 import subprocess
@@ -179,9 +178,6 @@ def test_a_job_takes_any_of_them(tmp_path, arrays):
         found = pq.read_table(out)
         assert found["ids"].to_pylist() == wanted
         assert found["scores"].equals(expected["scores"])
-    # The result of a job is a folder of Parquet files: its picks are candidates of the next.
-    picked = PaddedLists(tmp_path / "expected", "ids")
-    assert [row.tolist() for chunk in picked.chunks(40) for row in chunk] == expected["ids"].to_pylist()
 
 
 @pytest.mark.slow
@@ -267,15 +263,15 @@ for path in sys.argv[1:]:
     next(sources.vectors(path, "queries").chunks(1000))
 before = peak()
 for path in sys.argv[1:]:
-    assert sum(len(chunk) for chunk in sources.vectors(path, "queries").chunks(1000)) == 80_000
+    assert sum(len(chunk) for chunk in sources.vectors(path, "queries").chunks(1000)) == 40_000
 print(peak() - before)
 """
 
 
 def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """80 MB in one record batch, in a stream of many, in a tensor: not more than a few chunks of each are held."""
+    """40 MB in one record batch, in a stream of many, in a tensor: not more than a few chunks of each are held."""
     numpy_files = pytest.importorskip("safetensors.numpy")
-    vectors = np.random.default_rng(0).standard_normal((80_000, 256), np.float32)
+    vectors = np.random.default_rng(0).standard_normal((40_000, 256), np.float32)
     table = pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 256)})
     paths = [tmp_path / "one.arrow", tmp_path / "many.arrow", tmp_path / "x.safetensors"]
     with pa.OSFile(str(paths[0]), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
@@ -294,13 +290,11 @@ def test_copies_of_remote_files_are_shared_and_removed(tmp_path, arrays):
         found = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
         return [path for path in found if path.endswith("(deleted)")]
 
-    gc.collect()
     before = len(copies())
     columns = [sources.vectors(url, "corpus"), sources.ids(url, "corpus")]
     assert len(copies()) == before + 1
     assert len(columns[0].whole()) == N
     del columns
-    gc.collect()
     assert len(copies()) == before
 
 
@@ -323,9 +317,9 @@ def test_identity(tmp_path, arrays):
 @pytest.mark.parametrize("place", ["local", "url"])
 def test_content_is_hashed(tmp_path, place):
     """Samples are the first, middle and last MiB of larger files; full is all."""
-    array = np.zeros((1 << 20, 2), np.float32)  # 8 MiB
+    array = np.zeros((1 << 19, 2), np.float32)  # 4 MiB
     hashes = {False: set(), True: set()}
-    for row in (None, 0, 1 << 19, (1 << 20) - 1, 1 << 18):
+    for row in (None, 0, 1 << 18, (1 << 19) - 1, 1 << 17):
         if row is not None:
             array[row] = 1
         np.save(tmp_path / "x.npy", array)

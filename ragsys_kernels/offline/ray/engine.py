@@ -23,6 +23,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
+from ..._base import checks
 from ..._base.extras import needed
 from ..._base.types import PathLike
 from .._held import Held
@@ -47,28 +48,23 @@ class RayOptions:
     @classmethod
     def of(cls, spec: RunOptions) -> RayOptions | None:
         """Return what a job says of Ray, None where it runs in this process."""
-        if spec.engine not in ("local", "ray"):
-            raise ValueError(f"select: engine must be 'local' or 'ray', got {spec.engine!r}")
+        checks.choice("select", "engine", spec.engine, ("local", "ray"))
         if spec.engine == "local":
             for name in ("workers", "cpus_per_worker", "gpus_per_worker", "ray_address"):
                 if (value := getattr(spec, name)) is not None:
                     raise ValueError(f"select: {name} must come with engine 'ray', got {value!r} alone")
             return None
-        cpus, gpus = spec.cpus_per_worker, spec.gpus_per_worker
-        if gpus and spec.device is None:
-            raise ValueError(f"select: gpus_per_worker must come with a device, got {gpus!r} alone")
-        usual = 0 if spec.device is None else 1
-        options = cls(spec.workers, 1 if cpus is None else cpus, usual if gpus is None else gpus, spec.ray_address)
-        options.check()
-        return options
-
-    def check(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"select: workers must be at least 1, got {self.workers}")
-        if not self.cpus_per_worker > 0:
-            raise ValueError(f"select: cpus_per_worker must be above 0, got {self.cpus_per_worker}")
-        if not self.gpus_per_worker >= 0:
-            raise ValueError(f"select: gpus_per_worker must not be negative, got {self.gpus_per_worker}")
+        if spec.gpus_per_worker and spec.device is None:
+            raise ValueError(f"select: gpus_per_worker must come with a device, got {spec.gpus_per_worker!r} alone")
+        cpus = 1 if spec.cpus_per_worker is None else spec.cpus_per_worker
+        gpus = (0 if spec.device is None else 1) if spec.gpus_per_worker is None else spec.gpus_per_worker
+        if spec.workers is not None and spec.workers < 1:
+            raise ValueError(f"select: workers must be at least 1, got {spec.workers}")
+        if not cpus > 0:
+            raise ValueError(f"select: cpus_per_worker must be above 0, got {cpus}")
+        if not gpus >= 0:
+            raise ValueError(f"select: gpus_per_worker must not be negative, got {gpus}")
+        return cls(spec.workers, cpus, gpus, spec.ray_address)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
 from .._options import OF_CORPUS, OF_SELECTION
+from ..build import columns_of, loaded, words_of
 from .engine import import_ray, in_actors
 
 _OP = "selector_for_ray"
@@ -145,17 +146,11 @@ def selector_for_ray(
     elif memory is not None:
         raise ValueError(f"{_OP}: memory must come with a corpus of corpus build, got {memory} and {corpus}")
     else:
-        held = {name: value for name in ("metric", "dtype") if (value := given[name]) is not None}
-        of_rows = sources.of_rows(corpus, given)
-        if of_rows["costs"] is not None:
-            held["costs"] = of_rows["costs"].whole()
-        column = sources.ids(corpus, "corpus", id_column)
-        vectors = sources.vectors(corpus, "corpus", vector_column, bytes_stay=True)
-        corpus = sources.load_corpus(vectors, of_rows["bias"], of_rows["groups"], held)
-        if column is not None and column.rows != len(corpus):
-            raise ValueError(
-                f"{_OP}: corpus must have one id for each of its {len(corpus)} rows, got {column.rows} in {column.path}"
-            )
+        held = {name: value for name in ("metric", "dtype") if (value := given.pop(name)) is not None}
+        with words_of(_OP):
+            vectors, columns = columns_of(corpus, given)
+            column = columns.pop("ids", None)
+            corpus = loaded(vectors, columns, held)
         if column is not None:
             found = column.whole()
             check_unique(_OP, found, column)

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, chain
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
 from ..._base.arrow_sizes import check_unpacked, places
-from ._place import Copy, Place
+from ._place import Copy, Place, unnamed
 
 _MAGIC = b"ARROW1"  # of the format for random access; a stream has none
 _TAIL = struct.Struct("<i6s")  # the footer's length, and the magic again
@@ -115,12 +112,9 @@ class ArrowPart:
 
 
 def streamed(batches: Iterator[pa.RecordBatch]) -> Copy:
-    """Write batches, at least one, as an Arrow stream of the first one's columns, without dictionaries.
+    """Write batches, at least one, as an Arrow stream of the first one's columns, without dictionaries."""
 
-    It is a temporary file without a name, which goes with the process.
-    """
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
-    try:
+    def write(file: IO[bytes]) -> None:
         first = next(batches)
         kinds = [(field.name, _plain(field.type)) for field in first.schema]
         schema = pa.schema(kinds)
@@ -128,13 +122,8 @@ def streamed(batches: Iterator[pa.RecordBatch]) -> Copy:
             for batch in chain([first], batches):
                 columns = [column.cast(kind) for column, (_, kind) in zip(batch.columns, kinds, strict=True)]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        file.flush()
-    except BaseException:
-        file.close()
-        raise
-    copy = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
-    weakref.finalize(copy, file.close)
-    return copy
+
+    return unnamed(write)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -154,22 +154,18 @@ class Place:
         return sorted(path for path in Path(self._posix).rglob("*") if path.is_file())
 
     def mapped(self) -> Copy:
-        """Return a local file with the content: the file itself, or a temporary copy of a remote one.
-
-        The copy has no name, so that it goes with the process, however that ends; columns of one file share it.
-        """
+        """Return a local file with the content: the file itself, or a copy of a remote one, which columns share."""
         if self.local is not None:
             return Copy(self.local)
         key = (str(self.path), *map(str, self.version().values()))
         held = _copies.get(key)
         if held is None:
-            file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
-            with self.open() as source:
-                shutil.copyfileobj(source, file, _BLOCK)
-            file.flush()
-            held = _copies[key] = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
-            weakref.finalize(held, file.close)
+            held = _copies[key] = unnamed(self._copy)
         return held
+
+    def _copy(self, target: IO[bytes]) -> None:
+        with self.open() as source:
+            shutil.copyfileobj(source, target, _BLOCK)
 
     def shared(self, kind: Callable[[Place], T]) -> T:
         """Return the file opened as such a kind; columns of one file share it."""
@@ -225,6 +221,20 @@ class Copy:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+
+def unnamed(write: Callable[[IO[bytes]], Any]) -> Copy:
+    """Return a temporary file that `write` fills; without a name, it goes with the process, however that ends."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the copy)
+    try:
+        write(file)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    copy = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
+    weakref.finalize(copy, file.close)
+    return copy
 
 
 def _filesystem(url: str, argument: str) -> tuple[Any, str]:

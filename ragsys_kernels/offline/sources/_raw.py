@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,15 @@ from ..._base.arrays import HOST
 from ..._base.npy import HEADER, header
 from ..._base.types import NDArray as Array
 from ...corpus.rows import Blocks
+from ._column import BLOCK_BYTES, Column
 from ._place import Place
-from ._rows import span
 
-_BLOCK_BYTES = 1 << 24
 # What a corpus takes as it lies in the file; uint16 are the bits of bfloat16.
 _AS_STORED = ("float32", "float16", "uint16")
 
 
-class RawColumn:
-    """The rows of an array at an offset of a file: a map of it, or ranges of a remote one.
+class ArrayColumn(Column):
+    """The rows of an array in a file.
 
     `convert` is applied to each chunk, `finish` to the whole; `dims` is the length of rows that `convert` shortens, and
     `converted` the type of what it makes.
@@ -34,63 +33,55 @@ class RawColumn:
         place: Place,
         dtype: npt.DTypeLike,
         shape: tuple[int, ...],
-        offset: int,
         *,
-        fortran_order: bool = False,
         name: str | None = None,
         convert: Callable[[Array], Any] | None = None,
         finish: Callable[[Array], Any] | None = None,
-        copied: Any = None,
         dims: int | None = None,
         converted: str = "float32",
     ) -> None:
         self.path, self.rows = place.path, shape[0]
         self.dims = dims if dims is not None else shape[1] if len(shape) == 2 else 0
-        self._place, self._dtype, self._shape, self._offset = place, np.dtype(dtype), shape, offset
-        self._order: Any = "F" if fortran_order else "C"
-        self._name, self._convert, self._finish, self._converted = name, convert, finish, converted
-        self._file = copied or (place.mapped() if place.local is not None else None)
+        self._place, self._dtype, self._shape, self._name = place, np.dtype(dtype), shape, name
+        self._convert, self._finish, self._converted = convert, finish, converted
 
-    def chunks(
-        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
-    ) -> Iterator[Any]:
-        start, stop = span(self.rows, start, stop)
-        for begin in range(start, stop, size):
-            chunk = self._read(begin, min(begin + size, stop))
-            yield chunk if self._convert is None else self._convert(chunk)
+    def _read(self, begin: int, end: int, bad: dict[int, str] | None) -> Array:
+        """Return some rows as they are stored."""
+        raise NotImplementedError
+
+    def _some(self, begin: int, end: int, bad: dict[int, str] | None) -> Any:
+        stored = self._read(begin, end, bad)
+        return stored if self._convert is None else self._convert(stored)
 
     def whole(self) -> Any:
-        if self._file is not None:
-            array: Array = self._map()
-        else:
-            array = np.empty(self._shape, self._dtype)
-            step = max(1, _BLOCK_BYTES // max(1, self._row_bytes))
-            for begin in range(0, self.rows, step):
-                end = min(begin + step, self.rows)
-                array[begin:end] = self._read(begin, end)
+        array = self._stored()
         return array if self._finish is None else self._finish(array)
 
+    def _stored(self) -> Array:
+        array = np.empty(self._shape, self._dtype)
+        step = max(1, BLOCK_BYTES // max(1, self._row_bytes))
+        for begin in range(0, self.rows, step):
+            end = min(begin + step, self.rows)
+            array[begin:end] = self._read(begin, end, None)
+        return array
+
     def embeddings(self) -> Any:
-        mapped = self._dtype in _AS_STORED and self._dtype.isnative
-        if not all(self._shape) or (self._file is not None and mapped):
+        if not all(self._shape):
             return self.whole()
         known = self._convert is None or self._dtype.name in _AS_STORED  # of the other byte order they keep their type
         return Blocks((self.rows, self.dims), self._dtype.name if known else self._converted, self.chunks)
 
-    def narrowed(self) -> RawColumn:
+    def narrowed(self) -> ArrayColumn:
         """Return the column, float64 as float32: what is beyond its range is inf, which is refused with its row."""
         if self._dtype == np.float64 and self._convert is None:
             self._convert = self._finish = partial(HOST.float32, dtype="float64")
         return self
 
-    def as_floats(self, kinds: Sequence[str]) -> RawColumn:
+    def as_floats(self, kinds: Sequence[str]) -> ArrayColumn:
         """Return the column, elements of these types as float32."""
         if self._dtype.name in kinds:
             self._convert = self._finish = partial(np.asarray, dtype=np.float32)
         return self
-
-    def where(self, row: int) -> str:
-        return f"row {row} of {self.path}"
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         named = {} if self._name is None else {"tensor": self._name}
@@ -98,13 +89,40 @@ class RawColumn:
 
     @property
     def _row_bytes(self) -> int:
-        return self._dtype.itemsize * math.prod(self._shape[1:])
+        return int(self._dtype.itemsize * math.prod(self._shape[1:]))
+
+
+class RawColumn(ArrayColumn):
+    """An array that lies at an offset of a file, row after row: a map of it, or ranges of a remote one."""
+
+    def __init__(
+        self,
+        place: Place,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...],
+        offset: int,
+        *,
+        fortran_order: bool = False,
+        copied: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(place, dtype, shape, **options)
+        self._offset = offset
+        self._order: Any = "F" if fortran_order else "C"
+        self._file = copied or (place.mapped() if place.local is not None else None)
+
+    def embeddings(self) -> Any:
+        mapped = self._dtype.name in _AS_STORED and self._dtype.isnative
+        return self.whole() if self._file is not None and mapped else super().embeddings()
+
+    def _stored(self) -> Array:
+        return self._map() if self._file is not None else super()._stored()
 
     def _map(self) -> Array:
         assert self._file is not None
         return np.memmap(self._file.path, self._dtype, "r", self._offset, self._shape, self._order)
 
-    def _read(self, begin: int, end: int) -> Array:
+    def _read(self, begin: int, end: int, bad: dict[int, str] | None) -> Array:
         if self._file is not None and self._order == "F":
             # A new map each time: its pages leave the process with it, a map that is kept grows to the whole file.
             return np.array(self._map()[begin:end], order="C")

@@ -63,9 +63,7 @@ def lists(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
     large = holding(_beyond_int64(values), lengths)
     rows.refuse(large, "be row numbers", "one above 2^63 - 1")
     unusable |= large
-    if unusable.any():
-        values = arrays.filter(pa.array(~unusable)).flatten()
-        lengths = np.where(unusable, 0, lengths)
+    values, lengths = _left(arrays, values, lengths, unusable)
     # A copy: what is read may be a map of the file, to be read here and to be left.
     return np.array(numpy(values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.large_string()))), lengths
 
@@ -73,9 +71,7 @@ def lists(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
 def scores(arrays: pa.Array, rows: RowSource) -> tuple[Array, Array]:
     """Return the numbers of lists end to end as float32, and the lengths, 0 of those that cannot be used."""
     unusable, values, lengths = _checked(arrays, rows)
-    if unusable.any():
-        values = arrays.filter(pa.array(~unusable)).flatten()
-        lengths = np.where(unusable, 0, lengths)
+    values, lengths = _left(arrays, values, lengths, unusable)
     with np.errstate(over="ignore"):  # seen as inf
         return np.array(numpy(values), np.float32), lengths
 
@@ -93,9 +89,7 @@ def vector_lists(arrays: pa.Array, rows: RowSource, dims: int, dtype: np.dtype[A
     others = holding(wrong, lengths)
     rows.refuse(others, f"hold vectors of the queries' {dims} dimensions, without nulls", "another")
     unusable |= others
-    if unusable.any():
-        inner = arrays.filter(pa.array(~unusable)).flatten()
-        lengths = np.where(unusable, 0, lengths)
+    inner, lengths = _left(arrays, inner, lengths, unusable)
     return np.array(numpy(inner.flatten()), dtype).reshape(-1, dims), lengths
 
 
@@ -133,6 +127,13 @@ def _checked(lists: pa.Array, rows: RowSource) -> tuple[Array, pa.Array, Array]:
         rows.refuse(holed, "have no null values", "one")
         unusable |= holed
     return unusable, values, lengths
+
+
+def _left(arrays: pa.Array, values: pa.Array, lengths: Array, unusable: Array) -> tuple[pa.Array, Array]:
+    """Return the values of lists end to end, and their lengths, without those of the unusable, which are empty."""
+    if not unusable.any():
+        return values, lengths
+    return arrays.filter(pa.array(~unusable)).flatten(), np.where(unusable, 0, lengths)
 
 
 def holding(mask: Array, lengths: Array) -> Array:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -14,32 +13,25 @@ from ..._base.types import PathLike
 from ...corpus.folder import DESCRIPTION
 from ...corpus.ids import Ids, Joined
 from ...corpus.segments import files, is_segmented
+from ._column import Column
 from ._place import Place
-from ._rows import span
 
 
-class SavedColumn:
+class SavedColumn(Column):
     """Values of the rows of a saved corpus, vectors or ids."""
 
     def __init__(self, place: Place, shape: tuple[int, int], values: Callable[[slice], Any]) -> None:
-        self.path: str | Path = place.path
-        self.rows, self.dims = shape
+        self.path, (self.rows, self.dims) = place.path, shape
         self._place, self._values = place, values
 
-    def chunks(
-        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
-    ) -> Iterator[Any]:
-        start, stop = span(self.rows, start, stop)
-        for begin in range(start, stop, size):
-            yield self._values(slice(begin, min(begin + size, stop)))
+    def _some(self, begin: int, end: int, bad: dict[int, str] | None) -> Any:
+        return self._values(slice(begin, end))
 
     def whole(self) -> Any:
         return self._values(slice(None))
 
-    embeddings = whole
-
-    def where(self, row: int) -> str:
-        return f"row {row} of {self.path}"
+    def embeddings(self) -> Any:
+        return self.whole()
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         return {"path": str(self.path), "files": [file.identity(full, known) for file in files_of(self._place)]}

@@ -9,15 +9,13 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import accumulate
 from typing import Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from ..._base.checks import line
 from ...corpus.folder import DESCRIPTION
-from ...corpus.rows import Blocks
 from ._arrow import ArrowPart
-from ._column import whole
+from ._column import Column
 from ._databases import LANCE, DatabasePart, LancePart, is_database
 from ._parquet import ParquetPart
 from ._place import Place
@@ -146,7 +144,7 @@ class Table:
             ) from error
 
 
-class TableColumn:
+class TableColumn(Column):
     """A column of a table, its values converted by `convert(values, rows)`."""
 
     def __init__(
@@ -169,13 +167,6 @@ class TableColumn:
         for values in _steps(self._table.arrays(self._name, size, start, stop, bad), size):
             yield self._convert(values, RowSource(self._argument, start, self._table.where, bad))
             start += len(values)
-
-    def whole(self) -> Any:
-        return whole(self, 1 << 14, self._dtype)
-
-    def embeddings(self) -> Any:
-        shape = self.rows, self.dims
-        return Blocks(shape, np.dtype(self._dtype).name, self.chunks) if all(shape) else np.empty(shape, self._dtype)
 
     def where(self, row: int) -> str:
         return self._table.where(row)

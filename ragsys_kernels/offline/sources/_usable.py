@@ -14,14 +14,12 @@ import pyarrow as pa
 from ..._base.checks import choice, shown
 from ..._base.types import NDArray as Array
 from ...corpus.ids import Ids, Integers
-from ...corpus.rows import Blocks
-from ._column import Column, whole
+from ._column import BLOCK_BYTES, Column
 from ._lists import ByIds
 from ._rows import span
 
 BAD_ROWS = ("raise", "skip")
 ON_DUPLICATE = ("error", "first", "last")
-_BYTES = 1 << 24  # of vectors looked at at a time
 
 
 @dataclass(frozen=True)
@@ -100,21 +98,21 @@ def _found(
 
 def _bad(argument: str, given: dict[str, Column]) -> dict[int, str]:
     """Return which rows cannot be used, and why."""
-    size = max(1, _BYTES // (4 * max(1, given[argument].dims)))
+    size = max(1, BLOCK_BYTES // (4 * max(1, given[argument].dims)))
     found: dict[int, str] = {}
     for name, column in given.items():
         bad: dict[int, str] = {}
         start = 0
         for values in column.chunks(size, bad=bad):
-            if isinstance(values, np.ndarray) and values.dtype.kind == "f":
-                rule, good = "be finite, got NaN or inf", np.isfinite(values).reshape(len(values), -1).all(axis=1)
-                if name == "costs":
-                    rule, good = "be finite and at least 0, got another", good & (values >= 0)
-                for row in (start + np.flatnonzero(~good)).tolist():
-                    bad.setdefault(row, f"{name} must {rule}")
-            elif name == "costs":
-                for row in (start + np.flatnonzero(np.asarray(values) < 0)).tolist():
-                    bad.setdefault(row, f"{name} must be finite and at least 0, got another")
+            if name == "costs":
+                reason, good = "costs must be finite and at least 0, got another", np.isfinite(values) & (values >= 0)
+            elif isinstance(values, np.ndarray) and values.dtype.kind == "f":
+                reason = f"{name} must be finite, got NaN or inf"
+                good = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+            else:
+                reason, good = "", np.ones(len(values), bool)
+            for row in (start + np.flatnonzero(~good)).tolist():
+                bad.setdefault(row, reason)
             start += len(values)
         for row, reason in bad.items():
             found.setdefault(row, reason)
@@ -150,7 +148,7 @@ def _of_rows(column: Column, rows: list[int]) -> dict[int, Any]:
     return found
 
 
-class Kept:
+class Kept(Column):
     """Some rows of a column."""
 
     def __init__(self, column: Column, kept: Array) -> None:
@@ -178,16 +176,9 @@ class Kept:
         if held:
             yield _joined(pending)
 
-    def whole(self) -> Any:
-        return whole(self, max(1, _BYTES // (4 * max(1, self.dims))), self._dtype if self.dims else None)
-
-    def embeddings(self) -> Any:
-        return Blocks((self.rows, self.dims), self._dtype.name, self.chunks)
-
     @property
-    def _dtype(self) -> np.dtype[Any]:
-        found: np.dtype[Any] = next(self.chunks(1, 0, 1)).dtype
-        return found
+    def _dtype(self) -> Any:
+        return next(self.chunks(1, 0, 1)).dtype
 
     def where(self, row: int) -> str:
         return self._column.where(int(self._kept[row]))
@@ -203,12 +194,10 @@ class _Numbers(Kept):
         super().__init__(column, kept)
         self.dims = 0
 
-    def chunks(
-        self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
-    ) -> Iterator[Any]:
-        start, stop = span(self.rows, start, stop)
-        for begin in range(start, stop, size):
-            yield pa.array(self._kept[begin : min(begin + size, stop)])
+    chunks = Column.chunks
+
+    def _some(self, begin: int, end: int, bad: dict[int, str] | None) -> Any:
+        return pa.array(self._kept[begin:end])
 
 
 def _joined(parts: list[Any]) -> Any:
