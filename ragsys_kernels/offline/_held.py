@@ -12,7 +12,8 @@ import ragsys_kernels as rk
 
 from .._base.checks import shown
 from ..corpus.ids import Ids, make
-from ._spec import Inputs, JobSpec
+from ._options import JobSpec
+from ._spec import Inputs
 from .sources import ByIds, Column, Usable, load_corpus
 from .spread import Spread
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from .._base.lock import LOCK_FILE
-from ._spec import Inputs, JobSpec, absolute, selection_options
+from ._options import JobSpec, absolute
+from ._spec import Inputs, selection_options
 from .sinks import Folder
 
 JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
@@ -263,16 +264,10 @@ def described(inputs: Inputs, fingerprint: str) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return how the given job differs from the one in the folder, old and new value of each."""
-    found = [
-        _changed(name, before.get(name), now.get(name))
-        for name in ("version", "backend", "instruction_set", "fingerprint", "shard_size")
-        if before.get(name) != now.get(name)
-    ]
-    for what, noun in (("options", ""), ("schema", "column ")):
-        old, new = before[what], now[what]
-        for name in dict.fromkeys((*old, *new)):
-            if old.get(name) != new.get(name):
-                found.append(_changed(f"{noun}{name}", old.get(name), new.get(name)))
+    names = ("version", "backend", "instruction_set", "fingerprint", "shard_size")
+    found = _changes({name: before.get(name) for name in names}, {name: now.get(name) for name in names})
+    found += _changes(before["options"], now["options"])
+    found += _changes(before["schema"], now["schema"], "column ")
     if before["fingerprint"] != now["fingerprint"]:  # which cannot be compared
         return found
     return found + input_differences(before["inputs"], now["inputs"], full=now["fingerprint"] == "full")
@@ -280,33 +275,32 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def input_differences(before: dict[str, Any], now: dict[str, Any], full: bool) -> list[str]:
     """Return how inputs differ by what `described` says of them; `full` where that knows all of their content."""
-    names = dict.fromkeys((*before, *now))
-    return [text for name in names for text in _one_input(name, before.get(name), now.get(name), full)]
-
-
-def _one_input(name: str, old: dict[str, Any] | None, new: dict[str, Any] | None, full: bool) -> list[str]:
-    if old is None or new is None:
-        return [_changed(name, old and old["path"], new and new["path"])]
-    aside = _NAMES | (_TIMES if full else set())
-    found = [
-        _changed(f"{name}'s {key}", old.get(key), new.get(key))
-        for key in dict.fromkeys((*old, *new))
-        if key not in ("path", "files") and old.get(key) != new.get(key)
-    ]
-    before, now = old["files"], new["files"]
-    if len(before) != len(now):
-        return [*found, _changed(f"{name}'s number of files", len(before), len(now))]
-    for one, other in zip(before, now, strict=True):
-        found += [
-            _changed(f"{key} of {name} {other['name']}", one.get(key), other.get(key))
-            for key in dict.fromkeys((*one, *other))
-            if key not in aside and one.get(key) != other.get(key)
-        ]
+    aside, found = _NAMES | (_TIMES if full else set()), []
+    for name in dict.fromkeys((*before, *now)):
+        old, new = before.get(name), now.get(name)
+        if old is None or new is None:
+            found += _changes({name: old and old["path"]}, {name: new and new["path"]})
+            continue
+        found += _changes(old, new, f"{name}'s ", but={"path", "files"})
+        files, others = old["files"], new["files"]
+        if len(files) != len(others):
+            found += _changes({"files": len(files)}, {"files": len(others)}, f"{name}'s number of ")
+            continue
+        for one, other in zip(files, others, strict=True):
+            found += _changes(one, other, of=f" of {name} {other['name']}", but=aside)
     return found
 
 
-def _changed(what: str, old: Any, new: Any) -> str:
-    return f"{what} {'none' if old is None else old}, now {'none' if new is None else new}"
+def _changes(
+    old: dict[str, Any], new: dict[str, Any], noun: str = "", of: str = "", but: Collection[str] = ()
+) -> list[str]:
+    """Return the entries that differ, in words: what, which value it had, and which it has now."""
+    return [
+        f"{noun}{name}{of} {'none' if old.get(name) is None else old[name]}, "
+        f"now {'none' if new.get(name) is None else new[name]}"
+        for name in dict.fromkeys((*old, *new))
+        if name not in but and old.get(name) != new.get(name)
+    ]
 
 
 def foreign(names: Iterable[str]) -> list[str]:

@@ -1,19 +1,21 @@
-"""The options of a selection job in three groups: what it reads, what it picks, how it runs.
-
-They are the parameters of `offline.select`, whose signature repeats names and defaults for editors and for the manual.
-The command line takes its options from there; the manifest, the workers of a job and Ray have them as `_spec.JobSpec`.
-"""
+"""The options of a selection job, and what they must be whatever the files hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import ragsys_kernels as rk
 
+from .. import _info
 from .._base import checks
+from .._base.files import is_url
 from .._base.types import PathLike
+from ..selection.capabilities import Needs
 from ..selection.relevance import SCALES
 
 # Options of one rule each, as `Corpus.select` takes them.
@@ -21,12 +23,23 @@ OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density
 # What says how a corpus is held and what belongs to its rows: a saved one says it itself.
 OF_CORPUS = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column",
              "metric", "dtype")  # fmt: skip
+# What a job picks by, as `Corpus.select` takes it.
+OF_SELECTION = ("method", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", *OF_ONE_RULE)
+# How this process runs the job: no option of what it is.
+_OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
+                "ray_address")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """What a job reads: files and their columns, and what rows and ids do that cannot be used."""
+class JobSpec:
+    """The files and options of a job, plain values that go to another process as they are.
 
+    They are the parameters of `offline.select`, whose signature repeats names and defaults for editors and for the
+    manual, and of which the command line takes its options. ``instruction_set`` is the one that the job's shards are
+    made with: scores of another differ in their last bits.
+    """
+
+    # What it reads: files and their columns, and what rows and ids do that cannot be used.
     corpus: PathLike | None = None
     queries: PathLike
     candidates: PathLike | None = None
@@ -51,42 +64,7 @@ class ReadOptions:
     bad_rows: str = "raise"
     on_duplicate: str = "error"
 
-    def check_reading(self) -> None:
-        """Refuse options that are wrong whatever the files hold; files that cannot be read come first."""
-        checks.choice("select", "unknown_ids", self.unknown_ids, ("error", "skip"))
-        if self.unknown_ids == "skip" and not self.candidate_ids:
-            raise ValueError("select: unknown_ids must come with candidate_ids, got 'skip' alone")
-
-    @property
-    def skips(self) -> tuple[str, str]:
-        """What rows of the corpus do that cannot be used, and those with an id that others have."""
-        return self.bad_rows, self.on_duplicate
-
-    def unusual(self) -> dict[str, Any]:
-        """Return what else than usual is made of ids and of rows that cannot be used."""
-        usual = {field.name: field.default for field in fields(ReadOptions)}
-        names = ("candidate_ids", "unknown_ids", "bad_rows", "on_duplicate")
-        return {name: value for name in names if (value := getattr(self, name)) != usual[name]}
-
-    def files(self) -> dict[str, PathLike]:
-        """Return the files that are given."""
-        return self._given(FILES)
-
-    def columns(self) -> dict[str, str]:
-        """Return the columns that are named."""
-        return self._given(field.name for field in fields(ReadOptions) if field.name.endswith("_column"))
-
-    def _given(self, names: Iterable[str]) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
-
-FILES = tuple(field.name for field in fields(ReadOptions) if str(field.type).startswith("PathLike"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PickOptions:
-    """What a job picks: the rule with its options, out of how many rows, and how many."""
-
+    # What it picks: the rule with its options, out of how many rows, and how many.
     relevance_scale: str = "as-is"
     method: str = "mmr"
     k: int = 6
@@ -105,6 +83,57 @@ class PickOptions:
     density: bool = False
     eps: float | None = None
     metric: str | None = None
+
+    # How it runs: memory, device and threads, how much at a time, where, and what it makes of an earlier run.
+    dtype: str | None = None
+    device: str | None = None
+    backend: str = "auto"
+    num_threads: int | None = None
+    chunk_size: int = 4096
+    shard_size: int = 100_000
+    on_error: str = "raise"
+    memory: int | None = None
+    fingerprint: str | None = None
+    verify: bool = True
+    overwrite: bool = False
+    engine: str = "local"
+    workers: int | None = None
+    cpus_per_worker: float | None = None
+    gpus_per_worker: float | None = None
+    ray_address: str | None = None
+    instruction_set: str | None = None
+
+    def plain(self) -> JobSpec:
+        """Return the same job with Python's own values, which is what the manifest and other processes take."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FILES}
+        given["candidate_ids"] = checks.flag("select", "candidate_ids", self.candidate_ids)
+        given["memory"] = None if self.memory is None else checks.size("select", "memory", self.memory)
+        return replace(self, **{
+            name: value if name in _OF_THE_CALL else _plain(name, value) for name, value in given.items()
+        })  # fmt: skip
+
+    def absolute(self) -> JobSpec:
+        """Return the same job with paths that hold in any working folder; URLs stay."""
+        paths: dict[str, Any] = {name: absolute(path) for name, path in self.files().items()}
+        return replace(self, **paths)
+
+    def settled(self) -> JobSpec:
+        """Return the same job with the backend and the instruction set that "auto" means in this process."""
+        name, instruction_set = _info.active(self.device)
+        if self.backend not in ("auto", name):
+            name, instruction_set = self.backend, ""
+        elif self.device is None:
+            kind = self.kind or ("facility" if self.method == "coverage" else None)
+            needs = Needs(self.method, kind, self.budget is not None, self.max_similarity is not None)
+            if needs.lacking(name) is not None:
+                name, instruction_set = "reference", ""
+        return replace(self, backend=name, instruction_set=instruction_set)
+
+    def check_reading(self) -> None:
+        """Refuse options that are wrong whatever the files hold; files that cannot be read come first."""
+        checks.choice("select", "unknown_ids", self.unknown_ids, ("error", "skip"))
+        if self.unknown_ids == "skip" and not self.candidate_ids:
+            raise ValueError("select: unknown_ids must come with candidate_ids, got 'skip' alone")
 
     def check_picking(self) -> None:
         """Refuse options that have no effect with the others; the library checks their values."""
@@ -125,37 +154,6 @@ class PickOptions:
         given = {name: getattr(self, name) for name in OF_ONE_RULE}
         return {name: value for name, value in given.items() if value is not None and value is not False}
 
-
-OF_SELECTION = tuple(
-    field.name for field in fields(PickOptions) if field.name not in ("relevance_scale", "k", "metric")
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """How a job runs: memory, device and threads, how much at a time, where, and what it makes of an earlier run.
-
-    ``instruction_set`` is the one that the job's shards are made with: scores of another differ in their last bits.
-    """
-
-    dtype: str | None = None
-    device: str | None = None
-    backend: str = "auto"
-    num_threads: int | None = None
-    chunk_size: int = 4096
-    shard_size: int = 100_000
-    on_error: str = "raise"
-    memory: int | None = None
-    fingerprint: str | None = None
-    verify: bool = True
-    overwrite: bool = False
-    engine: str = "local"
-    workers: int | None = None
-    cpus_per_worker: float | None = None
-    gpus_per_worker: float | None = None
-    ray_address: str | None = None
-    instruction_set: str | None = None
-
     def check_running(self) -> None:
         """Refuse values that cannot be."""
         for name in ("chunk_size", "shard_size"):
@@ -165,6 +163,45 @@ class RunOptions:
             checks.choice("select", "fingerprint", self.fingerprint, ("sampled", "full"))
         checks.flag("select", "verify", self.verify)
 
+    @property
+    def skips(self) -> tuple[str, str]:
+        """What rows of the corpus do that cannot be used, and those with an id that others have."""
+        return self.bad_rows, self.on_duplicate
+
+    def unusual(self) -> dict[str, Any]:
+        """Return what else than usual is made of ids and of rows that cannot be used."""
+        usual = {"candidate_ids": False, "unknown_ids": "error", "bad_rows": "raise", "on_duplicate": "error"}
+        return {name: value for name, default in usual.items() if (value := getattr(self, name)) != default}
+
+    def files(self) -> dict[str, PathLike]:
+        """Return the files that are given."""
+        return self._given(FILES)
+
+    def columns(self) -> dict[str, str]:
+        """Return the columns that are named."""
+        return self._given(field.name for field in fields(JobSpec) if field.name.endswith("_column"))
+
+    def _given(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
     def shard(self, index: int, rows: int) -> range:
         """Return the rows of a shard, of `rows` in all."""
         return range(index * self.shard_size, min((index + 1) * self.shard_size, rows))
+
+
+FILES = tuple(field.name for field in fields(JobSpec) if str(field.type).startswith("PathLike"))
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return an option as a value of Python; the library checks which values it takes."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
+        value = value.item()
+    if not (value is None or isinstance(value, (str, int, float))):
+        got = repr(value) if isinstance(value, (type, np.dtype)) else type(value).__name__
+        raise TypeError(f"select: {name} must be one value for all queries, a number or a str, got {got}")
+    return value
+
+
+def absolute(path: PathLike) -> PathLike:
+    """Return a path that holds in any working folder; a URL as it is."""
+    return path if is_url(path) else Path(path).resolve()

@@ -1,69 +1,23 @@
-"""The files and options of a selection job, and what they must be before it starts."""
+"""The files of a selection job, and what they and its options must be before it starts."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
 import numpy as np
 
 import ragsys_kernels as rk
 
-from .. import _info
-from .._base import checks
-from .._base.files import is_url
 from .._base.types import PathLike
 from ..corpus.certified import BACKENDS
-from ..selection.capabilities import Needs
 from . import sources
 from ._device import Selector
-from ._options import FILES, OF_CORPUS, PickOptions, ReadOptions, RunOptions
+from ._options import OF_CORPUS, JobSpec
 from .sources import Column
-
-# How this process runs the job: no option of what it is.
-_OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
-                "ray_address")  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobSpec(RunOptions, PickOptions, ReadOptions):
-    """The files and options of a job, as `select` takes them; plain values that go to another process as they are."""
-
-    def plain(self) -> JobSpec:
-        """Return the same job with Python's own values, which is what the manifest and other processes take."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FILES}
-        given["candidate_ids"] = checks.flag("select", "candidate_ids", self.candidate_ids)
-        given["memory"] = None if self.memory is None else checks.size("select", "memory", self.memory)
-        return replace(self, **{
-            name: value if name in _OF_THE_CALL else _plain(name, value) for name, value in given.items()
-        })  # fmt: skip
-
-    def absolute(self) -> JobSpec:
-        """Return the same job with paths that hold in any working folder; URLs stay."""
-        paths: dict[str, Any] = {name: absolute(path) for name, path in self.files().items()}
-        return replace(self, **paths)
-
-    def settled(self) -> JobSpec:
-        """Return the same job with the backend and the instruction set that "auto" means in this process."""
-        name, instruction_set = _info.active(self.device)
-        if self.backend not in ("auto", name):
-            name, instruction_set = self.backend, ""
-        elif self.device is None:
-            kind = self.kind or ("facility" if self.method == "coverage" else None)
-            needs = Needs(self.method, kind, self.budget is not None, self.max_similarity is not None)
-            if needs.lacking(name) is not None:
-                name, instruction_set = "reference", ""
-        return replace(self, backend=name, instruction_set=instruction_set)
-
-    def certifies(self, inputs: Inputs) -> bool:
-        """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
-        own_search = inputs.candidates is None and inputs.index is None and self.pool != "all"
-        on_host = self.device is None and self.backend in BACKENDS
-        return own_search and on_host and (self.method, inputs.held["metric"]) == ("mmr", "cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +123,12 @@ class Inputs:
     def has(self, name: str) -> bool:
         """Whether the rows of the corpus have bias, groups or costs."""
         return getattr(self, name) is not None or getattr(self.saved, name, None) is not None
+
+    def certifies(self, spec: JobSpec) -> bool:
+        """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itspec."""
+        own_search = self.candidates is None and self.index is None and spec.pool != "all"
+        on_host = spec.device is None and spec.backend in BACKENDS
+        return own_search and on_host and (spec.method, self.held["metric"]) == ("mmr", "cosine")
 
     def notices(self, spec: JobSpec) -> Iterator[str]:
         """Say where rows have no ids although their file has columns, and where candidates are no ids: the column may
@@ -330,18 +290,3 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
 
 def _is_text(groups: Column) -> bool:
     return not isinstance(next(iter(groups.chunks(1, 0, 1, {}))), np.ndarray)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Return an option as a value of Python; the library checks which values it takes."""
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
-        value = value.item()
-    if not (value is None or isinstance(value, (str, int, float))):
-        got = repr(value) if isinstance(value, (type, np.dtype)) else type(value).__name__
-        raise TypeError(f"select: {name} must be one value for all queries, a number or a str, got {got}")
-    return value
-
-
-def absolute(path: PathLike) -> PathLike:
-    """Return a path that holds in any working folder; a URL as it is."""
-    return path if is_url(path) else Path(path).resolve()

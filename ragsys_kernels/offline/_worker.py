@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields
@@ -18,9 +19,10 @@ from .._base.types import NDArray as Array
 from ._device import Placed, Selector
 from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
+from ._options import JobSpec
 from ._pipeline import ahead
 from ._recall import Sample, sampled
-from ._spec import Inputs, JobSpec, selection_options
+from ._spec import Inputs, selection_options
 from .sinks import ROW_GROUP, parquet
 from .sources import Column, Lists, id_values
 from .spread import Spread
@@ -72,17 +74,14 @@ class _Picked:
 class ResultRows:
     """Consecutive rows of the result, all of one shard.
 
-    ``errors`` has the queries that were skipped among them; ``short`` others got fewer than k picks. The picks of
-    ``certified`` queries are proven to be those of the whole corpus. ``unknown`` ids of candidates were left out.
+    ``errors`` has the queries that were skipped among them; ``counts`` are what `ShardRecord` sums up.
     """
 
     start: int
     picks: pa.Table
     errors: pa.Table
-    short: int
-    certified: int
+    counts: dict[str, int]
     sample: Sample | None = None
-    unknown: int = 0
 
     @property
     def stop(self) -> int:
@@ -177,14 +176,11 @@ class Worker:
         self, index: int, pieces: Iterator[ResultRows], job: JobFolder, advance: Callable[[int], None] | None
     ) -> ShardRecord:
         """Write the next rows, those of one shard."""
-        rows, skipped, short, proven, unknown = self.spec.shard(index, self.rows), [], 0, 0, 0
-        sample = Sample()
+        rows, skipped, counts, sample = self.spec.shard(index, self.rows), [], Counter[str](), Sample()
         with parquet(job.folder, shard_file(index), self.schema) as (table, file):
             for piece in pieces:
                 table.write(piece.picks)
-                short += piece.short
-                proven += piece.certified
-                unknown += piece.unknown
+                counts.update(piece.counts)
                 if piece.errors.num_rows:
                     skipped.append(piece.errors)
                 if piece.sample is not None:
@@ -199,7 +195,6 @@ class Worker:
                     f"rows {rows.start} to {rows.stop - 1} of {self._inputs.queries.path}"
                 )
         errors_sha256 = None
-        certified = proven if self.spec.certifies(self._inputs) else None
         recall = sample.measured(self._corpus.corpus, self.spec.k, self._options)
         if skipped:
             with parquet(job.folder, errors_file(index), self._errors_schema) as (table, errors):
@@ -213,11 +208,11 @@ class Worker:
             rows=len(rows),
             sha256=file.sha256,
             skipped=sum(piece_errors.num_rows for piece_errors in skipped),
-            short=short,
+            short=counts["short"],
             errors_sha256=errors_sha256,
-            certified=certified,
+            certified=counts["certified"] if self._inputs.certifies(self.spec) else None,
             recall=None if recall is None else list(vars(recall).values()),
-            unknown=None if self.spec.unknown_ids == "error" else unknown,
+            unknown=None if self.spec.unknown_ids == "error" else counts["unknown"],
         )
         job.add(record)
         return record
@@ -385,10 +380,8 @@ class Worker:
             start,
             pa.table(table, schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
-            int((lengths < self.spec.k).sum()) - len(bad),
-            certified,
+            {"short": int((lengths < self.spec.k).sum()) - len(bad), "certified": certified, "unknown": picked.unknown},
             picked.sample,
-            picked.unknown,
         )
 
 
@@ -409,7 +402,7 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
             ("scores", values),
             ("relevance", values),
             ("redundancy", values),
-            *([("certified", pa.bool_())] if spec.certifies(inputs) else []),
+            *([("certified", pa.bool_())] if inputs.certifies(spec) else []),
         ]
     )
 

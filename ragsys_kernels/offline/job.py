@@ -13,9 +13,10 @@ from typing import Literal
 from .._base import env
 from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
 from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
+from ._options import JobSpec
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
-from ._spec import Inputs, JobSpec, check_options, check_out
+from ._spec import Inputs, check_options, check_out
 from ._worker import Worker, result_schema
 from .ray import engine as ray_engine
 from .ray.engine import RayOptions, Records

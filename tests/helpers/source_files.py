@@ -9,6 +9,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
+import ragsys_kernels as rk
 from ragsys_kernels.offline import sources
 
 N, D = 200, 5
@@ -124,6 +125,23 @@ def to_memory(path):
     url = f"memory://{path.parent.name}/{path.name}"
     fsspec.filesystem("memory").put(str(path), url, recursive=path.is_dir())
     return url
+
+
+def vectors_of(path, column=None, size=37):
+    """The vectors of a file, which are the same read in the middle and as a corpus."""
+    opened = sources.vectors(path, "corpus", column)
+    assert (opened.rows, opened.dims) == (N, D)
+    found = np.concatenate(list(opened.chunks(size)))
+    np.testing.assert_array_equal(np.concatenate(list(opened.chunks(size, 50, 150))), found[50:150])
+    np.testing.assert_array_equal(rk.Corpus(opened.embeddings()).data, rk.Corpus(found).data)
+    return found
+
+
+def check_columns(path, arrays):
+    """A file has the vectors, ids and bias of the arrays."""
+    np.testing.assert_array_equal(vectors_of(path), arrays["embedding"])
+    assert [x for part in sources.ids(path, "corpus").chunks(90) for x in part.to_pylist()] == arrays["id"]
+    np.testing.assert_array_equal(sources.numbers("bias", float, None, "bias", path).whole(), arrays["bias"])
 
 
 class PaddedLists:

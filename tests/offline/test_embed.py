@@ -77,7 +77,7 @@ def test_ids_lead_from_texts_to_the_texts_of_picks(tmp_path, named):
     offline.select(corpus=out, queries=out, out=tmp_path / "picks", k=2, **named)
     found = offline.show(picks=tmp_path / "picks", texts=source, **named)
     texts = dict(zip(ids, TEXTS, strict=False))
-    assert {pick.query for pick in found} == set(ids)
+    assert len(found) == 2 * len(ids)
     assert all(pick.text == texts[pick.id] for pick in found)
 
 

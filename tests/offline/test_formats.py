@@ -10,9 +10,8 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from source_files import D, N, make_arrays, table_of, to_memory  # noqa: E402
+from source_files import N, check_columns, make_arrays, table_of, to_memory  # noqa: E402
 
-from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline import sources  # noqa: E402
 from ragsys_kernels.offline.sources import _text  # noqa: E402
 
@@ -48,11 +47,7 @@ def test_vectors_as_text_in_csv(tmp_path, arrays, name, place):
     path = write_csv(tmp_path / name, arrays, "\t" if ".tsv" in name else ",")
     if place == "url":
         path = to_memory(path)
-    column = sources.vectors(path, "corpus")
-    assert (column.rows, column.dims) == (N, D)
-    np.testing.assert_array_equal(rows_of(column), arrays["embedding"])
-    assert [x for part in sources.ids(path, "corpus").chunks(90) for x in part.to_pylist()] == arrays["id"]
-    np.testing.assert_array_equal(sources.numbers("bias", float, None, "bias", path).whole(), arrays["bias"])
+    check_columns(path, arrays)
 
 
 @pytest.mark.parametrize("how", [{"brackets": "{}"}, {"comma": ", "}, {"brackets": "  "}])
@@ -259,21 +254,3 @@ def test_folders_in_the_manner_of_hive(tmp_path, arrays, place):
     path = tmp_path / "hive"
     column = sources.vectors(to_memory(path) if place == "url" else path, "corpus")
     np.testing.assert_array_equal(rows_of(column), arrays["embedding"])
-
-
-def test_a_job_over_text_and_a_pattern(tmp_path, arrays):
-    """The same picks as from Parquet."""
-    write_parts(tmp_path / "parts", arrays)
-    lines = write_csv(tmp_path / "queries.csv", {key: values[:20] for key, values in arrays.items()})
-    pq.write_table(table_of(arrays), tmp_path / "all.parquet")
-    pq.write_table(table_of(arrays)[:20], tmp_path / "queries.parquet")
-    found = []
-    for corpus, queries in (
-        (tmp_path / "parts" / "a-*", lines),
-        (tmp_path / "all.parquet", tmp_path / "queries.parquet"),
-    ):
-        out = tmp_path / f"out-{len(found)}"
-        offline.select(corpus=corpus, queries=queries, out=out, k=3, pool=10, vector_column="embedding",
-                       query_vector_column="embedding")  # fmt: skip
-        found.append(pq.read_table(out).to_pylist())
-    assert found[0] == found[1]

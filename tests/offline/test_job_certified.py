@@ -45,15 +45,6 @@ def test_the_column_and_the_summary_are_those_of_the_selection(home):
     assert offline.verify(home / "out") == []
 
 
-def test_certified_picks_are_those_of_the_whole_corpus(home):
-    run(home)
-    run(home, "whole", pool="all")
-    picked, whole = (pq.read_table(home / name) for name in ("out", "whole"))
-    certified = np.array(picked["certified"])
-    assert certified.any()
-    assert picked.filter(certified)["ids"].to_pylist() == whole.filter(certified)["ids"].to_pylist()
-
-
 def test_pools_grow_until_all_is_certified(home):
     options = {"lambda_d": 0.6, "chunk_size": 70}
     assert not direct(home, pool=100, lambda_d=0.6).certified.all()  # the first of them is not enough
@@ -110,12 +101,6 @@ def test_skipped_queries_have_no_certificate(home):
     assert (summary.certified, summary.skipped) == (199, 1)
     for said in (summary, offline.status(home / "whole")):
         assert ", 100 % of queries proven" in str(said)
-
-
-def test_a_job_of_another_kind_is_not_resumed(home):
-    run(home, stop=iter([False, True]).__next__)
-    with pytest.raises(ValueError, match="options and version to resume"):
-        run(home, method="vrsd")
 
 
 @pytest.mark.parametrize(("count", "of", "share"), [(93, 100, 93), (999, 1000, 99), (5, 5, 100), (0, 9, 0)])

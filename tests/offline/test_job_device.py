@@ -1,5 +1,7 @@
 """Jobs whose corpus is on a device."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -102,4 +104,4 @@ def test_auto_is_the_backend_that_would_run(monkeypatch, named, runnable, expect
     monkeypatch.setattr(_dispatch, "why_not", lambda name: None if name in runnable.split() else "missing")
     spec = _spec.JobSpec(corpus="", queries="", device="cuda")
     assert (spec.settled().backend, spec.settled().instruction_set) == (expected, "")
-    assert _spec.replace(spec, backend="triton").settled().backend == "triton"
+    assert replace(spec, backend="triton").settled().backend == "triton"

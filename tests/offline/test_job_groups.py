@@ -67,15 +67,6 @@ def test_refused(files, columns, message):
     assert not (files / "out").exists()
 
 
-def test_missing_groups_are_named(files):
-    table = pq.read_table(files / "corpus.parquet")
-    sources = [*table["source"].to_pylist()[:-1], None]
-    table = table.drop_columns(["source"]).append_column("source", pa.array(sources))
-    pq.write_table(table, files / "corpus.parquet")
-    with pytest.raises(ValueError, match=r"^build_corpus: groups must have no null rows, got one in row 89 of "):
-        offline.build_corpus(files / "corpus.parquet", files / "c", group_column="source")
-
-
 def test_pools_of_an_index_leave_out_the_same(files):
     faiss = pytest.importorskip("faiss")
     vectors = np.stack(pq.read_table(files / "corpus.parquet")["v"].to_numpy())

@@ -268,11 +268,11 @@ def test_folders_and_links_under_a_jobs_names(tmp_path, job, kind, name):
 
 def test_damaged_folders():
     """Some seconds of the fuzzer of job folders; `make fuzz` runs it whole."""
-    assert fuzz_runs.run(fuzz_jobs.FUZZER, fuzz_runs.Share(seed=1, first=0, step=1, amount=50)) == []
+    assert fuzz_runs.run(fuzz_jobs.FUZZER, fuzz_runs.Share(seed=1, first=0, step=1, amount=30)) == []
 
 
 def test_what_is_broken_in_jobs_is_found_by_the_fuzzer(monkeypatch):
-    share = fuzz_runs.Share(seed=2, first=0, step=1, amount=20)
+    share = fuzz_runs.Share(seed=2, first=0, step=1, amount=10)
 
     def unsealed(text):
         return {name: value for name, value in json.loads(text).items() if name not in ("format", "checksum")}

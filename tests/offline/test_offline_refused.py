@@ -1,7 +1,6 @@
 """The job over files: which output folders it takes, and which input it refuses."""
 
 import gc
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -290,18 +289,21 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, data):
     assert offline.select(**paths, out=tmp_path / "out", **{**given, "density": np.False_}).selected == 0
 
 
-@pytest.mark.parametrize("options", [{"k": [3]}, {"k": np.array([3])}, {"lambda_d": [0.5]}, {"pool": {5}}], ids=str)
-def test_values_of_each_query_are_refused(tmp_path, data, options):
-    offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out")
+@pytest.mark.parametrize(
+    ("options", "got"),
+    [
+        ({"k": [3]}, "list"),
+        ({"k": np.array([3])}, "ndarray"),
+        ({"pool": {5}}, "set"),
+        ({"dtype": np.dtype("float16")}, r"dtype\('float16'\)"),
+        ({"dtype": np.float16}, "<class 'numpy.float16'>"),
+    ],
+    ids=str,
+)
+def test_what_is_no_plain_value_is_refused(tmp_path, data, options, got):
     (name,) = options
-    match = f"select: {name} must be one value for all queries, a number or a str, got (list|ndarray|set)"
-    check_refused(tmp_path, TypeError, match, out=tmp_path / "out", overwrite=True, **options)
-
-
-@pytest.mark.parametrize("dtype", [np.dtype("float16"), np.float16], ids=str)
-def test_types_are_named_by_words(tmp_path, data, dtype):
-    match = f"select: dtype must be one value for all queries, a number or a str, got {re.escape(repr(dtype))}"
-    check_refused(tmp_path, TypeError, match, dtype=dtype)
+    match = f"^select: {name} must be one value for all queries, a number or a str, got {got}$"
+    check_refused(tmp_path, TypeError, match, **options)
 
 
 def test_a_manifest_that_cannot_be_written_removes_nothing(tmp_path, data):

@@ -9,7 +9,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from source_files import D, N, make_arrays, to_memory  # noqa: E402
+from source_files import D, N, check_columns, make_arrays, to_memory, vectors_of  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
@@ -19,15 +19,6 @@ from ragsys_kernels.offline import sources  # noqa: E402
 @pytest.fixture(scope="module")
 def arrays():
     return make_arrays()
-
-
-def vectors_of(path, column=None, size=37):
-    opened = sources.vectors(path, "corpus", column)
-    assert (opened.rows, opened.dims) == (N, D)
-    found = np.concatenate(list(opened.chunks(size)))
-    np.testing.assert_array_equal(np.concatenate(list(opened.chunks(size, 50, 150))), found[50:150])
-    np.testing.assert_array_equal(rk.Corpus(opened.embeddings()).data, rk.Corpus(found).data)
-    return found
 
 
 # --- Arrays by name.
@@ -132,10 +123,8 @@ def write_sqlite(path, arrays, write, others=()):
 @pytest.mark.parametrize(("name", "write"), [("x.sqlite", blob), ("x.db", as_text)])
 def test_sqlite(tmp_path, arrays, name, write):
     path = write_sqlite(tmp_path / name, arrays, write)
-    np.testing.assert_array_equal(vectors_of(path), arrays["embedding"])
+    check_columns(path, arrays)
     np.testing.assert_array_equal(vectors_of(f"{path}::docs"), arrays["embedding"])
-    assert [x for part in sources.ids(path, "corpus").chunks(90) for x in part.to_pylist()] == arrays["id"]
-    np.testing.assert_array_equal(sources.numbers("bias", float, None, "bias", path).whole(), arrays["bias"])
     built = offline.build_corpus(path, tmp_path / "c", group_column="source", rows_per_segment=60)
     assert built.ids[:].tolist() == arrays["id"]
     assert built.group_names[built.groups].tolist() == arrays["id"]
@@ -176,9 +165,7 @@ def test_duckdb(tmp_path, arrays, kind):
     with pytest.raises(ValueError, match=r"one of its tables must be named, as .*::TABLE: docs, other"):
         sources.vectors(path, "corpus")
     path = f"{path}::docs"
-    np.testing.assert_array_equal(vectors_of(path), arrays["embedding"])
-    assert [x for part in sources.ids(path, "corpus").chunks(90) for x in part.to_pylist()] == arrays["id"]
-    np.testing.assert_array_equal(sources.numbers("bias", float, None, "bias", path).whole(), arrays["bias"])
+    check_columns(path, arrays)
     built = offline.build_corpus(path, tmp_path / "c", group_column="source")
     assert built.group_names[:].tolist() == ["wiki"]
     (tmp_path / "y.duckdb").write_bytes(b"no database at all" * 100)
@@ -193,9 +180,7 @@ def test_lance(tmp_path, arrays):
     path = tmp_path / "x.lance"
     lance.write_dataset(table[:90], path, max_rows_per_file=50)
     lance.write_dataset(table[90:], path, mode="append")
-    np.testing.assert_array_equal(vectors_of(path), arrays["embedding"])
-    assert [x for part in sources.ids(path, "corpus").chunks(90) for x in part.to_pylist()] == arrays["id"]
-    np.testing.assert_array_equal(sources.numbers("bias", float, None, "bias", path).whole(), arrays["bias"])
+    check_columns(path, arrays)
     before = sources.vectors(path, "corpus").identity()
     assert sources.vectors(path, "corpus").identity() == before
     lance.dataset(path).delete("id = '" + arrays["id"][3] + "'")

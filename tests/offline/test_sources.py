@@ -127,21 +127,6 @@ def test_safetensors(tmp_path, arrays, place, dtype):
     check_column(PaddedLists(path), tensors["candidates"])
 
 
-def test_ids_of_tensors_are_the_result_s(tmp_path, arrays):
-    save_file = pytest.importorskip("safetensors.numpy").save_file
-    vectors = arrays["embedding"]
-    np.save(tmp_path / "x.npy", vectors)
-    save_file({"v": vectors, "id": np.arange(N, dtype=np.int32) * 3}, tmp_path / "x.safetensors")
-    results = []
-    for suffix in ("npy", "safetensors"):
-        file, out = tmp_path / f"x.{suffix}", tmp_path / suffix
-        offline.select(corpus=file, queries=file, out=out, k=3, pool=20, chunk_size=64)
-        results.append(pq.read_table(out / "part-00000.parquet"))
-    by_number, by_id = results
-    assert by_id["query_id"].to_pylist() == list(range(0, 3 * N, 3))
-    assert by_id["ids"].to_pylist() == [[3 * row for row in rows] for rows in by_number["ids"].to_pylist()]
-
-
 def test_saved_data_set(tmp_path, arrays):
     datasets = pytest.importorskip("datasets")
     rows = {"embedding": arrays["embedding"].tolist(), "id": arrays["id"], "kind": arrays["groups"]}

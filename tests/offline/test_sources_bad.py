@@ -17,7 +17,6 @@ from source_files import (  # noqa: E402
     PaddedLists,
     make_arrays,
     table_of,
-    to_memory,
     write_arrow,
     write_dataset,
     write_feather,
@@ -208,15 +207,6 @@ def test_damaged_files(tmp_path, arrays):
             sources.vectors(path, "corpus")
         assert match in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_truncated_npy_behind_a_url(tmp_path, arrays):
-    np.save(tmp_path / "x.npy", arrays["embedding"])
-    url = to_memory(cut(tmp_path / "x.npy"))
-    with pytest.raises(
-        ValueError, match=r"must be a complete \.npy file, got memory://.* ends after 4108 of 4128 bytes"
-    ):
-        sources.vectors(url, "corpus")
 
 
 def test_objects_in_npy_are_not_unpickled(tmp_path):

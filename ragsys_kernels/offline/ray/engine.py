@@ -28,8 +28,8 @@ from ..._base.extras import needed
 from ..._base.types import PathLike
 from .._held import Held
 from .._manifest import JobFolder, ShardRecord
-from .._options import RunOptions
-from .._spec import Inputs, JobSpec, absolute
+from .._options import JobSpec, absolute
+from .._spec import Inputs
 from .._worker import Worker
 from ..spread import Holder, Share, Spread, held_by, shares
 
@@ -46,7 +46,7 @@ class RayOptions:
     address: str | None = None
 
     @classmethod
-    def of(cls, spec: RunOptions) -> RayOptions | None:
+    def of(cls, spec: JobSpec) -> RayOptions | None:
         """Return what a job says of Ray, None where it runs in this process."""
         checks.choice("select", "engine", spec.engine, ("local", "ray"))
         if spec.engine == "local":
