@@ -40,7 +40,7 @@ from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
 from ._place import DATABASES, Place
-from ._raw import npy
+from ._raw import ArrayColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
 from ._saved import id_values, saved, saved_columns
@@ -126,8 +126,7 @@ def vectors(
         return stored if bytes_stay else stored.as_floats(_BYTES)
     if not isinstance(source, Table):
         names = (*_USUAL, "train" if argument == "corpus" else "test")
-        found: Column = _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
-        return found
+        return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
     column = column or _usual_text(source)
     accepts = _is_float_list
     if column is not None or not any(_is_float_list(field.type) for field in source.schema):
@@ -166,8 +165,7 @@ def candidate_lists(file: PathLike | None, column: str | None = None, ids: bool 
         return npy(source, argument, rank=2, dtypes=("int32", "int64"), convert=Lists.of_array)
     if not isinstance(source, Table):
         names = (argument, "neighbors")
-        found: Column = _tensor(source, argument, column, _INTEGERS, 2, names, convert=Lists.of_array)
-        return found
+        return _tensor(source, argument, column, _INTEGERS, 2, names, convert=Lists.of_array)
     what, accepts = ("lists of integers or strings", _is_id_list) if ids else ("lists of integers", _is_int_list)
     name, _ = _find(source, argument, column, what, accepts, (argument,))
     return _lists(source, argument, name, _rows.lists)
@@ -210,8 +208,7 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
         return None
     column = column or "id"
     if not isinstance(source, Table):
-        found: Column = _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
-        return found
+        return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
     name, kind = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
     plain = _plain(kind)
 
@@ -245,8 +242,7 @@ def numbers(
         return npy(source, argument, rank=1, dtypes=dtypes)
     if not isinstance(source, Table):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
-        values: Column = _tensor(source, argument, column, widened, 1, (argument,))
-        return values
+        return _tensor(source, argument, column, widened, 1, (argument,))
     name, found = _find(source, argument, column, what, accepts, (argument,))
     plain = _plain(found)
 
@@ -323,7 +319,7 @@ def _tensor(
     rank: int,
     usual: tuple[str, ...],
     **options: Any,
-) -> Any:
+) -> ArrayColumn:
     def accepts(tensor: Tensor) -> bool:
         return tensor.dtype in dtypes and len(tensor.shape) == rank
 

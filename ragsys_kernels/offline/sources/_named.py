@@ -6,7 +6,6 @@ import shutil
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable
 from typing import IO, Any, Protocol
 
 import numpy as np
@@ -30,9 +29,8 @@ class Arrays(Protocol):
     place: Place
     kinds: dict[str, Tensor]
 
-    @property
-    def column(self) -> Callable[..., Any]:
-        """What gives an array's rows by its name; ``convert`` and ``finish`` as of `RawColumn`."""
+    def column(self, name: str, **options: Any) -> ArrayColumn:
+        """Return an array's rows by its name; options as of `ArrayColumn`."""
 
 
 class Npz:
