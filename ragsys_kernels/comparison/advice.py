@@ -28,7 +28,12 @@ def advise(settings: Sequence[Setting], found: Figures, *, max_loss: float, leve
     others = [setting for setting in settings if setting.name != TOP and setting.rule != RANDOM]
     sure = f"{level:.0%} of all {len(others)} methods together"
     if measure is None:
-        return _by_relevance(others, found, max_loss, sure)
+        rule = (
+            f"Rule: without judgements nothing says which picks are useful. Of the methods that, by intervals of the "
+            f"differences at {sure}, lower the mean cosine between picks by at least {max_loss:.0%} of top-k's and "
+            f"keep at least {1 - max_loss:.0%} of its relevance, the one whose picks are least alike. Otherwise top-k."
+        )
+        return _least_alike(others, found, "relevance", "relevance", max_loss, rule)
     word = {"ndcg": "nDCG", "alpha_ndcg": "α-nDCG"}[measure]
     base = found[TOP][measure].mean.mean
     rule = (
@@ -47,15 +52,6 @@ def advise(settings: Sequence[Setting], found: Figures, *, max_loss: float, leve
         )
         return Advice(best.name, words, rule)
     return _least_alike(others, found, measure, word, max_loss, rule)
-
-
-def _by_relevance(others: list[Setting], found: Figures, max_loss: float, sure: str) -> Advice:
-    rule = (
-        f"Rule: without judgements nothing says which picks are useful. Of the methods that, by intervals of the "
-        f"differences at {sure}, lower the mean cosine between picks by at least {max_loss:.0%} of top-k's and keep at "
-        f"least {1 - max_loss:.0%} of its relevance, the one whose picks are least alike. Otherwise top-k."
-    )
-    return _least_alike(others, found, "relevance", "relevance", max_loss, rule)
 
 
 def _least_alike(others: list[Setting], found: Figures, measure: str, word: str, max_loss: float, rule: str) -> Advice:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +11,7 @@ import ragsys_kernels as rk
 from .._base.types import NDArray as Array
 from .measures import measured
 from .problem import Problem
-
-Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
+from .store import Kept
 
 _BLOCK = 16  # queries whose segments are measured at a time
 
@@ -53,14 +51,8 @@ def curve(problem: Problem, useful: str | None, kept: Kept) -> Curve:
 
 
 def _path(problem: Problem, names: list[str]) -> dict[str, Array]:
-    path = rk.mmr_path(
-        problem.queries,
-        problem.corpus,
-        problem.k,
-        candidates=problem.candidates,
-        lambda_b=problem.lambda_b,
-        num_threads=problem.num_threads,
-    )
+    pools: dict[str, Any] = {"candidates": problem.candidates, "lambda_b": problem.lambda_b}
+    path = rk.mmr_path(problem.queries, problem.corpus, problem.k, num_threads=problem.num_threads, **pools)
     starts = path.cu_segments[:-1]
     of_query = np.repeat(np.arange(len(starts)), path.num_segments)
     values = _measured(problem, path, of_query, names)

@@ -171,16 +171,16 @@ def _pools(column: Any, by_ids: bool, corpus: Corpus, usable: Any, queries: int)
 
 
 class _Lines:
-    """Texts of an Arrow column, each made when it is asked for; those of the rows that are kept."""
+    """Texts of an Arrow column or a list, each made when it is asked for; those of the rows that are kept."""
 
-    def __init__(self, column: Any, kept: Any = None) -> None:
-        self._column, self._kept = column, kept
+    def __init__(self, column: Any, kept: Any) -> None:
+        self._column, self._rows = column, range(len(column)) if kept is None else kept
 
     def __len__(self) -> int:
-        return len(self._column if self._kept is None else self._kept)
+        return len(self._rows)
 
     def __getitem__(self, place: int) -> str:
-        text = self._column[place if self._kept is None else int(self._kept[place])]
+        text = self._column[int(self._rows[place])]
         return str(text.as_py() if hasattr(text, "as_py") else text)
 
 
@@ -202,4 +202,4 @@ def _texts(argument: str, file: PathLike | None, column: str | None, owner: Path
         found = read.whole()
     if len(found) != rows:
         raise ValueError(f"{argument} must have one text for each of {rows} rows, got {len(found)} in {path}")
-    return found if kept is None and isinstance(found, list) else _Lines(found, kept)
+    return _Lines(found, kept)

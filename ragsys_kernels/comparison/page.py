@@ -73,19 +73,13 @@ class Recommended(NamedTuple):
         return f'<div class="advice"><p>{words}</p>\n<p class="soft">{rule}</p></div>'
 
 
-class Plain(NamedTuple):
+class Plain(Table):
     """A table of what is no measure of the methods."""
 
-    table: Table
-
-    def markdown(self) -> str:
-        return self.table.markdown()
-
     def html(self) -> str:
-        header, rows, numbers = self.table
-        lines = ("".join(f"<td>{inline(cell)}</td>" for cell in row) for row in rows)
+        lines = ("".join(f"<td>{inline(cell)}</td>" for cell in row) for row in self.rows)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return _scrolled(header, f"<tbody>{body}</tbody>", "" if numbers else "plain")
+        return _scrolled(self.header, f"<tbody>{body}</tbody>", "" if self.numbers else "plain")
 
 
 class Measured(NamedTuple):

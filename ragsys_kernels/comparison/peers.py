@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,7 +40,7 @@ def peers(problem: Problem) -> list[Peer]:
     if not len(some):
         return []
     found = []
-    for each in (*_langchain(problem), *_pyversity(problem)):
+    for each in _calls(problem):
         try:
             found.append(_raced(problem, some, *each))
         except Exception as error:  # of the peer, on rows that it does not take: the comparison does without it
@@ -51,42 +51,31 @@ def peers(problem: Problem) -> list[Peer]:
 Call = Callable[[Array, Array], Any]  # of a query and its pool (P, D); gives positions
 
 
-def _langchain(problem: Problem) -> list[tuple[str, str, Call, str, dict[str, Any]]]:
-    if importlib.util.find_spec("langchain_core") is None:
-        return []
-    from langchain_core.vectorstores.utils import maximal_marginal_relevance
+def _calls(problem: Problem) -> Iterator[tuple[str, str, Call, str, dict[str, Any]]]:
+    """Yield library, call in words, call, and our rule with its arguments."""
+    if importlib.util.find_spec("langchain_core") is not None:
+        from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-    def call(query: Array, pool: Array) -> Any:
-        return maximal_marginal_relevance(query, list(pool), lambda_mult=0.75, k=problem.k)
+        def langchain(query: Array, pool: Array) -> Any:
+            return maximal_marginal_relevance(query, list(pool), lambda_mult=0.75, k=problem.k)
 
-    return [("langchain-core", "maximal_marginal_relevance, λ 0.75", call, "mmr", {"lambda_d": 0.75})]
+        yield "langchain-core", "maximal_marginal_relevance, λ 0.75", langchain, "mmr", {"lambda_d": 0.75}
+    if importlib.util.find_spec("pyversity") is not None:
+        import pyversity
 
+        def call_of(strategy: str, diversity: float) -> Call:
+            function = getattr(pyversity, strategy)
+            return lambda query, pool: function(pool, pool @ query, problem.k, diversity=diversity).indices
 
-def _pyversity(problem: Problem) -> list[tuple[str, str, Call, str, dict[str, Any]]]:
-    if importlib.util.find_spec("pyversity") is None:
-        return []
-    import pyversity
-
-    def call_of(strategy: str, diversity: float) -> Call:
-        function = getattr(pyversity, strategy)
-
-        def call(query: Array, pool: Array) -> Any:
-            return function(pool, pool @ query, problem.k, diversity=diversity).indices
-
-        return call
-
-    rules: dict[str, tuple[float, str, dict[str, Any]]] = {
-        "mmr": (0.25, "mmr", {}),
-        "msd": (0.25, "msd", {}),
-        "dpp": (0.5, "dpp", {}),
-        "ssd": (0.5, "ssd", {}),
-        "cover": (0.5, "coverage", {"kind": "cover"}),
-    }
-    return [
-        ("pyversity", f"{name}, diversity {diversity:g}", call_of(name, diversity), rule,
-         {"lambda_d": 1 - diversity, **more})
-        for name, (diversity, rule, more) in rules.items()
-    ]  # fmt: skip
+        for name, diversity, rule, more in (
+            ("mmr", 0.25, "mmr", {}),
+            ("msd", 0.25, "msd", {}),
+            ("dpp", 0.5, "dpp", {}),
+            ("ssd", 0.5, "ssd", {}),
+            ("cover", 0.5, "coverage", {"kind": "cover"}),
+        ):
+            given = {"lambda_d": 1 - diversity, **more}
+            yield "pyversity", f"{name}, diversity {diversity:g}", call_of(name, diversity), rule, given
 
 
 def _raced(problem: Problem, some: Array, name: str, text: str, call: Call, rule: str, given: dict[str, Any]) -> Peer:
@@ -97,8 +86,8 @@ def _raced(problem: Problem, some: Array, name: str, text: str, call: Call, rule
     everything = slice(0, len(some))
 
     def theirs() -> list[Any]:
-        vectors = problem.vectors
-        return [call(query, vectors(pool).astype(np.float32)) for query, pool in zip(queries, candidates, strict=True)]
+        pools = (problem.vectors(pool).astype(np.float32) for pool in candidates)
+        return [call(query, pool) for query, pool in zip(queries, pools, strict=True)]
 
     def ours() -> Array:
         return np.asarray(select(asked, everything, rule, arguments).indices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,9 +11,7 @@ import numpy as np
 from .._base.types import NDArray as Array
 from .problem import Problem, select
 from .settings import TOP, Setting
-from .store import file_name
-
-Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]
+from .store import Kept, file_name
 
 _RATIOS = (0.25, 0.5, 1, 2, 4)  # of the pool
 _RULES = ("mmr", "vrsd")  # which have exact selection from all rows that costs little more than a search

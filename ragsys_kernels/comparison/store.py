@@ -26,6 +26,8 @@ from .._base.types import PathLike
 from .settings import OP, Setting
 from .work import Outcome
 
+Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]  # as `Store.kept`
+
 _ABOUT, _METHODS = "comparison.json", "methods"
 _FORMAT = 1
 # What a damaged file makes of its reader; MemoryError: of the shape that it says.

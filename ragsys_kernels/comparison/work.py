@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 from .._base.types import NDArray as Array
 from .measures import measured
 from .problem import Problem, random_picks, select
-from .settings import RANDOM, TOP, Setting
+from .settings import RANDOM, Setting
 
 _BLOCKS = 20  # of queries: an interval of the time is over these
 _LEAST = 16  # queries in a block
@@ -64,13 +65,7 @@ def _seconds(problem: Problem, setting: Setting, top: Setting) -> Array:
     """Time blocks of queries in turns with top-k, so that what slows the machine slows both."""
     found = []
     for part in blocks(len(problem.queries)):
-
-        def own(part: slice = part) -> Any:
-            return select(problem, part, setting.rule, setting.arguments)
-
-        def other(part: slice = part) -> Any:
-            return select(problem, part, top.rule, top.arguments)
-
-        turns = [(timed(own), timed(own) if setting.name == TOP else timed(other)) for _ in range(_ROUNDS)]
+        calls = [partial(select, problem, part, one.rule, one.arguments) for one in (setting, top)]
+        turns = [[timed(call) for call in calls] for _ in range(_ROUNDS)]
         found.append(np.median(turns, axis=0) / (part.stop - part.start))
     return np.array(found)

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._base.extras import needed
 from .._base.files import replacing
-from ..evaluation.pages import Figure, Heading, Notes, Part, Table, Text, csv_of, markdown
+from ..evaluation.pages import Figure, Heading, Notes, Part, Text, csv_of, markdown
 from ..evaluation.report import surroundings
 from . import page, plot
 from .examples import RULE
@@ -134,7 +134,7 @@ def _sizes(found: Comparison) -> Iterator[Part]:
         "has; where the share is low at every size, the pool is a part of the rule."
     )
     header = ("picks of the whole corpus", *(f"pool {size:,}" for size in found.sizes.sizes))
-    yield from (Heading("How large a pool"), Text(text), page.Plain(Table(header, rows)))
+    yield from (Heading("How large a pool"), Text(text), page.Plain(header, rows))
 
 
 def _peers(found: Comparison) -> Iterator[Part]:
@@ -151,7 +151,7 @@ def _peers(found: Comparison) -> Iterator[Part]:
         "same place. Where it is below 100 %, the peer's rule is another one: pyversity counts a cosine below 0 as 0."
     )
     header = ("call", "µs a query", "ours, µs", "times as long", "same picks")
-    yield from (Heading("Other libraries on the same pools"), Text(text), page.Plain(Table(header, rows)))
+    yield from (Heading("Other libraries on the same pools"), Text(text), page.Plain(header, rows))
 
 
 def _measured(found: Comparison) -> Iterator[Part]:
@@ -170,7 +170,7 @@ def _configuration(settings: dict[str, Any], found: Comparison) -> Iterator[Part
     rules = {each.label: _call(each.rule, each.arguments) for each in found.settings}
     about = {**settings, **surroundings(found.problem.num_threads)}
     rows = [[str(name), f"`{value}`"] for name, value in {**about, **rules}.items() if value is not None]
-    yield from (Heading("Configuration"), page.Plain(Table(("setting", "value"), rows, numbers=False)))
+    yield from (Heading("Configuration"), page.Plain(("setting", "value"), rows, numbers=False))
 
 
 def _call(rule: str, arguments: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,33 +30,16 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:160]}" if text else type(error).__name__
 
 
-class Adapter(Protocol):
-    """A way to ask.
+class Adapter:
+    """A way to ask."""
 
-    Attributes
-    ----------
-    name : str
-    takes : str
-        "query", "scores" (the relevance is given), "either", or "both" at once.
-    weight : str or None
-        The name of the argument that weighs.
-    pages : bool
-        Whether `ask` knows ``shown``: the positions of the page before.
-    """
+    name: str
+    takes: str  # "query", "scores" (the relevance is given), "either", or "both" at once
+    weight: str | None  # the name of the argument that weighs
+    pages: bool  # whether `ask` knows ``shown``, the positions of the page before
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def takes(self) -> str: ...
-
-    @property
-    def weight(self) -> str | None: ...
-
-    @property
-    def pages(self) -> bool: ...
-
-    def ask(self, question: Question, shown: tuple[int, ...] = ()) -> list[int | None]: ...
+    def ask(self, question: Question, shown: tuple[int, ...] = ()) -> list[int | None]:
+        raise NotImplementedError
 
 
 # What parameters are called, by what they are for; the first name that a function has is meant.
@@ -88,21 +71,12 @@ _WANTED = ("rows", "k")
 
 
 @dataclass
-class Call:
-    """A function, called by the names of its parameters.
-
-    Attributes
-    ----------
-    function : callable
-    roles : mapping of str to str
-        The parameter of each role of `NAMES` that the function has.
-    options : mapping
-        Further arguments.
-    """
+class Call(Adapter):
+    """A function, called by the names of its parameters."""
 
     function: Callable[..., Any]
-    roles: Mapping[str, str]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    roles: Mapping[str, str]  # the parameter of each role of `NAMES` that the function has
+    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments
     name: str = "by parameter names"
     form: str | None = None  # that of `_FORMS` which the function takes
 

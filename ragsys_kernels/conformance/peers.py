@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .adapters import CallError
+from .adapters import Adapter, CallError
 from .variants import Question
 
 
@@ -17,7 +17,7 @@ def _float32(values: Any) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-class LangChainStore:
+class LangChainStore(Adapter):
     """A vector store of LangChain, asked by ``max_marginal_relevance_search_by_vector``.
 
     ``options`` go to the search: ``fetch_k``, the size of the pool, keeps the store's default.
@@ -41,7 +41,7 @@ class LangChainStore:
         return [int(document.page_content) for document in found]
 
 
-class HaystackRanker:
+class HaystackRanker(Adapter):
     """A ranker of Haystack: documents have embeddings, scores, and texts that a table embeds; ``options`` make it."""
 
     name, pages = "Haystack's ranker", False
@@ -93,7 +93,7 @@ class _Table:
         return torch.from_numpy(found)
 
 
-class QdrantLocal:
+class QdrantLocal(Adapter):
     """Qdrant's local mode: a collection in memory, ``query_points`` with ``Mmr``.
 
     ``options``: ``candidates_limit`` (default: Qdrant's own) and ``distance`` ("Cosine", "Dot", "Euclid").

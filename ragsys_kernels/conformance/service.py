@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from .._base.extras import needed
+from .adapters import Adapter
 from .probe import CannotAskError
 from .sets import EQUAL_ROWS, NAN_ROW, POOLS, STAGES, ZERO_ROW
 from .variants import Question
@@ -33,7 +34,7 @@ def vectors() -> np.ndarray:
     return np.concatenate([np.array(rows, np.float32) for rows in _places()])
 
 
-class Service:
+class Service(Adapter):
     """Asks ``/v1/select`` by the client, with the rows of a set as candidates."""
 
     name, takes, weight, pages = "/v1/select", "either", "lambda_d", True

@@ -16,27 +16,14 @@ _TIE = 1e-9
 
 @dataclass(frozen=True)
 class Question:
-    """A designed set with the call that is made on it.
-
-    Attributes
-    ----------
-    name : str
-    query : (D,) floats
-    rows : (n, D) floats
-    weight : float
-        What the argument that weighs gets.
-    k : int
-        Picks.
-    scores : (n,) floats, optional
-        The relevance to give where it may be given; None: the cosines.
-    """
+    """A designed set with the call that is made on it."""
 
     name: str
-    query: tuple[float, ...]
-    rows: tuple[tuple[float, ...], ...]
-    weight: float
-    k: int
-    scores: tuple[float, ...] | None = None
+    query: tuple[float, ...]  # (D,)
+    rows: tuple[tuple[float, ...], ...]  # (n, D)
+    weight: float  # what the argument that weighs gets
+    k: int  # picks
+    scores: tuple[float, ...] | None = None  # (n,), the relevance to give where it may be given; None: the cosines
 
     def relevance(self, kind: str) -> list[float]:
         """Return the relevance of each row: by a similarity, or "given"."""
@@ -108,6 +95,7 @@ class Variant:
         """Return the picks in the order in which they are made, and the relevance of every row."""
         relevance = question.relevance(self.relevance)
         similarity = question.similarity(self.similarity)
+        penalty = _PENALTIES[self.penalty]
         share, against = self._weights(question.weight)
         left = self._pool(question, relevance)
         if self.ties == "ranked list":
@@ -118,7 +106,7 @@ class Variant:
         for _ in range(min(question.k, len(left))):
             if picks:
                 values = [
-                    share * relevance[i] - against * self._penalty([self._clamped(similarity[i][j]) for j in picks])
+                    share * relevance[i] - against * penalty([self._clamped(similarity[i][j]) for j in picks])
                     for i in left
                 ]
                 place = _largest(values, [relevance[i] for i in left], self.ties, left)
@@ -162,9 +150,6 @@ class Variant:
         if self.negative == "absolute":
             return abs(similarity)
         return (1 + similarity) / 2 if self.negative == "shifted" else similarity
-
-    def _penalty(self, similarities: list[float]) -> float:
-        return _PENALTIES[self.penalty](similarities)
 
 
 _PENALTIES: dict[str, Callable[[list[float]], float]] = {

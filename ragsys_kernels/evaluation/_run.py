@@ -41,20 +41,10 @@ BM25_FORMS = {
 
 
 class Run:
-    """One run of an evaluation. Whatever would prevent the report is refused here, before any work.
+    """One run of an evaluation, of the name `op`. Whatever would prevent the report is refused here, before any work.
 
-    Parameters
-    ----------
-    op : str
-        Name of the evaluation, for messages and for the report.
-    out : path
-        Folder of the report: new, empty, or with an earlier report of the same evaluation.
-    cache : path, optional
-        Folder of what is kept between runs. Default: that of the environment.
-    samples : int
-        Draws of the bootstrap.
-    num_threads : int, optional
-        torch's threads while a model is open, and those of the kernels.
+    The folder `out` is new, empty, or has an earlier report of the same evaluation; `cache` is that of the environment
+    by default. `num_threads` are torch's while a model is open, and those of the kernels.
     """
 
     def __init__(
@@ -91,25 +81,16 @@ class Run:
     ) -> Iterator[CachedModel]:
         """Open a model whose scores are kept, for the time of the block.
 
-        Parameters
-        ----------
-        model : str, path or LanguageModel
-            A name or path as `HuggingFaceModel.from_pretrained` takes it, or a model that is open, for which the other
-            parameters play no part.
-        dtype : {"float32", "float16", "bfloat16"}
-        **options
-            Other parameters of `HuggingFaceModel`.
+        A name or path is as `HuggingFaceModel.from_pretrained` takes it, `options` are further ones of that. For a
+        model that is open the other parameters play no part.
         """
         self.cache.mkdir(parents=True, exist_ok=True)
         named = isinstance(model, (str, os.PathLike))
         with torch_threads(self.op, self.num_threads if named else None):
-            opened: LanguageModel
             if isinstance(model, (str, os.PathLike)):
                 given = {"dtype": dtype, "cache": self.cache, "num_threads": self.num_threads, **options}
-                opened = open_model(self.op, model, **given)
-            else:
-                opened = model
-            with CachedModel(opened, self.kept("scores")) as scorer:
+                model = open_model(self.op, model, **given)
+            with CachedModel(model, self.kept("scores")) as scorer:
                 yield scorer
 
     def hugging_face(self, scorer: CachedModel) -> HuggingFaceModel:

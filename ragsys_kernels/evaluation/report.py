@@ -52,13 +52,7 @@ figure { margin: 1.2rem 0 } figcaption { color: #555; font-size: .9rem }
 class Report:
     """Parts in the order they are added; `write` makes the folder.
 
-    In texts and cells, `code` and **bold** are marked as in Markdown.
-
-    Parameters
-    ----------
-    name : str
-        Name of the evaluation.
-    title : str
+    In texts and cells, `code` and **bold** are marked as in Markdown. ``name`` is that of the evaluation.
     """
 
     def __init__(self, name: str, title: str) -> None:
@@ -81,21 +75,14 @@ class Report:
         """Add a table whose columns but the first hold numbers, or text."""
         self._parts.append(Table(tuple(header), tuple(tuple(row) for row in rows), numbers))
 
-    def figure(self, file: str, image: bytes, caption: str) -> None:
-        self.file(file, image)
-        self._parts.append(Figure(file, caption))
-
     def plot(self, file: str, size: tuple[float, float], caption: str, plot: Callable[..., None], *of: Any) -> None:
         """Add a figure that ``plot(figure, *of)`` fills, of so many inches in width and height."""
-        self.figure(file, draw(lambda figure: plot(figure, *of), *size), caption)
-
-    def file(self, name: str, content: bytes) -> None:
-        """Add another file to the folder."""
-        self._files[name] = content
+        self._files[file] = draw(lambda figure: plot(figure, *of), *size)
+        self._parts.append(Figure(file, caption))
 
     def values(self, rows: Iterable[Sequence[object]]) -> None:
         """Add ``values.csv``, which the tables are made from; the first row is the header."""
-        self.file("values.csv", csv_of(rows))
+        self._files["values.csv"] = csv_of(rows)
 
     def configuration(self, settings: Mapping[str, Any], num_threads: int | None = None) -> None:
         """Add a last section with the settings and with what they ran on; both are also in ``report.json``."""

@@ -141,8 +141,8 @@ def bootstrap_means(columns: Any, *, samples: int = 10_000, level: float = 0.95,
     >>> bootstrap_means([0.0, 1.0, 1.0, 0.0], samples=1000)
     [Interval(mean=0.5, low=0.0, high=1.0)]
     """
-    values = np.asarray(columns, np.float64)
-    return _bootstrap("bootstrap_means", values, np.ones(len(values) if values.ndim else 0), samples, level, seed)
+    values = _columns("bootstrap_means", columns, samples, level)
+    return _ratios(values, np.ones((len(values), 1)), samples, level, seed)
 
 
 def bootstrap_named(columns: Mapping[K, Array], *, samples: int, counts: Any = None) -> dict[K, Interval]:
@@ -174,18 +174,15 @@ def bootstrap_ratios(
     [Interval(mean=1.0, low=1.0, high=1.0)]
     """
     op = "bootstrap_ratios"
-    values, weights = np.asarray(columns, np.float64), np.asarray(counts, np.float64)
+    values, weights = _columns(op, columns, samples, level), np.asarray(counts, np.float64)
     if weights.shape not in (values.shape[:1], values.shape):
         raise ValueError(f"{op}: counts must be of shape {values.shape[:1]} or {values.shape}, got {weights.shape}")
     if not (weights >= 0).all() or not weights.any(axis=0).all():
         raise ValueError(f"{op}: counts must be at least 0, and one above, got {weights.tolist()}")
-    return _bootstrap(op, values, weights, samples, level, seed)
+    return _ratios(values, weights.reshape(len(values), -1), samples, level, seed)
 
 
-def _bootstrap(op: str, values: Array, weights: Array, samples: int, level: float, seed: int) -> list[Interval]:
-    values = values[:, None] if values.ndim == 1 else values
-    _check(op, values, samples, level)
-    weights = weights[:, None] if weights.ndim == 1 else weights
+def _ratios(values: Array, weights: Array, samples: int, level: float, seed: int) -> list[Interval]:
     with np.errstate(invalid="ignore", divide="ignore"):  # a draw without a count
         drawn = np.concatenate([counts @ values / (counts @ weights) for counts in _drawn(len(values), samples, seed)])
     return _intervals(values.sum(axis=0) / weights.sum(axis=0), drawn, level, len(values))
@@ -212,9 +209,7 @@ def bootstrap_class_means(
     [Interval(mean=0.5, low=0.5, high=0.5)]
     """
     op = "bootstrap_class_means"
-    values, classes = np.asarray(columns, np.float64), np.asarray(labels)
-    values = values[:, None] if values.ndim == 1 else values
-    _check(op, values, samples, level)
+    values, classes = _columns(op, columns, samples, level), np.asarray(labels)
     if classes.shape != values.shape[:1]:
         raise ValueError(f"{op}: labels must be of shape {values.shape[:1]}, got {classes.shape}")
     parts = [values[classes == one] for one in np.unique(classes)]
@@ -272,13 +267,17 @@ def bootstrap_f1(
     return _intervals(whole, drawn, level, len(truth)), differences
 
 
-def _check(op: str, values: Array, samples: int, level: float) -> None:
+def _columns(op: str, columns: Any, samples: int, level: float) -> Array:
+    """Return columns as (Q, S) float64, after all checks."""
+    values = np.asarray(columns, np.float64)
+    values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or not len(values):
         raise ValueError(f"{op}: columns must be of shape (Q, S), Q at least 1, got {values.shape}")
     if samples < 1:
         raise ValueError(f"{op}: samples must be at least 1, got {samples}")
     if not 0 < level < 1:
         raise ValueError(f"{op}: level must be within (0, 1), got {level}")
+    return values
 
 
 def _drawn(size: int, samples: int, seed: int | tuple[int, ...]) -> Iterator[Array]:
@@ -289,17 +288,12 @@ def _drawn(size: int, samples: int, seed: int | tuple[int, ...]) -> Iterator[Arr
 
 
 def _intervals(whole: Array, drawn: Array, level: float, size: int) -> list[Interval]:
-    tail = 100 * _tail(level, size)
-    low, high = np.percentile(drawn, [tail, 100 - tail], axis=0)
-    return [Interval(*map(float, ends)) for ends in zip(whole, low, high, strict=True)]
-
-
-def _tail(level: float, size: int) -> float:
-    """Return the share of the draws that lies below an interval of `size` rows, and above it."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     if size > 1:  # the draws of one row are all the same
         z = _student(z, size - 1) * (size / (size - 1)) ** 0.5
-    return NormalDist().cdf(-z)
+    tail = 100 * NormalDist().cdf(-z)  # per cent of the draws below the interval, and above it
+    low, high = np.percentile(drawn, [tail, 100 - tail], axis=0)
+    return [Interval(*map(float, ends)) for ends in zip(whole, low, high, strict=True)]
 
 
 def _student(z: float, freedom: int) -> float:

@@ -137,9 +137,7 @@ def test_candidates_that_are_no_ids_are_refused(folder, paths, tmp_path):
     np.save(tmp_path / "rows.npy", ROWS)
     rows = folder / "candidates.npy"
     refused("candidate_ids must come with ids of the corpus, got none", corpus=tmp_path / "rows.npy", candidates=rows)
-    refused(
-        r"candidates must be strings as the ids of the corpus are, got integers in .*candidates\.npy", candidates=rows
-    )
+    refused("candidates must be strings as the ids of the corpus are, got integers in .*candidates", candidates=rows)
     pq.write_table(pa.table({"ids": [["d1", "d2"]] * 24 + [["d1", "none"]]}), tmp_path / "ids.parquet")
     match = r"candidates must be ids of the corpus, got 'none' in row 24 of .*ids\.parquet"
     refused(match, candidates=tmp_path / "ids.parquet")
@@ -149,32 +147,21 @@ def test_candidates_that_are_no_ids_are_refused(folder, paths, tmp_path):
     nothing = tmp_path / "no-queries.npy"
     np.save(nothing, QUERIES[:0])
     pq.write_table(pa.table({"ids": pa.array([], pa.list_(pa.string()))}), tmp_path / "ids.parquet")
-    refused(
-        r"queries must have shape \(Q, 8\), Q at least 1, got \(0, 8\)",
-        queries=nothing,
-        candidates=tmp_path / "ids.parquet",
-    )
+    match = r"queries must have shape \(Q, 8\), Q at least 1, got \(0, 8\)"
+    refused(match, queries=nothing, candidates=tmp_path / "ids.parquet")
 
 
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        (
-            {"corpus": "spoilt.npy"},
-            ValueError,
-            r"corpus must be usable, got .*spoilt\.npy: .* finite, got NaN .* in row 7",
-        ),
+        ({"corpus": "spoilt.npy"}, ValueError, r"corpus must be usable, got .*spoilt\.npy: .* got NaN .* in row 7"),
         ({"corpus": "no.npy"}, FileNotFoundError, r"corpus must be an existing file, got .*no\.npy"),
         ({"texts": "bias.npy"}, ValueError, r"texts must not be a \.npy file to have a column"),
         ({"texts": "asked.txt"}, ValueError, r"texts must have one text for each of 300 rows, got 25"),
         ({"query_texts": "asked.txt", "query_text_column": "a"}, ValueError, r"query_texts must have columns to have"),
         ({"text_column": "words"}, ValueError, r"texts must have a column 'words', got"),
         ({"out": "corpus.parquet"}, FileExistsError, r"out must be a folder, got the file"),
-        (
-            {"out": "."},
-            FileExistsError,
-            r"out must be new, empty, or hold an earlier comparison, got .* with asked\.txt",
-        ),
+        ({"out": "."}, FileExistsError, r"out must be new, empty, or hold an earlier .*, got .* with asked\.txt"),
     ],
 )
 def test_bad_files_are_named(folder, paths, options, error, match):
@@ -278,17 +265,9 @@ def test_a_killed_process_goes_on(paths):
 
 
 def test_the_command(command, folder, tmp_path):
-    arguments = [
-        "--corpus",
-        "corpus.parquet",
-        "--queries",
-        "queries.parquet",
-        "--qrels",
-        "qrels",
-        "--text-column",
-        "text",
-    ]
-    arguments += ["--k", "4", "--pool", "20", "--methods", "mmr:0.5, vrsd", "--no-peers", "--out", tmp_path / "out"]
+    inputs = "--corpus corpus.parquet --queries queries.parquet --qrels qrels --text-column text"
+    options = f"--k 4 --pool 20 --methods mmr:0.5,vrsd --no-peers --out {tmp_path / 'out'}"
+    arguments = [*inputs.split(), *options.split()]
     result = command(folder, "compare", *arguments)
     assert (result.returncode, result.stderr) == (0, "")
     assert "\nTake " in result.stdout

@@ -1,5 +1,6 @@
 """The evaluation of adaptive in-context learning with a tiny model: its numbers, its report, going on."""
 
+import itertools
 import re
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ pytest.importorskip("bm25s")
 pytest.importorskip("typer")  # of evaluations
 
 import lm_models
-from evaluations import check_files, settings_of, values_of
+from evaluations import check_files, settings_of, stopping, values_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
@@ -270,20 +271,11 @@ def test_verdict_says_which_order_holds(data):
     assert text.count("the places are the same") == 1
 
 
-def test_a_stopped_run_goes_on(data, monkeypatch):
+def test_a_stopped_run_goes_on(data):
     whole = evaluated(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
-    score, calls = LabelModel.score, []
-
-    def stopping(self, prompts):
-        calls.append(prompts)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return score(self, prompts)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LabelModel, "score", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            evaluated(data, sets=["sst-2"])
+    calls = itertools.count(1)
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(data, sets=["sst-2"], progress=stopping(lambda *_: next(calls) == 6))
     assert not (data.parent / "out").exists()
     summary = evaluated(data, sets=["sst-2"])
     assert 0 < summary.scored < whole.scored

@@ -1,5 +1,6 @@
 """BoolQ's questions with passages, by a tiny model: values by brute force, the report, resumption, the command."""
 
+import functools
 import json
 import math
 import random
@@ -15,10 +16,11 @@ pytest.importorskip("bm25s")
 pytest.importorskip("typer")
 
 import lm_models
-from evaluations import check_files, settings_of, values_of
+from evaluations import check_files, settings_of, stopping, values_of
 from ralm_data import WORDS
 from tiny_encoder import TinyEncoder
 
+import ragsys_kernels as rk
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.boolq import report as boolq_report
 from ragsys_kernels.evaluation.boolq import run as boolq_run
@@ -28,7 +30,7 @@ LABELS = [
     "no document", "any passage", "BM25, first", "BM25, first two", "dense, first", "dense, first two",
     "MMR λ=0.5, two", "VRSD, two", "own passage",
 ]  # fmt: skip
-PASSAGES, LIMIT = 26, 9
+PASSAGES, LIMIT = 23, 5
 
 
 def items_of(seed=0):
@@ -36,7 +38,7 @@ def items_of(seed=0):
     rng = random.Random(seed)
     rows = []
     for i in range(PASSAGES):
-        passage = rng.choices(WORDS, k=rng.randint(6, 14))
+        passage = rng.choices(WORDS, k=rng.randint(4, 8))
         question = " ".join([*rng.sample(passage, 3), *rng.choices(WORDS, k=2)])
         rows.append(
             {"question": question, "title": f"Title {i}", "answer": i % 3 != 1, "passage": " ".join(passage)}
@@ -62,7 +64,7 @@ def model():
 @pytest.fixture
 def evaluated(data, model, tmp_path):
     def run(**options):
-        given = {"out": tmp_path / "out", "cache": tmp_path / "cache", "data": data, "model": model, "samples": 100}
+        given = {"out": tmp_path / "out", "cache": data.parent, "data": data, "model": model, "samples": 100}
         return evaluation.boolq(**{**given, "encoder": TinyEncoder(), "words": LIMIT, **options})
 
     return run
@@ -72,31 +74,17 @@ def brute_picks():
     """The documents of every question and method by their definitions."""
     rows = items_of()
     documents = [f"{row['title']}\n{row['passage']}" for row in rows[:PASSAGES]]
-    vectors = TinyEncoder().encode(documents).astype(np.float64)
-    bm25 = BM25Retriever(documents)
-    own = [*range(PASSAGES), 2]
+    vectors, queries = (TinyEncoder().encode(texts) for texts in (documents, [row["question"] for row in rows]))
+    pools = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :20]
+    sparse = [row[row >= 0] for row in BM25Retriever(documents).search([row["question"] for row in rows], 2).ids]
+    own = np.array([*range(PASSAGES), 2])
     steps = np.random.default_rng(0).integers(PASSAGES - 1, size=len(rows))
-    found = {label: [] for label in LABELS}
-    for q, row in enumerate(rows):
-        query = TinyEncoder().encode([row["question"]])[0].astype(np.float64)
-        pool = np.argsort(-(vectors @ query), kind="stable")[:20].tolist()
-        rest = pool[1:]
-        sparse = [int(i) for i in bm25.search([row["question"]], 2).ids[0] if i >= 0]
-
-        def mmr(i, query=query, pool=pool):
-            return 0.5 * vectors[i] @ query - 0.5 * vectors[i] @ vectors[pool[0]]
-
-        def vrsd(i, query=query, pool=pool):
-            total = vectors[i] + vectors[pool[0]]
-            return total @ query / np.linalg.norm(total)
-
-        chosen = (
-            [], [(own[q] + 1 + int(steps[q])) % PASSAGES], sparse[:1], sparse, pool[:1], pool[:2],
-            [pool[0], max(rest, key=mmr)], [pool[0], max(rest, key=vrsd)], [own[q]],
-        )  # fmt: skip
-        for label, one in zip(LABELS, chosen, strict=True):
-            found[label].append(tuple(one))
-    return found
+    found = (
+        [()] * len(rows), (own[:, None] + 1 + steps[:, None]) % PASSAGES, [row[:1] for row in sparse], sparse,
+        pools[:, :1], pools[:, :2], rk.mmr(queries, vectors, 2, candidates=pools, lambda_d=0.5).indices,
+        rk.vrsd(queries, vectors, 2, candidates=pools).indices, own[:, None],
+    )  # fmt: skip
+    return {label: [tuple(map(int, row)) for row in picks] for label, picks in zip(LABELS, found, strict=True)}
 
 
 def brute_prompt(q, ids):
@@ -181,6 +169,7 @@ def test_report_has_every_method_and_no_text_of_the_data(evaluated, tmp_path, fi
 
 def test_fewer_questions_are_a_quick_run_and_come_from_the_cache(evaluated, tmp_path):
     steps = []
+    evaluated = functools.partial(evaluated, cache=tmp_path)
     whole = evaluated(progress=lambda *step: steps.append(step))
     assert whole.cached == 0
     assert steps[-(PASSAGES + 2) :] == [(done, PASSAGES + 1) for done in range(PASSAGES + 2)]
@@ -202,14 +191,10 @@ def test_quick_takes_its_number(evaluated, monkeypatch, tmp_path):
     assert list(boolq_report.METHODS) == LABELS
 
 
-def test_a_stopped_run_goes_on(evaluated):
-    def stop(done, total):
-        if (done, total) == (6, PASSAGES + 1):
-            raise KeyboardInterrupt
-
+def test_a_stopped_run_goes_on(evaluated, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        evaluated(progress=stop)
-    assert 6 * 2 * 4 < evaluated().cached < 6 * 2 * 9 + 1
+        evaluated(cache=tmp_path, progress=stopping(lambda *at: at == (6, PASSAGES + 1)))
+    assert 6 * 2 * 4 < evaluated(cache=tmp_path).cached < 6 * 2 * 9 + 1
 
 
 def made(shares, yes=60):

@@ -14,7 +14,7 @@ pytest.importorskip("typer")
 
 import lm_models  # noqa: E402
 import ralm_data  # noqa: E402
-from evaluations import check_files, invoke, settings_of, values_of  # noqa: E402
+from evaluations import check_files, invoke, settings_of, stopping, values_of  # noqa: E402
 from tiny_encoder import TinyEncoder  # noqa: E402
 
 from ragsys_kernels import evaluation  # noqa: E402
@@ -286,8 +286,16 @@ def test_report_has_every_method_and_no_text_of_the_data(evaluated, data, tmp_pa
     assert settings["collection"] in text
 
 
+# Changes of perplexity against no document.
+USUAL = {
+    "no document, prefix as short": 0.0, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": -0.05,
+    "BM25, reranked": -0.06, "BM25, oracle": -0.1, "BM25, first two": 0.0,
+}  # fmt: skip
+
+
 def made(changes):
-    """A result whose methods have these changes against no document, in the mean, with a little noise."""
+    """A result whose methods have these changes against no document, or the usual ones, with a little noise."""
+    changes = {**USUAL, **changes}
     noise = np.random.default_rng(0).normal(0, 0.01, (len(changes) + 1, 40))
     nll = {label: 60 + 20 * change + noise[i] for i, (label, change) in enumerate(changes.items())}
     return ralm_report.RalmResult(
@@ -300,6 +308,11 @@ def made(changes):
     )  # fmt: skip
 
 
+def reported(result, stride=4, **options):
+    """What the report says of it."""
+    return ralm_report.report_of(result, ralm_report.RalmSizes(stride=stride), 200, "ours", **options).markdown()
+
+
 @pytest.mark.parametrize(
     ("first", "short", "why"),
     [
@@ -309,9 +322,8 @@ def made(changes):
     ],
 )
 def test_report_says_what_holds_and_why(first, short, why):
-    changes = {"no document, prefix as short": short, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": first,
-               "BM25, reranked": first - 0.02, "BM25, oracle": first - 0.05, "BM25, first two": first}  # fmt: skip
-    text = ralm_report.report_of(made(changes), ralm_report.RalmSizes(), 200, "ours").markdown()
+    changes = {"no document, prefix as short": short, "BM25, first": first, "BM25, reranked": first - 0.02}
+    text = reported(made({**changes, "BM25, oracle": first - 0.05, "BM25, first two": first}))
     assert f"BM25's document, from this collection, {why}" in text
     held = {-1: "yes", 0: "undecided", 1: "no"}[int(np.sign(first))]
     assert re.search(rf"\| BM25's document lowers perplexity \(Table 1\) \| {held} \| [-+]\d\.\d\d%", text)
@@ -329,16 +341,15 @@ def test_report_says_what_holds_and_why(first, short, why):
 def test_an_oracle_is_no_finding_but_its_choice_by_half_of_the_tokens_is():
     """On noise the oracle is far below BM25's first, and what its choice says of the other half is undecided."""
     rng = np.random.default_rng(1)
-    result = made({"no document, prefix as short": 0.0, "any passage": 0.0, "BM25, random": 0.0, "BM25, first": 0.0,
-                   "BM25, reranked": 0.0, "BM25, oracle": -0.2, "BM25, first two": 0.0})  # fmt: skip
+    result = made({**dict.fromkeys(USUAL, 0.0), "BM25, oracle": -0.2})
     costs = rng.normal(30, 1, (2, 40))
     noise = result._replace(halves=ralm_report.Halves(*costs, np.full(40, 15)))
-    text = ralm_report.report_of(noise, ralm_report.RalmSizes(), 200, "ours").markdown()
+    text = reported(noise)
     assert "| an oracle is better than BM25's first (Figure 7) | by its making | -1" in text
     assert "(Figure 7) | undecided | " in text
     assert "Of 5 findings that were none, 0.2 would be decided by chance." in text
     better = result._replace(halves=ralm_report.Halves(costs[0], costs[0] - 1.5, np.full(40, 15)))
-    text = ralm_report.report_of(better, ralm_report.RalmSizes(), 200, "ours").markdown()
+    text = reported(better)
     change = np.expm1(-1.5 / 15)
     said = f"{change:+.2%} [{change:+.2%}, {change:+.2%}]"
     assert f"it is on the other half (Figure 7) | yes | {said} of tokens' perplexity |" in text
@@ -346,60 +357,38 @@ def test_an_oracle_is_no_finding_but_its_choice_by_half_of_the_tokens_is():
 
 def test_the_papers_changes_stand_beside_ours():
     """Table 1: on WikiText-103 GPT-2 S goes from 37.5 to 29.6 and XL from 20.0 to 16.6; RealNews has no predictive."""
-    result = made(
-        {
-            "no document, prefix as short": 0.0,
-            "any passage": 0.1,
-            "BM25, random": 0.1,
-            "BM25, first": -0.05,
-            "BM25, reranked": -0.06,
-            "BM25, predictive": -0.07,
-            "BM25, oracle": -0.1,
-            "BM25, first two": 0.0,
-        }
-    )
-    sizes = ralm_report.RalmSizes()
-    text = ralm_report.report_of(result, sizes, 200, "ours").markdown()
+    result = made({"BM25, predictive": -0.07})
+    text = reported(result)
     assert re.search(r"lowers perplexity \(Table 1\) \| yes \| [^|]* \| -17\.0% to -21\.1% \|", text)
     assert re.search(r"than zero-shot reranking \(Table 1\) \| yes \| [^|]* \| -4\.3% to -6\.3% \|", text)
-    text = ralm_report.report_of(result, sizes, 200, "ours", like="RealNews").markdown()
+    text = reported(result, like="RealNews")
     assert re.search(r"lowers perplexity \(Table 1\) \| yes \| [^|]* \| -18\.5% to -24\.4% \|", text)
     assert re.search(r"than zero-shot reranking \(Table 1\) \| yes \| [^|]* \|  \|", text)
 
 
 def test_the_papers_stride_has_a_finding_of_its_own_where_another_is_run():
     """Its Table 1 retrieves every 4 tokens: the changes there stand beside those of that stride too."""
-    result = made({"no document, prefix as short": 0.0, "any passage": 0.0, "BM25, random": 0.0, "BM25, first": 0.1,
-                   "BM25, reranked": 0.0, "BM25, oracle": -0.1, "BM25, first two": 0.0})  # fmt: skip
+    result = made({"BM25, first": 0.1})
     often = result._replace(by_stride={4: result.nll["no document"] - 3, 8: result.nll["BM25, first"]})
     change = np.expm1(-3 / 20)
     row = (
         f"| so it does with one for every 4 tokens, the paper's stride (Table 1) | yes | {change:+.2%} [{change:+.2%}, "
         f"{change:+.2%}] | -17.0% to -21.1% |"
     )
-    text = ralm_report.report_of(often, ralm_report.RalmSizes(stride=8), 200, "ours").markdown()
+    text = reported(often, stride=8)
     assert row in text
     assert "| BM25's document lowers perplexity (Table 1) | no | +10" in text
-    assert "the paper's stride" not in ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours").markdown()
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(-0.2, -0.1, "lower"), (0.1, 0.2, "higher"), (-0.2, 0.0, "undecided"), (0.0, 0.2, "undecided")],
-)
-def test_a_change_whose_interval_ends_at_0_is_undecided(low, high, word):
-    assert ralm_report._Versus(ralm_report.Interval((low + high) / 2, low, high), None).verdict == word
+    assert "the paper's stride" not in reported(result)
 
 
 def test_findings_are_undecided_where_zero_is_in_the_interval():
     rng = np.random.default_rng(0)
-    result = made({"no document, prefix as short": 0.0, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": -0.05,
-                   "BM25, reranked": -0.05, "BM25, oracle": -0.1, "BM25, first two": 0.0})  # fmt: skip
+    result = made({})
     noise = rng.standard_normal(40)
     result.nll["BM25, reranked"] = result.nll["BM25, first"] + noise
     result.by_stride[8] = result.by_stride[4] + noise
     result.by_query[32] = result.by_query[16] + noise
-    text = ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours").markdown()
+    text = reported(result)
     assert text.count(" | undecided | ") >= 3
     for finding in ("reranking is better", "the smaller the stride", "32 tokens, the paper's choice"):
         assert re.search(rf"\| {finding}[^|]* \| undecided \| [-+]", text), finding
@@ -449,11 +438,9 @@ def test_files_are_predicted_from_the_other_files(evaluated, tmp_path):
 
 
 def test_findings_name_further_rankers_and_encoders():
-    result = made({"no document, prefix as short": 0.0, "any passage": 0.1, "BM25, random": 0.1, "BM25, first": -0.05,
-                   "BM25, first, in front": -0.1, "BM25, reranked": -0.06, "BM25, reranked by small": -0.08,
-                   "BM25, predictive": -0.07, "BM25, oracle": -0.1, "dense (other), first": -0.02,
-                   "BM25, first two": 0.0})._replace(unit="token")  # fmt: skip
-    text = ralm_report.report_of(result, ralm_report.RalmSizes(), 200, "ours", text="AG News test").markdown()
+    further = {"BM25, first, in front": -0.1, "BM25, reranked by small": -0.08, "BM25, predictive": -0.07}
+    result = made({**further, "dense (other), first": -0.02})._replace(unit="token")
+    text = reported(result, text="AG News test")
     for finding in (
         "so it does in front of the whole window (Table 1)",
         "reranking by a second model is better than BM25's first (section 6.1)",
@@ -500,13 +487,9 @@ def test_encoders_of_the_command(monkeypatch):
 
 
 def test_a_stopped_run_goes_on(evaluated, tmp_path):
-    def stop(done, total):
-        if done >= 32:
-            raise KeyboardInterrupt
-
     whole = evaluated(out=tmp_path / "whole", cache=tmp_path / "another", encoder=None)
     with pytest.raises(KeyboardInterrupt):
-        evaluated(encoder=None, progress=stop)
+        evaluated(encoder=None, progress=stopping(lambda done, total: done >= 32))
     assert not (tmp_path / "out").exists()
     seen = []
     again = evaluated(encoder=None, progress=lambda *step: seen.append(step))

@@ -15,7 +15,7 @@ pytest.importorskip("rank_bm25")
 pytest.importorskip("typer")
 
 import lm_models
-from evaluations import check_files, settings_of, values_of
+from evaluations import check_files, settings_of, stopping, values_of
 from matplotlib.figure import Figure
 
 from ragsys_kernels import evaluation
@@ -46,6 +46,14 @@ def evaluated(folder, **options):
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     return evaluation.vrsd_answers(**{**given, "model": model, "queries": 3, "pool": 9, "k": 3, **options})
+
+
+def asked(result, label):
+    """Number, prompt, question and answer of each query after a method's picks."""
+    questions, template = result.questions, PROMPTS[result.questions.name][0]
+    items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in questions.pool]
+    for q, (question, truth) in enumerate(zip(questions.questions, questions.answers, strict=True)):
+        yield q, template.prompt({"question": question}, [items[i] for i in result.picks[label][q]]), question, truth
 
 
 class Told:
@@ -120,12 +128,9 @@ def test_options_are_rated_by_their_log_probability(data, monkeypatch):
     monkeypatch.setattr(answers, "_BLOCK", 3)
     (result,) = evaluated(data, sets=["openbookqa"], queries=5).results
     model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
-    template = PROMPTS["openbookqa"][0]
-    items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
     assert list(result.likeliest) == list(result.per_character) == METHODS
     for label in METHODS:
-        for q, (question, truth) in enumerate(zip(result.questions.questions, result.questions.answers, strict=True)):
-            prompt = template.prompt({"question": question}, [items[i] for i in result.picks[label][q]])
+        for q, prompt, question, truth in asked(result, label):
             options = question.split("be: ")[1].split(". ")
             logp = {option: float(model.score([prompt], [f" {option}"]).sum[0]) for option in options}
             best = logp.pop(truth)
@@ -148,14 +153,9 @@ def test_answers_are_scored_without_being_written(data, monkeypatch):
     summary = evaluated(data, sets=["puzzle", "openbookqa"], queries=4, scores_only=True)
     tokenizer = lm_models.tokenizer()
     for result in summary.results:
-        items = [dict(zip(("question", "answer"), item.split("->", 1), strict=True)) for item in result.questions.pool]
-        template = PROMPTS[result.questions.name][0]
         assert (result.rouge, result.right, list(result.truth)) == ({}, {}, METHODS)
         for label in METHODS:
-            for q, (question, truth) in enumerate(
-                zip(result.questions.questions, result.questions.answers, strict=True)
-            ):
-                prompt = template.prompt({"question": question}, [items[i] for i in result.picks[label][q]])
+            for q, prompt, _, truth in asked(result, label):
                 before, answer = tokenizer(prompt)["input_ids"], tokenizer(f" {truth}")["input_ids"]
                 found = lm_models.logprobs(before + answer)[-len(answer) :]
                 assert result.truth[label][q] == pytest.approx(found.mean(), abs=1e-4)
@@ -197,7 +197,7 @@ def test_directions_are_the_papers(data):
     high["MMR λ=0.5"] = high["VRSD"]
     high["BM25 (Okapi)"] = high["VRSD"] + 0.1
     result = result._replace(rouge=high)
-    found = [{"ROUGE-L": vrsd_answers_report._intervals(result, "ROUGE-L", 100)}]
+    found = [{"ROUGE-L": vrsd_answers_report._measure(result, "ROUGE-L", 100)}]
     told = {line[1]: line for line in vrsd_answers_report._directions([result], found)}
     assert told["MMR λ=1"][2:] == ("ROUGE-L", "+0.025", "+0.012", "**+0.100 [+0.100, +0.100]**", "yes")
     assert told["MMR λ=0"][-1] == "models differ"  # on Puzzle one of the paper's two has no difference
@@ -212,7 +212,7 @@ def test_plot_leaves_out_what_lies_far_below(below):
     questions = QuestionSet("puzzle", "Puzzle", ["q"], ["a"], ["p"], {})
     result = vrsd_answers_report.AnswerResult(questions, {}, {}, {}, {}, {}, {})
     figure = Figure()
-    vrsd_answers_report._plot(figure, [result], [{result.leading: (means, {})}])
+    vrsd_answers_report._plot(figure, [result], [{result.leading: vrsd_answers_report._Measure(means, {})}])
     (axes,) = figure.axes
     assert [text.get_text() for text in axes.texts] == (["-5.00\n↓"] if below else [])
     assert len(axes.containers) == len(METHODS) - below
@@ -253,45 +253,37 @@ def test_differences_are_paired(data):
     rouge["VRSD"] = np.array([[0.1] * 3, [0.5] * 3, [0.9] * 3])
     rouge["MMR λ=0.5"] = rouge["VRSD"] - 0.1
     result = result._replace(rouge=rouge)
-    means, gaps = vrsd_answers_report._intervals(result, "ROUGE-L", 200)
+    measure = means, gaps = vrsd_answers_report._measure(result, "ROUGE-L", 200)
     assert (means["VRSD"].mean, means["VRSD"].high > 0.5) == (pytest.approx(0.5), True)
     assert gaps["MMR λ=0.5"] == pytest.approx((0.1, 0.1, 0.1))
-    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
+    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": measure}])
     assert "above MMR λ=0.5 on Puzzle (+0.100)" in verdict
     assert verdict.startswith("VRSD's ROUGE-L is above MMR λ=0")
     assert "undecided" not in verdict
     gaps["MMR λ=0.5"] = Interval(0.1, 0.0, 0.2)
-    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, gaps)}])
+    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": measure}])
     assert "MMR λ=0.5" not in verdict
     assert verdict.endswith("; its other difference from MMR is undecided.")
-    undecided = vrsd_answers_report._verdict([result], [{"ROUGE-L": (means, dict.fromkeys(gaps, gaps["MMR λ=0.5"]))}])
-    assert undecided == "VRSD's ROUGE-L is not distinguishable from MMR's on any set."
+    measure = measure._replace(gaps=dict.fromkeys(gaps, gaps["MMR λ=0.5"]))
+    verdict = vrsd_answers_report._verdict([result], [{"ROUGE-L": measure}])
+    assert verdict == "VRSD's ROUGE-L is not distinguishable from MMR's on any set."
 
 
 def test_accuracies_have_wilsons_interval_and_differences_the_bootstraps(data):
     result = evaluated(data, sets=["openbookqa"]).results[0]
     right = {label: np.array([True, True, True]) for label in METHODS} | {"MMR λ=0": np.zeros(3, bool)}
-    means, gaps = vrsd_answers_report._intervals(result._replace(right=right), "accuracy", 200)
+    means, gaps = vrsd_answers_report._measure(result._replace(right=right), "accuracy", 200)
     assert means["VRSD"] == pytest.approx((1.0, 3 / (3 + 1.959964**2), 1.0))
     assert gaps["MMR λ=0"] == (1.0, 1.0, 1.0)
 
 
-def test_a_stopped_run_goes_on(data, monkeypatch):
-    whole = evaluated(data, sets=["arc-da"], queries=9, out=data.parent / "whole", cache=data.parent / "another")
-    generate, calls = GreedyGenerator.generate, []
-
-    def stopping(self, *arguments):
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        calls.append(1)
-        return generate(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GreedyGenerator, "generate", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            evaluated(data, sets=["arc-da"], queries=9)
+def test_a_stopped_run_goes_on(data):
+    options = {"sets": ["arc-da"], "queries": 9, "answers_only": True}
+    whole = evaluated(data, **options, out=data.parent / "whole", cache=data.parent / "another")
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(data, **options, progress=stopping(lambda done, total: done == _WINDOW))
     assert not (data.parent / "out").exists()
-    summary = evaluated(data, sets=["arc-da"], queries=9)
+    summary = evaluated(data, **options)
     assert summary.generated == whole.generated - _WINDOW > 0
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:

@@ -7,6 +7,7 @@ from importlib import metadata
 from tiny_encoder import TinyEncoder
 from typer.testing import CliRunner
 
+import ragsys_kernels.cli.evaluate  # noqa: F401 -- commands are made of the functions, before a test replaces one
 from ragsys_kernels import cli
 from ragsys_kernels.evaluation import _run
 
@@ -46,3 +47,13 @@ def check_files(out, plots, texts):
     assert names == {*plots, "report.html", "report.json", "report.md", "values.csv"}
     everything = "".join((out / name).read_text() for name in names if not name.endswith(".png"))
     assert not [text for text in texts if text in everything]
+
+
+def stopping(when):
+    """A progress that interrupts its run where that is so of what is done and of the whole."""
+
+    def progress(done, total):
+        if when(done, total):
+            raise KeyboardInterrupt
+
+    return progress

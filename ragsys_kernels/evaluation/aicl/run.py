@@ -130,10 +130,8 @@ def aicl(
     ----------
     out : path
         Folder of the report, as for `vrsd`; ``values.csv`` has every text's k, prediction, entropy and tokens.
-    model, dtype
-        As `HuggingFaceModel.from_pretrained` takes them, or a `HuggingFaceModel`.
-    encoder : str, path or Encoder
-        "minilm" or "mpnet", a folder or a name on the hub; see `SentenceTransformerEncoder`.
+    model, dtype, encoder
+        As for `ragsys`; a model that is open must be a `HuggingFaceModel`.
     sets : sequence of {"ag-news", "jigsaw", "sst-2"}, optional
         Default: all.
     quick : bool
@@ -165,27 +163,27 @@ def aicl(
     """
     op = "aicl"
     names = sets_named(op, sets, CLASSIFICATION_SETS, CLASSIFICATION_SETS)
-    choices: tuple[tuple[str, str, Sequence[str]], ...]
-    choices = ("order", order, ORDERS), ("similarity", similarity, SIMILARITIES), ("method", rule.method, RULE_METHODS)
-    choices += (("best_k", best_k, BEST_K), *(("diverse", one.method, RULE_METHODS) for one in diverse))
-    for name, value, known in choices:
-        choice(op, name, value, known)
+    choice(op, "order", order, ORDERS)
+    choice(op, "similarity", similarity, SIMILARITIES)
+    choice(op, "best_k", best_k, BEST_K)
+    for name, one in (("method", rule), *(("diverse", one) for one in diverse)):
+        choice(op, name, one.method, RULE_METHODS)
+        if not 0 <= one.lambda_d <= 1:
+            raise ValueError(f"{op}: lambda_d must be in [0, 1], got {one.lambda_d}")
     count(op, "max_k", max_k)
     most = max(max_k, *STATIC.values())
     if pool < most:
         raise ValueError(f"{op}: pool must be at least the {most} demonstrations that a text can get, got {pool}")
     if not 2 <= top_m <= pool:
         raise ValueError(f"{op}: top_m must be from 2 to the pool's {pool}, got {top_m}")
-    for one in (rule, *diverse):
-        if not 0 <= one.lambda_d <= 1:
-            raise ValueError(f"{op}: lambda_d must be in [0, 1], got {one.lambda_d}")
     sizes = sizes or (QUICK if quick else FULL)
     for name, value in asdict(sizes).items():
         if value is not None:
             count(op, f"sizes.{name}", value)
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     chosen = [classification_set(name, data).sample(train=sizes.train, test=sizes.test, seed=seed) for name in names]
-    _check_sklearn(op)
+    with needed(op, "evaluate", "scikit-learn"):
+        import sklearn  # noqa: F401
     with run.embeddings(encoder, progress) as kept, run.language_model(model, dtype=dtype) as scorer:
         inner = run.hugging_face(scorer)
         results, scored, cached, tokens = [], 0, 0, 0
@@ -284,8 +282,3 @@ def compare_rules(
         predictions = dict(zip(labels, found.label.reshape(ks.shape).T, strict=True))
         compared.append(Diverse(rule.label, predictions, dict(zip(labels, cosines, strict=True))))
     return compared
-
-
-def _check_sklearn(op: str) -> None:
-    with needed(op, "evaluate", "scikit-learn"):
-        import sklearn  # noqa: F401

@@ -79,6 +79,13 @@ class _Versus(NamedTuple):
     accuracy: Interval
     normalised: Interval
 
+    @property
+    def cells(self) -> Iterator[str]:
+        """Each difference, and what its interval says of it."""
+        texts = (_points(self.balanced), _points(self.accuracy), self.normalised.signed())
+        for text, interval in zip(texts, self, strict=True):
+            yield from (text, interval.verdict)
+
 
 def report_of(
     result: BoolQResult, samples: int, *, collection: int, words: int, cut: int, quick: bool = False
@@ -130,7 +137,7 @@ def report_of(
         ("method", "against", "says", "balanced accuracy", "which is", "accuracy", "which is",
          "log p among the two", "which is"),
         [
-            (one, other, why, *(cell for text, sign in _differences(versus[one, other]) for cell in (text, sign)))
+            (one, other, why, *versus[one, other].cells)
             for one, other, why in _PAIRS
         ],
         numbers=False,
@@ -183,12 +190,6 @@ def _points(interval: Interval, unit: str = "") -> str:
     return interval.times(100).signed("{:+.1f}") + unit
 
 
-def _differences(found: _Versus) -> Iterator[tuple[str, str]]:
-    """Yield each difference, and what its interval says of it."""
-    texts = (_points(found.balanced), _points(found.accuracy), found.normalised.signed())
-    yield from ((text, interval.verdict) for text, interval in zip(texts, found, strict=True))
-
-
 def _cells(result: BoolQResult, label: str, means: _Means) -> Iterator[str]:
     for share in means[:3]:
         yield from share.cells("{:.1%}")
@@ -209,17 +210,15 @@ def _values(result: BoolQResult) -> Iterator[tuple[object, ...]]:
             yield question, label, int(truth), f"{yes:.6f}", f"{no:.6f}", int(right), own, documents
 
 
-def _colour(label: str) -> str:
-    for names, colour in (((BM25, BM25_PAIR), GREEN), ((DENSE, DENSE_PAIR), BLUE), ((MMR_PAIR, VRSD_PAIR), ORANGE)):
-        if label in names:
-            return colour
-    return GREY
+_COLOURS = {
+    BM25: GREEN, BM25_PAIR: GREEN, DENSE: BLUE, DENSE_PAIR: BLUE, MMR_PAIR: ORANGE, VRSD_PAIR: ORANGE,
+}  # fmt: skip
 
 
 def _rows(axes: Any, intervals: Mapping[str, Interval], scale: float = 100) -> None:
     for y, (label, interval) in enumerate(intervals.items()):
         scaled = interval.times(scale)
-        axes.errorbar(scaled.mean, y, xerr=scaled.bar, fmt="o", color=_colour(label), markersize=4)
+        axes.errorbar(scaled.mean, y, xerr=scaled.bar, fmt="o", color=_COLOURS.get(label, GREY), markersize=4)
     axes.set_yticks(range(len(intervals)), list(intervals))
     axes.grid(axis="x")
 

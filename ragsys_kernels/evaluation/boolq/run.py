@@ -19,22 +19,8 @@ from ...icl.prompts import PromptTemplate
 from ...icl.retrievers import DenseRetriever, Retriever
 from ...icl.storage.portions import portions
 from .._run import BM25_FORMS, Progress, Run, Summary, described, digests, drawn
-from .report import (
-    ANY,
-    BM25,
-    BM25_PAIR,
-    DENSE,
-    DENSE_PAIR,
-    METHODS,
-    MMR,
-    MMR_PAIR,
-    NONE,
-    OWN,
-    VRSD,
-    VRSD_PAIR,
-    BoolQResult,
-    report_of,
-)
+from . import report
+from .report import METHODS, MMR, VRSD, BoolQResult, report_of
 
 QUICK_QUESTIONS = 300
 POOL = 20  # nearest passages that MMR and VRSD pick from
@@ -96,12 +82,8 @@ def boolq(
     out : path
         Folder of the report, as for `vrsd`; ``values.csv`` has the log-probabilities and documents of every question
         and method.
-    model : str, path or LanguageModel
-        As `HuggingFaceModel.from_pretrained` takes it.
-    dtype : {"float32", "float16", "bfloat16"}
-        Type of the model's weights in memory.
-    encoder : str, path or Encoder
-        "minilm", "mpnet", a folder or a name on the hub; see `SentenceTransformerEncoder`.
+    model, dtype, encoder
+        As for `ragsys`.
     bm25 : {"lucene", "pyserini"}
         `BM25Retriever` as it is, or `BM25Retriever.pyserini`, whose parameters are the paper's.
     quick : bool
@@ -181,15 +163,15 @@ def chosen(
     step = 1 + np.random.default_rng(seed).integers(len(documents) - 1, size=len(own))
     options: dict[str, Any] = {"candidates": nearest, "num_threads": num_threads}
     rows = {
-        NONE: np.empty((len(some), 0), np.int64),
-        ANY: ((own + step) % len(documents))[some, None],
-        BM25: first[:, :1],
-        BM25_PAIR: first,
-        DENSE: nearest[:, :1],
-        DENSE_PAIR: nearest[:, :2],
-        MMR_PAIR: MMR.select(vectors, dense.corpus, 2, **options).indices,
-        VRSD_PAIR: VRSD.select(vectors, dense.corpus, 2, **options).indices,
-        OWN: own[some, None],
+        report.NONE: np.empty((len(some), 0), np.int64),
+        report.ANY: ((own + step) % len(documents))[some, None],
+        report.BM25: first[:, :1],
+        report.BM25_PAIR: first,
+        report.DENSE: nearest[:, :1],
+        report.DENSE_PAIR: nearest[:, :2],
+        report.MMR_PAIR: MMR.select(vectors, dense.corpus, 2, **options).indices,
+        report.VRSD_PAIR: VRSD.select(vectors, dense.corpus, 2, **options).indices,
+        report.OWN: own[some, None],
     }
     return {label: [tuple(row[row >= 0].tolist()) for row in rows[label]] for label in METHODS}
 
@@ -225,12 +207,8 @@ def evaluate(
 
 def prompt(question: str, documents: Sequence[Passage], words: int) -> str:
     """Return the text before the answer: passages of at most `words` words below their titles, then the question."""
-    shown = [{"document": _shown(passage, words)} for passage in documents]
+    texts = [(passage.title, " ".join(passage.text.split()[:words])) for passage in documents]
+    shown = [{"document": f"{title}\n\n{text}" if title else text} for title, text in texts]
     template = PROMPTS[min(len(shown), len(PROMPTS) - 1)]
     asked = question[:1].lower() + question[1:]
     return template.prompt({"question": asked if asked.endswith("?") else f"{asked}?"}, shown)
-
-
-def _shown(passage: Passage, words: int) -> str:
-    text = " ".join(passage.text.split()[:words])
-    return f"{passage.title}\n\n{text}" if passage.title else text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,17 @@ from .results import METRICS, Result, ends, intervals, intervals_of, likeness_of
 
 
 def add_figure1(report: Report, swept: Sequence[Result], samples: int) -> None:
+    curves: dict[float, list[Result]] = {}  # by λ_b, from the most diverse to the most relevant
+    for result in sorted(swept, key=lambda result: result.setting.lambda_d):
+        curves.setdefault(result.setting.lambda_b, []).append(result)
+    best = {weight: max(curve, key=lambda one: float(one.values["DPO"].mean())) for weight, curve in curves.items()}
     report.heading("Figure 1: diversity and DPO")
     place = "the whole corpus" if swept[0].setting.whole else "the pools"
     report.text(
         f"""Selection over {place} by relevance, with weight λ_d, against redundancy: the lower, the more diverse. The
         picks' mean cosine says how alike the demonstrations of a question are. The paper draws one curve, with the bias
         (λ_b = 0.95) and a model of 8 billion parameters, and finds that DPO neither rises nor falls with diversity all
-        the way. {_best(swept)}"""
+        the way. Here the best mean is {"; ".join(_place(curves[weight], one) for weight, one in best.items())}."""
     )
     report.table(
         ("λ_d", "λ_b", "picks' mean cosine", *METRICS, "DPO minus the best"),
@@ -28,39 +32,23 @@ def add_figure1(report: Report, swept: Sequence[Result], samples: int) -> None:
                 "no bias" if result.setting.lambda_b == 1 else f"{result.setting.lambda_b:g}",
                 likeness_of(result),
                 *(f"{one.mean:.3f}" for name, one in intervals(result, samples).items() if name in METRICS),
-                _to_best(swept, result, samples),
+                _minus(result, best[result.setting.lambda_b], samples),
             )
             for result in swept
         ],
     )
     caption = "DPO by how alike the picks are, and the metrics by λ_d, with 95 % intervals."
-    report.plot("sweep.png", (9.6, 3.4), caption, _plot_sweep, swept, samples)
+    report.plot("sweep.png", (9.6, 3.4), caption, _plot_sweep, curves, samples)
 
 
-def _curves(swept: Sequence[Result]) -> dict[float, list[Result]]:
-    """Return the results of each λ_b, from the most diverse to the most relevant."""
-    found: dict[float, list[Result]] = {}
-    for result in sorted(swept, key=lambda result: result.setting.lambda_d):
-        found.setdefault(result.setting.lambda_b, []).append(result)
-    return found
+def _place(curve: Sequence[Result], best: Result) -> str:
+    where = "at an end" if best is curve[0] or best is curve[-1] else "between the ends"
+    weight = best.setting.lambda_b
+    return f"{'without bias' if weight == 1 else f'with λ_b = {weight:g}'} at λ_d = {best.setting.lambda_d:g}, {where}"
 
 
-def _best_of(swept: Sequence[Result], lambda_b: float) -> Result:
-    return max(_curves(swept)[lambda_b], key=lambda result: float(result.values["DPO"].mean()))
-
-
-def _best(swept: Sequence[Result]) -> str:
-    said = []
-    for weight, curve in _curves(swept).items():
-        best = _best_of(swept, weight).setting.lambda_d
-        where = "at an end" if best in (curve[0].setting.lambda_d, curve[-1].setting.lambda_d) else "between the ends"
-        said.append(f"{'without bias' if weight == 1 else f'with λ_b = {weight:g}'} at λ_d = {best:g}, {where}")
-    return f"Here the best mean is {'; '.join(said)}."
-
-
-def _to_best(swept: Sequence[Result], result: Result, samples: int) -> str:
-    best = _best_of(swept, result.setting.lambda_b)
-    if best is result:
+def _minus(result: Result, best: Result, samples: int) -> str:
+    if result is best:
         return "best"
     return intervals_of({"DPO": result.values["DPO"] - best.values["DPO"]}, result.pairs, samples)["DPO"].marked()
 
@@ -77,9 +65,9 @@ def _named(curve: Sequence[Result], likeness: Sequence[float], means: Sequence[f
         begin = at
 
 
-def _plot_sweep(figure: Any, swept: Sequence[Result], samples: int) -> None:
+def _plot_sweep(figure: Any, curves: Mapping[float, Sequence[Result]], samples: int) -> None:
     first, second = figure.subplots(1, 2)
-    for (weight, curve), colour in zip(_curves(swept).items(), (BLUE, ORANGE), strict=False):
+    for (weight, curve), colour in zip(curves.items(), (BLUE, ORANGE), strict=False):
         found = [intervals(result, samples) for result in curve]
         label = "without bias" if weight == 1 else f"λ_b = {weight:g}"
         likeness = [float(np.nanmean(result.likeness)) for result in curve]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,19 +29,20 @@ ORDERINGS = (
 AGAINST = ("Rel", "Rel+Div")
 
 
-@dataclass(frozen=True, eq=False)  # compared by identity, to be a key
-class Comparison:
+class Comparison(NamedTuple):
     """The first setting's mean less the second's, by metric."""
 
     better: str
     worse: str
     difference: dict[str, Interval]
 
-    def verdict(self, metric: str) -> str:
-        interval = self.difference[metric]
-        if interval.sign:
-            return "holds" if interval.sign > 0 else "is reversed"
-        return "is undecided"
+    @property
+    def name(self) -> str:
+        return f"{self.better} over {self.worse}"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return (self.name, *(self.difference[metric].marked() for metric in METRICS))
 
 
 def report_of(
@@ -50,17 +50,12 @@ def report_of(
     by_name: Sequence[Result],
     swept: Sequence[Result],
     *,
-    of_path: Sequence[Result] = (),
     bias: Array,
     samples: int,
-    more: Callable[[Report], None] | None = None,
     quick: bool = False,
     name: str = "",
 ) -> Report:
-    """Write what was found by the settings; those `by_name` are named too, and have a section of their own.
-
-    ``of_path`` are only among the values; ``more`` writes sections after the sweep.
-    """
+    """Write what was found by the settings; those `by_name` are named too, and have a section of their own."""
     report = Report("ragsys", "RAGSys: relevant, diverse and probable demonstrations")
     number = len(named[0].questions)
     lines = [*_directions([_compared(named, pair, samples) for pair in ORDERINGS])]
@@ -105,31 +100,26 @@ def report_of(
     report.heading("Against random demonstrations")
     report.text(
         f"""Differences of means with paired 95 % bootstrap intervals over the questions; the paper has no random ones.
-        {_bias(bias)}"""
+        The bias of the {len(bias)} demonstrations has a mean of {bias.mean(dtype=np.float64):.2f} nats a token and a
+        standard deviation of {bias.std(dtype=np.float64):.2f}."""
     )
     random = [_compared(named, (label, "random"), samples) for label in ("Rel", "Rel+Div")]
-    report.table(
-        ("retriever", *METRICS),
-        [
-            (f"{one.better} over {one.worse}", *(one.difference[metric].marked() for metric in METRICS))
-            for one in random
-        ],
-    )
+    report.table(("retriever", *METRICS), [one.cells for one in random])
     if by_name:
         _rules(report, named, by_name, samples)
     if swept:
         add_figure1(report, swept, samples)
-    if more is not None:
-        more(report)
-    report.values(_values([*named, *(one for one in swept if one not in named), *of_path]))
+    return report
+
+
+def add_values(report: Report, results: Sequence[Result]) -> None:
+    report.values(_values(results))
     report.text(
         "`values.csv` has every question's values and picks. A question's DPO is weighted with its number of pairs, so "
         "that the mean is over pairs; log ratio is the logarithm of the ratio that the paper calls MC3."
     )
-    return report
 
 
-_KINDS = {"holds": "Above", "is undecided": "Undecided", "is reversed": "Below"}
 _ANSWERS = {
     "yes": "As the paper finds",
     "no": "Against the paper",
@@ -138,20 +128,13 @@ _ANSWERS = {
 }
 
 
-def verdict(comparisons: Sequence[Comparison], kinds: Sequence[str] = tuple(_KINDS)) -> str:
-    """Say which differences are above 0 and which below, in sentences."""
-    found = [
-        (f"{one.better} over {one.worse}", metric, one.verdict(metric)) for one in comparisons for metric in METRICS
-    ]
-    return _sentences({kind: _KINDS[kind] for kind in kinds}, found)
-
-
 def lead(directions: Sequence[Sequence[str]]) -> str:
     """Say what is as in the paper and what is not, in sentences: of the rows of "The paper's directions"."""
     return _sentences(_ANSWERS, [(row[0], row[1], row[-1]) for row in directions])
 
 
-def _sentences(kinds: Mapping[str, str], found: Sequence[tuple[str, str, str]]) -> str:
+def _sentences(kinds: Mapping[Any, str], found: Sequence[tuple[str, str, Any]]) -> str:
+    """Say of which orderings and metrics each kind was found."""
     parts = []
     for kind, start in kinds.items():
         metrics: dict[str, list[str]] = {}
@@ -189,7 +172,7 @@ def _directions(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
             there = [table[one.better][metric] - table[one.worse][metric] for table in tables]
             interval = one.difference[metric]
             cells = (f"{difference:+.{2 if metric == 'DPO' else 4}f}" for difference in there)
-            yield f"{one.better} over {one.worse}", metric, *cells, interval.marked(), interval.same(*there)
+            yield one.name, metric, *cells, interval.marked(), interval.same(*there)
 
 
 def _row(result: Result, samples: int) -> tuple[str, ...]:
@@ -200,13 +183,6 @@ def _row(result: Result, samples: int) -> tuple[str, ...]:
     return (result.setting.label, *cells, likeness_of(result))
 
 
-def _bias(bias: Array) -> str:
-    return (
-        f"The bias of the {len(bias)} demonstrations has a mean of {bias.mean(dtype=np.float64):.2f} nats a token and "
-        f"a standard deviation of {bias.std(dtype=np.float64):.2f}."
-    )
-
-
 def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], samples: int) -> None:
     compared = [
         (result, _compared(named, (result.setting.label, other), samples))
@@ -214,23 +190,17 @@ def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], s
         for result in by_name
         if result.setting.label != other
     ]
+    signs = [(one.name, metric, one.difference[metric].sign) for _, one in compared for metric in METRICS]
     report.heading("What each rule does to the answers")
     report.text(
         f"""Further rules, without bias, out of the same candidates: the difference of their metrics to those of Rel,
         the most relevant demonstrations, and of Rel+Div, which is MMR, with paired 95 % bootstrap intervals over the
         questions. Of twenty differences that were none, one would have 0 outside its interval by chance.
-        {verdict([one for _, one in compared], ("holds", "is reversed"))}"""
+        {_sentences({1: "Above", -1: "Below"}, signs)}"""
     )
     report.table(
         ("rule", *METRICS, "picks' mean cosine"),
-        [
-            (
-                f"{one.better} over {one.worse}",
-                *(one.difference[metric].marked() for metric in METRICS),
-                likeness_of(result),
-            )
-            for result, one in compared
-        ],
+        [(*one.cells, likeness_of(result)) for result, one in compared],
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -39,7 +38,7 @@ from ...icl.storage.portions import portions
 from ...metrics import dpo, multiple_choice, pairwise_cosine
 from .._run import Progress, Run, Summary, described, digests, drawn
 from . import per_query
-from .report import report_of
+from .report import add_values, report_of
 from .results import METRICS, Result
 
 Pair = dict[str, str]  # question and answer
@@ -148,10 +147,6 @@ def ragsys(
     progress : callable, optional
         Called with the answers scored and their number, first with 0; once for the bias and once for the settings.
 
-    Returns
-    -------
-    RagsysSummary
-
     Raises
     ------
     ValueError, TypeError, OSError, ModuleNotFoundError
@@ -180,7 +175,12 @@ def ragsys(
     run = Run(op, out, cache=cache, samples=samples, num_threads=num_threads)
     whole = truthfulqa(counts, data)
     fixed = PRIMER if primer is None else read_primer(primer)
-    asked = _asked(op, whole, questions if questions is not None else QUICK_QUESTIONS if quick else None)
+    questions = QUICK_QUESTIONS if questions is None and quick else questions
+    size = len(whole.questions)
+    if questions is not None and questions > size:
+        raise ValueError(f"{op}: questions must be at most {size}, got {questions}")
+    asked = drawn(size, questions)
+    own = _of(whole, asked)
     if each and len(asked) < per_query.FOLDS:
         raise ValueError(f"{op}: questions must be at least {per_query.FOLDS} with weights per-query, got {len(asked)}")
     shown = _demonstrations(op, whole, pool)
@@ -194,7 +194,7 @@ def ragsys(
     every = list(dict.fromkeys([*named, *swept]))
     with run.embeddings(encoder) as texts, run.language_model(model, dtype=dtype) as scorer:
         rows = texts.encode(shown.keys(embed))
-        queries = texts.encode([whole.questions[q] for q in asked])
+        queries = texts.encode(own.questions)
         begun = time.perf_counter()
         bias = quality_bias(scorer, *shown.columns, progress=progress)
         corpus = rk.Corpus(rows, bias, shown.owners)
@@ -206,38 +206,34 @@ def ragsys(
             )
             picks |= segments.picks
         prompts = {
-            setting: _prompts(setting, picks.get(setting), shown, fixed, whole, asked)
+            setting: _prompts(setting, picks.get(setting), shown, fixed, own.questions)
             for setting in (*every, *(segments.picks if segments else ()))
         }
-        scored = score(scorer, prompts, whole, asked, progress)
+        scored = score(scorer, prompts, own, progress)
         models = described(model, scorer, texts)
     seconds = time.perf_counter() - begun
-    results = {setting: _result(setting, scored.logp, whole, asked, picks.get(setting), rows) for setting in prompts}
-    by_setting = functools.partial(map, results.__getitem__)
-    of_path = [*by_setting(segments.picks)] if segments else []
-    choices = per_query.choices([*by_setting(swept)], of_path, np.asarray(queries)) if segments else []
-    more = None
+    results = {setting: _result(setting, asked, scored.logp, own, picks.get(setting), rows) for setting in prompts}
+    of_named, of_rules, of_sweep = ([results[setting] for setting in some] for some in (named, by_name, swept))
+    name = models["model"].partition(", fingerprint")[0]
+    report = report_of(of_named, of_rules, of_sweep, bias=bias, samples=samples, quick=len(asked) < size, name=name)
+    choices: list[per_query.Choice] = []
     if segments:
-        halves = _by_half(scored.logp, whole, asked)
-        of_sweep, of_segments = (np.stack([*map(halves, some)]) for some in (swept, segments.picks))
-        judged = per_query.judged_by_others(of_sweep, of_segments, samples)
-        more = functools.partial(per_query.write, found=choices, halves=judged, segments=segments, samples=samples)
-    report = report_of(
-        *([*by_setting(some)] for some in (named, by_name, swept)),
-        of_path=of_path,
-        bias=bias,
-        samples=samples,
-        more=more,
-        quick=len(asked) < len(whole.questions),
-        name=models["model"].partition(", fingerprint")[0],
-    )
+        of_path = [results[setting] for setting in segments.picks]
+        choices = per_query.choices(of_sweep, of_path, np.asarray(queries))
+        halves = {
+            setting: per_query.by_half(logp, own.is_correct, own.cu_questions) for setting, logp in scored.logp.items()
+        }
+        first, second = (np.stack([halves[setting] for setting in some]) for some in (swept, segments.picks))
+        judged = per_query.judged_by_others(first, second, samples)
+        per_query.write(report, found=choices, halves=judged, segments=segments, samples=samples)
+    add_values(report, [*results.values()])
     run.write(
         report,
         {
             **models,
             "counts": f"{counts}: {int(whole.is_correct.sum())} correct answers, {whole.triplets} triplets",
             "sha256 of the data": digests([whole.source]),
-            "questions": f"{len(asked)} of {len(whole.questions)}, drawn with seed 0",
+            "questions": f"{len(asked)} of {size}, drawn with seed 0",
             "demonstrations": f"{len(shown.pairs)}, of which the {embed} is embedded",
             "primer": "the library's" if primer is None else str(primer),
             "demonstrations of Fix": len(fixed),
@@ -250,7 +246,9 @@ def ragsys(
             "seconds to score, in all": f"{seconds:.1f}, {run.seconds:.1f}",
         },
     )
-    return RagsysSummary([*by_setting(every)], scored.new, scored.cached, run.seconds, run.out, choices)
+    return RagsysSummary(
+        [results[setting] for setting in every], scored.new, scored.cached, run.seconds, run.out, choices
+    )
 
 
 class _Shown(NamedTuple):
@@ -272,24 +270,20 @@ class _Shown(NamedTuple):
 class Scored(NamedTuple):
     """Log-probabilities that `score` found, and how many of them were in the cache."""
 
-    logp: dict[Setting, Array]  # (A,) sums over the tokens of each answer to the questions asked, end to end
+    logp: dict[Setting, Array]  # (A,) sums over the tokens of each answer to the questions, end to end
     new: int
     cached: int
 
 
 def score(
-    scorer: CachedModel,
-    prompts: dict[Setting, list[str]],
-    data: TruthfulQA,
-    asked: Array,
-    progress: Progress | None = None,
+    scorer: CachedModel, prompts: dict[Setting, list[str]], data: TruthfulQA, progress: Progress | None = None
 ) -> Scored:
-    """Score all answers to the questions asked after the prompts of every setting, equal prompts once.
+    """Score all answers to each question after its prompt of every setting, equal prompts once.
 
     In the order of the prompts, so that those that begin alike come together.
     """
-    answers = {int(q): [QA.answer({"answer": text}) for text in data.answers_to(q)] for q in asked}
-    asks = sorted({(prompt, int(q)) for some in prompts.values() for prompt, q in zip(some, asked, strict=True)})
+    answers = [[QA.answer({"answer": text}) for text in data.answers_to(q)] for q in range(len(data.questions))]
+    asks = sorted({(prompt, q) for some in prompts.values() for q, prompt in enumerate(some)})
     total, done, before = sum(len(answers[q]) for _, q in asks), 0, scorer.hits
     found: dict[tuple[str, int], Array] = {}
     if progress is not None:
@@ -304,18 +298,23 @@ def score(
         if progress is not None:
             progress(done, total)
     logp = {
-        setting: np.concatenate([found[prompt, int(q)] for prompt, q in zip(some, asked, strict=True)])
+        setting: np.concatenate([found[prompt, q] for q, prompt in enumerate(some)])
         for setting, some in prompts.items()
     }
     return Scored(logp, total - (scorer.hits - before), scorer.hits - before)
 
 
-def _asked(op: str, data: TruthfulQA, number: int | None) -> Array:
-    """Return the questions to ask, in their order; a larger number includes the smaller."""
-    size = len(data.questions)
-    if number is not None and number > size:
-        raise ValueError(f"{op}: questions must be at most {size}, got {number}")
-    return drawn(size, number)
+def _of(data: TruthfulQA, some: Array) -> TruthfulQA:
+    """Return some of the questions, with their answers."""
+    spans = [slice(*data.cu_questions[q : q + 2]) for q in some]
+    starts = np.cumsum([0, *(span.stop - span.start for span in spans)])
+    return data._replace(
+        questions=[data.questions[q] for q in some],
+        answers=[answer for span in spans for answer in data.answers[span]],
+        is_correct=np.concatenate([data.is_correct[span] for span in spans]),
+        cu_questions=starts,
+        best=starts[:-1] + data.best[some] - data.cu_questions[some],
+    )
 
 
 def _demonstrations(op: str, data: TruthfulQA, pool: int) -> _Shown:
@@ -359,35 +358,22 @@ def _prompts(
     picks: Array | None,
     shown: _Shown,
     fixed: Sequence[tuple[str, str]],
-    data: TruthfulQA,
-    asked: Array,
+    questions: Sequence[str],
 ) -> list[str]:
     primer = [{"question": question, "answer": answer} for question, answer in fixed if setting.kind == "fix"]
-    chosen = [primer] * len(asked) if picks is None else [[shown.pairs[row] for row in ids[ids >= 0]] for ids in picks]
-    return [QA.prompt({"question": data.questions[q]}, pairs) for q, pairs in zip(asked, chosen, strict=True)]
-
-
-def _answers(data: TruthfulQA, asked: Array) -> tuple[Array, Array]:
-    """Return which of the answers to the questions asked are correct, and where those of each question begin."""
-    spans = [slice(*data.cu_questions[q : q + 2]) for q in asked]
-    starts = np.cumsum([0, *(span.stop - span.start for span in spans)])
-    return np.concatenate([data.is_correct[span] for span in spans]), starts
-
-
-def _by_half(logp: dict[Setting, Array], data: TruthfulQA, asked: Array) -> Callable[[Setting], Array]:
-    is_correct, starts = _answers(data, asked)
-    return lambda setting: per_query.by_half(logp[setting], is_correct, starts)
+    chosen = [primer] * len(questions)
+    if picks is not None:
+        chosen = [[shown.pairs[row] for row in ids[ids >= 0]] for ids in picks]
+    return [QA.prompt({"question": question}, pairs) for question, pairs in zip(questions, chosen, strict=True)]
 
 
 def _result(
-    setting: Setting, logp: dict[Setting, Array], data: TruthfulQA, asked: Array, picks: Array | None, rows: Array
+    setting: Setting, asked: Array, logp: dict[Setting, Array], data: TruthfulQA, picks: Array | None, rows: Array
 ) -> Result:
     """Return the metrics of a setting, question by question."""
-    is_correct, starts = _answers(data, asked)
-    best = starts[:-1] + data.best[asked] - data.cu_questions[asked]
-    choice = multiple_choice(logp[setting], is_correct, starts, best=best)
-    plain = dpo(logp[setting], is_correct, starts)
-    against = dpo(logp[setting], is_correct, starts, reference=logp[NONE])
+    choice = multiple_choice(logp[setting], data.is_correct, data.cu_questions, best=data.best)
+    plain = dpo(logp[setting], data.is_correct, data.cu_questions)
+    against = dpo(logp[setting], data.is_correct, data.cu_questions, reference=logp[NONE])
     pairs = plain.pairs / plain.pairs.mean()  # the mean over questions is that over triplets
     values = {
         "MC1": choice.mc1,

@@ -12,35 +12,20 @@ FIRST, RANDOM, RERANK, ORACLE = "BM25, first", "BM25, random", "BM25, reranked",
 FRONT, PREDICTIVE = "BM25, first, in front", "BM25, predictive"
 DENSE, PAIR, DIVERSE = "dense, first", "BM25, first two", f"BM25, two by {RULE.label}"
 OWN = "own article"
-_BY, _DENSE = f"{RERANK} by ", "dense ("  # how the names of methods of a second model and of a further encoder begin
-_ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, FRONT, RERANK, _BY, PREDICTIVE, ORACLE, DENSE, _DENSE, PAIR, DIVERSE, OWN)
-
-
-def other_model(name: str) -> str:
-    """Return the name of reranking by a second model."""
-    return f"{_BY}{name}"
-
-
-def other_dense(name: str) -> str:
-    """Return the name of dense retrieval by a further encoder."""
-    return f"{_DENSE}{name}), first"
+BY, FURTHER = f"{RERANK} by ", "dense ("  # how the names of methods of a second model and of a further encoder begin
+_ORDER = (NONE, SHORT, ANY, RANDOM, FIRST, FRONT, RERANK, BY, PREDICTIVE, ORACLE, DENSE, FURTHER, PAIR, DIVERSE, OWN)
 
 
 def order(label: str) -> int:
     """Return the place of a method in tables."""
     if label in _ORDER:
         return _ORDER.index(label)
-    return _ORDER.index(_BY if label.startswith(_BY) else _DENSE)
+    return _ORDER.index(BY if label.startswith(BY) else FURTHER)
 
 
-def other_models(labels: Iterable[str]) -> list[str]:
-    """Return the methods that are reranking by a second model."""
-    return [label for label in labels if label.startswith(_BY)]
-
-
-def other_encoders(labels: Iterable[str]) -> list[str]:
-    """Return the methods that are dense retrieval by a further encoder."""
-    return [label for label in labels if label.startswith(_DENSE)]
+def beginning(labels: Iterable[str], start: str) -> list[str]:
+    """Return the methods whose names begin so: with `BY`, or `FURTHER`."""
+    return [label for label in labels if label.startswith(start)]
 
 
 # (method, rival, what their difference says)
@@ -67,8 +52,8 @@ _PAIRS = (
 def pairs(labels: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """Return the comparisons of a run: those of methods that it has."""
     known = list(labels)
-    others = [(FIRST, label, "BM25 against the further dense retriever") for label in other_encoders(known)]
-    for label in other_models(known):
+    others = [(FIRST, label, "BM25 against the further dense retriever") for label in beginning(known, FURTHER)]
+    for label in beginning(known, BY):
         others += [(label, FIRST, "what zero-shot reranking by a second model adds"),
                    (label, RERANK, "the same against reranking by the model itself")]  # fmt: skip
     return (pair for pair in (*_PAIRS, *others) if pair[0] in known and pair[1] in known)

@@ -12,25 +12,7 @@ from ...icl.language_model import LanguageModel
 from ...icl.ralm import Ralm, Text, Window, sliding_windows
 from ...icl.retrievers import BM25Retriever, DenseRetriever
 from .._run import Progress
-from .labels import (
-    ANY,
-    DENSE,
-    DIVERSE,
-    FIRST,
-    FRONT,
-    NONE,
-    ORACLE,
-    OWN,
-    PAIR,
-    PREDICTIVE,
-    RANDOM,
-    RERANK,
-    RULE,
-    SHORT,
-    order,
-    other_dense,
-    other_model,
-)
+from . import labels
 from .plans import Documents, Plan, Runs
 from .ranking import predicted, scored_by
 from .report import Halves, RalmResult, RalmSizes
@@ -100,23 +82,25 @@ def evaluate(
     collection = len(system.documents) - len(own or {})
     any_passage = np.random.default_rng(seed).integers(collection, size=(len(main), 1)).tolist()
     plans = {
-        NONE: runs.plan(stride, {}),
-        ANY: runs.plan(stride, dict(zip(main, any_passage, strict=True))),
-        FIRST: runs.plan(stride, first),
-        PAIR: runs.plan(stride, {place: ids[:2] for place, ids in ranked.items()}),
+        labels.NONE: runs.plan(stride, {}),
+        labels.ANY: runs.plan(stride, dict(zip(main, any_passage, strict=True))),
+        labels.FIRST: runs.plan(stride, first),
+        labels.PAIR: runs.plan(stride, {place: ids[:2] for place, ids in ranked.items()}),
     }
-    plans[SHORT], plans[FRONT] = runs.without(plans[FIRST]), runs.in_front(plans[FIRST])
+    plans[labels.SHORT] = runs.moved(plans[labels.FIRST], 1, keep=False)
+    # In front of the windows, which stay whole, where the model has room.
+    plans[labels.FRONT] = runs.moved(plans[labels.FIRST], -1, keep=True)
     if own is not None:
-        plans[OWN] = runs.plan(stride, own)
+        plans[labels.OWN] = runs.plan(stride, own)
     longer = system.queries(text, main, sizes.dense_query)
     for at, each in enumerate(dense):
         vectors = each.encoder.encode(longer)
-        label = DENSE if at == 0 else other_dense(each.encoder.name)
+        label = labels.DENSE if at == 0 else f"{labels.FURTHER}{each.encoder.name}), first"
         plans[label] = runs.plan(stride, _by_place(main, each.nearest(vectors, 1).ids))
         if at == 0:
             pool = np.array([[*ranked[place], *[-1] * sizes.candidates][: sizes.candidates] for place in main])
-            pair = RULE.select(vectors, each.corpus, 2, candidates=pool).indices
-            plans[DIVERSE] = runs.plan(stride, _by_place(main, pair))
+            pair = labels.RULE.select(vectors, each.corpus, 2, candidates=pool).indices
+            plans[labels.DIVERSE] = runs.plan(stride, _by_place(main, pair))
     by_stride = {one: runs.plan(one, first) for one in sizes.strides}
     by_query = {
         length: runs.plan(stride, _by_place(main, system.retrieve(text, main, 1, length).ids))
@@ -131,18 +115,18 @@ def evaluate(
     valid = np.array([[[bool(ids) for ids in row] for row in plan.documents] for plan in candidates])
     valid[0] = True
     target = np.stack([runs.target(plan) for plan in candidates])  # (candidates, Q, pieces)
-    rank = {RERANK: np.stack([runs.before(plan) for plan in candidates]), ORACLE: target}
+    rank = {labels.RERANK: np.stack([runs.before(plan) for plan in candidates]), labels.ORACLE: target}
     if ranker is not None:
-        rank[other_model(ranker_name)] = scored_by(ranker, system, text, candidates, progress)
+        rank[f"{labels.BY}{ranker_name}"] = scored_by(ranker, system, text, candidates, progress)
     if dense and len(windows) > 1:
-        rank[PREDICTIVE] = predicted(system, dense[0].encoder, system.queries(text, main), candidates, target)
-    by_ranked: dict[str, dict[int, Array]] = {rule: {} for rule in (RANDOM, *rank)}
-    picks = {label: plan.documents for label, plan in plans.items() if label != SHORT}
+        rank[labels.PREDICTIVE] = predicted(system, dense[0].encoder, system.queries(text, main), candidates, target)
+    by_ranked: dict[str, dict[int, Array]] = {rule: {} for rule in (labels.RANDOM, *rank)}
+    picks = {label: plan.documents for label, plan in plans.items() if label != labels.SHORT}
     for number in _numbers(sizes.candidates):
         counted = valid[:number]
         # What to expect of a document taken at random: the mean over all.
         mean = np.where(counted, target[:number], 0).sum(axis=0) / counted.sum(axis=0)
-        by_ranked[RANDOM][number] = -mean.sum(axis=1)
+        by_ranked[labels.RANDOM][number] = -mean.sum(axis=1)
         for rule, values in rank.items():
             best = np.argmax(np.where(counted, values[:number], -np.inf), axis=0)  # (Q, pieces), the first of equals
             by_ranked[rule][number] = -np.take_along_axis(target, best[None], axis=0)[0].sum(axis=1)
@@ -152,7 +136,7 @@ def evaluate(
     nll = {label: runs.nll(plan) for label, plan in plans.items()}
     nll |= {rule: values[sizes.candidates] for rule, values in by_ranked.items()}
     return RalmResult(
-        nll={label: nll[label] for label in sorted(nll, key=order)},
+        nll={label: nll[label] for label in sorted(nll, key=labels.order)},
         picks=picks,
         words=text.words(windows),
         tokens=np.array([window.end - window.begin for window in windows]),

@@ -50,17 +50,9 @@ class Runs:
             ],
         )
 
-    def without(self, plan: Plan) -> Plan:
-        """Return the plan without its documents, the prefixes as short as the documents left them."""
-
-        return self._moved(plan, 1, keep=False)
-
-    def in_front(self, plan: Plan) -> Plan:
-        """Return the plan with its documents in front of the windows, which stay whole, where the model has room."""
-        return self._moved(plan, -1, keep=True)
-
-    def _moved(self, plan: Plan, sign: int, *, keep: bool) -> Plan:
-        """Return the plan with the starts of its windows moved by what its documents take, forward or back."""
+    def moved(self, plan: Plan, sign: int, *, keep: bool) -> Plan:
+        """Return the plan, with or without its documents, the starts of its windows moved by what these take: forward
+        or back."""
 
         def moved(run: ModelRun) -> ModelRun:
             window, ids = run

@@ -13,9 +13,11 @@ from ...metrics import perplexity
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
 from ..statistics import Interval, bootstrap_named, bootstrap_ratios, share_of
 from .labels import (
+    BY,
     DENSE,
     FIRST,
     FRONT,
+    FURTHER,
     NONE,
     ORACLE,
     OWN,
@@ -23,8 +25,7 @@ from .labels import (
     RANDOM,
     RERANK,
     SHORT,
-    other_encoders,
-    other_models,
+    beginning,
     pairs,
 )
 from .paper import said
@@ -98,9 +99,16 @@ class _Versus(NamedTuple):
     change: Interval  # of the perplexity, as a share
     better: Interval  # share of the windows
 
+    def __str__(self) -> str:
+        return self.change.signed("{:+.2%}")
+
     @property
-    def verdict(self) -> str:
-        return self.change.verdict
+    def cells(self) -> tuple[str, str]:
+        return self.change.cells("{:+.2%}")
+
+    @property
+    def windows(self) -> str:
+        return self.better.signed("{:.0%}")
 
 
 def report_of(
@@ -121,6 +129,7 @@ def report_of(
     title = "In-Context RALM: what documents before the text are worth"
     report = Report("ralm", title if text.startswith("WikiText") else f"{title}, {text}")
     means = _perplexities(result.nll, result.per, samples)
+    against = {label: _versus(result, nll, result.nll[NONE], samples) for label, nll in result.nll.items()}
     versus = {
         (one, other): _versus(result, result.nll[one], result.nll[other], samples)
         for one, other, _ in pairs(result.nll)
@@ -158,7 +167,7 @@ def report_of(
     if OWN in result.nll:
         own = f""""{OWN}" is no method but shows what retrieval could find: the piece of the window's own article,
         outside of the window, that BM25 finds."""
-    if other_models(result.nll):
+    if beginning(result.nll, BY):
         learnt += " A second model ranks by the same tokens, which it reads as text."
     report.text(
         f"""Random is what to expect of one of the {sizes.candidates} retrieved documents; reranking takes the one
@@ -172,12 +181,12 @@ def report_of(
         [
             (label, *mean.cells("{:.2f}"),
              *([f"{perplexity(-result.nll[label], result.tokens):.2f}"] if unit == "word" else []),
-             *_compared(result, label, samples))
+             *(("",) * 3 if label == NONE else (*against[label].cells, against[label].windows)))
             for label, mean in means.items()
         ],
     )  # fmt: skip
     caption = f"Change of {unit} perplexity against {NONE}, with paired 95 % intervals."
-    report.plot("methods.png", (7.0, 0.32 * len(means) + 0.9), caption, _plot_methods, result, samples)
+    report.plot("methods.png", (7.0, 0.32 * len(means) + 0.9), caption, _plot_methods, result.unit, against)
     report.heading("Figures 5, 6 and 7: stride, query length, documents ranked")
     report.text(
         f"""Stride and query length are those of BM25's first document. All strides predict the same tokens: the
@@ -193,7 +202,7 @@ def report_of(
              f"against {title.split()[-1]} = {base}, paired"),
             [
                 (str(at), *_cells(result, nll, samples),
-                 "" if at == base else _change(_versus(result, nll, values[base], samples)))
+                 "" if at == base else str(_versus(result, nll, values[base], samples)))
                 for at, nll in sorted(values.items())
             ],
         )  # fmt: skip
@@ -213,7 +222,7 @@ def report_of(
     report.table(
         ("method", "against", "says", "change", "95 % interval", "perplexity", "windows better"),
         [
-            (one, other, why, *found.change.cells("{:+.2%}"), found.verdict, _better(found))
+            (one, other, why, *found.cells, found.change.verdict, found.windows)
             for one, other, why in pairs(result.nll)
             for found in (versus[one, other],)
         ],
@@ -266,11 +275,11 @@ def _findings(
     rows = []
     smaller = [
         ("reranking by a second model is better than BM25's first (section 6.1)", (label, FIRST))
-        for label in other_models(result.nll)
+        for label in beginning(result.nll, BY)
     ]
     further = [
         (f"BM25 is better than {label.removesuffix(', first')} retrieval (Figure 3)", (FIRST, label))
-        for label in other_encoders(result.nll)
+        for label in beginning(result.nll, FURTHER)
     ]
     for text, pair in (
         ("BM25's document lowers perplexity (Table 1)", (FIRST, NONE)),
@@ -287,24 +296,24 @@ def _findings(
         if pair in versus:
             one = versus[pair]
             answer = MADE if pair[0] == ORACLE else one.change.same(-1)
-            rows.append((text, answer, _change(one), said(like, FIRST if pair == often else pair[0], pair[1])))
+            rows.append((text, answer, str(one), said(like, FIRST if pair == often else pair[0], pair[1])))
             if pair[0] == ORACLE and result.halves is not None:
                 second, chosen, tokens = result.halves
                 half = _versus(result, chosen, second, samples, per=tokens)
                 text = "chosen by half of the tokens, it is on the other half (Figure 7)"
-                rows.append((text, half.change.same(-1), f"{_change(half)} of tokens' perplexity", ""))
+                rows.append((text, half.change.same(-1), f"{half} of tokens' perplexity", ""))
     small, large = min(result.by_stride), max(result.by_stride)
     if small < large:
         one = _versus(result, result.by_stride[small], result.by_stride[large], samples)
         text = f"the smaller the stride, the better: s = {small} against {large} (Figure 5)"
-        rows.append((text, one.change.same(-1), _change(one), ""))
+        rows.append((text, one.change.same(-1), str(one), ""))
     if QUERY in result.by_query and len(result.by_query) > 1:
         rivals = [at for at in result.by_query if at != QUERY]
         others = {at: _versus(result, result.by_query[QUERY], result.by_query[at], samples) for at in rivals}
         signs = [one.change.sign for one in others.values()]
         answer = "no" if max(signs) > 0 else "yes" if max(signs) < 0 else "undecided"
         best = min(others, key=lambda at: float(result.by_query[at].sum()))
-        change = f"{_change(others[best])} against the best other, {best}"
+        change = f"{others[best]} against the best other, {best}"
         rows.append((f"{QUERY} tokens, the paper's choice, are the best query (Figure 6)", answer, change, ""))
     return rows
 
@@ -313,37 +322,18 @@ def _why(versus: Mapping[Any, _Versus]) -> str:
     """Say whether BM25's document lowers perplexity, and by which of its parts: the text it overwrites, and its own."""
     price, worth, total = (versus[pair] for pair in ((SHORT, NONE), (FIRST, SHORT), (FIRST, NONE)))
     said = {-1: "is worth more than", 0: "is not distinguishable from", 1: "is worth less than"}[total.change.sign]
-    parts = (
-        f"{_change(total)} in all, {_change(price)} for the text that is left out and {_change(worth)} for the "
-        "document in its place"
-    )
+    parts = f"{total} in all, {price} for the text that is left out and {worth} for the document in its place"
     if (OWN, NONE) in versus:
         parts += (
-            ". A piece of the window's own article, which the collection cannot have, makes "
-            f"{_change(versus[OWN, NONE])} in all"
+            f". A piece of the window's own article, which the collection cannot have, makes {versus[OWN, NONE]} in all"
         )
     return f"BM25's document, from this collection, {said} the text that it takes the place of: {parts}."
-
-
-def _change(one: _Versus) -> str:
-    return one.change.signed("{:+.2%}")
-
-
-def _compared(result: RalmResult, label: str, samples: int) -> tuple[str, str, str]:
-    if label == NONE:
-        return "", "", ""
-    found = _versus(result, result.nll[label], result.nll[NONE], samples)
-    return *found.change.cells("{:+.2%}"), _better(found)
-
-
-def _better(found: _Versus) -> str:
-    return found.better.signed("{:.0%}")
 
 
 def _cells(result: RalmResult, nll: Array, samples: int) -> tuple[str, str, str, str]:
     mean = _perplexities({0: nll}, result.per, samples)[0]
     found = _versus(result, nll, result.nll[NONE], samples)
-    return *mean.cells("{:.2f}"), *found.change.cells("{:+.2%}")
+    return *mean.cells("{:.2f}"), *found.cells
 
 
 def _thirds(result: RalmResult, samples: int) -> list[tuple[str, ...]]:
@@ -354,7 +344,7 @@ def _thirds(result: RalmResult, samples: int) -> list[tuple[str, ...]]:
             continue
         scores = result.top_scores[some]
         changes = [_versus(result, result.nll[a], result.nll[b], samples, some) for a, b in _BY_SCORE]
-        rows.append((name, f"{scores.min():.1f} to {scores.max():.1f}", str(len(some)), *map(_change, changes)))
+        rows.append((name, f"{scores.min():.1f} to {scores.max():.1f}", str(len(some)), *map(str, changes)))
     return rows
 
 
@@ -367,23 +357,19 @@ def _values(result: RalmResult) -> Iterator[tuple[object, ...]]:
             yield q, label, f"{nll:.6f}", result.words[q], result.tokens[q], documents
 
 
-def _changed(result: RalmResult) -> str:
-    return f"change of {result.unit} perplexity, %"
-
-
 _COLOURS = {NONE: GREY, FIRST: GREEN, RERANK: BLUE, ORACLE: ORANGE, RANDOM: "#9e9ac8", PREDICTIVE: "#c51b8a"}
 
 
-def _plot_methods(figure: Any, result: RalmResult, samples: int) -> None:
+def _plot_methods(figure: Any, unit: str, against: Mapping[str, _Versus]) -> None:
     axes = figure.subplots()
-    labels = [label for label in result.nll if label != NONE]
+    labels = [label for label in against if label != NONE]
     for y, label in enumerate(labels):
-        percent = _versus(result, result.nll[label], result.nll[NONE], samples).change.times(100)
+        percent = against[label].change.times(100)
         axes.errorbar(percent.mean, y, xerr=percent.bar, fmt="o", color=_COLOURS.get(label, "#525252"))
     axes.axvline(0, color=_COLOURS[NONE], linestyle="--", linewidth=1)
     axes.set_yticks(range(len(labels)), labels)
     axes.invert_yaxis()
-    axes.set_xlabel(_changed(result))
+    axes.set_xlabel(f"change of {unit} perplexity, %")
 
 
 def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
@@ -402,7 +388,7 @@ def _plot_figures(figure: Any, result: RalmResult, samples: int) -> None:
         axes.set_xticks(at, list(map(str, at)))
         axes.minorticks_off()
         axes.set_xlabel(name)
-    panels[0].set_ylabel(_changed(result))
+    panels[0].set_ylabel(f"change of {result.unit} perplexity, %")
     known: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()

@@ -79,10 +79,8 @@ def ralm(
     ----------
     out : path
         Folder of the report, as for `vrsd`; ``values.csv`` has every window's negative log-probability and documents.
-    model : str, path or TokenModel
-        As `HuggingFaceModel.from_pretrained` takes it.
-    dtype : {"float32", "float16", "bfloat16"}
-        Type of the model's weights in memory.
+    model, dtype
+        As for `ragsys`; a model that is open must be a `TokenModel`.
     encoder : str, path, Encoder, a sequence of them, or None
         For the nearest passage, by each; the first also for MMR and for the trained ranker (see `PredictiveRanker`).
         None leaves them out.
@@ -105,10 +103,6 @@ def ralm(
         Seed of the passages that are taken at random.
     progress : callable, optional
         Called with the work done and its whole: texts to encode, runs of the model, then texts that the ranker scores.
-
-    Returns
-    -------
-    RalmSummary
 
     Raises
     ------
@@ -149,8 +143,9 @@ def ralm(
         models = described(model, scorer, kept[0] if kept else None)
         if ranker is not None and second is not None:
             models["ranker"] = described(ranker, second, None)["model"]
+        asked_for = re.split(r", | \(", models.get("ranker", ""))[0]  # the name of the second model
         result = evaluate(
-            system, tokens, windows, used, dense=dense, ranker=second, ranker_name=_short(models.get("ranker", "")),
+            system, tokens, windows, used, dense=dense, ranker=second, ranker_name=asked_for,
             own=own, unit=read.unit, seed=seed, progress=progress,
         )  # fmt: skip
         cached = scorer.hits
@@ -180,8 +175,3 @@ def _listed(encoder: PathLike | Encoder | Sequence[PathLike | Encoder] | None) -
     if encoder is None:
         return []
     return [*encoder] if isinstance(encoder, (list, tuple)) else [encoder]  # type: ignore[list-item]
-
-
-def _short(described: str) -> str:
-    """Return the name that a model was asked for by, of what a report says of it."""
-    return re.split(r", | \(", described)[0]

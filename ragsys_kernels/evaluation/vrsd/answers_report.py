@@ -70,7 +70,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     written = all(result.rouge for result in results)
     options = any(result.likeliest for result in results)
     scored = all(result.truth for result in results)
-    found = [{name: _intervals(result, name, samples) for name in result.measures} for result in results]
+    found = [{name: _measure(result, name, samples) for name in result.measures} for result in results]
     report.text(
         f"""{"**Quick run.** " if quick else ""}Each question {"is answered greedily" if written else "stands"} after
         {k} questions with their answers, which each method picks from the question's nearest; MMR with λ = 1 is cosine
@@ -95,7 +95,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
             (
                 result.questions.title, label, *(_rouge(means, label) if written else ()),
                 *((*_share(means, _LIKELIEST, label), *_share(means, _NORMALISED, label)) if options else ()),
-                *(_mean(means, _TRUTH, label) if scored else ()),
+                *(means[_TRUTH].means[label].cells() if scored else ()),
                 *(f"{value:.3f}" for value in PAPER[result.questions.name].get(label, ())),
                 *("",) * (0 if label in PAPER[result.questions.name] else 2),
             )
@@ -123,7 +123,7 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     )
     leading = results[0].leading
     caption = f"Mean {leading}{' of the answers' if written else ''} with its 95 % interval."
-    if any(_is_below(means[leading][0]) for means in found):
+    if any(_is_below(measures[leading].means) for measures in found):
         caption = f"{caption[:-1]}; an arrow: the mean is below the plot."
     report.plot("answers.png", (3.1 * len(results) + 0.6, 3.2), caption, _plot, results, found)
     report.values(_values(results))
@@ -131,8 +131,14 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     return report
 
 
-_Means = dict[str, Interval]
+class _Measure(NamedTuple):
+    """The mean of each method, and that of VRSD's difference from it."""
 
+    means: dict[str, Interval]
+    gaps: dict[str, Interval]
+
+
+_Measures = dict[str, _Measure]  # by name
 
 _ACCURACY_IS = "Accuracy: the right option is more like the answer, by ROUGE-L, than every other. "
 _LIKELIEST_IS = (
@@ -142,37 +148,29 @@ _LIKELIEST_IS = (
 _TRUTH_IS = "The log-probability of the answer is the mean of its tokens, in nats. "
 
 
-def _rouge(means: dict[str, tuple[_Means, _Means]], label: str) -> tuple[str, ...]:
-    written = (f"{means[name][0][label].mean:.3f}" for name in ROUGE)
-    return (*written, means["ROUGE-L"][0][label].span(), *_share(means, _ACCURACY, label))
+def _rouge(measures: _Measures, label: str) -> tuple[str, ...]:
+    written = (f"{measures[name].means[label].mean:.3f}" for name in ROUGE)
+    return (*written, measures["ROUGE-L"].means[label].span(), *_share(measures, _ACCURACY, label))
 
 
-def _mean(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
-    return means[name][0][label].cells()
+def _share(measures: _Measures, name: str, label: str) -> tuple[str, str]:
+    return measures[name].means[label].cells("{:.1%}") if name in measures else ("", "")
 
 
-def _share(means: dict[str, tuple[_Means, _Means]], name: str, label: str) -> tuple[str, str]:
-    return means[name][0][label].cells("{:.1%}") if name in means else ("", "")
-
-
-def _directions(
-    results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]
-) -> Iterator[tuple[str, ...]]:
-    for result, means in zip(results, found, strict=True):
+def _directions(results: Sequence[AnswerResult], found: Sequence[_Measures]) -> Iterator[tuple[str, ...]]:
+    for result, measures in zip(results, found, strict=True):
         paper = PAPER[result.questions.name]
         # Of ROUGE and accuracy that which the paper has; then what it has not.
-        own = [name for name in SHARES if name in means] or ["ROUGE-L"]
-        measures = [name for name in (*own, _TRUTH) if name in means]
+        own = [name for name in SHARES if name in measures] or ["ROUGE-L"]
         for label in (*MMR, OKAPI):
             there = [ours - theirs for ours, theirs in zip(paper[VRSD], paper[label], strict=True)]
-            for name in measures:
-                gap = means[name][1][label]
+            for name in (name for name in (*own, _TRUTH) if name in measures):
+                gap = measures[name].gaps[label]
                 cells = (f"{difference:+.3f}" for difference in there)
                 yield result.questions.title, label, name, *cells, gap.marked(), gap.same(*there)
 
 
-def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _Means]:
-    """Return the mean of each method, and that of VRSD's difference from it."""
+def _measure(result: AnswerResult, name: str, samples: int) -> _Measure:
     values = result.values(name)
     columns = np.stack([values[label].astype(np.float64) for label in METHODS], axis=1)
     gaps = columns[:, [METHODS.index(VRSD)]] - columns
@@ -180,14 +178,14 @@ def _intervals(result: AnswerResult, name: str, samples: int) -> tuple[_Means, _
     number = len(METHODS)
     if name in SHARES:
         means[:number] = [share_of(column) for column in columns.T]
-    return dict(zip(METHODS, means[:number], strict=True)), dict(zip(METHODS, means[number:], strict=True))
+    return _Measure(*(dict(zip(METHODS, some, strict=True)) for some in (means[:number], means[number:])))
 
 
-def _verdict(results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> str:
+def _verdict(results: Sequence[AnswerResult], found: Sequence[_Measures]) -> str:
     """Say which differences between VRSD and MMR are decided, and how many are not."""
     gaps = [
-        (f"{label} on {result.questions.title}", means[result.leading][1][label])
-        for result, means in zip(results, found, strict=True)
+        (f"{label} on {result.questions.title}", measures[result.leading].gaps[label])
+        for result, measures in zip(results, found, strict=True)
         for label in MMR
     ]
     parts = [f"{gap.place} {where} ({gap.mean:+.3f})" for where, gap in gaps if gap.sign]
@@ -210,16 +208,16 @@ def _values(results: Sequence[AnswerResult]) -> Iterator[tuple[object, ...]]:
                 yield result.questions.name, q, label, *rouge, *shares, logp, " ".join(map(str, picks))
 
 
-def _is_below(means: _Means) -> bool:
+def _is_below(means: dict[str, Interval]) -> bool:
     """Return whether all others lie above the mean without items, which would press them together in a plot."""
     return means[NONE].high < min(means[label].low for label in METHODS if label != NONE)
 
 
-def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[dict[str, tuple[_Means, _Means]]]) -> None:
+def _plot(figure: Any, results: Sequence[AnswerResult], found: Sequence[_Measures]) -> None:
     titles = [f"{result.questions.title}, {len(result.questions.questions)} queries" for result in results]
     leading = results[0].leading
-    for axes, means in zip(panels(figure, titles, f"mean {leading}"), found, strict=True):
-        shown = means[leading][0]
+    for axes, measures in zip(panels(figure, titles, f"mean {leading}"), found, strict=True):
+        shown = measures[leading].means
         for x, label in enumerate(METHODS):
             mean = shown[label]
             if label == NONE and _is_below(shown):

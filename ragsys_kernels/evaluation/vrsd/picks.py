@@ -110,10 +110,6 @@ def vrsd(
     progress : callable, optional
         Called with the texts encoded and their number, first with 0.
 
-    Returns
-    -------
-    VrsdSummary
-
     Raises
     ------
     ValueError, TypeError, OSError, ModuleNotFoundError
