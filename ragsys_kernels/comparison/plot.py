@@ -16,20 +16,17 @@ from .settings import RANDOM, TOP, Setting
 from .table import Figures, usefulness
 
 INK, GRID = "#333333", "#e6e6e6"
-# Colour and marker of each rule; text and marker tell them apart too.
+# Label, colour, colour on a dark page and marker of each rule; text and marker tell them apart too.
 _FAMILIES = {
-    "mmr": ("MMR", "#08519c", "o"), "msd": ("MSD", "#e08214", "s"), "dpp": ("DPP", "#238b45", "^"),
-    "ssd": ("SSD", "#54278f", "v"), "facility": ("Facility location", "#b2182b", "D"),
-    "cover": ("COVER", "#8c6d31", "p"), "xquad": ("xQuAD", "#c51b7d", "h"),
-    "vrsd": ("VRSD", "#01665e", "*"), "sift": ("SIFT", "#636363", "X"),
-    "ceiling": ("Ceiling", "#4292c6", "P"), "gist": ("GIST", "#a6761d", "<"),
+    "mmr": ("MMR", "#08519c", "#6baed6", "o"), "msd": ("MSD", "#e08214", "#fdb863", "s"),
+    "dpp": ("DPP", "#238b45", "#74c476", "^"), "ssd": ("SSD", "#54278f", "#b39ddb", "v"),
+    "facility": ("Facility location", "#b2182b", "#ef6a6a", "D"), "cover": ("COVER", "#8c6d31", "#c9a75c", "p"),
+    "xquad": ("xQuAD", "#c51b7d", "#f178b6", "h"), "vrsd": ("VRSD", "#01665e", "#4fc3b5", "*"),
+    "sift": ("SIFT", "#636363", "#bdbdbd", "X"), "ceiling": ("Ceiling", "#4292c6", "#9ecae1", "P"),
+    "gist": ("GIST", "#a6761d", "#e6ab02", "<"),
 }  # fmt: skip
-ON_DARK = {  # of the same rules on a dark page
-    "mmr": "#6baed6", "msd": "#fdb863", "dpp": "#74c476", "ssd": "#b39ddb", "facility": "#ef6a6a", "cover": "#c9a75c",
-    "xquad": "#f178b6", "vrsd": "#4fc3b5", "sift": "#bdbdbd", "ceiling": "#9ecae1",
-    "gist": "#e6ab02",
-}  # fmt: skip
-_OTHER = ("Others", "#8c8c8c", "o")
+ON_DARK = {family: dark for family, (_, _, dark, _) in _FAMILIES.items()}
+_OTHER = ("Others", "#8c8c8c", "#8c8c8c", "o")
 _POINTS = 400  # of the line
 _WIDTH, _HEIGHT = 5.6, 4.0  # inches: on a page 400 pixels wide text of 9.5 points is 8.5 pixels high
 _SILENT = {"Date": None, "Creator": None}
@@ -79,7 +76,7 @@ def inline(svg: bytes) -> str:
     text = svg.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r'(<svg[^>]*?) width="[^"]+" height="[^"]+"', r"\1", text, count=1)
-    for family, (_, colour, _) in _FAMILIES.items():
+    for family, (_, colour, _, _) in _FAMILIES.items():
         text = text.replace(colour, f"var(--{family}, {colour})")
     return text.replace(INK, "var(--ink)").replace(GRID, "var(--line)")
 
@@ -95,7 +92,7 @@ def _panel(axes: Any, settings: Sequence[Setting], found: Figures, curve: Curve,
             family = setting.name.partition(":")[0]
             families.setdefault(family if family in _FAMILIES else "", []).append(setting)
     for family, members in families.items():
-        label, colour, marker = _FAMILIES.get(family, _OTHER)
+        label, colour, _, marker = _FAMILIES.get(family, _OTHER)
         points = [(found[each.name][across].mean.mean, found[each.name][up].mean.mean) for each in members]
         xs, ys = zip(*points, strict=True)
         style = "none" if family in ("mmr", "") else "-"

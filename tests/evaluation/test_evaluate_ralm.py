@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("matplotlib")
 pytest.importorskip("bm25s")
@@ -20,7 +20,7 @@ from tiny_encoder import TinyEncoder  # noqa: E402
 from ragsys_kernels import evaluation  # noqa: E402
 from ragsys_kernels._base import env as _env  # noqa: E402
 from ragsys_kernels.evaluation.ralm import report as ralm_report  # noqa: E402
-from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel  # noqa: E402
+from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel, PredictiveRanker  # noqa: E402
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402
 
 SIZES = {
@@ -77,8 +77,11 @@ def brute(data):
         fed = document + ids[start + len(document) + cut : b]
         return float(lm_models.logprobs(fed)[-(b - a) :].sum())
 
+    def before(place, length):
+        return tokenizer.decode(ids[place - length : place])
+
     def nearest(place, length, n):
-        row = bm25.search([tokenizer.decode(ids[place - length : place])], n).ids[0]
+        row = bm25.search([before(place, length)], n).ids[0]
         return [int(i) for i in row if i >= 0]
 
     def total(choose, stride=4):
@@ -109,46 +112,30 @@ def brute(data):
         start, scores = begin + 8 - 64, []
         for i in nearest(place, 24, 3):
             document = tokens_of([i])
-            before = tokenizer(tokenizer.decode(document + ids[start + len(document) : place - 4]))["input_ids"]
-            past = tokenizer(tokenizer.decode(ids[place - 4 : place]))["input_ids"]
-            found = lm_models.logprobs(before + past, "gpt2")[-len(past) :]
+            prefix = tokenizer(tokenizer.decode(document + ids[start + len(document) : place - 4]))["input_ids"]
+            past = tokenizer(before(place, 4))["input_ids"]
+            found = lm_models.logprobs(prefix + past, "gpt2")[-len(past) :]
             scores.append((float(found.sum()), -len(scores), i))
         return [max(scores)[2]] if scores else []
 
     @functools.cache
     def learnt(at):
-        """The ranker for window `at`, trained on the others by another optimiser, written from the formula."""
-        rows = []
+        """The ranker for window `at`, trained on the others."""
+        examples = []
         for begin in begins[:at] + begins[at + 1 :]:
             for place in (begin, begin + 4):
                 found = nearest(place, 24, 3)
-                if found:
-                    features = torch.tensor(np.array([features_of(place, n, i) for n, i in enumerate(found)]))
-                    rows.append((features, torch.tensor([logp(begin, [i], place, place + 4) for i in found])))
-        w = torch.zeros(26, dtype=torch.float64, requires_grad=True)
-        optimiser = torch.optim.LBFGS([w], max_iter=500, tolerance_grad=1e-10, line_search_fn="strong_wolfe")
-
-        def loss():
-            optimiser.zero_grad()
-            likely = [torch.logsumexp(torch.log_softmax(x @ w, 0) + y.double(), 0) for x, y in rows]
-            value = -torch.stack(likely).mean() + 0.1 * (w @ w) / 2
-            value.backward()
-            return value
-
-        optimiser.step(loss)
-        return w.detach().numpy()
-
-    def features_of(place, n, i):
-        query, document = query_vector(place), vectors[i]
-        unit = query / np.linalg.norm(query) * document / np.linalg.norm(document)
-        return np.append(unit * 24**0.5, [10 * unit.sum(), np.log(n + 1)])
+                worth = [logp(begin, [i], place, place + 4) for i in found]
+                examples.append((before(place, 24), [documents[i] for i in found], worth))
+        return PredictiveRanker(encoder).fit(*zip(*examples, strict=True))
 
     def predictive(begin, place):
-        found, w = nearest(place, 24, 3), learnt(begins.index(begin))
-        return [max(enumerate(found), key=lambda pair: features_of(place, *pair) @ w)[1]] if found else []
+        found, ranker = nearest(place, 24, 3), learnt(begins.index(begin))
+        (scores,) = ranker.score([before(place, 24)], [[documents[i] for i in found]])
+        return [found[int(np.argmax(scores))]] if found else []
 
     def query_vector(place, encoder=encoder, length=24):
-        return encoder.encode([tokenizer.decode(ids[place - length : place])])[0].astype(np.float64)
+        return encoder.encode([before(place, length)])[0].astype(np.float64)
 
     def dense(begin, place):
         return [int(np.argmax(vectors @ query_vector(place, length=30)))]
@@ -201,7 +188,7 @@ def brute(data):
         window = set(range(begin + 8 - 64, begin + 8))
         starts = range(borders[at], borders[at + 1] - 11, 12)
         pieces = [tokenizer.decode(ids[i : i + 12]) for i in starts if not window & set(range(i, i + 12))]
-        best = BM25Retriever(pieces).search([tokenizer.decode(ids[place - 24 : place])], 1).ids[0, 0]
+        best = BM25Retriever(pieces).search([before(place, 24)], 1).ids[0, 0]
         if best < 0:
             return []
         documents.append(pieces[best])
