@@ -12,16 +12,16 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("bm25s")
 pytest.importorskip("typer")
 
-import lm_models  # noqa: E402
-import ralm_data  # noqa: E402
-from evaluations import check_files, invoke, settings_of, stopping, values_of  # noqa: E402
-from tiny_encoder import TinyEncoder  # noqa: E402
+import lm_models
+import ralm_data
+from evaluations import check_files, invoke, settings_of, stopping, values_of
+from tiny_encoder import TinyEncoder
 
-from ragsys_kernels import evaluation  # noqa: E402
-from ragsys_kernels._base import env as _env  # noqa: E402
-from ragsys_kernels.evaluation.ralm import report as ralm_report  # noqa: E402
-from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel, PredictiveRanker  # noqa: E402
-from ragsys_kernels.icl.datasets import ralm_passages, wikitext  # noqa: E402
+from ragsys_kernels import evaluation
+from ragsys_kernels._base import env as _env
+from ragsys_kernels.evaluation.ralm import report as ralm_report
+from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel, PredictiveRanker
+from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 
 SIZES = {
     "windows": 5, "window": 64, "target": 8, "stride": 4, "query": 24, "dense_query": 30, "document": 12,
