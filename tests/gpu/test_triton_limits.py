@@ -33,7 +33,7 @@ def no_pool_is_small(monkeypatch):
 def problem_of(rule, P=37, **shape):
     if rule == "vrsd":
         shape.pop("bias", None)
-    problem = testing.selection_problem(3, P, 6, 20, **shape)
+    problem = testing.selection_problem(3, P, 5, 20, **shape)
     for name in ("lambda_d", "lambda_b") if rule == "vrsd" else ():
         problem.pop(name, None)
     return problem

@@ -1,4 +1,4 @@
-"""Regime a of the Triton kernels, interpreted: what it multiplies and reads, and rules that are a file's work.
+"""Regime a of the Triton kernels, interpreted: what it multiplies and reads.
 
 ``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_pools.py`` runs the tests here, without the variable they run in a
 process that has it.
@@ -17,16 +17,12 @@ from ragsys_kernels import testing
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import triton.language as tl  # noqa: E402
-
 pytestmark = pytest.mark.sampled(3)
 
 if interpreted.HERE:
     from triton.runtime.interpreter import InterpreterBuilder
 
     from ragsys_kernels.selection.triton import gram as triton_gram
-    from ragsys_kernels.selection.triton.objectives import OBJECTIVES
-    from ragsys_kernels.selection.triton.objectives.objective import Objective
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 
@@ -150,111 +146,6 @@ def test_a_query_that_has_no_room_in_the_tile_stays_beside_it(pool, dims, dtype,
     result, matrices = through_matrices(problem)
     assert not matrices
     np.testing.assert_array_equal(result.indices, rk.mmr(**problem, backend="reference").indices)
-
-
-# --- Rules that are not the library's, each as a file of triton/objectives would have it.
-
-
-@triton.jit
-def _start_sum(items, free, RANK: tl.constexpr):
-    return tl.zeros(items.v.shape, tl.float32), 0.0
-
-
-@triton.jit
-def _sum_value(state, items, free, taken, first):
-    total, count = state
-    return tl.where(first, items.v, items.lambda_d * items.v + (1.0 - items.lambda_d) * (count - total)), state
-
-
-@triton.jit
-def _sum_take(state, items, similarity, pick, taken, INITIAL: tl.constexpr):
-    total, count = state
-    return total + similarity, count + 1.0
-
-
-@triton.jit
-def _sum_outputs(state, items, w, first):
-    return w, state[0]
-
-
-@triton.jit
-def _start_factor(items, free, RANK: tl.constexpr):
-    rows: tl.constexpr = items.v.shape[0]
-    return items.v * items.v * items.length * items.length, tl.zeros([rows, RANK], tl.float32), 0
-
-
-@triton.jit
-def _factor_value(state, items, free, taken, first):
-    return state[0], state
-
-
-@triton.jit
-def _factor_take(state, items, similarity, pick, taken, INITIAL: tl.constexpr):
-    left, rows, n = state
-    column = tl.arange(0, rows.shape[1])
-    own = tl.sum(tl.where(pick[:, None], rows, 0.0), 0)
-    v = tl.sum(tl.where(pick, items.v, 0.0), 0)
-    e = items.v * v * similarity - tl.sum(rows * own[None, :], 1)
-    e = tl.div_rn(e, tl.sqrt_rn(tl.sum(tl.where(pick, left, 0.0), 0)))
-    return left - e * e, tl.where(column[None, :] == n, e[:, None], rows), n + 1
-
-
-@triton.jit
-def _factor_outputs(state, items, w, first):
-    return w, tl.full(w.shape, float("nan"), tl.float32)
-
-
-def max_sum(v, similarity, taken, lambda_d):
-    """Max-sum dispersion: a sum of distances, and nothing of it before there are picks."""
-    if not taken:
-        return v
-    return lambda_d * v + (1 - lambda_d) * (1 - similarity[:, taken]).sum(axis=1)
-
-
-def determinant(v, similarity, taken, lambda_d):
-    """Of a determinantal point process: by what an item multiplies the determinant of the picks."""
-    kernel = v[:, None] * similarity * v
-    before = np.linalg.det(kernel[np.ix_(taken, taken)])
-    each = [[*taken, i] for i in range(len(v))]
-    return np.array([np.linalg.det(kernel[np.ix_(i, i)]) for i in each]) / before
-
-
-RULES = {
-    "max_sum": (max_sum, (_start_sum, _sum_value, _sum_take, _sum_outputs), {}),
-    "determinant": (
-        determinant,
-        (_start_factor, _factor_value, _factor_take, _factor_outputs),
-        {"lengths": True, "initial": True, "ranked": True},
-    ),
-}
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("initial", [False, True])
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_is_four_functions(rule, initial, dtype, monkeypatch):
-    value, functions, asks = RULES[rule]
-    monkeypatch.setitem(OBJECTIVES, "mmr", Objective(*functions, **asks))
-    problem = testing.selection_problem(3, 24, 5, 40, dtype=dtype, N=60, seed=3)
-    problem["lambda_d"] = np.array([0.3, 0.5, 0.9], np.float32)
-    if initial:
-        problem["initial"] = np.full((3, 2), -1)
-        problem["initial"][1] = 58, 59
-    result = rk.mmr(**problem, backend="triton")
-    vectors = np.asarray(problem["embeddings"], np.float64)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    for q, pool in enumerate(np.asarray(problem["candidates"])):
-        shown = [58, 59] if initial and q == 1 else []
-        e = vectors[[*pool, *shown]]
-        v = e @ problem["queries"][q] / np.linalg.norm(problem["queries"][q])
-        taken = [24, 25][: len(shown)]
-        for step in range(5):
-            w = value(v, e @ e.T, taken, problem["lambda_d"][q])
-            w[[*taken, *range(24, len(e))]] = -np.inf
-            best = int(np.argmax(w))
-            assert result.indices[q, step] == pool[best]
-            np.testing.assert_allclose(result.scores[q, step], w[best], rtol=2e-3 if dtype == "float16" else 1e-4)
-            taken.append(best)
 
 
 interpreted.elsewhere(globals())

@@ -81,70 +81,9 @@ def test_every_option_together(calls):
     assert calls
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_rows_that_may_be_picked(shared, calls):
-    """Fewer than are wanted too."""
-    mask = np.zeros((3, N), bool)
-    for q, allowed in enumerate((2, 40, 200)):
-        mask[q, np.random.default_rng(q).permutation(N)[:allowed]] = True
-    result = run(problem(Q=3) | {"allowed": mask[1] if shared else mask})
-    assert calls
-    assert result.lengths.tolist() == ([3, 3, 3] if shared else [2, 3, 3])
-
-
 def test_more_columns_than_are_multiplied_at_a_time(calls):
     run(problem(Q=2, k=7) | {"lambda_d": np.array([0.75, 0.5])})
     assert calls[0][0] == 2
-
-
-def nearly_tied(kind, num_queries=4, dims=64):
-    """Rows of which the best second pick is not in the pool, and lies along what its column loses in 16 bits.
-
-    Each query has a row that is its first pick, many that are like it, one that is drafted as the second, and one
-    that is better by less than products in 16 bits tell, by which it is worse.
-    """
-    rng = np.random.default_rng(0)
-
-    def rounded(x, kind=kind):
-        return torch.from_numpy(x.astype(np.float32)).to(kind).double().numpy()
-
-    rows, queries, best = [], [], []
-    while len(queries) < num_queries:
-        q, p = np.linalg.qr(rng.standard_normal((dims, 2)))[0].T
-        q = q.astype(np.float32).astype(np.float64)
-        first = rounded(0.95 * q + 0.31 * p)
-        column = 0.5 * q - 0.5 * first
-        lost = column - rounded(column)
-        away = lost - (lost @ q) * q
-        away -= (away @ p) * p
-        away /= np.linalg.norm(away)
-        drafted = rounded(0.92 * q - 0.5 * p)
-        worth = drafted @ column
-        tries = []
-        for _ in range(400):
-            other = 0.5 * q + 0.7 * away + 0.05 * rng.standard_normal(dims)
-            # Along p, until it is worth as much, and a little more.
-            other = rounded(other + p * (worth + rng.uniform(0, 2e-4) - other @ column) / (p @ column))
-            more, less = other @ column - worth, other @ rounded(column) - worth
-            if more > 1e-5 and less < -1e-5 and other @ q < 0.8:
-                tries.append(other)
-        if not tries:
-            continue
-        alike = [rounded(first * rng.uniform(0.9, 0.99) + 1e-3 * rng.standard_normal(dims)) for _ in range(24)]
-        best.append(len(rows) + 1)
-        rows += [first, tries[0], drafted, *alike]
-        queries.append(q)
-    return np.array(rows), np.array(queries, np.float32), np.array(best)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_rows_that_rounding_puts_behind_are_contenders(dtype, calls):
-    rows, queries, best = nearly_tied(torch.float16 if dtype == "float16" else torch.bfloat16)
-    away = np.zeros((N - len(rows), rows.shape[1]))
-    corpus = rk.Corpus(np.concatenate([rows, away]).astype(np.float32), metric="dot", dtype=dtype)
-    given = {"queries": queries, "embeddings": corpus, "k": 2, "metric": "dot", "lambda_d": 0.5}
-    result = run(given, same=False)
-    np.testing.assert_array_equal(result.indices[:, 1], best)
 
 
 def test_ties_go_to_the_lowest_row(calls):
@@ -201,14 +140,6 @@ def test_chunks_of_queries(calls, monkeypatch):
     for a, b in zip(run(given, same=False), whole, strict=True):
         np.testing.assert_array_equal(a, b)
     assert [call[0] for call in calls] == [3, 2, 1]
-
-
-def test_same_picks_as_the_dense_form(calls, monkeypatch):
-    given = problem(kind="random", Q=2) | {"lambda_d": 0.3}
-    proven = run(given, same=False)
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "corpus=dense")
-    np.testing.assert_array_equal(run(given, same=False).indices, proven.indices)
-    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -11,7 +11,7 @@ import interpreted
 import numpy as np
 import pytest
 from scoring_device import Device, as_tensor, interpreted_backend, poisoned
-from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, arrays, assert_close, check_logits, entropy, logp, lse
+from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, check_logits, entropy, logp, lse
 from scoring_problems import DTYPES, linear, logits
 
 import ragsys_kernels as rk
@@ -21,11 +21,10 @@ pytestmark = pytest.mark.sampled(6)
 
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan
-dtypes = pytest.mark.parametrize("dtype", DTYPES)
 
 if interpreted.HERE:
     from ragsys_kernels.scoring import _device, finish, validate
-    from ragsys_kernels.scoring.problem import GivenPairs, ScoringProblem
+    from ragsys_kernels.scoring.problem import GivenPairs
     from ragsys_kernels.scoring.triton import backend as triton_kernels
     from ragsys_kernels.scoring.triton import linear as triton_linear
 
@@ -49,17 +48,6 @@ def scorer(request):
 # --- Logits.
 
 
-@dtypes
-def test_error_is_within_twice_that_of_torch_in_the_same_type(device, dtype):
-    x, z = logits(4, 9000, dtype, scale=6)
-    targets = np.array([8999, 0, 4500, 17])
-    want = np.array([logp(z[r], t) for r, t in enumerate(targets)])
-    own = torch.log_softmax(as_tensor(np.array(x)) if dtype != "bfloat16" else x, 1)[range(4), targets].double().numpy()
-    floor = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}[dtype] * np.abs(want)
-    got = np.asarray(device.token_logprobs(x, targets), np.float64)
-    assert (np.abs(got - want) <= 2 * np.abs(own - want) + floor).all()
-
-
 @pytest.mark.parametrize("dtype", ["float32", *(pytest.param(x, marks=pytest.mark.slow) for x in DTYPES[1:])])
 def test_rows_have_their_bits_wherever_they_begin(device, dtype):
     """At every distance from a multiple of 16 bytes, between neighbours that are NaN, and at the ends of the memory."""
@@ -71,15 +59,15 @@ def test_rows_have_their_bits_wherever_they_begin(device, dtype):
     aligned.copy_(x)
     expected = device.answer_logprobs(aligned, targets=targets, want=EVERYTHING)
     check_logits(expected, z, targets)
-    for stride in (V + 1, V + 5):
-        for begin in range(16 // x.element_size()):
-            memory = torch.full((begin + (T - 1) * stride + V,), NAN, dtype=x.dtype)
-            moved = memory.as_strided((T, V), (stride, 1), begin)
-            moved.copy_(x)
-            found = device.answer_logprobs(moved, targets=targets, want=EVERYTHING)
-            for name in EVERYTHING:
-                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-            np.testing.assert_array_equal(device.token_logprobs(moved, targets), expected.logp)
+    stride = V + 1  # odd: every row begins elsewhere
+    for begin in range(16 // x.element_size()):
+        memory = torch.full((begin + (T - 1) * stride + V,), NAN, dtype=x.dtype)
+        moved = memory.as_strided((T, V), (stride, 1), begin)
+        moved.copy_(x)
+        found = device.answer_logprobs(moved, targets=targets, want=EVERYTHING)
+        for name in EVERYTHING:
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_array_equal(device.token_logprobs(moved, targets), expected.logp)
 
 
 def test_aligned_packs_are_read_where_rows_are_not(device):
@@ -103,14 +91,6 @@ def test_aligned_packs_are_read_where_rows_are_not(device):
     # Four splits of each row, and what is left of it: 256 packs, each of eight elements.
     assert sizes.count((1024, "int32")) == 2 * T * 4
     assert [size for size, kind in sizes if kind == "fp16"] == [256] * 8 * T
-
-
-def test_one_live_class_has_log_prob_zero_exactly_at_any_temperature(device):
-    x = np.full((3, 9000), -INF, np.float32)
-    x[0, 0], x[1, 4500], x[2, 8999] = -3e4, 0.1, 1e30
-    for temperature in (1.0, 0.7):
-        found = device.answer_logprobs(x, targets=[0, 4500, 8999], temperature=temperature, want=("logp", "entropy"))
-        assert found.logp.tolist() == found.entropy.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("form", ["logits", "linear"])
@@ -180,45 +160,6 @@ def test_rows_have_their_bits_in_any_batch(device, form):
     np.testing.assert_array_equal(np.asarray(found.lse)[some], want["lse"][some])
 
 
-@pytest.mark.slow
-# The variant with descriptors takes 16-bit rows of whole slices, and neither ranks nor entropies.
-@pytest.mark.parametrize(
-    ("chosen", "dtype", "D", "want"),
-    [
-        ("tiles", "float32", 20, EVERYTHING),
-        ("tiles", "float16", 48, EVERYTHING),
-        ("tma", "float16", 64, ("logp", "lse")),
-    ],
-)
-def test_hidden_states_have_their_bits_whatever_the_number_of_rows(device, monkeypatch, chosen, dtype, D, want):
-    """Tiles may follow the number of rows, the order of the sums may not."""
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", f"linear={chosen}")
-    arguments, _, _ = linear(512, 140, D, dtype, dtype)
-    targets = np.random.default_rng(0).integers(0, 140, 512)
-
-    def run(rows):
-        given = {**arguments, "hidden": arguments["hidden"][rows]}
-        found = device.answer_logprobs(**given, targets=targets[rows], want=want, reduce=())
-        return {field: np.asarray(getattr(found, field)) for field in want}
-
-    every = run(slice(0, 512))
-    for rows in (slice(0, 1), slice(511, 512), slice(0, 64), slice(447, 512)):
-        for field, values in run(rows).items():
-            np.testing.assert_array_equal(values, every[field][rows], err_msg=f"{field}, {rows}")
-
-
-def test_answers_have_their_bits_in_any_batch(device):
-    x, _ = logits(20, 60)
-    rng = np.random.default_rng(0)
-    targets, cu = rng.integers(0, 60, 20), np.array([0, 1, 1, 7, 15, 20])
-    want = device.answer_logprobs(x, targets=targets, cu_answers=cu)
-    for a in (0, 2, 4):
-        rows = np.arange(cu[a], cu[a + 1])
-        alone = device.answer_logprobs(x, targets=targets[rows], rows=rows)
-        for name in ("sum", "mean", "count", "greedy"):
-            np.testing.assert_array_equal(getattr(alone, name)[0], getattr(want, name)[a], err_msg=name)
-
-
 # --- Shards and labels.
 
 
@@ -251,27 +192,22 @@ def test_unequal_shards_give_the_whole(scorer, form):
 
 
 @pytest.mark.parametrize("prior", [None, [0.5, 0.1, 0.4]])
-def test_label_posteriors(scorer, prior):
-    x, _ = map(np.copy, logits(5, 90))
-    x[2] = -INF
-    x[3, 7] = NAN
-    x[4, :4] = -1e4
+@pytest.mark.parametrize("form", ["logits", "hidden"])
+def test_label_posteriors(scorer, form, prior):
+    given = linear(5, 90, 20)[0]
+    if form == "logits":
+        x = np.copy(logits(5, 90)[0])
+        x[2], x[3, 7], x[4, :4] = -INF, NAN, -1e4
+        given = {"logits": x}
     options = {"label_ids": [3, 1, 2, 50, 80, 81], "cu_labels": [0, 3, 4, 6], "temperature": 1.3}
     if prior is not None:
         options["prior"] = np.array(prior)
     for rows in (None, [4, 0, 4, 1], [1, 1, 0, 1]):
-        found = rk.label_posteriors(x, **options, rows=rows, backend=scorer)
-        want = rk.label_posteriors(x, **options, rows=rows, backend="reference")
+        found = rk.label_posteriors(**given, **options, rows=rows, backend=scorer)
+        want = rk.label_posteriors(**given, **options, rows=rows, backend="reference")
         for name in ("logp", "log_posterior"):
-            assert_close(getattr(found, name), getattr(want, name), 4e-6)
+            assert_close(getattr(found, name), getattr(want, name), 4e-6 if form == "logits" else 1e-5)
         np.testing.assert_array_equal(found.label, want.label)
-
-
-def test_label_posteriors_of_hidden_states(scorer):
-    arguments, _, _ = linear(3, 90, 20)
-    found = rk.label_posteriors(**arguments, label_ids=[3, 50, 81], backend=scorer)
-    want = rk.label_posteriors(**arguments, label_ids=[3, 50, 81], backend="reference")
-    assert_close(found.log_posterior, want.log_posterior, 1e-5)
 
 
 # --- What a device is asked without looking at values.
@@ -309,10 +245,7 @@ def test_values_on_a_device_are_checked_when_asked(device):
     for bad, message in (
         ({"targets": [1, 2, 50, 4]}, r"targets must be within \[0, 50\), got 50 at position 2"),
         ({"rows": [0, 1, 2, 4]}, "rows must be at least 0 and below T = 4, got 4"),
-        ({"cu_answers": [0, 3, 2, 4]}, "cu_answers must not decrease, got 2 after 3"),
-        ({"temperature": np.array([-1.0])}, "temperature must be positive and finite, got -1"),
         ({"allowed": [3, 3]}, "allowed must be sorted without repeats, got 3 after 3"),
-        ({"answer_ids": [0, 1, -1, 0], "num_answers": 2}, "answer_ids must be at least 0, got -1"),
     ):
         with pytest.raises(ValueError, match=message):
             call(**{**good, **bad})
@@ -332,38 +265,23 @@ def test_shapes_and_types_are_checked_on_a_device(device):
     x, _ = logits(4, 50)
     for error, arguments, message in (
         (ValueError, {"targets": [1, 2]}, r"targets must have shape \(T,\) = \(4,\) unless rows is given, got \(2,\)"),
-        (ValueError, {"targets": [[1, 2, 3, 4]]}, r"targets must have shape \(M,\), got \(1, 4\)"),
         (TypeError, {"targets": np.ones(4)}, "targets must be integers, got float64"),
-        (ValueError, {"targets": [1] * 4, "rows": [1]}, r"rows must have shape \(M,\) = \(4,\), got \(1,\)"),
         (ValueError, {"targets": [1] * 4, "answer_ids": [0] * 4}, "num_answers must be given with answer_ids on a dev"),
         (ValueError, {"targets": [1] * 4, "cu_answers": []}, "cu_answers must have at least one element, got none"),
-        (ValueError, {"targets": [1] * 4, "cu_answers": [0, 4], "answer_ids": [0] * 4}, "must be given, got both"),
         (ValueError, {"targets": [1] * 4, "temperature": np.ones(3)}, r"shape \(A,\) = \(1,\), got \(3,\)"),
-        (
-            TypeError,
-            {"targets": [1] * 4, "temperature": np.ones(1, bool)},
-            "temperature must be a number or floats, got",
-        ),
-        (ValueError, {"targets": [1] * 4, "temperature": 0.0}, "temperature must be positive and finite, got 0"),
-        (ValueError, {"targets": [1] * 4, "allowed": []}, "allowed must have at least one id, got none"),
+        (TypeError, {"targets": [1] * 4, "temperature": np.ones(1, bool)}, "must be a number or floats, got bool"),
     ):
         with pytest.raises(error, match=message):
             device.answer_logprobs(x, **arguments)
     with pytest.raises(ValueError, match=r"logits must have a contiguous last axis, got strides \(4, 200\)"):
         device.answer_logprobs(torch.from_numpy(np.array(x)).T, targets=[1] * 50)
-    with pytest.raises(TypeError, match="logits must be float32, float16 or bfloat16, got float64"):
-        device.answer_logprobs(np.ones((4, 50)), targets=[1] * 4)
     part = rk.logprob_partials(
         torch.from_numpy(np.array(x)), targets=as_tensor([1]), rows=as_tensor([2]), vocab_size=50, backend="triton"
     )
     with pytest.raises(ValueError, match="rows must be None where want names 'lse' of partials on a device"):
         device.answer_logprobs(partials=part, targets=[1], rows=[2], vocab_size=50, want=("lse",))
-    for arguments, message in (
-        ({"label_ids": []}, "label_ids must have at least one id, got none"),
-        ({"label_ids": [1, 2], "prior": np.ones(3)}, r"prior must have shape \(L,\) = \(2,\), got \(3,\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            device.label_posteriors(x, **arguments)
+    with pytest.raises(ValueError, match=r"prior must have shape \(L,\) = \(2,\), got \(3,\)"):
+        device.label_posteriors(x, label_ids=[1, 2], prior=np.ones(3))
 
 
 @pytest.mark.parametrize("place", ["torch", "numpy"])
@@ -486,18 +404,6 @@ def test_offsets_beyond_32_bits(form, monkeypatch, tmp_path):
     )
     for name in EVERYTHING:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-
-
-def test_partials_of_the_host_and_of_a_device_are_the_same_bits():
-    x, _ = logits(3, 300)
-    fields = {"rows": np.arange(3), "inverse_temperature": np.full(3, 0.7, np.float32), "num_columns": 300}
-    fields.update(pair_begin=np.arange(4), columns=np.array([0, 299, 5]), logits_dtype="float32", rank=True)
-    host = triton_kernels.partials(ScoringProblem(logits=x, **fields), 1)
-    tensors = {name: as_tensor(value) if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-    there = triton_kernels.partials(ScoringProblem(logits=as_tensor(np.array(x)), **tensors), 1)
-    for a, b in zip(host, there, strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert arrays(host).rank.dtype == np.int64
 
 
 interpreted.elsewhere(globals())

@@ -345,11 +345,11 @@ def test_of_equal_rows_a_search_finds_the_lowest_in_whatever_tiles_they_are(dtyp
     """Tiles of 32 rows, whose bests are equal in many; k below, at and above the number of tiles."""
     force("corpus", monkeypatch)
     rng = np.random.default_rng(5)
-    rows = rng.integers(-1, 2, (300, 16)).astype(dtype)  # few values, so that most rows have equals
-    rows[7] = rows[290] = 9
-    queries = rng.integers(-2, 3, (5, 16)).astype(np.float32)
-    queries[3] = 0  # all rows are equal
-    for k in (1, 3, 10, 11, 290, 300, 301):
+    rows = rng.integers(-1, 2, (110, 5)).astype(dtype)  # few values, so that most rows have equals
+    rows[7] = rows[100] = 9
+    queries = rng.integers(-2, 3, (3, 5)).astype(np.float32)
+    queries[1] = 0  # all rows are equal
+    for k in (1, 3, 4, 5, 100, 110, 111):
         checked = validate.selection("mmr", queries, rows, k, metric="dot")
         indices, scores = triton_kernels.search(checked, 1)
         expected = reference.search(checked, 1)
@@ -407,21 +407,6 @@ def test_call_on_a_device_waits_for_nothing(device, regime, method):
     np.testing.assert_array_equal(result.indices.numpy(), expected.indices)
     np.testing.assert_array_equal(result.lengths.numpy(), expected.lengths)
     np.testing.assert_allclose(result.scores.numpy(), expected.scores, rtol=1e-6)
-
-
-def test_backends_of_the_host_are_refused_on_a_device(device):
-    problem = tensors(testing.selection_problem(2, 8, 3, 5))
-    for name in ("cpu", "reference"):
-        with pytest.raises(rk.BackendUnavailableError, match="the arrays are on 'cuda:0'"):
-            rk.mmr(**problem, backend=name)
-
-
-def test_values_on_a_device_are_checked_on_request(device):
-    problem = testing.selection_problem(2, 8, 3, 5)
-    problem["candidates"][1, 2] = 99
-    assert rk.mmr(**tensors(problem)).lengths.tolist() == [3, 3]  # padding
-    with pytest.raises(ValueError, match=r"^mmr: candidates must be -1 or rows of the corpus, below N = 16, got 99"):
-        rk.mmr(**tensors(problem), check_values=True)
 
 
 def test_results_on_no_queries_are_tensors(device):

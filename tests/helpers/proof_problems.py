@@ -68,15 +68,15 @@ def rows_of(rng, kind, N, D):
     return rows.astype(np.float32)
 
 
-def draw(seed, number):
-    """The corpus, what is asked of it, and its kind."""
+def draw(seed, number, Q=16):
+    """The corpus, what is asked of it by Q queries, and its kind."""
     rng = np.random.default_rng([seed, number])
 
     def sometimes(share=0.25):
         return bool(rng.random() < share)
 
     kind = str(rng.choice(KINDS))
-    N, Q, D = int(rng.integers(260, 420)), 16, int(rng.choice((8, 16, 24, 33)))
+    N, D = int(rng.integers(260, 420)), int(rng.choice((8, 16, 24, 33)))
     rows = rows_of(rng, kind, N, D)
     metric = "dot" if kind in ("lengths", "integers") else str(rng.choice(("cosine", "dot")))
     queries = (rows[rng.integers(0, N, Q)] if sometimes(0.5) else 0) + rng.standard_normal((Q, D))

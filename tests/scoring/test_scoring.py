@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, check_logits, entropy, logp, lse, rank, scaled
-from scoring_problems import DTYPES, hard_rows, logits, stored
+from scoring_problems import DTYPES, hard_rows, linear, logits, stored
 
 import ragsys_kernels as rk
 
@@ -20,29 +20,19 @@ WIDTHS = (1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 255, 1000, 4095, 4096, 409
 LARGE = (32767, 32768, 32769, 50257, 65536, 129920, 151936, 262144)
 
 
-@dtypes
-@pytest.mark.parametrize("V", WIDTHS)
-def test_log_probs_of_any_width(scorer, dtype, V):
-    x, z = logits(4, V, dtype)
-    targets = [0, V // 2, V - 1, V * 2 // 3]
-    check_logits(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
+CASES = [
+    *((V, dtype, 4, 0) for V in WIDTHS for dtype in DTYPES),
+    *((V, dtype, 4, 0) for V in LARGE for dtype in DTYPES),
+    *((V, "float32", 30, 0) for V in LARGE),
+    *((V, "float32", 4, shift) for V in (17, 50257, 262144) for shift in (1e4, -1e4, 1e6, -1e6)),
+]
 
 
-@pytest.mark.parametrize(("dtype", "scale"), [("float32", 4), ("float32", 30), ("float16", 4), ("bfloat16", 4)])
-@pytest.mark.parametrize("V", LARGE)
-def test_error_is_bounded_for_large_vocabularies(scorer, dtype, scale, V):
-    x, z = logits(2, V, dtype, scale=scale)
-    targets = [V - 1, int(z[1].argmax())]
-    found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
-    check_logits(found, z, targets)
-    assert int(found.rank[1]) == 0
-
-
-@pytest.mark.parametrize("shift", [1e4, -1e4, 1e6, -1e6])
-@pytest.mark.parametrize("V", [17, 50257, 262144])
-def test_a_shift_of_all_logits_costs_no_accuracy(scorer, V, shift):
-    x, z = logits(2, V, shift=shift)
-    targets = [V - 1, V // 3]
+@pytest.mark.parametrize(("V", "dtype", "scale", "shift"), CASES)
+def test_fields_are_those_of_the_definition(scorer, V, dtype, scale, shift):
+    """Whatever the size of the vocabulary and of the logits: a shift of all of them costs no accuracy."""
+    x, z = logits(3, V, dtype, scale=scale, shift=shift)
+    targets = [V - 1, V // 2, int(z[2].argmax())]
     check_logits(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
 
 
@@ -65,12 +55,12 @@ def test_hard_rows_are_right_and_leave_their_neighbours_alone(scorer, V):
         want = np.array([logp(row.astype(np.float64), target) for row, target in rows.values()], np.float32)
     found = rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer)
     for i, name in enumerate(rows):
-        assert_close(found.logp[i : i + 1], want[i : i + 1]), name
         row = x[i].astype(np.float64)
         strange = np.isnan(row).any() or (row == INF).any()
-        assert_close(found.lse[i], lse(row)), name
-        assert_close(found.max[i], NAN if strange else row.max()), name
-        assert_close(found.entropy[i], entropy(row), floor=ENTROPY_FLOOR), name
+        assert_close(found.logp[i], want[i])
+        assert_close(found.lse[i], lse(row))
+        assert_close(found.max[i], NAN if strange else row.max())
+        assert_close(found.entropy[i], entropy(row), floor=ENTROPY_FLOOR)
         assert found.rank[i] == (-1 if np.isnan(want[i]) else rank(row, targets[i])), name
         alone = rk.answer_logprobs(x[i : i + 1], targets=targets[i : i + 1], want=EVERYTHING, backend=scorer)
         for field in EVERYTHING:
@@ -109,17 +99,20 @@ def test_nan_inf_and_nothing_finite_in_every_element_type(scorer, dtype):
 def test_one_live_class_has_log_prob_zero_exactly(scorer):
     x = np.full((3, 9000), -INF, np.float32)
     x[0, 0], x[1, 4500], x[2, 8999] = -3e4, 0.1, 1e30
-    found = rk.answer_logprobs(x, targets=[0, 4500, 8999], want=EVERYTHING, backend=scorer)
-    assert found.logp.tolist() == [0, 0, 0]
-    assert found.entropy.tolist() == [0, 0, 0]
+    for temperature in (1.0, 0.7):
+        options = {"targets": [0, 4500, 8999], "temperature": temperature, "want": ("logp", "entropy")}
+        found = rk.answer_logprobs(x, **options, backend=scorer)
+        assert found.logp.tolist() == [0, 0, 0]
+        if temperature == 1 or scorer != "cpu":  # whose exponents are of products that are rounded
+            assert found.entropy.tolist() == [0, 0, 0]
     assert rk.token_logprobs(np.array([[5]], np.float32), [0], backend=scorer).tolist() == [0]
 
 
-@pytest.mark.parametrize("V", [1, 5, 64, 4097, 40000])
+@pytest.mark.parametrize("V", [5, 64, 4097, 40000])
 def test_log_prob_is_never_positive(scorer, V):
     """The sum is rounded; a target that has nearly all of it would otherwise come out above 0 now and then."""
     rng = np.random.default_rng(V)
-    x = rng.standard_normal((200 if V < 1000 else 20, V)).astype(np.float32) * 5
+    x = rng.standard_normal((50 if V < 1000 else 20, V)).astype(np.float32) * 5
     targets = rng.integers(0, V, len(x))
     x[np.arange(len(x)), targets] += rng.uniform(10, 40, len(x)).astype(np.float32)
     assert (rk.token_logprobs(x, targets, backend=scorer) <= 0).all()
@@ -133,16 +126,6 @@ def test_a_sum_rounded_below_its_own_term_gives_log_prob_zero():
     parts = rk.Partials(nothing, z, below, None, z, None)
     found = rk.answer_logprobs(partials=parts, targets=np.zeros(9, int), vocab_size=1, reduce=("sum",))
     assert found.logp.tolist() == [0] * 9
-
-
-def test_without_a_pair_every_field_has_its_type(scorer):
-    whole = rk.answer_logprobs(logits(3, 9)[0], targets=[0, 1, 2], want=EVERYTHING, backend=scorer)
-    for changes in ({"cu_answers": [0, 0, 0]}, {"answer_ids": np.zeros(0, int), "num_answers": 2}):
-        none = {"targets": np.zeros(0, int), "rows": np.zeros(0, int), **changes}
-        found = rk.answer_logprobs(logits(3, 9)[0], **none, want=EVERYTHING, backend=scorer)
-        assert [x.dtype for x in found] == [x.dtype for x in whole]
-        assert found.sum.tolist() == found.count.tolist() == [0, 0]
-        assert np.isnan(found.mean).all()
 
 
 # --- Which columns enter.
@@ -291,7 +274,7 @@ def test_rows_in_any_order_with_any_number_of_targets(scorer):
 
 
 def test_many_targets_of_one_row(scorer):
-    V = 150 if scorer.startswith("triton") else 9000  # interpreted, a target takes two milliseconds
+    V = 9000 if scorer in ("reference", "numpy", "cpu") else 150  # on a device of a kind, a target takes milliseconds
     x, z = logits(2, V)
     targets = np.arange(V)
     found = rk.answer_logprobs(x, targets=targets, rows=np.ones(V, int), want=("logp", "rank"), backend=scorer)
@@ -342,14 +325,6 @@ def test_answer_ids_say_the_same_as_bounds(scorer):
             np.testing.assert_array_equal(getattr(more, field), [*getattr(again, field), of_none])
         for field in ("count", "greedy"):
             np.testing.assert_array_equal(getattr(again, field), getattr(found, field))
-
-
-def test_without_bounds_all_pairs_are_one_answer(scorer):
-    x, _ = logits(4, 50)
-    found = rk.answer_logprobs(x, targets=[1, 2, 3, 4], backend=scorer)
-    whole = rk.answer_logprobs(x, targets=[1, 2, 3, 4], cu_answers=[0, 4], backend=scorer)
-    for a, b in zip(found, whole, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("ignore_index", [-100, -1, 7, None])
@@ -404,36 +379,42 @@ def test_ties_do_not_count_as_greater(scorer):
 
 
 @pytest.mark.parametrize("T", [0, 3])
-def test_nothing_to_score(scorer, T):
+@pytest.mark.parametrize("answers", [{"cu_answers": [0, 0, 0]}, {"answer_ids": [], "num_answers": 2}])
+def test_nothing_to_score(scorer, T, answers):
     x = np.zeros((T, 5), np.float32)
-    none = np.zeros(0, np.int64)
-    found = rk.answer_logprobs(x, targets=none, rows=none, cu_answers=[0, 0, 0], want=EVERYTHING, backend=scorer)
+    found = rk.answer_logprobs(x, targets=[], rows=[], **answers, want=EVERYTHING, backend=scorer)
+    whole = rk.answer_logprobs(logits(3, 5)[0], targets=[0, 1, 2], want=EVERYTHING, backend=scorer)
+    assert [field.dtype for field in found] == [field.dtype for field in whole]
     assert found.logp.shape == found.rank.shape == (0,)
-    assert found.sum.tolist() == [0, 0]
-    assert np.isnan(found.mean).all()
-    assert found.count.tolist() == [0, 0]
-    assert found.greedy.tolist() == [True, True]
     assert found.lse.shape == found.entropy.shape == (T,)
     assert np.isnan(found.lse).all()
-    assert rk.answer_logprobs(x, targets=[], rows=[], cu_answers=[0], backend=scorer).sum.shape == (0,)
-    assert rk.answer_logprobs(x, targets=[], rows=[], answer_ids=[], backend=scorer).sum.shape == (0,)
+    assert found.sum.tolist() == found.count.tolist() == [0, 0]
+    assert np.isnan(found.mean).all()
+    assert found.greedy.tolist() == [True, True]
+    for none in ({"cu_answers": [0]}, {"answer_ids": []}):
+        assert rk.answer_logprobs(x, targets=[], rows=[], **none, backend=scorer).sum.shape == (0,)
     assert rk.token_logprobs(x[:0], [], backend=scorer).shape == (0,)
-    all_ignored = rk.answer_logprobs(x, targets=[-100] * T, want=EVERYTHING, backend=scorer)
-    assert all_ignored.count.tolist() == [0]
-    assert np.isnan(all_ignored.entropy).all()
-    hidden = {"hidden": x, "weight": np.ones((4, 5), np.float32)}
-    assert np.isnan(rk.answer_logprobs(**hidden, targets=[-100] * T, want=("lse",), backend=scorer).lse).all()
 
 
-def test_only_what_is_wanted_is_made(scorer):
-    x, _ = logits(4, 50)
-    full = rk.answer_logprobs(x, targets=[1, 2, 3, 4], want=EVERYTHING, backend=scorer)
-    for field in EVERYTHING:
-        found = rk.answer_logprobs(x, targets=[1, 2, 3, 4], want=(field,), reduce=(), backend=scorer)
-        assert [name for name in found._fields if getattr(found, name) is not None] == [field]
-        np.testing.assert_array_equal(getattr(found, field), getattr(full, field))
-    for field in ("sum", "mean", "count", "greedy"):
-        found = rk.answer_logprobs(x, targets=[1, 2, 3, 4], want=(), reduce=[field], backend=scorer)
+@pytest.mark.parametrize("T", [0, 3])
+def test_all_targets_are_ignored(scorer, T):
+    x = np.zeros((T, 5), np.float32)
+    for form in ({"logits": x}, {"hidden": x, "weight": np.ones((4, 5), np.float32)}):
+        found = rk.answer_logprobs(**form, targets=[-100] * T, want=EVERYTHING, backend=scorer)
+        assert found.count.tolist() == [0]
+        assert np.isnan(found.lse).all()
+        assert np.isnan(found.entropy).all()
+
+
+@pytest.mark.parametrize("form", ["logits", "hidden"])
+def test_only_what_is_wanted_is_made(scorer, form):
+    """With the bits that it has beside all else."""
+    problem = {"logits": logits(4, 5000)[0]} if form == "logits" else linear(4, 3000, 40)[0]
+    call = {**problem, "targets": [1, 2, 3, 4], "backend": scorer}
+    full = rk.answer_logprobs(**call, want=EVERYTHING)
+    for field in full._fields:
+        alone = ((field,), ()) if field in EVERYTHING else ((), [field])
+        found = rk.answer_logprobs(**call, want=alone[0], reduce=alone[1])
         assert [name for name in found._fields if getattr(found, name) is not None] == [field]
         np.testing.assert_array_equal(getattr(found, field), getattr(full, field))
 
@@ -441,8 +422,8 @@ def test_only_what_is_wanted_is_made(scorer):
 def test_token_logprobs_are_those_of_answer_logprobs(scorer):
     x, _ = logits(5, 700)
     targets = [3, 1, 699, 0, 5]
-    options = {"temperature": 1.3, "softcap": 9.0, "logit_scale": 0.7, "vocab_size": 699, "allowed": range(0, 699, 2)}
-    options["allowed"] = list(options["allowed"])
+    options = {"temperature": 1.3, "softcap": 9.0, "logit_scale": 0.7, "vocab_size": 699}
+    options["allowed"] = list(range(0, 699, 2))
     for chosen in ({}, options):
         found = rk.answer_logprobs(
             x, targets=targets, want=("logp", "lse"), out_of_range="nan", **chosen, backend=scorer
@@ -450,3 +431,15 @@ def test_token_logprobs_are_those_of_answer_logprobs(scorer):
         logps, lses = rk.token_logprobs(x, targets, return_lse=True, out_of_range="nan", **chosen, backend=scorer)
         np.testing.assert_array_equal(logps, found.logp)
         np.testing.assert_array_equal(lses, found.lse)
+
+
+def test_answers_have_their_bits_in_any_batch(scorer):
+    x, _ = logits(40, 300)
+    rng = np.random.default_rng(0)
+    targets, cu = rng.integers(0, 300, 40), np.array([0, 1, 1, 12, 30, 40])
+    want = rk.answer_logprobs(x, targets=targets, cu_answers=cu, backend=scorer)
+    for a in range(5):
+        rows = np.arange(cu[a], cu[a + 1])
+        alone = rk.answer_logprobs(x, targets=targets[rows], rows=rows, backend=scorer)
+        for name in ("sum", "mean", "count", "greedy"):
+            np.testing.assert_array_equal(getattr(alone, name)[0], getattr(want, name)[a], err_msg=name)

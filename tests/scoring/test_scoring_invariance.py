@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scoring_oracle import EVERYTHING
-from scoring_problems import DTYPES, blas_keeps_bits, linear, logits, stored
+from scoring_problems import DTYPES, blas_keeps_bits, linear, logits
 
 import ragsys_kernels as rk
 
@@ -85,24 +85,15 @@ def test_rows_of_hidden_states_have_their_bits_in_any_batch(host_scorer, dtype, 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_products_have_their_bits_in_any_tile(compiled_scorer, dtype):
-    """Several runs of dimensions, every place among the tokens; columns read in place, by their ids and as targets."""
-    T, V, D = 70, 1000, 1100
-    form, z, _ = linear(T, V, D, dtype, dtype)
-    check(form, T, V, compiled_scorer)
-    rows, targets = np.repeat(np.arange(T), 30), np.random.default_rng(1).integers(0, V, 30 * T)
-    want = rk.answer_logprobs(**form, targets=targets, rows=rows, want=EVERYTHING, backend=compiled_scorer)
-    by_ids = {"allowed": np.arange(V), "targets": targets, "rows": rows, "want": EVERYTHING, "backend": compiled_scorer}
-    found = rk.answer_logprobs(**form, **by_ids)
+def test_columns_by_their_ids_have_the_bits_of_those_in_place(compiled_scorer, dtype):
+    """Several runs of dimensions, many targets of a row."""
+    T, V, D = 9, 1000, 1100
+    form, _, _ = linear(T, V, D, dtype, dtype)
+    call = {**form, "rows": np.repeat(np.arange(T), 30), "want": EVERYTHING, "backend": compiled_scorer}
+    call["targets"] = np.random.default_rng(1).integers(0, V, 30 * T)
+    want, found = rk.answer_logprobs(**call), rk.answer_logprobs(**call, allowed=np.arange(V))
     for name in EVERYTHING:
         np.testing.assert_array_equal(getattr(found, name), getattr(want, name), err_msg=name)
-    # A target's own value is the one that enters: the largest has nothing above it, and is the maximum.
-    best = z.argmax(1)
-    found = rk.answer_logprobs(**form, targets=best, want=("rank", "max"), backend=compiled_scorer)
-    parts = rk.logprob_partials(**form, targets=best, vocab_size=V, backend=compiled_scorer)
-    top = np.asarray(found.rank) == 0
-    assert top.sum() > T // 2  # rounding may exchange the two largest
-    np.testing.assert_array_equal(np.asarray(parts.target)[top], np.asarray(found.max)[top])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -141,33 +132,3 @@ def test_other_targets_of_a_row_change_no_bit(scorer):
         np.testing.assert_array_equal(getattr(together, name), getattr(alone, name))
     for name in ("logp", "rank"):
         np.testing.assert_array_equal(getattr(together, name)[[2, 3, 4, 0]], getattr(alone, name))
-
-
-def test_wanting_more_changes_no_bit(scorer):
-    for form in ({"logits": logits(6, 5000)[0]}, linear(6, 3000, 40)[0]):
-        targets = np.arange(6) * 499
-        plain = rk.answer_logprobs(**form, targets=targets, reduce=("sum",), backend=scorer)
-        full = rk.answer_logprobs(**form, targets=targets, want=EVERYTHING, backend=scorer)
-        np.testing.assert_array_equal(plain.logp, full.logp)
-        np.testing.assert_array_equal(plain.sum, full.sum)
-
-
-def test_answers_have_their_bits_in_any_batch(scorer):
-    x, _ = logits(40, 300)
-    rng = np.random.default_rng(0)
-    targets, cu = rng.integers(0, 300, 40), np.array([0, 1, 1, 12, 30, 40])
-    want = rk.answer_logprobs(x, targets=targets, cu_answers=cu, backend=scorer)
-    for a in range(5):
-        rows = np.arange(cu[a], cu[a + 1])
-        alone = rk.answer_logprobs(x, targets=targets[rows], rows=rows, backend=scorer)
-        for name in ("sum", "mean", "count", "greedy"):
-            np.testing.assert_array_equal(getattr(alone, name)[0], getattr(want, name)[a], err_msg=name)
-
-
-def test_element_types_that_hold_the_same_values_agree(scorer):
-    """Widening is exact; only the order of a sum may differ."""
-    values = np.round(np.random.default_rng(0).standard_normal((5, 5000)) * 16) / 8  # exact in bfloat16
-    forms = [stored(values, dtype)[0] for dtype in DTYPES]
-    first, *others = (rk.token_logprobs(x, [0, 1, 2, 3, 4999], backend=scorer) for x in forms)
-    for other in others:
-        np.testing.assert_allclose(np.asarray(other), first, atol=4e-6)

@@ -104,7 +104,8 @@ def test_shards_cut_anywhere_give_the_whole(host_scorer, problem, data):
     split = data.draw(st.integers(0, len(parts)))
     groups = [group for group in (parts[:split], parts[split:]) if group]
     whole = run(x, targets, host_scorer)
-    for merged in (rk.merge_partials(parts), rk.merge_partials([rk.merge_partials(group) for group in groups])):
+    merge = rk.merge_partials
+    for merged in (merge(parts), merge(parts[::-1]), merge([merge(group) for group in groups])):
         found = rk.answer_logprobs(
             partials=merged, targets=targets, vocab_size=V, want=("logp", "lse", "max", "entropy"), reduce=()
         )

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, log_sum, logp, lse
-from scoring_problems import DTYPES, linear, logits, stored
+from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, logp, lse
+from scoring_problems import linear, logits
 
 import ragsys_kernels as rk
 
@@ -22,9 +22,9 @@ def cut(form, bounds):
             yield begin, {"hidden": form["hidden"], "weight": form["weight"][begin:end], **bias}
 
 
-def sharded(form, bounds, host_scorer, *, order=slice(None), **options):
+def sharded(form, bounds, host_scorer, **options):
     """Ranks need the targets of all shards first."""
-    shards = list(cut(form, bounds))[order]
+    shards = list(cut(form, bounds))
     options = {"vocab_size": bounds[-1], **options, "backend": host_scorer}
     first = rk.merge_partials([rk.logprob_partials(**part, first_column=c, **options) for c, part in shards])
     return rk.merge_partials(
@@ -35,17 +35,15 @@ def sharded(form, bounds, host_scorer, *, order=slice(None), **options):
     )
 
 
-def forms():
-    yield "logits", {"logits": logits(6, 9001)[0]}, 9001
-    yield "bfloat16", {"logits": logits(6, 9001, "bfloat16")[0]}, 9001
-    yield "hidden", linear(6, 2001, 40, bias=True)[0], 2001
-
-
-FORMS = {name: (form, V) for name, form, V in forms()}
+FORMS = {
+    "logits": ({"logits": logits(6, 9001)[0]}, 9001),
+    "bfloat16": ({"logits": logits(6, 9001, "bfloat16")[0]}, 9001),
+    "hidden": (linear(6, 2001, 40, bias=True)[0], 2001),
+}
 
 
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("shares", [(0.5,), (0.001,), (0.999,), (0.2, 0.21, 0.7), tuple(np.linspace(0.01, 0.99, 30))])
+@pytest.mark.parametrize("shares", [(0.001,), (0.2, 0.21, 0.7), tuple(np.linspace(0.01, 0.99, 30))])
 def test_unequal_shards_give_the_whole(host_scorer, name, shares):
     form, V = FORMS[name]
     targets = np.array([0, V - 1, V // 2, 17, int(V * shares[0]), int(V * shares[0]) - 1])
@@ -61,39 +59,6 @@ def test_unequal_shards_give_the_whole(host_scorer, name, shares):
         np.testing.assert_array_equal(found.rank, whole.rank)
         np.testing.assert_array_equal(found.max, whole.max)
     np.testing.assert_allclose(found.sum, whole.sum, atol=6 * floor)
-
-
-def test_the_order_and_the_grouping_of_shards_do_not_matter(host_scorer):
-    form, V = FORMS["logits"]
-    targets = np.arange(6) * 1500
-    bounds = [0, 10, 3000, 3001, 8000, 9001]
-    options = {"targets": targets, "vocab_size": V, "entropy": True, "backend": host_scorer}
-    parts = [rk.logprob_partials(**part, first_column=c, **options) for c, part in cut(form, bounds)]
-
-    def result(merged):
-        return rk.answer_logprobs(
-            partials=merged, targets=targets, vocab_size=V, want=("logp", "lse", "entropy"), reduce=()
-        )
-
-    want = result(rk.merge_partials(parts))
-    a, b, c, d, e = parts
-    merge = rk.merge_partials
-    for merged in (
-        merge(parts[::-1]),
-        merge([merge([a, b]), merge([c, d, e])]),
-        merge([a, merge([b, merge([c, merge([d, e])])])]),
-    ):
-        found = result(merged)
-        for field in ("logp", "lse", "entropy"):
-            assert_close(getattr(found, field), getattr(want, field), 1e-6)
-    again = result(merge(parts))
-    np.testing.assert_array_equal(again.logp, want.logp)
-
-
-def test_one_part_is_itself(host_scorer):
-    part = rk.logprob_partials(logits(3, 50)[0], targets=[1, 2, 3], vocab_size=50, rank=True, backend=host_scorer)
-    for a, b in zip(rk.merge_partials([part]), part, strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_shards_with_masked_strange_and_padded_columns(host_scorer):
@@ -177,17 +142,6 @@ def test_greedy_answers_of_shards_need_no_ranks(host_scorer):
     assert found.greedy[:5].tolist() == [True, False, False, False, True]
 
 
-def test_ranks_across_shards_need_the_targets_of_all(host_scorer):
-    x, _ = logits(2, 20)
-    half = {"targets": [3, 15], "vocab_size": 20, "rank": True, "backend": host_scorer}
-    message = (
-        "logprob_partials: target_logits must be given where rank is wanted and targets are in other shards, "
-        "got None and target 15"
-    )
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        rk.logprob_partials(x[:, :10], **half)
-
-
 # --- Label posteriors.
 
 
@@ -209,14 +163,6 @@ def test_label_posteriors_by_their_definition(host_scorer):
     np.testing.assert_allclose(np.exp(calibrated.log_posterior), want / want.sum(axis=1, keepdims=True), rtol=2e-6)
     np.testing.assert_array_equal(calibrated.logp, found.logp)
     assert calibrated.label.tolist() == want.argmax(axis=1).tolist()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_labels_of_one_token_each(host_scorer, dtype):
-    x, z = logits(4, 300, dtype)
-    found = rk.label_posteriors(x, label_ids=[5, 1, 299], backend=host_scorer)
-    assert_close(found.logp, [[logp(row, t) for t in (5, 1, 299)] for row in z])
-    assert_close(found.log_posterior, [[logp(row[[5, 1, 299]], i) for i in range(3)] for row in z])
 
 
 def test_labels_from_hidden_states_and_chosen_rows(host_scorer):
@@ -296,11 +242,3 @@ def test_padding_of_label_posteriors(host_scorer):
     found = rk.label_posteriors(x, label_ids=[4, 49], vocab_size=50, softcap=30.0, logit_scale=0.5, backend=host_scorer)
     z = 30 * np.tanh(z * 0.5 / 30)
     assert_close(found.logp, [[logp(row, 4), logp(row, 49)] for row in z], 4e-6)
-
-
-def test_every_column_a_label_of_its_own_is_the_softmax(host_scorer):
-    x, z = stored(np.random.default_rng(0).standard_normal((2, 4500)) * 4, "float32")
-    found = rk.label_posteriors(x, label_ids=np.arange(4500), backend=host_scorer)
-    top, log = zip(*(log_sum(row) for row in z), strict=True)
-    assert_close(found.logp, (z - np.array(top)[:, None]) - np.array(log)[:, None])
-    np.testing.assert_allclose(found.log_posterior, found.logp, atol=2e-6)

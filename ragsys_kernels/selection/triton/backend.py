@@ -24,34 +24,6 @@ RULES = frozenset(OBJECTIVES)
 CONSTRAINTS = frozenset(("budget", "max_similarity"))
 
 
-def mmr(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
-def vrsd(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
-def msd(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
-def dpp(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
-def ssd(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
-def sift(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
-def coverage(problem: Problem, num_threads: int) -> Selection:
-    return _select(problem)
-
-
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     return whole_corpus.search(_tensors(problem))
 
@@ -61,7 +33,7 @@ def _tensors(problem: Problem) -> Problem:
     return problem if arrays.library_of(problem.rows.data) == "torch" else arrays.tensors(problem)
 
 
-def _select(problem: Problem) -> Selection:
+def _select(problem: Problem, num_threads: int) -> Selection:
     problem = _tensors(problem)
     if problem.pool + num_initial(problem) <= gram.GRAM_SLOTS:
         problem = filtered_problems.as_pools(problem)
@@ -69,6 +41,9 @@ def _select(problem: Problem) -> Selection:
     out = outputs(problem)
     _regime(problem).select(problem, out)
     return out
+
+
+mmr = vrsd = msd = dpp = ssd = sift = coverage = _select
 
 
 def _refuse(problem: Problem) -> None:
