@@ -30,70 +30,20 @@ _BELOW, _ABOVE = 0.5, 0.02
 _PACE = 0.2
 
 
-class Ticket:
-    """A request on its way through the kernels.
+class Pending:
+    """What ends once, well or with an ``error``: then it is ``done``, and calls whoever waits for it."""
 
-    Attributes
-    ----------
-    asked : Asked
-        Has its picks when this is done without an error.
-    done : bool
-        All blocks have their picks, or there is an ``error``.
-    begun, kernel : float
-        When the first call began, and the seconds of all calls.
-    waiting : int
-        Queries that are not in a call yet.
-    """
-
-    __slots__ = (
-        "_batcher",
-        "_left",
-        "_picks",
-        "_then",
-        "_timer",
-        "asked",
-        "begun",
-        "done",
-        "error",
-        "kernel",
-        "submitted",
-        "waiting",
-    )
-
-    def __init__(self, batcher: Batcher, asked: Asked, queries: int) -> None:
-        self._batcher, self.asked = batcher, asked
-        self._picks: list[Any] = [None] * len(asked.blocks)
-        self.waiting, self._left = queries, len(asked.blocks)
-        self.submitted = time.perf_counter()
-        self.begun, self.kernel = self.submitted, 0.0
-        self.done = not asked.blocks
+    def __init__(self) -> None:
+        self.done = False
         self.error: BaseException | None = None
-        self._then: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def expire_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        self._timer = loop.call_at(deadline, self.fail, RefusedError(504, "select: the deadline has passed"))
-
-    def put(self, index: int, picks: Selection, begun: float, seconds: float) -> None:
-        """Take the picks of a block."""
-        if self._left == len(self._picks):
-            self.begun = begun
-        self.kernel += seconds
-        self._picks[index] = picks
-        self._left -= 1
-        if not self._left and not self.done:
-            self.asked.take(self._picks)
-            self._end(None)
-
-    def fail(self, error: BaseException) -> None:
-        self._end(error)
+        self._then: list[Callable[[], None]] = []
 
     def then(self, function: Callable[[], None]) -> None:
-        """Call a function when this is done, at once if it is."""
+        """Call a function, which raises nothing, when this is done, at once if it is."""
         if self.done:
             function()
         else:
-            self._then = function
+            self._then.append(function)
 
     async def wait(self) -> None:
         """Wait until this is done; raise its error."""
@@ -104,18 +54,57 @@ class Ticket:
         if self.error is not None:
             raise self.error
 
-    def _end(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         if self.done:
             return
         self.done, self.error = True, error
+        waiting, self._then = self._then, []  # they know this: without it only the garbage collector would end both
+        for function in waiting:
+            function()
+
+
+class Ticket(Pending):
+    """A request on its way through the kernels; it is done when all its blocks have their picks.
+
+    Attributes
+    ----------
+    begun, kernel : float
+        When the first call began, and the seconds of all calls.
+    waiting : int
+        Queries that are not in a call yet.
+    """
+
+    def __init__(self, batcher: Batcher, asked: Asked, queries: int) -> None:
+        super().__init__()
+        self._batcher, self.asked = batcher, asked
+        self._picks: list[Any] = [None] * len(asked.blocks)
+        self.waiting, self._left = queries, len(asked.blocks)
+        self.submitted = time.perf_counter()
+        self.begun, self.kernel = self.submitted, 0.0
+        self.done = not asked.blocks
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expire_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        self._timer = loop.call_at(deadline, self.end, RefusedError(504, "select: the deadline has passed"))
+
+    def put(self, index: int, picks: Selection, begun: float, seconds: float) -> None:
+        """Take the picks of a block."""
+        if self._left == len(self._picks):
+            self.begun = begun
+        self.kernel += seconds
+        self._picks[index] = picks
+        self._left -= 1
+        if not self._left and not self.done:
+            self.asked.take(self._picks)
+            self.end()
+
+    def end(self, error: BaseException | None = None) -> None:
         if self.waiting:  # nobody waits for them any more
             self._batcher.drop(self.waiting)
             self.waiting = 0
         if self._timer is not None:
             self._timer.cancel()
-        then, self._then = self._then, None  # else the two would know each other for ever
-        if then is not None:
-            then()
+        super().end(error)
 
 
 Entry = tuple[Block, Ticket, int]  # a block, whose it is, and its number there
@@ -147,7 +136,7 @@ class Batcher:
         try:
             await ticket.wait()
         except asyncio.CancelledError:
-            ticket.fail(gone())
+            ticket.end(gone())
             raise
         return ticket
 
@@ -181,7 +170,7 @@ class Batcher:
         self.queued += queries
         for index, block in enumerate(asked.blocks):
             if block.skipped:
-                self._metrics.skipped(block.served.name, sum(map(len, block.skipped.values())))
+                self._metrics.skipped.labels(block.served.name).inc(sum(map(len, block.skipped.values())))
             self._waiting.setdefault(block.key, deque()).append((block, ticket, index))
         if deadline is not None:
             ticket.expire_at(loop, deadline)
@@ -200,7 +189,7 @@ class Batcher:
     def drop(self, queries: int) -> None:
         """Stop counting queries whose request has ended."""
         self.queued -= queries
-        self._metrics.waiting(self.queued)
+        self._metrics.queued.set(self.queued)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -295,7 +284,7 @@ class Batcher:
             answers = _split(answers[0], [len(block) for block, _, _ in entries])
         for (_, ticket, index), picks in zip(entries, answers, strict=True):
             if isinstance(picks, Exception):
-                ticket.fail(picks)
+                ticket.end(picks)
             else:
                 ticket.put(index, picks, begin, seconds)
 

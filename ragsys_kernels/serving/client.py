@@ -91,11 +91,11 @@ class _Calls:
                 body, kind = sent.json(part, common)
             options = {"content": body, "headers": {"content-type": kind}, "params": url}
             answer = yield from self._request("POST", "/v1/select", limit, options)
-            picks = _picks(answer, part.stop - part.start)
-            if picks.errors and on_error == "raise":
-                index = min(picks.errors)
-                raise InvalidRequestError(f"query {part.start + index}: {picks.errors[index]}", 422)
-            parts.append(picks)
+            found = _read(answer, part.stop - part.start)
+            if found.errors and on_error == "raise":
+                index = min(found.errors)
+                raise InvalidRequestError(f"query {part.start + index}: {found.errors[index]}", 422)
+            parts.append(found)
         return wire.joined(parts)
 
     def _content(self, method: str, path: str, seconds: float) -> _Steps:
@@ -107,24 +107,22 @@ class _Calls:
         """Send a request until it is answered, may not be sent again, or its time has passed."""
         pause = _FIRST
         for left in range(self._retries, -1, -1):
-            headers = {**self._headers, **options.get("headers", {}), **limit.headers()}
+            headers = {**options.get("headers", {}), **limit.headers()}
             got = yield method, path, {**options, "headers": headers, "timeout": limit.left()}
             if isinstance(got, httpx.TimeoutException) and not isinstance(got, httpx.ConnectTimeout):
                 raise DeadlineError(f"no answer within {limit.seconds:g} seconds")
+            wait, cause = random.uniform(0, pause), None
             if isinstance(got, httpx.Response):
                 if got.status_code < 300 or _has_picks(got):
                     return got
-                if got.status_code not in _AGAIN or not left:
-                    raise _error_of(got)
-                wait = max(_asked_wait(got), random.uniform(0, pause))
+                failure = _error_of(got)
+                if got.status_code not in _AGAIN:
+                    raise failure
+                wait = max(_asked_wait(got), wait)
             else:
-                if not left:
-                    raise UnavailableError(f"the server cannot be reached: {got}") from got
-                wait = random.uniform(0, pause)
-            if wait >= limit.left():
-                if isinstance(got, httpx.Response):
-                    raise _error_of(got)
-                raise UnavailableError(f"the server cannot be reached: {got}") from got
+                failure, cause = UnavailableError(f"the server cannot be reached: {got}"), got
+            if not left or wait >= limit.left():
+                raise failure from cause
             yield wait
             pause = min(2 * pause, _LONGEST)
         raise AssertionError("unreachable")
@@ -153,15 +151,15 @@ def _has_picks(answer: httpx.Response) -> bool:
     return not answer.headers["content-type"].startswith("application/json") or answer.content.startswith(b'{"results"')
 
 
-def _picks(answer: httpx.Response, count: int) -> Picks:
+def _read(answer: httpx.Response, count: int) -> wire.Part:
     """Return the picks of an answer; a proxy between client and server may have sent anything."""
     try:
-        picks = wire.read(answer.content, answer.headers["content-type"])
-        if len(picks) != count:
-            raise ValueError(f"{len(picks)} results for {count} queries")
+        found = wire.read(answer.content, answer.headers["content-type"])
+        if len(found.lengths) != count:
+            raise ValueError(f"{len(found.lengths)} results for {count} queries")
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise ServiceError(f"the answer cannot be read: {str(error)[:200]}", answer.status_code) from error
-    return picks
+    return found
 
 
 def _error_of(answer: httpx.Response) -> ServiceError:
@@ -237,7 +235,7 @@ class Client(_Calls):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         super().__init__(token, corpus, timeout, retries, wire)
-        self._http = httpx.Client(base_url=url, transport=transport)
+        self._http = httpx.Client(base_url=url, headers=self._headers, transport=transport)
 
     def select(
         self,
@@ -372,7 +370,7 @@ class AsyncClient(_Calls):
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(token, corpus, timeout, retries, wire)
-        self._http = httpx.AsyncClient(base_url=url, transport=transport)
+        self._http = httpx.AsyncClient(base_url=url, headers=self._headers, transport=transport)
 
     select = _awaited(Client.select)
     info = _awaited(Client.info)

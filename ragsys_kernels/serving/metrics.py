@@ -24,17 +24,17 @@ class Metrics:
         )
         self._batch = Histogram("ragsys_batch_queries", "Queries of a kernel call", registry=registry, buckets=_QUERIES)
         self._kernel = Histogram("ragsys_kernel_seconds", "Of a kernel call", registry=registry, buckets=_SECONDS)
-        self._queue = Gauge(
+        self.queued = Gauge(
             "ragsys_queued_queries", "Queries that wait", registry=registry, multiprocess_mode="livesum"
         )
-        self._rows = Gauge(
+        self.rows = Gauge(
             "ragsys_corpus_rows", "Rows of a corpus", ["corpus"], registry=registry, multiprocess_mode="livemax"
         )
         self._reloads = Counter("ragsys_reloads", "Reloads of a corpus", ["corpus", "outcome"], registry=registry)
-        self._skipped = Counter(
+        self.skipped = Counter(
             "ragsys_skipped_ids", "Ids of requests that a corpus does not have", ["corpus"], registry=registry
         )
-        self._dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
+        self.dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
         self._known: dict[tuple[str, int], tuple[Any, Any]] = {}  # looking up labels takes longer than counting
 
     def request(self, route: str, code: int, seconds: float) -> None:
@@ -48,22 +48,10 @@ class Metrics:
     def batch(self, queries: int, seconds: float, queued: int) -> None:
         self._batch.observe(queries)
         self._kernel.observe(seconds)
-        self.waiting(queued)
-
-    def waiting(self, queued: int) -> None:
-        self._queue.set(queued)
-
-    def corpus(self, name: str, rows: int) -> None:
-        self._rows.labels(name).set(rows)
+        self.queued.set(queued)
 
     def reload(self, name: str, well: bool) -> None:
         self._reloads.labels(name, "loaded" if well else "refused").inc()
-
-    def skipped(self, name: str, ids: int) -> None:
-        self._skipped.labels(name).inc(ids)
-
-    def dropped(self, lines: int) -> None:
-        self._dropped.inc(lines)
 
     def text(self) -> bytes:
         registry = self._registry

@@ -60,7 +60,6 @@ class Protocol(HttpToolsProtocol):
     _unused = 0  # bytes that have come since a part of a body: headers, and what else a parser keeps
     _most = _fields = 0  # bytes, and headers, that may come
     _running: Any = None  # the request that is answered now: others behind it wait for their turn
-    _defaults: tuple[list[tuple[bytes, bytes]], bytes] = [], b""  # uvicorn's headers of all answers, as they are sent
     app: Any  # `Front`
     cycle: Any  # `_Cycle`, or uvicorn's
     scope: Any
@@ -84,7 +83,7 @@ class Protocol(HttpToolsProtocol):
             cycle.response_complete = True  # its body will not come
             self.app.ended(cycle.request, 499, 0)
         elif cycle.share is not None:
-            cycle.share.leave()
+            cycle.share.party.leave()
         else:
             cycle.request.leave()
 
@@ -145,14 +144,11 @@ class Protocol(HttpToolsProtocol):
         if self.waiting_since is None or self.transport.is_closing():
             return
         waited, begun = now - self.waiting_since, self.cycle is not None and not self.cycle.response_complete
-        if self._in_headers:
-            if begun:  # the client waits for an answer
-                return
-            if waited > limits.body_seconds:
-                self.transport.write(_SLOW)
-                self.transport.close()
-        elif waited > (limits.body_seconds if begun else limits.idle_seconds):
-            if begun and not self.cycle.response_started:
+        if self._in_headers and begun:  # the client waits for an answer
+            return
+        reads = self._in_headers or begun
+        if waited > (limits.body_seconds if reads else limits.idle_seconds):
+            if reads and not (begun and self.cycle.response_started):
                 self.transport.write(_SLOW)
             self.transport.close()
 
@@ -174,7 +170,7 @@ class Protocol(HttpToolsProtocol):
         rule = f"have at most {limits.headers} fields and {limits.header_bytes} bytes"
         response = refused(RefusedError(431, f"serve: headers must {rule}, got more", "headers"))
         self.app.service.metrics.request("other", 431, 0.0)
-        self.transport.write(_written(response, False, b""))
+        self.transport.write(_written(response, False, []))
         self.transport.close()
 
     def _begin(self) -> bool:
@@ -253,28 +249,22 @@ class Protocol(HttpToolsProtocol):
         transport, status, size = self.transport, 499, 0
         if not transport.is_closing():
             status, size = response.status, len(response.body)
-            transport.write(self._answered(cycle, response))
+            if (b"connection", b"close") in response.headers:
+                cycle.keep_alive = False
+            transport.write(_written(response, cycle.keep_alive, self.server_state.default_headers))
         cycle.response_complete = True
         if not cycle.keep_alive:
             transport.close()
         self.on_response_complete()
         self.app.ended(cycle.request, status, size)
 
-    def _answered(self, cycle: _Cycle, response: Response) -> bytes:
-        """Return an answer as it is sent."""
-        defaults = self.server_state.default_headers
-        if defaults is not self._defaults[0]:
-            self._defaults = defaults, b"".join([b"%b: %b\r\n" % header for header in defaults])
-        if (b"connection", b"close") in response.headers:
-            cycle.keep_alive = False
-        return _written(response, cycle.keep_alive, self._defaults[1])
 
-
-def _written(response: Response, keep_alive: bool, defaults: bytes) -> bytes:
-    parts = [STATUS_LINE[response.status], defaults]
-    for name, value in response.headers:
-        parts.append(b"%b: %b\r\n" % (name, value))
-    if not keep_alive and b"connection: close\r\n" not in parts:
+def _written(response: Response, keep_alive: bool, defaults: list[tuple[bytes, bytes]]) -> bytes:
+    """Return an answer as it is sent; ``defaults`` are uvicorn's headers of all answers."""
+    parts = [STATUS_LINE[response.status]]
+    for header in (*defaults, *response.headers):
+        parts.append(b"%b: %b\r\n" % header)
+    if not keep_alive and (b"connection", b"close") not in response.headers:
         parts.append(b"connection: close\r\n")
     parts += (b"\r\n", response.body)
     return b"".join(parts)

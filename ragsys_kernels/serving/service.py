@@ -64,7 +64,7 @@ class Service:
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
         self.bearer = Bearer(token)
-        self.log = AccessLog(log, self.metrics.dropped)
+        self.log = AccessLog(log, self.metrics.dropped.inc)
         self.workers = workers
         self.encoder = encoder  # of texts that are queries
         self.together = Together(self.batcher, self.limits)
@@ -152,14 +152,14 @@ class Service:
     def put(self, served: Served) -> None:
         """Put a loaded corpus in service."""
         self.corpora.put(served)
-        self.metrics.corpus(served.name, len(served))
+        self.metrics.rows.labels(served.name).set(len(served))
         self.metrics.reload(served.name, True)
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         for served in self.corpora.all():
-            self.metrics.corpus(served.name, len(served))
+            self.metrics.rows.labels(served.name).set(len(served))
             await loop.run_in_executor(None, warm, served)
         for start in self.starting:
             await start()

@@ -7,42 +7,26 @@ rules that arrive in the same round of the event loop share this work. Each gets
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from .asked import BLOCK, Asked
-from .batcher import Batcher, Ticket
+from .batcher import Batcher, Pending, Ticket
 from .corpora import Served
 from .limits import Limits, RefusedError, gone
 from .queries.reading import read
 
 
-class Party:
+class Party(Pending):
     """Requests that go together: their queries end to end, and then what was asked and picked."""
 
-    __slots__ = ("_then", "asked", "common", "done", "error", "members", "queries", "served", "texts", "ticket")
-
     def __init__(self, served: Served, common: dict[str, Any]) -> None:
+        super().__init__()
         self.served, self.common = served, common
         self.queries: list[Any] = []
         self.members = 0  # requests whose clients have not gone
         self.asked = Asked(served, 0)
         self.ticket: Ticket | None = None
-        self.done = False
-        self.error: BaseException | None = None
         self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
-        self._then: list[Callable[[], None]] = []
-
-    def then(self, function: Callable[[], None]) -> None:
-        """Call a function, which raises nothing, when this is answered."""
-        self._then.append(function)
-
-    async def wait(self) -> None:
-        """Wait until this is answered."""
-        if not self.done:
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.then(lambda: None if ended.done() else ended.set_result(None))
-            await ended
 
     def leave(self) -> None:
         """Note that a client has disconnected; end when no client is left."""
@@ -50,21 +34,12 @@ class Party:
         if not self.members:
             self.end(gone())
             if self.ticket is not None:
-                self.ticket.fail(gone())
+                self.ticket.end(gone())
 
     def answered(self) -> None:
         """Take what the kernels have picked."""
         assert self.ticket is not None
         self.end(self.ticket.error)
-
-    def end(self, error: BaseException | None) -> None:
-        """Let the requests go on."""
-        if self.done:
-            return
-        self.done, self.error = True, error
-        waiting, self._then = self._then, []  # they know the party: without this, only the garbage collector ends it
-        for function in waiting:
-            function()
 
 
 class Together:

@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -150,89 +150,83 @@ class Queries:
         return out.getvalue(), _ARROW
 
 
-def read(body: bytes, content_type: str) -> Picks:
-    """Return the picks of an answer; `ValueError`, `KeyError` or `TypeError` where it is none."""
-    if content_type.startswith(_ARROW):
-        return _read_arrow(body)
-    results = json.loads(body)["results"]
-    errors = {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result}
-    ids = [result.get("ids", []) for result in results]
-    flat = [x for row in ids for x in row]
-    values = [[np.nan if x is None else x for each in results for x in each.get(name, [])] for name in _VALUES]
-    lengths, strings = np.array(list(map(len, ids)), np.int64), type(next(iter(flat), None)) is str
-    skipped = {i: result["skipped"] for i, result in enumerate(results) if "skipped" in result}
-    proven = [result.get("certified") for result in results]
-    return _padded(flat, values, lengths, strings, errors, proven, skipped)
+class Part(NamedTuple):
+    """The answers to some queries: what they have, end to end, and how much of it is whose."""
+
+    ids: np.ndarray  # int64, or objects that are strings
+    values: list[np.ndarray]  # scores, relevance and redundancy
+    lengths: np.ndarray
+    errors: dict[int, str]
+    proven: list[bool | None]
+    skipped: dict[int, list[Any]]
 
 
-def joined(parts: list[Picks]) -> Picks:
+def read(body: bytes, content_type: str) -> Part:
+    """Return what an answer says; `ValueError`, `KeyError` or `TypeError` where it is none."""
+    part = _read_arrow(body) if content_type.startswith(_ARROW) else _read_json(body)
+    if any(len(flat) != part.lengths.sum() for flat in (part.ids, *part.values)):
+        raise ValueError("lists of a query that differ in length")
+    return part
+
+
+def joined(parts: list[Part]) -> Picks:
     """Return the picks of the parts of a call as one."""
-    if not parts:  # no queries
-        return _padded([], [[] for _ in _VALUES], np.zeros(0, np.int64), False, {}, [], {})
-    if len(parts) == 1:
-        return parts[0]
-    width = max(part.ids.shape[1] for part in parts)
-    strings = any(part.ids.dtype == object for part in parts)
-    ids = [_wider(part.ids.astype(object) if strings else part.ids, width, None if strings else -1) for part in parts]
-    values = [[_wider(getattr(part, name), width, np.nan) for part in parts] for name in _VALUES]
+    lengths = np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in parts)])
+    real = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+    flat = np.concatenate([np.zeros(0, np.int64), *(part.ids for part in parts)])
+    ids = np.full(real.shape, None if flat.dtype == object else -1, flat.dtype)
+    ids[real] = flat
+    numbers = {name: np.full(real.shape, np.nan, np.float32) for name in _VALUES}
+    for i, array in enumerate(numbers.values()):
+        array[real] = np.concatenate([np.zeros(0, np.float32), *(part.values[i] for part in parts)])
+    proven: list[bool | None] = []
     errors: dict[int, str] = {}
     skipped: dict[int, list[Any]] = {}
-    begin = 0
     for part in parts:
+        begin = len(proven)
         errors |= {begin + i: why for i, why in part.errors.items()}
         skipped |= {begin + i: ids for i, ids in part.skipped.items()}
-        begin += len(part)
-    lengths = np.concatenate([part.lengths for part in parts])
-    scores, relevance, redundancy = map(np.concatenate, values)
-    proven = [part.certified for part in parts if part.certified is not None]
-    certified = np.concatenate(proven) if len(proven) == len(parts) else None
-    return Picks(np.concatenate(ids), scores, relevance, redundancy, lengths, errors, certified, skipped)
+        proven += part.proven
+    certified = None
+    if all(each is not None or i in errors for i, each in enumerate(proven)):
+        certified = np.array([each is True for each in proven], bool)
+    return Picks(ids, lengths=lengths, errors=errors, certified=certified, skipped=skipped, **numbers)
 
 
-def _read_arrow(body: bytes) -> Picks:
+def _read_json(body: bytes) -> Part:
+    results = json.loads(body)["results"]
+    lists = [result.get("ids", []) for result in results]
+    ids = [x for each in lists for x in each]
+    values = [[np.nan if x is None else x for each in results for x in each.get(name, [])] for name in _VALUES]
+    return Part(
+        np.array(ids, object if type(next(iter(ids), None)) is str else np.int64),
+        [np.array(each, np.float32) for each in values],
+        np.array(list(map(len, lists)), np.int64),
+        {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result},
+        [result.get("certified") for result in results],
+        {i: result["skipped"] for i, result in enumerate(results) if "skipped" in result},
+    )
+
+
+def _read_arrow(body: bytes) -> Part:
     import pyarrow as pa
 
     with pa.ipc.open_stream(body) as reader:
         table = reader.read_all()
     table.validate(full=True)  # before anything follows its offsets
-    table = table.combine_chunks()
-    errors = {i: why for i, why in enumerate(table.column("error").to_pylist()) if why is not None}
     lists = [table.column(name).combine_chunks() for name in ("ids", *_VALUES)]
     lists = [x.chunk(0) if isinstance(x, pa.ChunkedArray) else x for x in lists]
-    lengths = np.array([n or 0 for n in lists[0].value_lengths().to_pylist()], np.int64)
-    flat, *values = (column.flatten().to_numpy(zero_copy_only=False) for column in lists)
-    strings = pa.types.is_string(lists[0].type.value_type)
-    proven = table.column("certified").to_pylist() if "certified" in table.column_names else [None] * table.num_rows
-    names = table.column("skipped").to_pylist() if "skipped" in table.column_names else []
-    skipped = {i: ids for i, ids in enumerate(names) if ids}
-    return _padded(flat, values, lengths, strings, errors, proven, skipped)
-
-
-def _certified(proven: list[bool | None], errors: dict[int, str]) -> np.ndarray | None:
-    """Return which queries are proven, None where that is not known of all that were answered."""
-    if any(each is None and i not in errors for i, each in enumerate(proven)):
-        return None
-    return np.array([each is True for each in proven], bool)
-
-
-def _padded(
-    ids: Any, values: Sequence[Any], lengths: np.ndarray, strings: bool,
-    errors: dict[int, str], proven: list[bool | None], skipped: dict[int, list[Any]],
-) -> Picks:  # fmt: skip
-    """Return picks that stand end to end, so many of each query."""
-    real = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
-    found = np.full(real.shape, None if strings else -1, object if strings else np.int64)
-    found[real] = ids
-    arrays = {name: np.full(real.shape, np.nan, np.float32) for name in _VALUES}
-    for array, flat in zip(arrays.values(), values, strict=True):
-        array[real] = flat
-    certified = _certified(proven, errors)
-    return Picks(found, lengths=lengths, errors=errors, certified=certified, skipped=skipped, **arrays)
-
-
-def _wider(array: np.ndarray, width: int, padding: Any) -> np.ndarray:
-    lacking = width - array.shape[1]
-    return np.pad(array, ((0, 0), (0, lacking)), constant_values=padding) if lacking else array
+    ids, *values = (column.flatten().to_numpy(zero_copy_only=False) for column in lists)
+    others: dict[str, list[Any]] = {"certified": [None] * table.num_rows, "skipped": []}
+    others |= {name: table.column(name).to_pylist() for name in others if name in table.column_names}
+    return Part(
+        ids.astype(object if pa.types.is_string(lists[0].type.value_type) else np.int64, copy=False),
+        values,
+        np.array([n or 0 for n in lists[0].value_lengths().to_pylist()], np.int64),
+        {i: why for i, why in enumerate(table.column("error").to_pylist()) if why is not None},
+        others["certified"],
+        {i: names for i, names in enumerate(others["skipped"]) if names},
+    )
 
 
 def _vectors(queries: Any) -> np.ndarray:

@@ -97,7 +97,6 @@ class _Parent:
         self._refuser: Refuser | None = None
         self._versions: dict[str, str] = {}
         self._watch = Watch(settings.corpora) if settings.watch else None
-        self._looks = math.inf if self._watch is None else time.monotonic() + LOOK  # when to look at the folders again
         self._compared: set[str] = set()  # segments whose bytes are as they were saved
         self._served = False  # whether one was ever ready
         self._verified: dict[str, str] = {}  # versions that were compared with their checksums before any worker began
@@ -140,10 +139,10 @@ class _Parent:
         os.write(self._wake, bytes([number]))
 
     def _step(self) -> None:
-        """Wait for something to happen, and act on it."""
+        """Wait for something to happen, but not for long, and act on it and on what is due."""
         pipes = {worker.pipe: worker for worker in self._workers}
         sentinels = {worker.process.sentinel: worker for worker in self._workers}
-        for ready in wait([self._signals, *pipes, *sentinels], timeout=self._rest()):
+        for ready in wait([self._signals, *pipes, *sentinels], timeout=LOOK):
             if ready == self._signals:
                 for number in os.read(self._signals, 64):
                     self._signal(number)
@@ -159,21 +158,11 @@ class _Parent:
             self._due.remove(due)
             self._start()
         self._refuse(now >= self._alone + _NOBODY or (self._alone < now and bool(self._failed)))
-        if now >= self._looks and self._watch is not None and not self._stopping:
-            self._looks = now + LOOK
+        if self._watch is not None and not self._stopping:
             for name in self._watch.changed():
                 self._reload(name, None)
         if self._reloads and now > self._reloads[0].ends:
             self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
-
-    def _rest(self) -> float | None:
-        """Return the seconds until the next scheduled action; None if there is none."""
-        ends = [self._stopping] if self._stopping else [*self._due, *(reload.ends for reload in self._reloads[:1])]
-        if self._alone < math.inf and self._refuser is None and not self._stopping:
-            ends.append(self._alone + _NOBODY)
-        if self._looks < math.inf and not self._stopping:
-            ends.append(self._looks)
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _refuse(self, refuses: bool) -> None:
         """Start or stop refusing requests on behalf of the workers."""
@@ -183,7 +172,7 @@ class _Parent:
             self._refuser.stop()
             self._refuser = None
         elif self._refuser is not None:
-            self._refuser.say(self._why)
+            self._refuser.reason = self._why
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGHUP:

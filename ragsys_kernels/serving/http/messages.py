@@ -48,24 +48,6 @@ class Request:
         The pattern of the path, for metrics.
     """
 
-    __slots__ = (
-        "_held",
-        "_last",
-        "_limits",
-        "_load",
-        "_receive",
-        "_task",
-        "_whole",
-        "begun",
-        "bytes_in",
-        "gone",
-        "headers",
-        "queries",
-        "route",
-        "scope",
-        "stages",
-    )
-
     def __init__(self, scope: Scope, receive: Receive | None, load: Load) -> None:
         self.scope, self._receive, self._limits, self._load, self._held = scope, receive, load.limits, load, 0
         self.headers: dict[bytes, bytes] = dict(scope["headers"])

@@ -15,7 +15,7 @@ from ..asked import Asked
 from ..kernel import Block
 from ..limits import RefusedError
 from .own_vectors import Given
-from .rules import ID_LISTS, Rules, Shared
+from .rules import ID_LISTS, WEIGHTS, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 
@@ -108,7 +108,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
             raise rules.invalid("query_id", "be left out with vectors", "both")
         else:
             query_rows = rules.rows("query_id", columns.query_ids(named))
-    _refuse_odd(rules, shared, columns, given, relevance is not None, "initial" in lists)
+    _refuse_odd(rules, shared, fields, given is not None)
     if vectors is not None and query_rows is not None:
         raise rules.invalid("query", "come without query_id", "both")
     if shared.method == "mmr" and relevance is not None:  # which stands for the products with the query
@@ -117,42 +117,31 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         vectors = served.vectors_of(query_rows)
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
+    own = {name: columns.numbers(name) for name in ("k", *WEIGHTS) if name in fields}
     return Block(
         served,
         shared.method,
         n,
-        rules.k(columns.numbers("k") if "k" in fields else None),
-        rules.lambda_d(columns.numbers("lambda_d") if "lambda_d" in fields else None, shared.method),
-        rules.lambda_b(columns.numbers("lambda_b") if "lambda_b" in fields else None),
-        vectors,
-        None if "candidates" in lists else shared.pool,
+        vectors=vectors,
+        pool=None if "candidates" in lists else shared.pool,
         relevance=relevance,
         max_per_group=shared.max_per_group,
-        budget=rules.budget(columns.numbers("budget")) if "budget" in fields else None,
-        max_similarity=rules.ceiling(columns.numbers("max_similarity")) if "max_similarity" in fields else None,
         given=None if given is None else given.rows,
         names=None if given is None else given.names,
         skipped={q: list(ids) for q, ids in skipped.items()} if skipped else None,
         relevance_scale=shared.scale,
+        **rules.numbers(own, shared.method),
         **lists,
     )
 
 
-def _refuse_odd(
-    rules: Rules, shared: Shared, columns: Columns, given: Given | None, scores: bool, initial: bool
-) -> None:
+def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vectors: bool) -> None:
     """Refuse fields that exclude each other."""
-    if shared.scale != "as-is" and not scores:
+    if shared.scale != "as-is" and "relevance" not in fields:
         raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
-    fields, capped = columns.fields, shared.max_per_group is not None
-    budget = "budget" in fields
-    if given is not None:
-        for name, is_there in (("max_per_group", capped), ("budget", budget)):
-            if is_there:
-                raise rules.invalid(name, "be left out with vectors", "both")
+    excluded = [(name, "vectors") for name in ("max_per_group", "budget") if own_vectors]
     if shared.method == "gist":
-        ceiling = "max_similarity" in fields
-        limits = (("max_per_group", capped), ("initial", initial), ("budget", budget), ("max_similarity", ceiling))
-        for name, is_there in limits:
-            if is_there:
-                raise rules.invalid(name, "be left out with method 'gist'", "both")
+        excluded += [(name, "method 'gist'") for name in ("max_per_group", "initial", "budget", "max_similarity")]
+    for name, other in excluded:
+        if (shared.max_per_group is not None) if name == "max_per_group" else name in fields:
+            raise rules.invalid(name, f"be left out with {other}", "both")

@@ -100,7 +100,7 @@ class JsonColumns:
         rules, lists = self._rules, self._values["relevance"]
         if set(map(type, lists)) != {list}:
             raise rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
-        return rules.numbers("relevance", _end_to_end(lists), "f"), list(map(len, lists))
+        return rules.flat("relevance", _end_to_end(lists), "f"), list(map(len, lists))
 
     def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
         """Return the candidates that come with their vectors, little-endian bytes in base64."""
@@ -142,7 +142,7 @@ class JsonColumns:
         if any(len(x) != dims for x in given):
             got = next(len(x) for x in given if len(x) != dims)
             raise rules.invalid("query", f"have the corpus's {dims} dimensions, or those of its vectors", got)
-        vectors = rules.numbers("query", _end_to_end(given), "f")
+        vectors = rules.flat("query", _end_to_end(given), "f")
         return rules.finite("query", vectors.reshape(len(given), dims))
 
     def _decoded(self, given: list[dict[str, Any]], dims: int) -> np.ndarray:
@@ -192,7 +192,7 @@ def ids_of(rules: Rules, name: str, lists: list[Any], named: bool) -> tuple[Ids,
 def _plain(rules: Rules, name: str, ids: Any, named: bool) -> Ids:
     """Return ids as `Rules.rows` takes them."""
     if not named:
-        return rules.numbers(name, ids, "q")
+        return rules.flat(name, ids, "q")
     names = list(ids)
     if not set(map(type, names)) <= {str}:
         raise rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -33,6 +34,8 @@ FIELDS = frozenset(
 SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
 _MOST_OF_A_GROUP = 1 << 31
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
+# What numbers must be within: [0, 1] unless it is here.
+_WITHIN = {"budget": (0, math.inf, "be at least 0"), "max_similarity": (-1, 1, "be within [-1, 1]")}
 
 
 # Sets of rules that are kept for later requests, and the longest of them.
@@ -82,10 +85,8 @@ class Rules:
             raise self.invalid("vectors", "stand in each of the queries", "one beside them")
         self.common = {**DEFAULTS, **{name: x for name, x in common.items() if x is not None or name == "pool"}}
         # Bad ones may be refused here: they are wrong for all queries without their own.
-        self._k = int(self.counts("k", [self.common["k"]], limits.k)[0])
-        given = self.common["lambda_d"]
-        self._lambda_d = None if given is None else float(self.weights("lambda_d", [given])[0])
-        self._lambda_b = float(self.weights("lambda_b", [self.common["lambda_b"]])[0])
+        given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
+        self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
@@ -99,17 +100,25 @@ class Rules:
             if name not in FIELDS:
                 raise self.invalid(name[:100], f"be one of {', '.join(sorted(FIELDS))}", "another field")
 
-    def k(self, values: Sequence[Any] | None) -> Any:
-        """Return the picks of each query (n,), or the number of all."""
-        return self._k if values is None else self.counts("k", values, self.limits.k)
+    def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
+        """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
+        found = {name: self.number(name, values) for name, values in own.items()}
+        return {"lambda_d": _LAMBDA_D.get(method, 1.0), **self._numbers, **found}
 
-    def lambda_d(self, values: Sequence[Any] | None, method: str) -> Any:
-        if values is not None:
-            return self.weights("lambda_d", values)
-        return _LAMBDA_D.get(method, 1.0) if self._lambda_d is None else self._lambda_d
-
-    def lambda_b(self, values: Sequence[Any] | None) -> Any:
-        return self._lambda_b if values is None else self.weights("lambda_b", values)
+    def number(self, name: str, values: Sequence[Any]) -> np.ndarray:
+        """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
+        if name == "k":
+            return self.counts(name, values, self.limits.k)
+        if name == "budget" and self.served.corpus.costs is None:
+            raise self.invalid(name, "be left out: the corpus has no costs", shown(values[0]))
+        if not set(map(type, values)) <= {int, float}:
+            raise self.invalid(name, "be a number", wrong(values, int, float))
+        low, high, rule = _WITHIN.get(name, (0, 1, "be within [0, 1]"))
+        if not all(low <= x <= high for x in values):
+            raise self.invalid(name, rule, shown(next(x for x in values if not low <= x <= high)))
+        if name == "budget":
+            return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
+        return np.array(values, np.float32)
 
     def shared(self, first: Mapping[str, Any]) -> Shared:
         """Return what queries with these fields have in common."""
@@ -134,26 +143,6 @@ class Rules:
             self.counts("pool", [pool], self.limits.pool)
         skips = (unknown or self.served.unknown) == "skip"
         return Shared(method, pool, cap, skips, metric or "cosine", scale or "as-is")
-
-    def budget(self, values: Sequence[Any]) -> np.ndarray:
-        """Return what the picks may cost, (n,) float64."""
-        if self.served.corpus.costs is None:
-            raise self.invalid("budget", "be left out: the corpus has no costs", shown(values[0]))
-        self._plain_numbers("budget", values)
-        if not all(x >= 0 for x in values):
-            raise self.invalid("budget", "be at least 0", shown(next(x for x in values if not x >= 0)))
-        return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
-
-    def ceiling(self, values: Sequence[Any]) -> np.ndarray:
-        """Return the largest similarity that picks may have, (n,) float32."""
-        self._plain_numbers("max_similarity", values)
-        if not all(-1 <= x <= 1 for x in values):
-            raise self.invalid("max_similarity", "be within [-1, 1]", next(x for x in values if not -1 <= x <= 1))
-        return np.array(values, np.float32)
-
-    def _plain_numbers(self, name: str, values: Sequence[Any]) -> None:
-        if not set(map(type, values)) <= {int, float}:
-            raise self.invalid(name, "be a number", wrong(values, int, float))
 
     def has_corpus(self) -> None:
         """Refuse queries without vectors where there is no corpus."""
@@ -215,14 +204,7 @@ class Rules:
             raise self.invalid(name, f"be within [1, {most}]", next(x for x in values if not 1 <= x <= most))
         return np.array(values, np.int64)
 
-    def weights(self, name: str, values: Sequence[Any]) -> np.ndarray:
-        """Return numbers within [0, 1]."""
-        self._plain_numbers(name, values)
-        if not all(0 <= x <= 1 for x in values):
-            raise self.invalid(name, "be within [0, 1]", next(x for x in values if not 0 <= x <= 1))
-        return np.array(values, np.float32)
-
-    def numbers(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:
+    def flat(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:
         """Return Python's integers ("q") or numbers ("f") as an array; booleans are refused."""
         given, dtype = tuple(values), np.int64 if code == "q" else np.float32
         kinds = (int,) if code == "q" else (int, float)

@@ -162,24 +162,21 @@ def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
 
 def _metadata(name: str, served: Served) -> dict[str, Any]:
     ids = "BYTES" if served.named else "INT64"
-    kinds = {**dict.fromkeys(("vector", "vectors", "relevance", "lambda_d", "lambda_b"), "FP32"), "k": "INT64"}
+    floats = dict.fromkeys(("vector", "vectors", "relevance", "lambda_d", "lambda_b"), "FP32")
     inputs = []
     for each, rank in _INPUTS.items():
         shape = [-1] * rank
         if each in ("vector", "vectors") and not served.nothing:
             shape[-1] = served.dims
-        inputs.append({"name": each, "datatype": kinds.get(each, ids), "shape": shape})
-    outputs = [{"name": "ids", "datatype": ids, "shape": [-1, -1]}]
-    outputs += [{"name": each, "datatype": "FP32", "shape": [-1, -1]} for each in _OUTPUTS[1:4]]
-    outputs += [{"name": "lengths", "datatype": "INT32", "shape": [-1]}]
-    outputs += [{"name": "errors", "datatype": "BYTES", "shape": [-1]}]
-    outputs += [{"name": "skipped", "datatype": ids, "shape": [-1, -1]}]
+        inputs.append({"name": each, "datatype": {**floats, "k": "INT64"}.get(each, ids), "shape": shape})
+    kinds = {"ids": (ids, 2), "lengths": ("INT32", 1), "errors": ("BYTES", 1), "skipped": (ids, 2)}
+    outputs = [(each, *kinds.get(each, ("FP32", 2))) for each in _OUTPUTS]
     return {
         "name": name,
         "versions": [served.version],
         "platform": "ragsys_kernels",
         "inputs": inputs,
-        "outputs": outputs,
+        "outputs": [{"name": each, "datatype": kind, "shape": [-1] * rank} for each, kind, rank in outputs],
     }
 
 

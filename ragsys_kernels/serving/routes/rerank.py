@@ -107,9 +107,11 @@ class Reranking:
         if type(given) is not str:
             query["query_id" if type(given) is int else "query"] = given
         elif given.startswith("id:"):
-            query["query_id"] = self._id(given[3:], "query")
-        elif not encodes and self._is_id(given):
-            query["query_id"] = self._id(given, "query")
+            query["query_id"] = self._id(given[3:])
+            if query["query_id"] is None:
+                raise invalid("rerank", "query", f"be an id of corpus {self.served.name!r}", shown(given[3:]))
+        elif not encodes and (each := self._id(given)) is not None and self.served.rows_of([each])[0] >= 0:
+            query["query_id"] = each
         elif dtype := self._dtype_of(given):
             query["query"] = {"b64": given, "dtype": dtype}
         elif encodes:
@@ -135,8 +137,7 @@ class Reranking:
         columns = [array[0, :n].tolist() for array in (picks.scores, picks.relevance, picks.redundancy)]
         found = []
         for place, (each, *values) in enumerate(zip(picked, *columns, strict=True)):
-            selection = _selection(each, True, *values)
-            found.append(shapes.Ranked(self._first[each], (total - place) / total, selection))
+            found.append((self._first[each], (total - place) / total, _selection(each, True, *values)))
         if shapes.has_picks_alone(self.shape, self.content):
             return found
         known = set(picked)
@@ -144,7 +145,7 @@ class Reranking:
         rest += sorted(self._repeats)  # a repeated id is picked once
         rest += [(shapes.text_of(self.documents[index]), index) for index in self.unknown]
         for place, (each, index) in enumerate(rest, n):
-            found.append(shapes.Ranked(index, (total - place) / total, _selection(each, False)))
+            found.append((index, (total - place) / total, _selection(each, False)))
         return found
 
     def _refuse_a_slice(self) -> None:
@@ -167,25 +168,22 @@ class Reranking:
         if not kinds <= {str, int}:
             got = next(x for x in texts if type(x) not in (str, int))
             raise invalid("rerank", "documents", "be ids, or objects with id or text", shown(got))
-        if self.served.named:
-            return list(map(str, texts))
-        if kinds == {str} and _INTEGERS.match(",".join(texts)):  # one look at all of them
+        if not self.served.named and kinds == {str} and _INTEGERS.match(",".join(texts)):  # one look at all of them
             with suppress(ValueError):  # a text had a comma
                 return list(map(int, texts))
-        ids = [None if type(x) is str and not self._is_number(x) else int(x) for x in texts]
-        ids = [None if x is None or not -(2**63) <= x < 2**63 else x for x in ids]
+        ids = list(map(self._id, texts))
         if None in ids and not skips:
             raise self._unknown([x for x, each in zip(texts, ids, strict=True) if each is None])
         return ids
 
-    def _is_number(self, text: str) -> bool:
-        return _INTEGER.match(text) is not None
-
-    def _is_id(self, text: str) -> bool:
-        if not self.served.named and not self._is_number(text):
-            return False
-        number = self.served.named or -(2**63) <= int(text) < 2**63
-        return number and bool(self.served.rows_of([text if self.served.named else int(text)])[0] >= 0)
+    def _id(self, each: Any) -> Any:
+        """Return the id that a document or a query stands for; None: it cannot be one."""
+        if self.served.named:
+            return str(each)
+        if type(each) is str and not _INTEGER.match(each):
+            return None
+        number = int(each)
+        return number if -(2**63) <= number < 2**63 else None
 
     def _dtype_of(self, text: str) -> str | None:
         """Return the type of the vector that a string is the base64 of, if it is one."""
@@ -193,13 +191,6 @@ class Reranking:
             if len(text) == 4 * ((self.served.dims * size + 2) // 3) and _is_base64(text):
                 return dtype
         return None
-
-    def _id(self, text: str, argument: str) -> Any:
-        if self.served.named:
-            return text
-        if not self._is_number(text) or not -(2**63) <= int(text) < 2**63:
-            raise invalid("rerank", argument, f"be an id of corpus {self.served.name!r}", shown(text))
-        return int(text)
 
     def _unknown(self, ids: list[Any]) -> RefusedError:
         named = ", ".join(shown(x) for x in ids[:_NAMED]) + (", .." if len(ids) > _NAMED else "")
@@ -252,7 +243,7 @@ async def rerank(service: Service, request: Request) -> Response:
         request.stage("encode")
     asked = await service.beside(large, wanted.asked, vector)
     if wanted.unknown:
-        service.metrics.skipped(wanted.served.name, len(wanted.unknown))
+        service.metrics.skipped.labels(wanted.served.name).inc(len(wanted.unknown))
     await service.answer(asked, request, deadline)
     asked.raise_error()
     answer = shapes.answer(wanted.shape, wanted.content, wanted.documents, wanted.ranked(asked.picks[0]))

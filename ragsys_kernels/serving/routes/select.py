@@ -60,7 +60,7 @@ async def select(service: Service, request: Request) -> Response:
         try:
             await share.party.wait()
         except asyncio.CancelledError:
-            share.leave()
+            share.party.leave()
             raise
         return share.response()
     if len(body) > _SMALL:
@@ -81,14 +81,8 @@ async def select(service: Service, request: Request) -> Response:
 class Share:
     """The part of one request in a party."""
 
-    __slots__ = ("_begin", "_end", "_request", "party")
-
     def __init__(self, request: Request, party: Party, begin: int, end: int) -> None:
         self._request, self.party, self._begin, self._end = request, party, begin, end
-
-    def leave(self) -> None:
-        """The client has gone."""
-        self.party.leave()
 
     def response(self) -> Response:
         """Return the answer, or raise the error of the party, which has ended."""
