@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import make_service
@@ -37,6 +39,35 @@ def run(corpora, use, **options):
             return await use(client, service)
 
     return asyncio.run(main())
+
+
+def posted(corpora, *requests, **options):
+    """Return the answers to requests: a path, a body (bytes or a JSON value) and, if wanted, headers."""
+
+    async def use(client, _):
+        found = []
+        for path, body, *headers in requests:
+            how = {"content": body} if isinstance(body, bytes) else {"json": body}
+            found.append(await client.post(path, headers=dict(*headers), **how))
+        return found
+
+    return run(corpora, use, **options)
+
+
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+
+
+def arrow(table, compression=None):
+    """Return a table as an Arrow stream."""
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+def table_of(answer):
+    """Return the table of an answer that is an Arrow stream."""
+    return pa.ipc.open_stream(answer.content).read_all()
 
 
 def free_port():

@@ -68,8 +68,8 @@ def browser():
 class Page:
     """A page that has shown its picks, what it asked the server, and what went wrong in it."""
 
-    def __init__(self, browser, server, fragment, **options):
-        self.page = browser.new_page(**options)
+    def __init__(self, browser, server, fragment):
+        self.page = browser.new_page()
         self.asked, self.wrong = [], []
         self.page.on("request", lambda request: self.asked.append((request.url, request.post_data)))
         self.page.on("console", lambda message: self.wrong.append(message.text))
@@ -210,22 +210,22 @@ def test_a_typed_text_is_the_query_and_its_picks_can_be_read_whole(server, brows
         page.wrong = [each for each in page.wrong if "422" not in each]  # Chromium logs answers that are errors
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_screen(server, browser, width, scheme):
-    options = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
-    with Page(browser, server, "corpus=words&by=id&query=%3Cb%3E%267&k=5&pool=30", **options) as page:
+def test_nothing_is_wider_than_the_screen(server, browser):
+    with Page(browser, server, "corpus=words&by=id&query=%3Cb%3E%267&k=5&pool=30") as page:
         page.settled()
-        assert page.page.evaluate("document.documentElement.scrollWidth") == width
-        box = {name: page.page.locator(name).bounding_box() for name in ("#asked", "#plot", "#picks")}
-        for each in box.values():
-            assert each["x"] >= 0
-            assert each["x"] + each["width"] <= width
-        if width == 1280:  # the plot beside the form, the rules side by side
-            assert box["#plot"]["x"] > box["#asked"]["x"] + box["#asked"]["width"]
-        places = [page.page.locator("section").nth(i).bounding_box() for i in range(3)]
-        assert len({each["y"] for each in places}) == 1
-        assert max(each["width"] for each in places) < width
-        assert all(left["x"] + left["width"] <= right["x"] for left, right in itertools.pairwise(places))
-        paper = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
+        for width, scheme in itertools.product((1280, 400), ("light", "dark")):
+            page.page.set_viewport_size({"width": width, "height": 800})
+            page.page.emulate_media(color_scheme=scheme)
+            assert page.page.evaluate("document.documentElement.scrollWidth") == width
+            box = {name: page.page.locator(name).bounding_box() for name in ("#asked", "#plot", "#picks")}
+            for each in box.values():
+                assert each["x"] >= 0
+                assert each["x"] + each["width"] <= width
+            if width == 1280:  # the plot beside the form, the rules side by side
+                assert box["#plot"]["x"] > box["#asked"]["x"] + box["#asked"]["width"]
+            places = [page.page.locator("section").nth(i).bounding_box() for i in range(3)]
+            assert len({each["y"] for each in places}) == 1
+            assert max(each["width"] for each in places) < width
+            assert all(left["x"] + left["width"] <= right["x"] for left, right in itertools.pairwise(places))
+            paper = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")

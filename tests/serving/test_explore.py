@@ -1,7 +1,6 @@
 """Texts of picks, vectors of texts and MMR at every λ, as the service answers them."""
 
 import base64
-import json
 import threading
 import tracemalloc
 
@@ -28,11 +27,7 @@ WORDS = [f"Nº {i}: <b>&amp;</b> 𝔘\x00\n" + "é" * (i * 37 % 411) for i in ID
 
 def post(corpus, *asked, **options):
     """What the service says to requests, (path, body)."""
-
-    async def use(client, _):
-        return [await client.post(path, json=body) for path, body in asked]
-
-    return servers.run({"docs": corpus}, use, **options)
+    return servers.posted({"docs": corpus}, *asked, **options)
 
 
 def write(path, ids=IDS, words=WORDS, kind="string", size=41):
@@ -369,16 +364,6 @@ def test_a_text_is_encoded_in_process(monkeypatch):
     ]
     assert "encode: corpus must have the encoder's 16 dimensions for a query of text, got 5" in other.text
     assert "encode: text must be sent to a server with an encoder" in none.text
-
-
-def test_the_command_serves_texts(tmp_path):
-    rk.Corpus(ROWS, ids=IDS).save(tmp_path / "docs")
-    write(tmp_path / "a.parquet")
-    arguments = ("--corpus", f"docs={tmp_path / 'docs'}", "--texts", f"docs={tmp_path / 'a.parquet'}", "--workers", 2)
-    with servers.Process(*arguments) as server:
-        body = {"k": 2, "texts": True, "queries": [{"query_id": int(IDS[0])}]}
-        answer = servers.httpx.post(f"{server.url}/v1/select", content=json.dumps(body))
-        assert answer.json()["results"][0]["texts"][0] == {"text": WORDS[0], "chars": len(WORDS[0])}
 
 
 def test_options_that_do_not_fit_are_refused(tmp_path, command):

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import io
 
 import httpx
 import numpy as np
@@ -26,11 +25,7 @@ def encoded(array):
 
 
 def posted(body, path="/v1/select", corpora=(), headers=(), **options):
-    async def use(client, _):
-        how = {"content": body} if isinstance(body, bytes) else {"json": body}
-        return await client.post(path, headers=dict(headers), **how)
-
-    return servers.run(dict(corpora), use, **options)
+    return servers.posted(dict(corpora), (path, body, headers), **options)[0]
 
 
 def results_of(queries, corpora=(), **common):
@@ -180,13 +175,6 @@ def test_a_server_without_a_corpus_starts_and_stops():
         assert server.stop()[0] == 0
 
 
-def arrow(table):
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-    return out.getvalue()
-
-
 def lists_of(parts, fixed=True):
     """A column of lists of vectors."""
     rows = np.concatenate(parts)
@@ -196,9 +184,6 @@ def lists_of(parts, fixed=True):
     else:
         vectors = pa.ListArray.from_arrays(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1], flat)
     return pa.ListArray.from_arrays(np.cumsum([0, *map(len, parts)], dtype=np.int32), vectors)
-
-
-KIND = [("content-type", "application/vnd.apache.arrow.stream")]
 
 
 @pytest.mark.parametrize(
@@ -220,9 +205,9 @@ def test_arrow_takes_a_column_of_lists_of_vectors(dtype, ids, fixed):
     columns["vectors"] = lists_of(parts, fixed)
     if ids != "places":
         columns["candidates"] = names
-    answer = posted(arrow(pa.table(columns)), "/v1/select?k=4&unknown=skip", headers=KIND)
+    answer = posted(servers.arrow(pa.table(columns)), "/v1/select?k=4&unknown=skip", headers=servers.ARROW)
     assert answer.status_code == 200, answer.text
-    found = pa.ipc.open_stream(answer.content).read_all().to_pylist()
+    found = servers.table_of(answer).to_pylist()
     for i, row in enumerate(found):
         if i == 9:
             assert "vector must be finite" in row["error"]
@@ -261,11 +246,9 @@ ZEROS = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(0, np.float32)), 1)
 )
 def test_bad_columns_of_vectors_are_told(column, argument):
     table = pa.table({"vector": [[1.0, 2.0]], "vectors": column})
-    answer = posted(arrow(table), headers=KIND)
-    found = (
-        pa.ipc.open_stream(answer.content).read_all() if answer.headers["content-type"] != "application/json" else None
-    )
-    message = answer.json()["error"]["message"] if found is None else found["error"][0].as_py()
+    answer = posted(servers.arrow(table), headers=servers.ARROW)
+    whole = answer.headers["content-type"] == "application/json"
+    message = answer.json()["error"]["message"] if whole else servers.table_of(answer)["error"][0].as_py()
     assert answer.status_code == 422
     assert argument in message or "embeddings must be finite" in message
 
@@ -274,7 +257,7 @@ def test_lists_without_bytes_take_no_memory():
     """A list of 2**31 - 1 vectors of no dimensions has no bytes at all."""
     inner = pa.Array.from_buffers(pa.list_(pa.float32(), 0), 2**31 - 1, [None], children=[pa.array([], pa.float32())])
     column = pa.ListArray.from_arrays(pa.array([0, 2**31 - 1], pa.int32()), inner)
-    answer = posted(arrow(pa.table({"vector": [[1.0]], "vectors": column})), headers=KIND)
+    answer = posted(servers.arrow(pa.table({"vector": [[1.0]], "vectors": column})), headers=servers.ARROW)
     assert answer.status_code == 422
 
 

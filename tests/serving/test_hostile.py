@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import io
 import json
 import socket
 import struct
@@ -31,14 +30,7 @@ from ragsys_kernels.serving.routes.flight_messages import fields_of, flight_data
 N, D = 60, 4
 ROWS = np.random.default_rng(5).standard_normal((N, D), dtype=np.float32)
 CORPUS = rk.Corpus(ROWS)
-ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
-
-
-def stream(table, compression=None):
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        writer.write_table(table)
-    return out.getvalue()
+ARROW = servers.ARROW
 
 
 def lists(count):
@@ -57,7 +49,7 @@ BOMBS = {
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 @pytest.mark.parametrize("name", BOMBS)
 def test_what_an_arrow_stream_unpacks_to_is_known_before_it_is_unpacked(name, compression):
-    body = stream(BOMBS[name], compression)
+    body = servers.arrow(BOMBS[name], compression)
     assert len(body) < 1 << 16
 
     async def use(client, _):
@@ -82,7 +74,7 @@ def test_sizes_are_those_that_pyarrow_unpacks(compression):
             "none": pa.nulls(1000, pa.int32()),
         }
     )
-    body = stream(table, compression)
+    body = servers.arrow(table, compression)
     found = unpacked_bytes(pa.ipc.MessageReader.open_stream(body), 10)
     # Each buffer is as long as pyarrow's own; the writer leaves out those that hold no null.
     own = sum(buffer.size for column in table.columns for buffer in column.chunk(0).buffers() if buffer is not None)
@@ -92,12 +84,10 @@ def test_sizes_are_those_that_pyarrow_unpacks(compression):
 
 def test_ids_by_a_dictionary_are_counted_as_written_out():
     encoded = pa.DictionaryArray.from_arrays(pa.array(np.zeros(64, np.int8)), pa.array(["x" * 30_000]))
-    body = stream(pa.table({"query_id": np.arange(64) % N, "id": encoded}))
+    body = servers.arrow(pa.table({"query_id": np.arange(64) % N, "id": encoded}))
 
-    async def use(client, _):
-        return await client.post("/v1/select?k=1", content=body, headers=ARROW)
-
-    answer = servers.run({"docs": CORPUS}, use, limits=Limits(body_bytes=1 << 20))
+    limits = Limits(body_bytes=1 << 20)
+    [answer] = servers.posted({"docs": CORPUS}, ("/v1/select?k=1", body, ARROW), limits=limits)
     assert answer.status_code == 422
     assert "id must have at most 1048576 bytes" in answer.json()["error"]["message"]
 
@@ -112,12 +102,9 @@ def test_ids_by_a_dictionary_are_counted_as_written_out():
     ],
 )
 def test_columns_whose_values_outgrow_their_bytes_are_refused(column, words):
-    body = stream(pa.table({"query_id": pa.array([1]), **column}))
+    body = servers.arrow(pa.table({"query_id": pa.array([1]), **column}))
 
-    async def use(client, _):
-        return await client.post("/v1/select", content=body, headers=ARROW)
-
-    answer = servers.run({"docs": CORPUS}, use)
+    [answer] = servers.posted({"docs": CORPUS}, ("/v1/select", body, ARROW))
     assert answer.status_code == 422
     assert words in answer.json()["error"]["message"]
 
@@ -147,7 +134,7 @@ def test_short_lists_beside_long_ones_do_not_fill_the_memory(arrow):
     rows = [{"query_id": 1, "candidates": long if i % 256 == 0 else short} for i in range(1024)]
     body, headers = json.dumps({"k": 1, "queries": rows}).encode(), {}
     if arrow:
-        body, headers = stream(pa.Table.from_pylist(rows)), ARROW
+        body, headers = servers.arrow(pa.Table.from_pylist(rows)), ARROW
 
     async def use(client, service):
         return await client.post("/v1/select?k=1", content=body, headers=headers), service.load.bytes
@@ -160,7 +147,7 @@ def test_short_lists_beside_long_ones_do_not_fill_the_memory(arrow):
     assert (answer.status_code, held) == (200, 0)
 
 
-SIZE = 1 << 18
+SIZE = 1 << 17
 TENSOR = {"name": "k", "shape": [1], "datatype": "INT64"}
 REFUSED = {
     "a query": ("/v1/select", {"queries": [{"query_id": 1, "candidates": [0] * (SIZE // 2)}]}),
@@ -170,7 +157,7 @@ REFUSED = {
     "infer": ("/v2/models/docs/infer", {"inputs": [{**TENSOR, "data": ["1" * SIZE]}]}),
     "not JSON": ("/v1/select", b"{" + b" " * SIZE),
     "an encoding": ("/v1/select", b"{" + b" " * SIZE),
-    "arrow": ("/v1/select", stream(pa.table({"query_id": [1, 1], "candidates": [[0] * (SIZE // 8), [1]]}))),
+    "arrow": ("/v1/select", servers.arrow(pa.table({"query_id": [1, 1], "candidates": [[0] * (SIZE // 8), [1]]}))),
     "not arrow": ("/v1/select", b"x" * SIZE),
 }  # fmt: skip
 

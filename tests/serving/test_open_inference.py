@@ -65,14 +65,7 @@ def outputs_of(response):
 
 def post(*requests):
     """The answers to (path, body, headers), a body of bytes or a JSON value."""
-
-    async def use(client, service):
-        return [
-            await client.post(path, headers=headers, **({"content": body} if type(body) is bytes else {"json": body}))
-            for path, body, headers in requests
-        ]
-
-    return servers.run(CORPORA, use)
+    return servers.posted(CORPORA, *requests)
 
 
 def same(found, picks, ids=IDS):

@@ -1,6 +1,5 @@
 """`/v1/select` on a connection, which goes without ASGI, and by ASGI: the same answers, and HTTP as it should be."""
 
-import io
 import socket
 import time
 
@@ -17,7 +16,7 @@ import ragsys_kernels as rk
 
 N, D, MOST = 300, 16, 16
 TOKEN = "secret"
-JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+JSON = "application/json"
 ONE = {"query_id": 7, "candidates": list(range(40))}
 
 
@@ -39,14 +38,6 @@ def body(*queries, **rules):
     return orjson.dumps({"k": 3, **rules, "queries": list(queries)})
 
 
-def stream(rows):
-    out = io.BytesIO()
-    table = pa.table({"query_id": pa.array(rows)})
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-    return out.getvalue()
-
-
 REQUESTS = {
     "one query": (body(ONE), {}),
     "a query that is bad": (body(ONE, {"query_id": N}), {}),
@@ -55,8 +46,8 @@ REQUESTS = {
     "a large body": (body(*[{"query": [0.25] * D}] * 200), {}),
     "a deadline": (body(ONE), {"x-timeout-ms": "9000"}),
     "a bad deadline": (body(ONE), {"x-timeout-ms": "soon"}),
-    "Arrow": (stream([1, 2, 3]), {"content-type": ARROW}),
-    "Arrow that is none": (b"ARROW", {"content-type": ARROW}),
+    "Arrow": (servers.arrow(pa.table({"query_id": [1, 2, 3]})), servers.ARROW),
+    "Arrow that is none": (b"ARROW", servers.ARROW),
     "another type": (body(ONE), {"content-type": "text/plain"}),
     "no JSON": (b"{", {}),
     "nothing": (b"", {}),
@@ -95,12 +86,12 @@ def request(content=None, path="/v1/select", version="1.1", method="POST", **hea
     return "\r\n".join([*lines, "", ""]).encode() + content
 
 
-def received(server, *parts):
+def received(server, *parts, pause=0.05):
     """Return the answers to what is sent on one connection, which the server or then the client closes."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
         for part in parts:
             client.sendall(part)
-            time.sleep(0.05)
+            time.sleep(pause)
         client.shutdown(socket.SHUT_WR)
         found = b""
         while part := client.recv(1 << 16):
@@ -147,7 +138,7 @@ def test_requests_that_are_refused_while_they_are_read_are_not_counted_for_ever(
     for digits in (b"0" * 5000 + b"5", b"9" * 18, b"0" * 18 + b"5"):
         for _ in range(MOST):
             head = request(b"", content_type=JSON)[:-4].replace(b"content-length: 0", b"content-length: " + digits)
-            assert [status for status, _, _ in received(server, head + b"\r\n\r\n")] == [413]
+            assert [status for status, _, _ in received(server, head + b"\r\n\r\n", pause=0)] == [413]
     assert received(server, request(connection="close"))[0][0] == 200
 
 

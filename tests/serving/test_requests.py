@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import io
 import time
 
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow as pa
 import servers
 
 import ragsys_kernels as rk
+from ragsys_kernels.selection import METHODS
 from ragsys_kernels.serving import Limits, batcher
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
@@ -32,14 +32,9 @@ def corpus(rows):
     return rk.Corpus(rows)
 
 
-def posted(corpus, body, path="/v1/select", headers=None, **options):
+def posted(corpus, body, path="/v1/select", headers=(), **options):
     """Return the answer to one request."""
-
-    async def use(client, _):
-        content = body if isinstance(body, bytes) else orjson.dumps(body)
-        return await client.post(path, content=content, headers={"content-type": "application/json", **(headers or {})})
-
-    return servers.run({"docs": corpus}, use, **options)
+    return servers.posted({"docs": corpus}, (path, body, headers), **options)[0]
 
 
 VECTOR = [1.0] * D
@@ -193,16 +188,6 @@ def test_what_is_no_list_of_ids_beside_a_cursor_is_refused(corpus, wrong):
         assert result["error"]["argument"] == argument
 
 
-def test_excluded_rows_make_room_for_others(corpus, rows):
-    best = corpus.search(rows[:1], N).indices[0]
-    query = {"query_id": 0, "k": 5, "pool": 10, "exclude": best[:4].tolist()}
-    expected = corpus.select(rows[:1], 5, candidates=best[None, 4:14]).indices[0].tolist()
-    assert posted(corpus, {"queries": [query]}).json()["results"][0]["ids"] == expected
-    query = {"query_id": 0, "candidates": best[:20].tolist(), "exclude": best[:4].tolist()}
-    expected = corpus.select(rows[:1], 6, candidates=best[None, 4:20]).indices[0].tolist()
-    assert posted(corpus, {"queries": [query]}).json()["results"][0]["ids"] == expected
-
-
 @pytest.mark.parametrize("pool", [{}, {"pool": None}, {"candidates": [5, 3, 9]}])
 def test_where_nothing_is_allowed_nothing_is_picked(corpus, pool):
     queries = [{"query_id": 0, "allowed": allowed, **pool} for allowed in ([], [3], [3, 5])]
@@ -228,18 +213,12 @@ def test_ids_of_the_caller(rows, corpus, kind):
     assert [result["error"]["argument"] for result in wrong] == ["query_id"] * 2
 
 
-def arrow(corpus, table, path="/v1/select?k=4", **options):
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-    answer = posted(corpus, out.getvalue(), path, {"content-type": "application/vnd.apache.arrow.stream"}, **options)
-    if answer.headers["content-type"] != "application/vnd.apache.arrow.stream":
-        return answer.status_code, answer.json()
-    return answer.status_code, pa.ipc.open_stream(answer.content).read_all()
+def arrow(corpus, table, path="/v1/select?k=4"):
+    answer = posted(corpus, servers.arrow(table), path, servers.ARROW)
+    return answer.status_code, answer.json() if "json" in answer.headers["content-type"] else servers.table_of(answer)
 
 
 def test_arrow_has_the_columns_of_offline_jobs(corpus, rows):
-    vectors = rows[: 600 % N].copy()
     vectors = np.concatenate([rows, rows, rows])[:600]
     bad = vectors.copy()
     bad[[3, 300]] = np.nan
@@ -297,7 +276,7 @@ def test_ids_of_queries_may_be_encoded_by_a_dictionary(corpus):
 
 
 def test_bytes_that_are_no_arrow_stream(corpus):
-    answer = posted(corpus, b"ARROW1" * 9, headers={"content-type": "application/vnd.apache.arrow.stream"})
+    answer = posted(corpus, b"ARROW1" * 9, headers=servers.ARROW)
     assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "body")
 
 
@@ -454,6 +433,7 @@ def test_the_document_has_the_fields_that_are_read(corpus):
         "application/vnd.apache.arrow.stream",
     }
     assert info["limits"] == vars(Limits())
+    assert info["methods"] == list(METHODS)
     assert info["corpora"]["docs"]["rows"] == N
 
 

@@ -24,11 +24,7 @@ NAMED = rk.Corpus(ROWS, ids=[f"doc-{i}" for i in IDS])
 
 def post(*requests, corpora=None, **options):
     """The answers to (path, body) or (path, body, headers)."""
-
-    async def use(client, service):
-        return [await client.post(path, json=body, headers=dict(*more)) for path, body, *more in requests]
-
-    return servers.run(corpora or {"docs": NUMBERED}, use, **options)
+    return servers.posted(corpora or {"docs": NUMBERED}, *requests, **options)
 
 
 def picks_of(ids, query_row, k, method=None, **rule):

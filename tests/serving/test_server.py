@@ -112,8 +112,10 @@ def folder(tmp_path_factory):
 def server(folder):
     """A server of two workers; tests that kill one wait until there are two again."""
     save(folder, 1)
-    arguments = ("--corpus", f"docs={folder}", "--workers", 2, "--body-seconds", 0.6, "--idle-seconds", 1.2)
-    with servers.Process(*arguments, "--threads", 1) as process:
+    pq.write_table(pa.table({"text": [f"row {i}" for i in range(N)]}), folder.parent / "texts.parquet")
+    arguments = ("--corpus", f"docs={folder}", "--texts", folder.parent / "texts.parquet", "--workers", 2)
+    times = ("--body-seconds", 0.6, "--idle-seconds", 1.2)
+    with servers.Process(*arguments, *times, "--threads", 1) as process:
         yield process
 
 
@@ -132,13 +134,16 @@ def of_process(pid, name):
 
 
 def two_workers(server):
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        versions = httpx.get(f"{server.url}/metrics").text
-        if len(workers(server)) == 2 and "ragsys_corpus_rows" in versions:
-            return
-        time.sleep(0.05)
-    raise AssertionError("there are no two workers")
+    until(lambda: len(workers(server)) == 2 and "ragsys_corpus_rows" in httpx.get(f"{server.url}/metrics").text)
+
+
+def until(wanted, seconds=30):
+    """Wait until a function returns something true; return it."""
+    end = time.monotonic() + seconds
+    while not (found := wanted()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
 
 
 NOT_A_PAGE = {"x-requested-with": "test"}
@@ -159,13 +164,17 @@ def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
         assert last == [expected[-1]] * 6  # in all workers, from the answer to the reload on
     save(folder, 1)
     server.process.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 20
-    while answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) != expected[0]:
-        assert time.monotonic() < end
+    until(lambda: answer_of(asked(server.url, 20)) == expected[0])
     statuses, answers, found = load.end()
     assert set(statuses) == {200}
     assert all(broken == 0 for _, _, broken, _ in found)
     assert answers_of(answers) == {scores for _, scores in expected}
+
+
+def test_picks_have_the_texts_of_the_file_that_the_command_names(server):
+    body = {"k": 2, "texts": True, "queries": [{"query_id": 3}]}
+    [result] = httpx.post(f"{server.url}/v1/select", json=body).json()["results"]
+    assert result["texts"] == [{"text": f"row {i}", "chars": len(f"row {i}")} for i in result["ids"]]
 
 
 def test_a_folder_that_does_not_load_leaves_the_old_one(server, folder, tmp_path):
@@ -213,10 +222,7 @@ def test_a_worker_that_is_killed_is_replaced(server, folder):
     before = workers(server)
     load = Load(server.url, retries=3).under_way()
     os.kill(before[0], signal.SIGKILL)
-    end = time.monotonic() + 30
-    while before[0] in (now := workers(server)) or len(now) < 2:
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: before[0] not in (now := workers(server)) and len(now) == 2)
     two_workers(server)
     statuses, answers, found = load.end()
     assert set(statuses) == {200}
@@ -238,30 +244,23 @@ def test_a_new_worker_goes_on_counting_where_the_dead_one_stopped(server, folder
     (shared,) = [one for one in of_process(workers(server)[0], "environ").split(b"\0") if one.startswith(name)]
 
     def two_ready(but=None):
-        """Wait until there are two workers, and the files of two, those of gauges too."""
-        end = time.monotonic() + 30
-        while True:
-            now = workers(server)  # before the files: a new worker starts when the gauges of the dead one are gone
-            found = [file.stem.rpartition("_") for file in Path(os.fsdecode(shared.removeprefix(name))).iterdir()]
-            files = [[kind for kind, _, of in found if of == place] for place in {place for *_, place in found}]
-            if len(now) == 2 and but not in now and len(files) == 2 and len({*map(len, files)}) == 1:
-                return
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        """Return whether there are two workers, and the files of two, those of gauges too."""
+        now = workers(server)  # before the files: a new worker starts when the gauges of the dead one are gone
+        found = [file.stem.rpartition("_") for file in Path(os.fsdecode(shared.removeprefix(name))).iterdir()]
+        files = [[kind for kind, _, of in found if of == place] for place in {place for *_, place in found}]
+        return len(now) == 2 and but not in now and len(files) == 2 and len({*map(len, files)}) == 1
 
-    two_ready()
+    until(two_ready)
     for _ in range(20):
         httpx.post(f"{server.url}/v1/select", content=BODY)  # each to one of the two
     time.sleep(0.2)
     before = counted(server)
     killed = workers(server)[0]
     os.kill(killed, signal.SIGKILL)
-    two_ready(killed)
+    until(lambda: two_ready(killed))
     for _ in range(20):
         assert httpx.post(f"{server.url}/v1/select", content=BODY).status_code == 200
-    end = time.monotonic() + 10
-    while counted(server) < before + 20:
-        assert time.monotonic() < end
+    until(lambda: counted(server) >= before + 20)
     time.sleep(0.2)
     assert counted(server) == before + 20
 
@@ -271,9 +270,9 @@ def test_a_worker_that_loaded_before_a_reload_does_not_serve_the_old_corpus_afte
     reload(server)
     before = workers(server)
     os.kill(before[0], signal.SIGKILL)
-    end = time.monotonic() + 30
-    while not any(b"/data.npy" in of_process(new := pid, "maps") for pid in set(workers(server)) - set(before)):
-        assert time.monotonic() < end
+    new = until(
+        lambda: next((p for p in set(workers(server)) - set(before) if b"/data.npy" in of_process(p, "maps")), None)
+    )
     os.kill(new, signal.SIGSTOP)  # it has the corpus, and is not ready
     expected = save(folder, 2)
     reload(server)
@@ -288,15 +287,6 @@ def test_a_worker_that_loaded_before_a_reload_does_not_serve_the_old_corpus_afte
     assert found == [expected] * len(found)
     two_workers(server)
     assert new in workers(server)
-
-
-def until(wanted, seconds=30):
-    """Wait until a function returns something true; return it."""
-    end = time.monotonic() + seconds
-    while not (found := wanted()):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return found
 
 
 def asked(url, seconds):

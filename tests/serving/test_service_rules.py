@@ -67,39 +67,21 @@ def test_queries_with_limits_of_their_own_and_without_in_one_request(corpus):
         {"query_id": 1, "budget": None},
         {"query_id": 1, "budget": 9.5},
     ]
-    out = pa.BufferOutputStream()
     table = pa.table({"query_id": [1, 1], "budget": [6.0, 9.5]})
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-
-    async def use(client, _):
-        answer = await client.post("/v1/select", json={"k": K, "pool": 50, "queries": asked})
-        kind = {"content-type": "application/vnd.apache.arrow.stream"}
-        arrow = await client.post(f"/v1/select?k={K}&pool=50", content=out.getvalue().to_pybytes(), headers=kind)
-        common = await client.post("/v1/select", json={"k": K, "pool": 50, "budget": 6, "queries": [{"query_id": 1}]})
-        info = await client.get("/info")
-        return answer.json()["results"], pa.ipc.open_stream(arrow.content).read_all(), common.json(), info.json()
-
-    results, arrow, common, info = servers.run({"docs": corpus}, use)
+    answer, arrow, common = servers.posted(
+        {"docs": corpus},
+        ("/v1/select", {"k": K, "pool": 50, "queries": asked}),
+        (f"/v1/select?k={K}&pool=50", servers.arrow(table), servers.ARROW),
+        ("/v1/select", {"k": K, "pool": 50, "budget": 6, "queries": [{"query_id": 1}]}),
+    )
+    results = answer.json()["results"]
     query = corpus.vectors(np.array([1])).astype(np.float32)
     for result, limits in zip(results, ({}, {"budget": 6}, {}, {"budget": 9.5}), strict=True):
         picks = corpus.select(query, K, pool=50, **limits)
         assert result["ids"] == picks.indices[0, : picks.lengths[0]].tolist()
     assert len({tuple(result["ids"]) for result in results}) == 3
-    assert arrow["ids"].to_pylist() == [results[1]["ids"], results[3]["ids"]]
-    assert common["results"][0] == results[1]
-    assert info["methods"] == list(METHODS)
-
-
-def test_a_budget_needs_costs():
-    corpus = rk.Corpus(np.eye(16, dtype=np.float32))
-
-    async def use(client, _):
-        return await client.post("/v1/select", json={"k": 2, "queries": [{"query_id": 1, "budget": 3}]})
-
-    answer = servers.run({"docs": corpus}, use)
-    assert answer.status_code == 422
-    assert answer.json()["results"][0]["error"]["argument"] == "budget"
+    assert servers.table_of(arrow)["ids"].to_pylist() == [results[1]["ids"], results[3]["ids"]]
+    assert common.json()["results"][0] == results[1]
 
 
 @pytest.mark.parametrize("name", ["candidates", "initial", "allowed", "exclude"])

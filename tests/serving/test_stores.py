@@ -51,7 +51,7 @@ def service(tmp_path_factory):
     finally:
         sys.path.remove(str(EXAMPLES))
     serve_here.save(folder)
-    with servers.Process("--corpus", f"notes={folder}") as server:
+    with servers.Thread({"notes": str(folder)}) as server:
         yield server.url
 
 
