@@ -59,12 +59,7 @@ def number_of_picks(op: str, n: int, k: int | None) -> int:
 
 
 def run(
-    op: str,
-    queries: Array | None,
-    rows: Array,
-    k: int,
-    kind: str | None = None,
-    **options: Any,
+    op: str, rows: Array, k: int, queries: Array | None = None, kind: str | None = None, **options: Any
 ) -> Selection:
     """Run a rule on NumPy arrays in one thread, without the look at other libraries and devices.
 
@@ -103,11 +98,11 @@ def select(
     if op == "vrsd":
         if bias is not None:
             raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
-        found = run(op, queries, pool, k, relevance=given, metric=metric)
+        found = run(op, pool, k, queries, relevance=given, metric=metric)
     else:
         quality = None if bias is None else np.asarray(bias, np.float32)
         weights: dict[str, Any] = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
-        found = run(op, queries, pool, k, relevance=given, bias=quality, metric=metric, **weights)
+        found = run(op, pool, k, queries, relevance=given, bias=quality, metric=metric, **weights)
     made = int(found.lengths[0])
     return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()
 

@@ -80,7 +80,7 @@ def maximal_marginal_relevance(
         raise ValueError(f"NaN values found: {op} needs a query and a row that are finite and not zero")
     k = number_of_picks(op, len(rows), int(k))
     if 0 <= lambda_mult <= 1:
-        picks: list[int] = run("mmr", query[None], rows, k, lambda_d=float(lambda_mult)).indices[0].tolist()
+        picks: list[int] = run("mmr", rows, k, query[None], lambda_d=float(lambda_mult)).indices[0].tolist()
         return picks
     vectors = unit(rows)
     relevance = vectors @ unit(query)

@@ -16,6 +16,8 @@ from .langchain_mmr import maximal_marginal_relevance
 # A document, its score in the store, and its vector.
 Candidate = tuple[Document, float, Sequence[float]]
 
+_RULE = ("method", "bias_key", "lambda_b")  # of the arguments of a search those that are not the store's
+
 
 def embeddings_of(store: Any) -> Any:
     if store.embeddings is None:
@@ -76,47 +78,30 @@ def _with_vectors(scored: list[tuple[Document, float]], vectors: Iterable[Any]) 
 
 
 def search(
-    store: Any,
-    embedding: Any,
-    query: str | None,
-    /,
-    k: int,
-    fetch_k: int,
-    lambda_mult: float,
-    method: Method = "mmr",
-    bias_key: str | None = None,
-    lambda_b: float = 0.95,
-    **kwargs: Any,
+    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float, **kwargs: Any
 ) -> list[tuple[Document, float]]:
-    """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store."""
+    """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store.
+
+    Other arguments are those of `picked`, or go to the store.
+    """
+    rule = {name: kwargs.pop(name) for name in _RULE if name in kwargs}
     if _gives_candidates(store):
         found = store.mmr_candidates(embedding, fetch_k, **kwargs)
     else:
         found = nearest(store, embedding, query, fetch_k, **kwargs)
-    return _picked(found, embedding, k, lambda_mult, method, bias_key, lambda_b)
+    return picked(found, embedding, k, lambda_mult, **rule)
 
 
 async def asearch(
-    store: Any,
-    embedding: Any,
-    query: str | None,
-    /,
-    k: int,
-    fetch_k: int,
-    lambda_mult: float,
-    method: Method = "mmr",
-    bias_key: str | None = None,
-    lambda_b: float = 0.95,
-    **kwargs: Any,
+    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float, **kwargs: Any
 ) -> list[tuple[Document, float]]:
     """Do what `search` does; the store's own search is awaited, the selection runs in a thread."""
+    rule = {name: kwargs.pop(name) for name in _RULE if name in kwargs}
     if _gives_candidates(store):
         found = await run_in_executor(None, store.mmr_candidates, embedding, fetch_k, **kwargs)
     else:
         found = await anearest(store, embedding, query, fetch_k, **kwargs)
-    picks: list[tuple[Document, float]] = await run_in_executor(
-        None, _picked, found, embedding, k, lambda_mult, method, bias_key, lambda_b
-    )
+    picks: list[tuple[Document, float]] = await run_in_executor(None, picked, found, embedding, k, lambda_mult, **rule)
     return picks
 
 
@@ -126,14 +111,14 @@ def _gives_candidates(store: Any) -> bool:
     return isinstance(store, MaxMarginalRelevanceMixin) and theirs is not MaxMarginalRelevanceMixin.mmr_candidates
 
 
-def _picked(
+def picked(
     found: list[Candidate],
     embedding: Any,
     k: int,
     lambda_mult: float,
-    method: Method,
-    bias_key: str | None,
-    lambda_b: float,
+    method: Method = "mmr",
+    bias_key: str | None = None,
+    lambda_b: float = 0.95,
 ) -> list[tuple[Document, float]]:
     vectors = [vector for *_, vector in found]
     if method == "mmr" and bias_key is None:

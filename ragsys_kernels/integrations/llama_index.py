@@ -130,7 +130,7 @@ def _by_cosine(
     if k == 0:
         return [], []
     if penalty == "max" and 0 < weight <= 1:
-        found = run("mmr", query[None], rows, k, candidates=pool, lambda_d=float(weight))
+        found = run("mmr", rows, k, query[None], candidates=pool, lambda_d=float(weight))
         return found.scores[0].tolist(), found.indices[0].tolist()
     vectors = unit(rows)
     return _greedy(vectors @ unit(query), lambda i: vectors @ vectors[i], closed, k, weight, penalty)

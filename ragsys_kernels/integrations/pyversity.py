@@ -12,9 +12,7 @@ import numpy as np
 from .._base.checks import shown
 from .._base.types import NDArray as Array
 from ..selection import options as _options
-from ..selection.problem import Selection
-from . import _pools
-from ._pools import cover_clipped, greedy, number_of_picks, ssd_forgetting
+from ._pools import cover_clipped, greedy, number_of_picks, run, ssd_forgetting
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -172,7 +170,7 @@ def mmr(
         least = 0 if k == 1 else rows.dot(rows[first]).min()
     if least >= 0:
         # The largest similarity with a pick is never below 0, whether clipped or not.
-        found = _run("mmr", rows, k, **options)
+        found = run("mmr", rows, k, **options)
         return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
     if not np.isfinite(relevance[first]):  # the kernel below does not get this row
         _finite("mmr", rows, relevance)
@@ -181,7 +179,7 @@ def mmr(
     others = np.flatnonzero(np.arange(len(rows)) != first)
     options |= {"candidates": others[None], "relevance": relevance[others][None]}
     options["initial"] = np.array([[first, len(rows)]])
-    rest = _run("mmr", with_zero, k - 1, **options)
+    rest = run("mmr", with_zero, k - 1, **options)
     picks, values = [first, *rest.indices[0].tolist()], [weight * relevance[first], *rest.scores[0].tolist()]
     return _result(Strategy.MMR, picks, values, diversity, metric)
 
@@ -219,7 +217,7 @@ def msd(
         picks, values = greedy(relevance, nearness, k, weight=weight, first=first, fold=np.add)
         return _result(Strategy.MSD, picks, values, diversity, metric)
     how = "cosine" if cosine and normalize else "dot"
-    found = _run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
+    found = run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
     worth = found.scores[0]
     if cosine and how == "dot":  # the distance has a 1 more for every pick
         worth = worth + diversity * np.arange(k)
@@ -262,7 +260,7 @@ def cover(
         options = _options.coverage("cover", "cover", None, None, gamma, False, None)
         how = "cosine" if metric is Metric.COSINE and normalize else "dot"
         weights: dict[str, Any] = {"relevance": relevance[None], "lambda_d": 1.0 - diversity}
-        found = _run("coverage", rows, k, "cover", options=options, metric=how, **weights)
+        found = run("coverage", rows, k, kind="cover", options=options, metric=how, **weights)
         picks, values = found.indices[0], found.scores[0]
     return _result(Strategy.COVER, picks, values, diversity, metric, more)
 
@@ -292,7 +290,7 @@ def dpp(
     # pyversity adds float32's epsilon to the deviation, whatever the scale of the scores.
     kernel, deviation = _deviations("dpp", rows, relevance)
     options = _options.dpp("dpp", "zscore", scale * kernel / (deviation + _EPS))
-    found = _run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
+    found = run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
     made = int(found.lengths[0])
     picks, values = found.indices[0, :made], found.scores[0, :made]
     if made < k:
@@ -358,7 +356,7 @@ def ssd(
     # The kernel's z-scores, and in everything but these their units: of pyversity's z-scores, or of the scores.
     unit = kernel / deviation if normalize_scores else kernel
     if constant and width >= len(recent) + k - 1 and _EPS < unit < 1 / _EPS:
-        found = _run(
+        found = run(
             "ssd",
             both,
             k,
@@ -380,11 +378,6 @@ def ssd(
             features = np.hstack([features, np.ones((len(features), 1))])
         picks, values = ssd_forgetting(features, n, worth, k, weight, gamma, width)
     return _result(Strategy.SSD, picks, values, diversity, None, parameters)
-
-
-def _run(op: str, rows: Array, k: int, kind: str | None = None, **options: Any) -> Selection:
-    """Run a rule on relevance."""
-    return _pools.run(op, None, rows, k, kind, **options)
 
 
 def _normalized(rows: Array) -> Array:

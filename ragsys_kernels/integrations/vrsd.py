@@ -52,5 +52,5 @@ def VecRetSimDiv(vectors: Any, query: Any, k: int = 4) -> tuple[list[Any], list[
     rows = matrix(op, "vectors", vectors)
     queries = vector(op, "query", query, rows.shape[1])[None]
     number = number_of_picks(op, len(rows), k)
-    picks: list[int] = run("vrsd", queries, rows, number, metric="dot").indices[0].tolist()
+    picks: list[int] = run("vrsd", rows, number, queries, metric="dot").indices[0].tolist()
     return [vectors[i] for i in picks], picks

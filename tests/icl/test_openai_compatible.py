@@ -1,4 +1,4 @@
-"""The adapter for servers with OpenAI's completions endpoint, against a server that answers from a tiny model."""
+"""Models on servers with OpenAI's endpoints, against a server that answers from a tiny model and a tiny encoder."""
 
 import json
 import threading
@@ -11,8 +11,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import lm_models  # noqa: E402
+from tiny_encoder import TinyEncoder  # noqa: E402
 
-from ragsys_kernels.icl import CachedModel, HuggingFaceModel, OpenAICompatibleModel, PairError  # noqa: E402
+from ragsys_kernels.icl import (  # noqa: E402
+    CachedModel,
+    HuggingFaceModel,
+    OpenAICompatibleEncoder,
+    OpenAICompatibleModel,
+    PairError,
+)
 from ragsys_kernels.icl.openai import server as module  # noqa: E402
 
 PAIRS = [
@@ -70,7 +77,10 @@ class Server:
                 status, headers, answer = 200, {}, None
                 if outer.instead:
                     status, headers, answer = outer.instead.pop(0)
-                if answer is None:
+                if answer is None and "input" in body:
+                    rows = TinyEncoder().encode(body["input"]).tolist()
+                    answer = json.dumps({"data": [{"index": i, "embedding": row} for i, row in enumerate(rows)][::-1]})
+                elif answer is None:
                     choices = [{"index": i, "logprobs": outer.echo(text)} for i, text in enumerate(body["prompt"])]
                     answer = json.dumps({"choices": choices[::-1]})  # in any order
                 self.send_response(status)
@@ -268,11 +278,37 @@ def test_bad_options(options, match):
         OpenAICompatibleModel(**{"base_url": "http://localhost", "model": "a", **options})
 
 
-def test_bad_pairs(server):
+def test_no_pairs_or_unequal_numbers_are_not_asked_for(server):
     model = OpenAICompatibleModel(server.url, "tiny")
     with pytest.raises(ValueError, match="score: continuations must be as many as prompts, 2, got 1"):
         model.score(["a", "b"], ["c"])
-    with pytest.raises(TypeError, match="score: prompts must be a sequence of str, got a str"):
-        model.score("a", ["c"])
     assert len(model.score([], []).count) == 0
     assert not server.requests
+
+
+# --- Vectors.
+
+
+def test_vectors_come_in_the_order_of_the_texts(server):
+    encoder = OpenAICompatibleEncoder(server.url, "tiny", api_key="secret", batch_size=2)
+    found = encoder.encode(["sun", "moon", "star"])
+    np.testing.assert_array_equal(found, TinyEncoder().encode(["sun", "moon", "star"]))
+    assert [path for path, *_ in server.requests] == ["/v1/embeddings"] * 2
+    _, headers, body = server.requests[0]
+    assert (body["input"], headers["Authorization"]) == (["sun", "moon"], "Bearer secret")
+    assert encoder.fingerprint != OpenAICompatibleEncoder(server.url, "other").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"error": "no"}, "server must answer with embeddings"),
+        ({"data": [{"embedding": []}] * 2}, "server must answer with embeddings"),
+        ({"data": [{"embedding": [1.0]}]}, "server must answer each of 2 texts once"),
+        ({"data": [{"embedding": [1.0]}, {"embedding": [1.0, 2.0]}]}, r"must give vectors of one length, got \[1, 2\]"),
+    ],
+)
+def test_other_answers_are_refused(server, answer, message):
+    server.instead = [(200, {}, json.dumps(answer))]
+    with pytest.raises(ValueError, match=f"OpenAICompatibleEncoder: .*{message}"):
+        OpenAICompatibleEncoder(server.url, "tiny").encode(["sun", "moon"])

@@ -2,10 +2,10 @@
 
 import asyncio
 import inspect
+import itertools
 import math
 import re
 import sys
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,23 +29,19 @@ pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
 def test_picks_are_those_of_langchain(pool):
     e, q = unit(pool.rows), unit(pool.query)
+    forms = itertools.cycle([
+        (pool.rows.tolist(), pool.query),
+        (pool.rows.astype(np.float32), pool.query.astype(np.float32)),
+        (list(pool.rows), pool.query[None]),
+    ])  # fmt: skip
     for weight in (0.0, 0.25, 0.5, 0.75, 1.0, -0.5, 2.0):
         values = mmr_values(e @ q, e @ e.T, weight, np.max)
-        for k in (-1, 0, 1, 3, len(e), len(e) + 5):
-            for rows, query in (
-                (pool.rows.tolist(), pool.query),
-                (pool.rows.astype(np.float32), pool.query.astype(np.float32)),
-                (list(pool.rows), pool.query[None]),
-            ):
-                found = maximal_marginal_relevance(query, rows, weight, k)
-                assert all(type(i) is int for i in found)
-                expected = theirs(query, rows, weight, k)
-                check(found, expected, values, first=e @ q, exact=pool.exact)
-
-
-def test_signature_is_langchains():
-    named = [(p.name, p.default) for p in inspect.signature(maximal_marginal_relevance).parameters.values()]
-    assert named == [(p.name, p.default) for p in inspect.signature(theirs).parameters.values()]
+        for k in (-1, 0, 1, 3, len(e) + 5):
+            rows, query = next(forms)
+            found = maximal_marginal_relevance(query, rows, weight, k)
+            assert all(type(i) is int for i in found)
+            expected = theirs(query, rows, weight, k)
+            check(found, expected, values, first=e @ q, exact=pool.exact)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -91,18 +87,6 @@ def test_departures():
         maximal_marginal_relevance([1, 0, 0], rows)
 
 
-@pytest.mark.parametrize("weight", [0.5, 1.5], ids=["kernel", "numpy"])
-def test_a_pool_no_larger_than_k_warns_once_in_the_callers_numbers(weight):
-    for k in (2, 10):
-        told = f"^maximal_marginal_relevance: the pool of 2 is no larger than k = {k}, "
-        with pytest.warns(rk.PoolSizeWarning, match=told) as seen:
-            assert len(maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], weight, k=k)) == 2
-        assert [each.filename for each in seen] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        maximal_marginal_relevance([1, 0], [[1, 0], [0, 1]], weight, k=1)
-
-
 @pytest.mark.parametrize("options", [{}, {"method": "vrsd"}, {"bias_key": "quality"}])
 def test_a_store_with_few_documents_warns_in_the_callers_numbers(options):
     store = stores(ours.InMemoryVectorStore)
@@ -128,20 +112,6 @@ def test_in_langchains_own_modules_they_do_not_ask_themselves(monkeypatch):
         assert store.max_marginal_relevance_search("query", 5, 15, 0.3) == expected
         chosen = selector(vectorstore=store, k=5, fetch_k=15, lambda_mult=0.3).select_examples({"text": "query"})
         assert [each["number"] for each in chosen] == picked(expected)
-
-
-def test_langchain_is_imported_for_its_classes_alone(run_python):
-    code = (
-        "import sys; from ragsys_kernels.integrations.langchain import maximal_marginal_relevance as f\n"
-        "assert f([1, 0.2], [[1, 0], [1, 0.1], [0, 1]], 0.3, 2) == [1, 2]\n"
-        "assert 'langchain_core' not in sys.modules\n"
-        "sys.modules['langchain_core'] = None\n"
-        "from ragsys_kernels.integrations.langchain import SelectionRetriever"
-    )
-    result = run_python(code, check=False)
-    last = result.stderr.strip().splitlines()[-1]
-    error = r"ModuleNotFoundError: ragsys_kernels\.integrations needs langchain_core: pip install '.+\[langchain\]'"
-    assert re.fullmatch(error, last)
 
 
 # Vector stores

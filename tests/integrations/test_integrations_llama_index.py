@@ -1,10 +1,7 @@
 """The LlamaIndex drop-ins against the installed llama-index-core."""
 
 import asyncio
-import inspect
-import re
 import sys
-import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -115,16 +112,6 @@ def test_default_follows_the_installed_version(asked_again, monkeypatch):
     assert len(get_top_k_mmr_embeddings(np.ones(4), rows)[1]) == 20
 
 
-def test_without_llama_index_the_rule_is_that_of_0_14(run_python):
-    code = (
-        "import sys; sys.modules['llama_index'] = None\n"
-        "from ragsys_kernels.integrations.llama_index import get_top_k_mmr_embeddings\n"
-        "rows = [[1, 0], [0, 1], [1, 0], [0.6, 0.8]]\n"
-        "assert get_top_k_mmr_embeddings([1, 0], rows, None, 0, mmr_threshold=0.1)[1] == [0, 1, 2, 3]"
-    )
-    run_python(code)
-
-
 @pytest.mark.parametrize("whole_module", [False, True])
 def test_in_llama_indexs_own_module_it_asks_the_files_not_itself(whole_module, asked_again, monkeypatch):
     rows = np.random.default_rng(0).standard_normal((20, 4))
@@ -139,14 +126,6 @@ def test_in_llama_indexs_own_module_it_asks_the_files_not_itself(whole_module, a
         options = {"similarity_top_k": k, "mmr_threshold": 0.2}
         assert standing(np.ones(4), rows, **options)[1] == theirs(np.ones(4), rows.tolist(), **options)[1]
     assert sys.modules[embedding_utils.__name__] is (ours if whole_module else embedding_utils)
-
-
-def test_signature_is_llama_indexs_and_one_more():
-    mine, reference = (
-        [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
-        for function in (get_top_k_mmr_embeddings, theirs)
-    )
-    assert mine == [*reference, ("penalty", None)]
 
 
 def test_departures():
@@ -175,33 +154,6 @@ def test_departures():
         get_top_k_mmr_embeddings(np.zeros(4), rows)
     with pytest.raises(ValueError, match="penalty must be one of 'last', 'max', got 'mean'"):
         get_top_k_mmr_embeddings(rows[0], rows, penalty="mean")
-
-
-@pytest.mark.parametrize("penalty", ["last", "max"])
-@pytest.mark.parametrize("function", [None, cosine])
-def test_a_pool_no_larger_than_k_warns_once_in_the_callers_numbers(penalty, function):
-    query, rows = np.array([1.0, 0.5, 0.2]), np.array([[1.0, 0, 0], [0, 1, 0], [np.nan, 0, 0], [0, 0, 1]])
-    for k in (3, 10):  # one row has no cosine
-        told = f"^get_top_k_mmr_embeddings: the pool of 3 is no larger than k = {k}, "
-        with pytest.warns(rk.PoolSizeWarning, match=told) as seen:
-            assert sorted(get_top_k_mmr_embeddings(query, rows, function, k, penalty=penalty)[1]) == [0, 1, 3]
-        assert [each.filename for each in seen] == [__file__]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for k, picks in ((None, 3), (0, 3), (2, 2), (-1, 0)):  # 0 is all of them, in llama-index-core 0.14
-            assert len(get_top_k_mmr_embeddings(query, rows, function, k, penalty=penalty)[1]) == picks
-        assert get_top_k_mmr_embeddings(query, rows[2:3], function, 5, penalty=penalty) == ([], [])
-
-
-def test_llama_index_is_imported_for_its_classes_alone(run_python):
-    code = (
-        "import sys; sys.modules['llama_index'] = None\n"
-        "from ragsys_kernels.integrations import llama_index as ours\n"
-        "assert ours.get_top_k_mmr_embeddings([1, 0.2], [[1, 0], [1, 0.1], [0, 1]], similarity_top_k=2)[1] == [1, 2]\n"
-        "ours.SelectionPostprocessor"
-    )
-    message = run_python(code, check=False).stderr.strip().splitlines()[-1]
-    assert re.search(r"ragsys_kernels\.integrations needs llama_index: pip install '.+\[llama-index\]'$", message)
 
 
 # In an index

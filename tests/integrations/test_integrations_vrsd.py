@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from peer_pools import POOLS, unit
 
-import ragsys_kernels as rk
 from ragsys_kernels.integrations.vrsd import VecRetSimDiv
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
@@ -50,12 +49,6 @@ def test_no_item_is_repeated():
     away = -np.array([[1, 0.1], [1, 0.2], [1, 0.3], [1, 0.4]])
     assert sorted(VecRetSimDiv(away, [1, 0], 4)[1]) == [0, 1, 2, 3]
     assert VecRetSimDiv(np.eye(2), [1, 0.5], 4)[1] == [0, 1]
-
-
-def test_a_pool_no_larger_than_k_warns_once_in_the_callers_numbers():
-    with pytest.warns(rk.PoolSizeWarning, match="^VecRetSimDiv: the pool of 3 is no larger than k = 10, ") as seen:
-        assert sorted(VecRetSimDiv(np.eye(3), [1, 0.5, 0.2], 10)[1]) == [0, 1, 2]
-    assert [each.filename for each in seen] == [__file__]
 
 
 def test_edges():
