@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._base import arrays
 from ..selection.problem import Rows
-from .replay_rules import RULES, Query
+from .replay_rules import NONE, RULES, Query, Values
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -26,6 +26,21 @@ def _scaled(values: list[float], scale: str) -> list[float]:
         less = [sum(y < x for y in values) + (sum(y == x for y in values) - 1) / 2 for x in values]
         made = [x / (len(values) - 1) for x in less]
     return [float(np.float32(x)) for x in made]
+
+
+class Pool(NamedTuple):
+    """The items that a query may pick at all, apart from limits."""
+
+    q: int
+    base: int  # its row for item 0
+    rows: np.ndarray  # (n,)
+    positions: np.ndarray  # (n,) among the candidates
+    reported: np.ndarray  # (n,) relevance with bias; for rules without one the relevance
+    costs: np.ndarray  # (n,)
+    divisors: np.ndarray  # (n,) with `density`, what values are divided by
+    initial: list[int]  # rows
+    largest: float  # of the products and relevances of all candidates, at least 1
+    largest_given: float  # of relevances
 
 
 class Replay:
@@ -109,11 +124,6 @@ class Replay:
             costs = corpus.costs
         self.costs = None if budget is None else np.asarray(costs, np.float64)
 
-    def _cost(self, q: int, position: int, row: int) -> float:
-        if self.costs is None:
-            return 0.0
-        return float(self.costs[row] if self.costs.ndim == 1 else self.costs[q, position])
-
     @staticmethod
     def _may(problem: dict[str, Any], q: int, item: int) -> bool:
         """Return whether ``allowed`` and ``exclude`` let a query have an item."""
@@ -142,78 +152,84 @@ class Replay:
         redundancy: np.ndarray,
     ) -> int:
         """Walk along the picks of one query; return how many there must be."""
-        positions = [p for p, item in enumerate(self.candidates[q]) if item >= 0]
-        rows = [int(self.candidates[q][p]) + q * self.base for p in positions]
-        picked: list[int] = []
-        if self.initial is not None:
-            picked = [int(item) + q * self.base for item in np.asarray(self.initial)[q] if item >= 0]
-        shown = set(picked)
-        r = {row: self._relevance(q, p, row) for p, row in zip(positions, rows, strict=True)}
-        v = {row: self._with_bias(q, p, row, r[row]) for p, row in zip(positions, rows, strict=True)}
-        available = [row for row in rows if row not in shown]
-        if self.query_groups is not None:
-            assert self.groups is not None
-            available = [row for row in available if self.groups[row] != np.asarray(self.query_groups)[q]]
-        largest = max([1.0, *(abs(x) for x in v.values()), *(self.norms[row] ** 2 for row in rows)])
-
-        if not available:
-            return 0
-        self.pool = list(available)
-        self.places = {row: p for p, row in zip(positions, rows, strict=True)}
-        costs = {row: self._cost(q, self.places[row], row) for row in available}
+        pool = self._pool(q)
+        picked, left = list(pool.initial), list(range(len(pool.rows)))
         spent, total, singles = 0.0, 0.0, (0.0, 0.0)
         for step in range(wanted):
-            open_rows = [row for row in available if self._group_count(picked, row) < self.cap]
-            if self.costs is not None:
-                assert self.budget is not None
-                open_rows = [row for row in open_rows if spent + costs[row] <= self.budget[q]]
-            open_rows, values, errors, scores, m, doubtful = self._open(q, open_rows, picked, r, v, largest)
-            if not open_rows or (all(doubtful) and indices[step] == -1):
+            at, found, m = self._open(pool, left, picked, spent)
+            if not len(at) or (found.doubtful.all() and indices[step] == -1):
                 return self._ended(q, step, total, singles)
-            row = int(indices[step]) + q * self.base
+            row = int(indices[step]) + pool.base
             where = f"query {q}, step {step}: item {indices[step]}"
-            assert row in open_rows, f"{where} was not available"
-            i = open_rows.index(row)
-            lowest = np.where(doubtful, -np.inf, values - errors)
+            assert row in pool.rows[at], f"{where} was not available"
+            i = int(np.flatnonzero(pool.rows[at] == row)[0])
+            lowest = np.where(found.doubtful, -np.inf, found.values - found.errors)
             best = int(np.argmax(lowest))
             if self._density() and step == 0:
-                at = int(np.argmax(np.where(doubtful, -np.inf, scores)))
-                singles = float(scores[at]), float(errors[at] * self._divisor(q, costs[open_rows[at]]))
+                single = int(np.argmax(np.where(found.doubtful, -np.inf, found.scores)))
+                singles = float(found.scores[single]), float(found.errors[single] * pool.divisors[at[single]])
                 error = 1e-4 * max(1.0, abs(singles[0]))
-                alone = (indices[1:] == -1).all() and scores[i] >= singles[0] - error  # perhaps instead of the picks
-                if alone and singles[0] > self._total(q, wanted, available, r, v, largest, costs) - error:
-                    self._close(where, "score", scores_given[step], scores[i], singles[1])
+                alone = (indices[1:] == -1).all() and found.scores[i] >= singles[0] - error  # perhaps instead of all
+                if alone and singles[0] > self._total(pool, wanted) - error:
+                    self._close(where, "score", scores_given[step], found.scores[i], singles[1])
                     return 1
-            assert values[i] + errors[i] >= lowest[best], (
-                f"{where} is worth {values[i]:.9g}, but item {open_rows[best] - q * self.base} {values[best]:.9g}"
+            assert found.values[i] + found.errors[i] >= lowest[best], (
+                f"{where} is worth {found.values[i]:.9g}, "
+                f"but item {pool.rows[at[best]] - pool.base} {found.values[best]:.9g}"
             )
-            first = not picked
-            score = self.lambda_d[q] * v[row] if first and self.method == "mmr" else scores[i]
-            error = errors[i] * (self._divisor(q, costs[row]) if self._density() else 1)
+            error = found.errors[i] * (pool.divisors[at[i]] if self._density() else 1)
             if self.method == "sift":  # 1 less all gains so far
                 error += self.tolerance
-            self._close(where, "score", scores_given[step], score, error)
-            reported = r[row] if self.own_relevance else v[row]
-            self._close(where, "relevance", relevance[step], reported, self.tolerance * largest)
+            close = self.tolerance * pool.largest
+            self._close(where, "score", scores_given[step], found.scores[i], error)
+            self._close(where, "relevance", relevance[step], pool.reported[at[i]], close)
             expected = self._redundancy(row, picked, m[i])
             if np.isnan(expected):
                 assert np.isnan(redundancy[step]), f"{where} has redundancy {redundancy[step]}, not NaN"
             else:
-                self._close(where, "redundancy", redundancy[step], expected, self.tolerance * largest)
-            available.remove(row)
+                self._close(where, "redundancy", redundancy[step], expected, close)
+            left.remove(at[i])
             picked.append(row)
-            spent += costs[row]
-            total += score
+            spent += pool.costs[at[i]]
+            total += found.scores[i]
         return self._ended(q, wanted, total, singles)
+
+    def _pool(self, q: int) -> Pool:
+        base = q * self.base
+        positions = np.flatnonzero(self.candidates[q] >= 0)
+        rows = self.candidates[q][positions].astype(np.int64) + base
+        if self.relevance is not None:
+            r = self.relevance[q, positions]
+        else:
+            r = self.e[rows] @ self.queries[q]
+            if self.vrsd:
+                r = np.divide(r, self.norms[rows], out=np.zeros_like(r), where=self.norms[rows] > 0)
+        v = r
+        if self.bias is not None:
+            b = self.bias[rows] if self.bias.ndim == 1 else self.bias[q, positions]
+            v = self.lambda_b[q] * r + (1 - self.lambda_b[q]) * b
+        costs = np.zeros(len(rows))
+        if self.costs is not None:
+            costs = self.costs[rows] if self.costs.ndim == 1 else self.costs[q, positions]
+        divisors = costs
+        if self._density():
+            assert self.budget is not None
+            budget = float(self.budget[q])
+            divisors = np.maximum(costs, max(1e-4 * budget if budget < np.inf else 0, 1e-30))
+        initial = [] if self.initial is None else [int(i) + base for i in np.asarray(self.initial)[q] if i >= 0]
+        may = ~np.isin(rows, initial)
+        if self.query_groups is not None:
+            assert self.groups is not None
+            may &= self.groups[rows] != np.asarray(self.query_groups)[q]
+        reported = r if self.own_relevance else v
+        return Pool(
+            q, base, rows[may], positions[may], reported[may], costs[may], divisors[may], initial,
+            largest=max([1.0, *np.abs(v), *self.norms[rows] ** 2]),
+            largest_given=max([0.0, *np.abs(r), *np.abs(v)]),
+        )  # fmt: skip
 
     def _density(self) -> bool:
         return bool(self.problem.get("density"))
-
-    def _divisor(self, q: int, cost: float) -> float:
-        """Return what a value is divided by for `density`."""
-        assert self.budget is not None
-        budget = float(self.budget[q])
-        return max(cost, 1e-4 * budget if budget < np.inf else 0, 1e-30)
 
     def _ended(self, q: int, made: int, total: float, singles: tuple[float, float]) -> int:
         """Return how many picks there must be; refuse picks that one item alone is worth more than."""
@@ -223,31 +239,17 @@ class Replay:
         )
         return made
 
-    def _total(
-        self,
-        q: int,
-        wanted: int,
-        available: list[int],
-        r: dict[int, float],
-        v: dict[int, float],
-        largest: float,
-        costs: dict[int, float],
-    ) -> float:
+    def _total(self, pool: Pool, wanted: int) -> float:
         """Return what the picks by value per cost are worth together."""
-        left, picked, spent, total = list(available), [], 0.0, 0.0
-        if self.initial is not None:
-            picked = [int(item) + q * self.base for item in np.asarray(self.initial)[q] if item >= 0]
-        assert self.budget is not None
+        picked, left, spent, total = list(pool.initial), list(range(len(pool.rows))), 0.0, 0.0
         for _ in range(wanted):
-            fits = [row for row in left if self._group_count(picked, row) < self.cap]
-            fits = [row for row in fits if spent + costs[row] <= self.budget[q]]
-            fits, values, _, worth, _, _ = self._open(q, fits, picked, r, v, largest)
-            if not fits:
+            at, found, _ = self._open(pool, left, picked, spent)
+            if not len(at):
                 break
-            j = int(np.argmax(values))
-            total, spent = total + float(worth[j]), spent + costs[fits[j]]
-            left.remove(fits[j])
-            picked.append(fits[j])
+            j = int(np.argmax(found.values))
+            total, spent = total + float(found.scores[j]), spent + float(pool.costs[at[j]])
+            left.remove(at[j])
+            picked.append(int(pool.rows[at[j]]))
         return total
 
     def _redundancy(self, row: int, picked: list[int], m: float) -> float:
@@ -258,115 +260,57 @@ class Replay:
         return float(m) if picked else 0.0
 
     def _open(
-        self, q: int, rows: list[int], picked: list[int], r: dict[int, float], v: dict[int, float], largest: float
-    ) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return what rule and ceiling leave of some items: values, errors, scores, largest similarities, doubts."""
-        doubtful = np.zeros(len(rows), bool)
-        if self.method in RULES:
-            x = self._query(q, picked, r, v, largest)
-            found = RULES[self.method](x)
-            at = [self.pool.index(row) for row in rows]
-            values, errors, scores = found.values[at], found.errors[at], found.scores[at]
-            closed, doubtful = found.closed[at], found.doubtful[at]
-            m = (self.e[rows] @ self.e[picked].T).max(axis=1, initial=-np.inf)
-        else:
-            values, errors, m = self._values(q, rows, picked, r, v)
-            errors = errors * self.tolerance * (1 if self.vrsd else largest)
-            scores, closed = values, doubtful
+        self, pool: Pool, left: list[int], picked: list[int], spent: float
+    ) -> tuple[np.ndarray, Values, np.ndarray]:
+        """Return what limits and rule leave of some items of a pool: their places, values, and largest similarities."""
+        at = np.array([i for i in left if self._group_count(picked, pool.rows[i]) < self.cap], np.int64)
+        if self.costs is not None:
+            assert self.budget is not None
+            at = at[spent + pool.costs[at] <= self.budget[pool.q]]
+        if not len(at):
+            return at, NONE, np.zeros(0)
+        found = RULES[self.method](self._query(pool, picked))
+        m = (self.e[pool.rows] @ self.e[picked].T).max(axis=1, initial=-np.inf)
         if self.ceiling is not None and picked:
-            error = self.tolerance * largest
-            closed = closed | (m > self.ceiling[q] + error)
-            doubtful = doubtful | (np.abs(m - self.ceiling[q]) <= error)
-        keep = ~closed
-        kept = [row for row, stays in zip(rows, keep, strict=True) if stays]
-        return kept, values[keep], errors[keep], scores[keep], m[keep], doubtful[keep]
+            ceiling, error = self.ceiling[pool.q], self.tolerance * pool.largest
+            closed, doubtful = found.closed | (m > ceiling + error), found.doubtful | (np.abs(m - ceiling) <= error)
+            found = found._replace(closed=closed, doubtful=doubtful)
+        at = at[~found.closed[at]]
+        return at, Values(*(field[at] for field in found)), m[at]
 
-    def _query(self, q: int, picked: list[int], r: dict[int, float], v: dict[int, float], largest: float) -> Query:
+    def _query(self, pool: Pool, picked: list[int]) -> Query:
         options: dict[str, Any] = {"metric": self.metric}
         for name in ("quality", "scale", "gamma", "window", "noise", "min_gain", "kind", "density"):
             if name in self.problem:
                 options[name] = self.problem[name]
         for name in ("aspects", "weights"):
             if self.problem.get(name) is not None:
-                options[name] = np.asarray(self.problem[name])[q]
+                options[name] = np.asarray(self.problem[name])[pool.q]
         if not isinstance(options.get("quality", ""), str):
             quality = np.asarray(options["quality"])
-            at = [self.places[row] for row in self.pool]
-            options["quality"] = quality[self.pool] if quality.ndim == 1 else quality[q, at]
-        costs = None
-        if self.costs is not None:
-            costs = np.array([self._divisor(q, self._cost(q, self.places[row], row)) for row in self.pool])
-        reported = r if self.own_relevance else v
-        v_tolerance = self.tolerance * largest
+            options["quality"] = quality[pool.rows] if quality.ndim == 1 else quality[pool.q, pool.positions]
+        v_tolerance = self.tolerance * pool.largest
         if self.relevance is not None:
-            values = np.abs([*r.values(), *v.values()]).max()
-            v_tolerance = 0.0 if self.bias is None else self.tolerance * values
+            v_tolerance = 0.0 if self.bias is None else self.tolerance * pool.largest_given
+        places = {int(row): place for place, row in enumerate(pool.rows)}
         return Query(
-            self.e[self.pool],
-            np.array([reported[row] for row in self.pool]),
+            self.e[pool.rows],
+            pool.reported,
             self.e[picked],
-            np.array([self.pool.index(row) if row in self.pool else -1 for row in picked], int),
-            self.unit_queries[q] if self.problem.get("queries") is not None else None,
-            float(self.lambda_d[q]),
+            np.array([places.get(row, -1) for row in picked], int),
+            self.unit_queries[pool.q] if self.problem.get("queries") is not None else None,
+            float(self.lambda_d[pool.q]),
             options,
-            costs,
-            self.tolerance * largest,
+            pool.divisors if self._density() else None,
+            self.tolerance * pool.largest,
             float(v_tolerance),
+            self.tolerance,
         )
-
-    def _relevance(self, q: int, position: int, row: int) -> float:
-        if self.relevance is not None:
-            return float(self.relevance[q, position])
-        product = float(self.e[row] @ self.queries[q])
-        if not self.vrsd:
-            return product
-        return product / self.norms[row] if self.norms[row] > 0 else 0.0
-
-    def _with_bias(self, q: int, position: int, row: int, r: float) -> float:
-        if self.bias is None:
-            return r
-        b = self.bias[row] if self.bias.ndim == 1 else self.bias[q, position]
-        return float(self.lambda_b[q] * r + (1 - self.lambda_b[q]) * b)
 
     def _group_count(self, picked: list[int], row: int) -> int:
         if self.groups is None:
             return 0
         return sum(self.groups[other] == self.groups[row] for other in picked)
-
-    def _values(
-        self, q: int, rows: list[int], picked: list[int], r: dict[int, float], v: dict[int, float]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return values of the open items, their errors in units of the tolerance, and their largest similarities."""
-        e, chosen = self.e[rows], self.e[picked]
-        m = (e @ chosen.T).max(axis=1, initial=-np.inf)
-        errors = np.ones(len(rows))
-        if not self.vrsd:
-            lambda_d = self.lambda_d[q]
-            relevance = np.array([v[row] for row in rows])
-            return (relevance if not picked else lambda_d * relevance - (1 - lambda_d) * m), errors, m
-        if not picked:
-            return np.array([r[row] for row in rows]), errors, m
-        s = chosen.sum(axis=0) + e
-        norms = np.sqrt((s**2).sum(axis=1))
-        lengths = self.norms[picked].sum() + self.norms[rows]
-        squares = (self.norms[picked] ** 2).sum() + self.norms[rows] ** 2
-        # Items of the pool count with their relevance, initial items outside it with their own product.
-        known = sum(
-            r[row] * self.norms[row] if row in r and self._was_open(q, row) else self._own(q, row) for row in picked
-        )
-        products = known + np.array([r[row] * self.norms[row] for row in rows])
-        zero = norms <= 1e-6 * lengths
-        values = np.divide(products, norms, out=np.zeros_like(norms), where=~zero)
-        errors = 1 + 2 * np.divide(squares, norms**2, out=np.zeros_like(norms), where=~zero)
-        errors = errors * np.maximum(1, np.abs(values))  # a relevance that is given may not be a cosine
-        errors[(norms > 0.5e-6 * lengths) & (norms < 2e-6 * lengths)] = np.inf  # zero or not: either is right
-        return values, errors, m
-
-    def _was_open(self, q: int, row: int) -> bool:
-        return self.initial is None or row - q * self.base not in np.asarray(self.initial)[q]
-
-    def _own(self, q: int, row: int) -> float:
-        return float(self.e[row] @ self.unit_queries[q])
 
     @staticmethod
     def _close(where: str, name: str, got: Any, expected: float, tolerance: float) -> None:

@@ -18,7 +18,7 @@ class Query(NamedTuple):
     """One query and its items in float64."""
 
     e: np.ndarray  # (n, D) items that it may pick at all
-    v: np.ndarray  # (n,) relevance with bias; for "sift" the relevance
+    v: np.ndarray  # (n,) relevance with bias; for "vrsd" and "sift" the relevance
     picked: np.ndarray  # (t, D) initial items, then picks
     own: np.ndarray  # (t,) place of each among the items; -1: an initial item
     query: np.ndarray | None
@@ -27,6 +27,7 @@ class Query(NamedTuple):
     costs: np.ndarray | None  # with `density`, what values are divided by
     tolerance: float  # of a product and of a relevance
     v_tolerance: float  # of v, which a relevance that is given makes exact
+    unit_tolerance: float  # of a product of unit vectors
 
 
 class Values(NamedTuple):
@@ -45,6 +46,34 @@ def _plain(values: np.ndarray, errors: np.ndarray, scores: np.ndarray | None = N
 def _weighted(x: Query, gain: np.ndarray, error: np.ndarray) -> Values:
     values = x.lambda_d * x.v + (1 - x.lambda_d) * gain
     return _plain(values, x.lambda_d * x.tolerance + (1 - x.lambda_d) * error + _EPS * np.abs(values))
+
+
+NONE = _plain(np.zeros(0), np.zeros(0))  # of no items
+
+
+def mmr(x: Query) -> Values:
+    errors = np.full(len(x.v), x.tolerance)
+    if not len(x.picked):
+        return _plain(x.v, errors, x.lambda_d * x.v)
+    return _plain(x.lambda_d * x.v - (1 - x.lambda_d) * (x.e @ x.picked.T).max(axis=1), errors)
+
+
+def vrsd(x: Query) -> Values:
+    if not len(x.picked):
+        return _plain(x.v, np.full(len(x.v), x.unit_tolerance))
+    lengths, of_picks = (np.sqrt((rows**2).sum(axis=1)) for rows in (x.e, x.picked))
+    s = x.picked.sum(axis=0) + x.e
+    norms = np.sqrt((s**2).sum(axis=1))
+    # Items of the pool count with their relevance, initial items with their own product.
+    own = np.zeros(len(x.own)) if x.query is None else x.picked @ x.query
+    known = np.where(x.own >= 0, x.v[x.own] * of_picks, own).sum()
+    terms, squares = of_picks.sum() + lengths, (of_picks**2).sum() + lengths**2
+    zero = norms <= 1e-6 * terms
+    values = np.divide(known + x.v * lengths, norms, out=np.zeros_like(norms), where=~zero)
+    errors = 1 + 2 * np.divide(squares, norms**2, out=np.zeros_like(norms), where=~zero)
+    errors = errors * np.maximum(1, np.abs(values))  # a relevance that is given may not be a cosine
+    errors[(norms > 0.5e-6 * terms) & (norms < 2e-6 * terms)] = np.inf  # zero or not: either is right
+    return _plain(values, errors * x.unit_tolerance)
 
 
 def msd(x: Query) -> Values:
@@ -189,4 +218,4 @@ def coverage(x: Query) -> Values:
     return found._replace(values=found.values / x.costs, errors=found.errors / x.costs, scores=found.values)
 
 
-RULES = {"msd": msd, "dpp": dpp, "ssd": ssd, "sift": sift, "coverage": coverage}
+RULES = {"mmr": mmr, "vrsd": vrsd, "msd": msd, "dpp": dpp, "ssd": ssd, "sift": sift, "coverage": coverage}
