@@ -109,16 +109,6 @@ def count(x: Any) -> Any:
     return int(x) if x.shape == () else x
 
 
-def whole(x: Any) -> Any:
-    return integers(x) if np.ndim(x) else count(x)
-
-
-def groups(x: Any) -> Any:
-    if isinstance(x, (list, tuple, np.ndarray)) and len(x) and all(isinstance(each, str) for each in list(x)):
-        return [str(each) for each in x]
-    return integers(x)
-
-
 def text(x: Any) -> str:
     if not isinstance(x, str):
         raise NoPlainFormError
@@ -173,7 +163,7 @@ doubles = functools.partial(floats, dtype="float64")
 Good = tuple[str, Callable[..., Any], dict[str, Any], dict[str, Callable[[Any], Any]]]
 
 SELECTION = {
-    "queries": floats, "embeddings": floats, "k": whole, "candidates": integers, "relevance": floats, "bias": floats,
+    "queries": floats, "embeddings": floats, "k": count, "candidates": integers, "relevance": floats, "bias": floats,
     "lambda_d": number, "lambda_b": number, "groups": integers, "query_groups": integers, "max_per_group": count,
     "initial": integers, "allowed": mask_or_rows, "exclude": mask_or_rows, "metric": text,
     "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
@@ -182,7 +172,7 @@ SELECTION = {
     "kind": text, "aspects": floats, "weights": floats, "density": flag,
 }  # fmt: skip
 CORPUS = {
-    "embeddings": floats, "bias": floats, "groups": groups, "metric": text, "dtype": text, "device": text,
+    "embeddings": floats, "bias": floats, "groups": external_ids, "metric": text, "dtype": text, "device": text,
     "ids": external_ids, "costs": doubles,
 }  # fmt: skip
 SEARCH = {
@@ -201,7 +191,7 @@ SCORING = {
 STORED = {"path": path, "device": text, "verify": flag, "overwrite": flag, "index": text}
 METRICS = {
     "logp": doubles, "is_correct": flags, "cu_questions": integers, "best": integers, "reference": doubles,
-    "beta": number, "sum_logp": number, "count": whole, "queries": doubles, "embeddings": doubles, "indices": integers,
+    "beta": number, "sum_logp": number, "count": count, "queries": doubles, "embeddings": doubles, "indices": integers,
     "metric": text, "ours": doubles, "theirs": doubles, "tolerance": number, "judgements": flags, "alpha": number,
     "scores": doubles, "corpus_score": number, "labels": labels, "predictions": labels,
 }  # fmt: skip

@@ -6,18 +6,15 @@ A case is drawn from (seed, number) alone. What a certified query picked out of 
 gives, also once rows have been added that are worth the most where the pool does not reach.
 """
 
-import os
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
 from fuzz_runs import Fuzzer, WrongError, main
+from selecting import draw_isa, in_words, strict
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch
 
-ISA = "RAGSYS_KERNELS_ISA"
 KINDS = ("normal", "clusters", "near duplicates", "integers", "few dimensions", "zeros")
 LAMBDAS = (0.0, 0.3, 0.5, 0.6, 0.75, 0.9, 0.97, 1.0)
 
@@ -163,10 +160,8 @@ def corner(held: dict[str, Any], queries: np.ndarray, asked: dict[str, Any], q: 
 
 def run_one(seed: int, number: int) -> int:
     rng = np.random.default_rng([seed, number, 1])
-    os.environ[ISA] = str(rng.choice(_dispatch.extension().SUPPORTED_ISAS))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+    with strict():
+        draw_isa(rng)
         held, queries, asked = draw(seed, number)
         backend = "reference" if len(held["embeddings"]) <= 200 and rng.random() < 0.3 else "cpu"
         picks = check(held, queries, asked, backend)
@@ -181,11 +176,7 @@ def run_one(seed: int, number: int) -> int:
 
 def describe(seed: int, number: int) -> str:
     held, queries, asked = draw(seed, number)
-
-    def short(value: Any) -> str:
-        return f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else repr(value)
-
-    return f"{len(queries)} queries: " + ", ".join(f"{k}={short(v)}" for k, v in {**held, **asked}.items())
+    return f"{len(queries)} queries: {in_words({**held, **asked})}"
 
 
 FUZZER = Fuzzer(__file__, "queries", 100_000, run_one, describe)

@@ -6,20 +6,15 @@ A case is drawn from (seed, number) alone. Its picks must be those that exact ar
 the queries, another order of them and a smaller k must not change a bit of them. Then comes another instruction set.
 """
 
-import os
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
 from fuzz_runs import Fuzzer, WrongError, main
+from selecting import draw_isa, in_words, of_queries, same, strict
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch, testing
-
-ISA = "RAGSYS_KERNELS_ISA"
-OF_QUERIES = ("queries", "candidates", "initial", "query_groups", "lambda_d", "lambda_b", "budget", "max_similarity")
-OF_BOTH = ("bias", "costs", "quality", "groups")  # (N,), or of each query
+from ragsys_kernels import testing
 
 
 def draw(seed: int, number: int) -> tuple[str, dict[str, Any]]:
@@ -85,59 +80,33 @@ def _options(rng: np.random.Generator, method: str, Q: int, D: int, shape: tuple
     return made
 
 
-def of(problem: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
-    """The problem of some of the queries."""
-    Q = len(problem["queries"])
-    part = dict(problem)
-    dense = not isinstance(problem["embeddings"], rk.Corpus) and problem["embeddings"].ndim == 3
-    for name, value in problem.items():
-        by_query = name in ("aspects", "weights") or name in OF_QUERIES or (name == "k" and np.ndim(value))
-        if name in OF_BOTH:
-            by_query = np.ndim(value) == 2
-        if (by_query and np.ndim(value) and len(value) == Q) or (dense and name == "embeddings"):
-            part[name] = value[queries]
-    return part
-
-
 def make(method: str, problem: dict[str, Any], threads: int) -> list[np.ndarray]:
     found = getattr(rk, method)(**problem, num_threads=threads, backend="cpu")
     return [np.asarray(field) for field in (*found, found.cost) if field is not None]
 
 
-def _same(first: list[np.ndarray], second: list[np.ndarray], what: str) -> None:
-    names = (*rk.Selection._fields, "cost")
-    for name, one, other in zip(names, first, second, strict=False):
-        one = one[:, : other.shape[1]] if one.ndim == 2 else one
-        if not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-            raise WrongError(f"{name} differs {what}")
-
-
 def check(method: str, problem: dict[str, Any], rng: np.random.Generator) -> int:
     """Make a case's call and hold it against the rules; return the number of selections that were checked."""
-    sets = _dispatch.extension().SUPPORTED_ISAS
-    os.environ[ISA] = str(rng.choice(sets))
+    draw_isa(rng)
     found = make(method, problem, 1)
     testing.check_selection(method, problem, found[:5])
     Q = len(problem["queries"])
     order = rng.permutation(Q)[: int(rng.integers(1, Q + 1))]
-    again = make(method, of(problem, order), int(rng.integers(1, 4)))
-    _same([x[order] for x in found], again, f"for queries {order.tolist()}")
+    again = make(method, of_queries(problem, order), int(rng.integers(1, 4)))
+    same([x[order] for x in found], again, f"for queries {order.tolist()}")
     # Two rules look at how many picks there are to be: a window of all of them, and the best single item.
     if np.ndim(problem["k"]) == 0 and problem["k"] > 1 and not problem.get("density") and method != "ssd":
         less = make(method, {**problem, "k": int(problem["k"]) - 1}, 1)
-        _same(found[:4], less[:4], "with a smaller k")
+        same(found[:4], less[:4], "with a smaller k")
     if rng.random() < 0.5:
         return Q
-    os.environ[ISA] = str(rng.choice(sets))
+    draw_isa(rng)
     testing.check_selection(method, problem, make(method, problem, 2)[:5])
     return 2 * Q
 
 
 def run_one(seed: int, number: int) -> int:
-    os.environ.pop(ISA, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+    with strict():
         try:
             return check(*draw(seed, number), np.random.default_rng([seed, number, 1]))
         except AssertionError as error:
@@ -146,11 +115,7 @@ def run_one(seed: int, number: int) -> int:
 
 def describe(seed: int, number: int) -> str:
     method, problem = draw(seed, number)
-
-    def short(value: Any) -> str:
-        return f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") and np.ndim(value) else repr(value)
-
-    return f"{method}: " + ", ".join(f"{name}={short(value)}" for name, value in problem.items())
+    return f"{method}: {in_words(problem)}"
 
 
 FUZZER = Fuzzer(__file__, "selections", 100_000, run_one, describe)

@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 from fuzz_oracle import Question, unit_rows, walk
 from fuzz_runs import Fuzzer, WrongError, main
+from selecting import ISA, draw_isa, in_words, of_queries, same, short, strict
 
 import ragsys_kernels as rk
-from ragsys_kernels import _dispatch
 from ragsys_kernels.corpus import rows as corpus_rows
 from ragsys_kernels.selection import cpu
 
-ISA = "RAGSYS_KERNELS_ISA"
 EIGHTHS = np.arange(-24, 25) / 8  # of which sums and products are exact in float32
 HALF = ("float16", "bfloat16")
 
@@ -60,19 +59,12 @@ class Case:
         )
 
     def __str__(self) -> str:
-        options = ", ".join(f"{name}={_short(value)}" for name, value in self.options.items())
         stored = f"Corpus(dtype={self.dtype})" if self.corpus else self.dtype
         return (
             f"{self.call}[{self.method}] of {self.kind} rows {self.rows.shape} {stored} {self.metric}, "
-            f"queries {self.queries.shape}, k={_short(self.k)}, pool={self.pool}, backend={self.backend}, "
-            f"small={self.small}, {options}"
+            f"queries {self.queries.shape}, k={short(self.k)}, pool={self.pool}, backend={self.backend}, "
+            f"small={self.small}, {in_words(self.options)}"
         )
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return str(value.tolist()) if value.size <= 8 else f"{value.dtype}{list(value.shape)}"
-    return repr(value)
 
 
 # Data
@@ -266,17 +258,8 @@ def _given(case: Case) -> str:
 
 def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None) -> list[np.ndarray]:
     """Make the call for some of its queries; its results as arrays."""
-    options = dict(case.options)
-    for name in ("candidates", "relevance", "query_groups", "initial"):
-        if name in options:
-            options[name] = options[name][queries]
-    for name in ("bias", "groups", "allowed", "exclude"):
-        if name in options and options[name].ndim == 2:
-            options[name] = options[name][queries]
-    for name in ("lambda_d", "lambda_b"):
-        if isinstance(options.get(name), np.ndarray):
-            options[name] = options[name][queries]
-    k = case.k[queries] if isinstance(case.k, np.ndarray) else case.k
+    options = of_queries(case.options, queries)
+    k = of_queries({"k": case.k}, queries)["k"]
     chosen = case.queries[queries]
     if rng.random() < 0.2:
         chosen = np.asfortranarray(chosen.astype(np.float64))
@@ -450,14 +433,6 @@ def _within(question: Question, ids: np.ndarray) -> Question:
     return replace(question, ids=ids, **part)
 
 
-def _same(first: list[np.ndarray], second: list[np.ndarray], what: str) -> None:
-    for name, one, other in zip(rk.Selection._fields, first, second, strict=False):
-        if other.ndim == 2:
-            one = one[:, : other.shape[1]]  # k of the queries at hand may be less
-        if one.dtype != other.dtype or not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
-            raise WrongError(f"{name} differs {what}")
-
-
 @contextmanager
 def _sizes(small: bool, rng):
     """Blocks of few rows and queries, and the stages of whole corpora with pools of few."""
@@ -492,24 +467,22 @@ def check(case: Case, rng) -> int:
 
 
 def _check(case: Case, rng) -> int:
-    sets = _dispatch.extension().SUPPORTED_ISAS
-    os.environ[ISA] = str(rng.choice(sets))
+    draw_isa(rng)
     Q = len(case.queries)
     found = make(case, rng, threads=int(rng.integers(1, 4)))
     judge(case, found)
     if case.backend == "reference":
         return Q
-    _same(found, make(case, rng, threads=int(rng.integers(1, 4))), "with other threads")
+    same(found, make(case, rng, threads=int(rng.integers(1, 4))), "with other threads")
     order = rng.permutation(Q)[: int(rng.integers(1, Q + 1))]
     # Whole dense pools are one array, so that another order is another array; all else is the same.
     again = make(case, rng, order, threads=int(rng.integers(1, 4)))
-    _same([x[order] for x in found], again, f"for queries {order.tolist()}")
+    same([x[order] for x in found], again, f"for queries {order.tolist()}")
     if rng.random() < 0.1 and not (case.method == "mmr" and "relevance" in case.options):
         _skips(case, found, rng)
     if rng.random() < 0.5:
         return Q
-    other = str(rng.choice([name for name in sets if name != os.environ[ISA]] or sets))
-    os.environ[ISA] = other
+    draw_isa(rng, but=os.environ[ISA])
     judge(case, make(case, rng))
     return 2 * Q
 
@@ -523,17 +496,14 @@ def _skips(case: Case, found: list[np.ndarray], rng) -> None:
     if again[0][q].max() >= 0:
         raise WrongError(f"query {q} is NaN and has {again[0][q].tolist()}")
     others = np.arange(len(poisoned)) != q
-    _same([x[others] for x in found], [x[others] for x in again], f"where query {q} is skipped")
+    same([x[others] for x in found], [x[others] for x in again], f"where query {q} is skipped")
 
 
 # Runs
 
 
 def run_one(seed: int, number: int) -> int:
-    os.environ.pop(ISA, None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+    with strict():
         return check(draw(seed, number), np.random.default_rng([seed, number, 1]))
 
 
@@ -566,21 +536,9 @@ def smallest(seed: int, number: int) -> str:
 
 def _only(case: Case, q: int) -> Case:
     """The case with one query."""
-    part = slice(q, q + 1)
-    options = dict(case.options)
-    for name in ("candidates", "relevance", "query_groups", "initial", "lambda_d", "lambda_b"):
-        if isinstance(options.get(name), np.ndarray):
-            options[name] = options[name][part]
-    for name in ("bias", "groups", "allowed", "exclude"):
-        if name in options and options[name].ndim == 2:
-            options[name] = options[name][part]
-    return replace(
-        case,
-        queries=case.queries[part],
-        rows=case.rows[part] if case.dense else case.rows,
-        k=case.k[part] if isinstance(case.k, np.ndarray) else case.k,
-        options=options,
-    )
+    one = of_queries({"queries": case.queries, "embeddings": case.rows, "k": case.k}, slice(q, q + 1))
+    options = of_queries(case.options, slice(q, q + 1))
+    return replace(case, queries=one["queries"], rows=one["embeddings"], k=one["k"], options=options)
 
 
 FUZZER = Fuzzer(__file__, "selections", 100_000, run_one, smallest)

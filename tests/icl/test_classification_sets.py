@@ -1,18 +1,12 @@
 """The classification sets: what the files hold, what is left out, samples, and what is said of bad files."""
 
-import gzip
-
 import numpy as np
 import pytest
 from tiny_sets import write_classification
 
-from ragsys_kernels.icl.datasets import CLASSIFICATION_SETS, _files, classification_set
+from ragsys_kernels.icl.datasets import classification_set
 
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch):
-    monkeypatch.delenv("RAGSYS_KERNELS_DATA", raising=False)
-    monkeypatch.setattr(_files, "_BESIDE", ())
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 @pytest.fixture
@@ -50,18 +44,6 @@ def test_training_texts_of_the_test_file_are_left_out(data):
         f"sentence\tlabel\na short text\t1\na short texts\t1\n{long}other end\t0\n\n{long[5:60]}\t0\n"
     )
     assert classification_set("sst-2", data).train_texts == ["a short texts", long[5:60], "x y"]
-
-
-def test_compressed_files_have_the_same_content(data):
-    plain = [classification_set(name, data) for name in CLASSIFICATION_SETS]
-    for path in [path for path in data.rglob("*.*") if path.is_file()]:
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    for before in plain:
-        after = classification_set(before.name, data)
-        assert after.train_texts == before.train_texts
-        assert after.test_texts == before.test_texts
-        assert list(after.source.values()) == list(before.source.values())
 
 
 def test_samples(data):

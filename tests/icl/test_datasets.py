@@ -9,17 +9,13 @@ from tiny_encoder import write_sets
 
 from ragsys_kernels.icl.datasets import VRSD_SETS, _files, data_folder, truthfulqa, vrsd_set
 
+pytestmark = pytest.mark.usefixtures("nowhere")
+
 ARC = [
     '{"question": "Why?", "answers": ["so", "because"]}',
     '{"question": "a->b?", "answers": ["no"]}',
     *(f'{{"question": "q{i}", "answers": ["a{i}"]}}' for i in range(2, 9)),
 ]
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch):
-    monkeypatch.delenv("RAGSYS_KERNELS_DATA", raising=False)
-    monkeypatch.setattr(_files, "_BESIDE", ())
 
 
 def arc(folder, train=ARC, test=(), dev=()):

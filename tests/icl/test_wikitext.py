@@ -1,19 +1,14 @@
 """WikiText and the collection of passages: the text, its articles, and that nothing evaluated is retrieved from."""
 
-import gzip
 import json
 import sys
 
 import pytest
 import ralm_data
 
-from ragsys_kernels.icl.datasets import Passage, _files, boolq_passages, boolq_questions, ralm_passages, wikitext
+from ragsys_kernels.icl.datasets import Passage, boolq_passages, boolq_questions, ralm_passages, wikitext
 
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch):
-    monkeypatch.delenv("RAGSYS_KERNELS_DATA", raising=False)
-    monkeypatch.setattr(_files, "_BESIDE", ())
+pytestmark = pytest.mark.usefixtures("nowhere")
 
 
 ROWS = ["", " = Cats = \n", "", ' Cats , say "purr" . \n', "", " = 1 rad / s and k = \n", " more \n"]
@@ -36,16 +31,6 @@ def test_text_and_articles(tmp_path):
 def test_no_article_is_one(tmp_path):
     ralm_data.write_csv(tmp_path / "wikitext103" / "valid.txt", [" a b \n", " = c = \n", " d \n"])
     assert wikitext("valid", tmp_path).articles == [Passage("", " a b \n = c = \n d \n")]
-
-
-def test_compressed_file_is_the_same(tmp_path):
-    plain, packed = ralm_data.write(tmp_path / "plain"), ralm_data.write(tmp_path / "packed")
-    for path in list(packed.rglob("*.*")):
-        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert wikitext("test", packed).articles == wikitext("test", plain).articles
-    assert boolq_passages(packed)[0] == boolq_passages(plain)[0]
-    assert ralm_passages(wikitext("test", packed), packed).passages
 
 
 def test_questions_know_their_passages(tmp_path):
