@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
-from haystack import Document, default_from_dict
+from haystack import Document, default_from_dict, default_to_dict
 
 
 class Choice(str, Enum):
@@ -27,12 +28,34 @@ def member(op: str, kind: type[_C], string: str, one: str, several: str) -> _C:
     return kind(string)
 
 
-def component_of(kind: type, data: dict[str, Any]) -> Any:
-    """Return a component from its dictionary, also from one that Haystack's own class of that name has saved."""
-    package, _, name = str(data.get("type")).rpartition(".")
-    if name == kind.__name__ and package.startswith(("haystack.", "haystack_integrations.")):
-        data = {**data, "type": f"{kind.__module__}.{name}"}
-    return default_from_dict(kind, data)
+class Saved:
+    """A component that is saved by the arguments it was made of, which are its attributes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the component as a dictionary."""
+        values = {name: getattr(self, name) for name in signature(type(self).__init__).parameters if name != "self"}
+        values = {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+        self._write(values)
+        found: dict[str, Any] = default_to_dict(self, **values)
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """Make the component of a dictionary, ours or one that Haystack's own class of that name has saved."""
+        package, _, name = str(data.get("type")).rpartition(".")
+        if name == cls.__name__ and package.startswith(("haystack.", "haystack_integrations.")):
+            data = {**data, "type": f"{cls.__module__}.{name}"}
+        cls._read(data.get("init_parameters", {}))
+        return default_from_dict(cls, data)
+
+    # Components are made anew with another metaclass, and have no `super()`.
+
+    def _write(self, values: dict[str, Any]) -> None:
+        """Make of arguments what is saved."""
+
+    @staticmethod
+    def _read(values: dict[str, Any]) -> None:
+        """Make arguments of what was saved."""
 
 
 def best_of_each_id(documents: list[Document]) -> list[Document]:

@@ -11,7 +11,6 @@ import sys
 from copy import deepcopy
 from dataclasses import replace
 from enum import Enum
-from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -23,11 +22,11 @@ from ._pools import Method, greedy, matrix, number_of_picks, numbers, select, ve
 from .pyversity import Strategy, diversify, strategy_of
 
 with _peers.needed("haystack"):
-    from haystack import Document, component, default_from_dict, default_to_dict, logging
+    from haystack import Document, component, logging
     from haystack.utils import ComponentDevice, Secret
     from haystack.utils.hf import deserialize_hf_model_kwargs, serialize_hf_model_kwargs
 
-    from ._rankers import Choice, best_of_each_id, checked_top_k, component_of, member, within
+    from ._rankers import Choice, Saved, best_of_each_id, checked_top_k, member, within
 
 __all__ = [
     "DiversityRankingSimilarity",
@@ -76,7 +75,7 @@ class DiversityRankingSimilarity(Choice):
 
 
 @component
-class SelectionRanker:
+class SelectionRanker(Saved):
     """Selection among retrieved documents that carry their embeddings, by MMR, MMR with bias, or VRSD.
 
     The embedding of the query comes from the text embedder of the pipeline, those of the documents from a retriever
@@ -119,18 +118,6 @@ class SelectionRanker:
         self.lambda_b = within(op, "lambda_b", lambda_b)
         self.relevance = relevance
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary."""
-        names = ("top_k", "method", "lambda_mult", "bias_key", "lambda_b", "relevance")
-        found: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
-        return found
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> SelectionRanker:
-        """Make the component of a dictionary."""
-        found: SelectionRanker = default_from_dict(cls, data)
-        return found
-
     @component.output_types(documents=list[Document])
     def run(
         self,
@@ -164,7 +151,7 @@ class SelectionRanker:
 
 
 @component
-class PyversityRanker:
+class PyversityRanker(Saved):
     """``PyversityRanker`` of pyversity-haystack, on `ragsys_kernels.integrations.pyversity.diversify`.
 
     Documents need ``score`` and ``embedding``; those without are skipped with a warning. The documents that are
@@ -185,19 +172,6 @@ class PyversityRanker:
         self.top_k = checked_top_k("PyversityRanker", top_k, "be a positive integer")
         self.strategy = strategy_of("PyversityRanker", strategy)
         self.diversity = within("PyversityRanker", "diversity", diversity)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary."""
-        found: dict[str, Any] = default_to_dict(
-            self, top_k=self.top_k, strategy=self.strategy.value, diversity=self.diversity
-        )
-        return found
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> PyversityRanker:
-        """Make the component of a dictionary, ours or that of pyversity-haystack."""
-        found: PyversityRanker = component_of(cls, data)
-        return found
 
     @component.output_types(documents=list[Document])
     def run(
@@ -231,7 +205,7 @@ class PyversityRanker:
 
 
 @component
-class SentenceTransformersDiversityRanker:
+class SentenceTransformersDiversityRanker(Saved):
     """Haystack's ``SentenceTransformersDiversityRanker``, on the kernels, for documents embedded or not.
 
     Strategies: "maximum_margin_relevance" is `ragsys_kernels.mmr`; "greedy_diversity_order", the default, takes the
@@ -300,28 +274,16 @@ backend
         self.backend = backend
         self.use_document_embeddings = use_document_embeddings
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary."""
-        names = [name for name in signature(type(self).__init__).parameters if name != "self"]
-        values = {name: getattr(self, name) for name in names}
-        values |= {
-            "model": self.model_name_or_path,
-            "similarity": str(self.similarity),
-            "strategy": str(self.strategy),
-        }
+    def _write(self, values: dict[str, Any]) -> None:
+        values["model"] = self.model_name_or_path
         if self.model_kwargs is not None:
             values["model_kwargs"] = deepcopy(self.model_kwargs)  # the serialisation changes it
             serialize_hf_model_kwargs(values["model_kwargs"])
-        found: dict[str, Any] = default_to_dict(self, **values)
-        return found
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> SentenceTransformersDiversityRanker:
-        """Make the component of a dictionary, ours or Haystack's."""
-        if data.get("init_parameters", {}).get("model_kwargs") is not None:
-            deserialize_hf_model_kwargs(data["init_parameters"]["model_kwargs"])
-        found: SentenceTransformersDiversityRanker = component_of(cls, data)
-        return found
+    @staticmethod
+    def _read(values: dict[str, Any]) -> None:
+        if values.get("model_kwargs") is not None:
+            deserialize_hf_model_kwargs(values["model_kwargs"])
 
     def warm_up(self) -> None:
         """Load the model, if it is not loaded yet."""

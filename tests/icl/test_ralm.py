@@ -49,7 +49,9 @@ def test_what_the_tokenizer_puts_before_a_text_stands_before_the_document():
 # --- Windows.
 
 
-@pytest.mark.parametrize(("size", "length", "stride"), [(9, 4, 2), (10, 4, 3), (4, 4, 1), (3, 8, 7), (64, 16, 5)])
+@pytest.mark.parametrize(
+    ("size", "length", "stride"), [(2, 2, 1), (3, 2, 1), (9, 4, 2), (10, 4, 3), (4, 4, 1), (3, 8, 7), (64, 16, 5)]
+)
 def test_windows_predict_every_token_once(size, length, stride):
     windows = sliding_windows(size, length, stride)
     assert [token for window in windows for token in range(window.begin, window.end)] == list(range(1, size))
@@ -116,6 +118,9 @@ def test_scores_and_choices_are_those_of_a_plain_loop(system, rule):
         np.testing.assert_allclose(ours, theirs, atol=1e-4)
     if rule != "none":
         assert len(set(chosen)) > 3
+    if rule == "random":
+        again = system.score(text, windows, choose=rule, candidates=5, seed=3).chosen.tolist()
+        assert again == plain(rule, text, windows, 5, seed=3)[0] != chosen
 
 
 def test_words_are_the_spaces_of_the_targets(system):

@@ -130,11 +130,6 @@ def test_each_window_has_its_documents():
     assert made.model.calls == []
 
 
-def test_the_smallest_windows():
-    assert sliding_windows(2, 2, 1) == [(0, 1, 2)]
-    assert sliding_windows(3, 2, 1) == [(0, 1, 2), (1, 2, 3)]
-
-
 # --- Later windows.
 
 
@@ -186,17 +181,6 @@ def test_reranking_looks_at_the_tokens_before_the_target_and_the_oracle_at_the_t
     assert made.score(text, [window], choose="rerank", candidates=3).chosen.tolist() == [1]
     made, text = system(1, 2, 3, table=table)
     assert made.score(text, [window], choose="oracle", candidates=1).chosen.tolist() == [1]
-
-
-def test_random_draws_from_what_was_found_by_its_seed():
-    windows = [Window(6, 12, 18)] * 40
-    made, text = system(3, 1)
-    for seed in (0, 1):
-        chosen = made.score(text, windows, choose="random", candidates=5, seed=seed).chosen.tolist()
-        rng = np.random.default_rng(seed)
-        assert chosen == [[3, 1][rng.integers(2)] for _ in windows]
-    default = made.score(text, windows, choose="random", candidates=5).chosen.tolist()
-    assert default == made.score(text, windows, choose="random", candidates=5, seed=0).chosen.tolist() != chosen
 
 
 def test_defaults_are_those_of_the_papers_code():

@@ -36,11 +36,15 @@ def test_faiss_has_the_same_interface():
     assert clusters.ids.shape == (6, 9)
 
 
-def bm25(query, texts, k1=1.5, b=0.75):
-    bags = [Counter(re.findall(r"\w\w+", text)) for text in texts]
+def plain_words(text):
+    return re.findall(r"\w\w+", text)
+
+
+def bm25(query, texts, k1=1.5, b=0.75, words=plain_words):
+    bags = [Counter(words(text)) for text in texts]
     average = sum(sum(bag.values()) for bag in bags) / len(bags)
     scores = np.zeros(len(texts))
-    for word in query.split():
+    for word in words(query):
         having = sum(word in bag for bag in bags)
         idf = math.log(1 + (len(texts) - having + 0.5) / (having + 0.5))
         for i, bag in enumerate(bags):
@@ -125,26 +129,16 @@ def test_rules_are_the_ops():
 
 def test_pyserinis_parameters():
     """By the formula of the class, of words that PyStemmer cuts."""
-    stemmer = Stemmer.Stemmer("porter")
+    stemmer, stop = Stemmer.Stemmer("porter"), {"in", "the", "and", "a", "is"}
     texts = ["running dogs run in rain", "the dog sleeps", "rains and winds, winds, winds", "a cat is sleeping"]
     queries = ["dogs running", "sleep wind", "zebra"]
-    stop = {"in", "the", "and", "a", "is"}
 
     def words(text):
-        found = [word.strip(",") for word in text.split()]
-        return stemmer.stemWords([word for word in found if word not in stop and len(word) > 1])
+        return stemmer.stemWords([word for word in plain_words(text) if word not in stop])
 
-    documents = [words(text) for text in texts]
-    mean = sum(map(len, documents)) / len(documents)
     found = BM25Retriever.pyserini(texts).search(queries, 4)
     for q, query in enumerate(queries):
-        scores = np.zeros(len(texts))
-        for word in words(query):
-            number = sum(word in document for document in documents)
-            weight = np.log(1 + (len(texts) - number + 0.5) / (number + 0.5))
-            for i, document in enumerate(documents):
-                f = document.count(word)
-                scores[i] += weight * f / (f + 0.9 * (0.6 + 0.4 * len(document) / mean))
+        scores = bm25(query, texts, 0.9, 0.4, words)
         order = [i for i in np.argsort(-scores, kind="stable") if scores[i] > 0]
         assert [i for i in found.ids[q] if i >= 0] == order
         np.testing.assert_allclose(found.scores[q, : len(order)], scores[order], rtol=1e-5)

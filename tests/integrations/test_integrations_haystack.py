@@ -2,9 +2,7 @@
 
 import inspect
 import logging
-import re
 import sys
-import textwrap
 import warnings
 from dataclasses import replace
 from enum import Enum
@@ -397,45 +395,6 @@ def test_only_a_number_that_is_asked_for_may_be_too_large(kind):
         with pytest.warns(rk.PoolSizeWarning, match="the pool of 6 is no larger than k = 10,") as seen:
             ranker(top_k=10, **options).run(documents=given, **query)
         assert len(seen) == 1
-
-
-def example_of(kind):
-    """The Python block of a component's docstring."""
-    return textwrap.dedent(re.search(r"```python\n(.*?)```", kind.__doc__, re.DOTALL).group(1))
-
-
-def test_haystacks_documented_examples_run_with_a_changed_import(theirs, monkeypatch):
-    found = []
-
-    class Model:
-        def __init__(self, *_, **__):
-            pass
-
-        def encode(self, texts, convert_to_tensor=False, **_):
-            import torch
-
-            rows = np.array([[len(text), text.count("i"), 1.0] for text in texts], np.float32)
-            return torch.from_numpy(rows) if convert_to_tensor else rows
-
-    import sentence_transformers
-
-    module = inspect.getmodule(theirs.warm_up)
-    monkeypatch.setattr(module, "SentenceTransformer", Model)
-    monkeypatch.setattr(sentence_transformers, "SentenceTransformer", Model)
-    reference = pytest.importorskip("haystack_integrations.components.rankers.pyversity").PyversityRanker
-    for kind in (theirs, reference):
-        code = example_of(kind)
-        changed = re.sub(
-            r"from haystack_integrations\S+ import", "from ragsys_kernels.integrations.haystack import", code
-        )
-        assert changed != code
-        answers = []
-        for text in (code, changed):
-            found = {}
-            exec(text, found)
-            answers.append([(each.content, each.score) for each in found["docs"]])
-        assert len(answers[0]) == 2
-        assert [name for name, _ in answers[0]] == [name for name, _ in answers[1]]
 
 
 # SelectionRanker

@@ -1,12 +1,8 @@
 """The LangChain drop-ins against the installed langchain-core."""
 
 import asyncio
-import inspect
 import itertools
 import math
-import re
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -533,25 +529,3 @@ def test_selector_asks_a_store_without_vectors_for_its_own_search():
         store.asked = None
         assert select({"input": "query"}) == [{"input": "one"}]
         assert store.asked == {"k": 3, "fetch_k": 9, "lambda_mult": 0.2, "filter": "x"}
-
-
-def test_langchains_documented_example_runs_with_a_changed_import(monkeypatch, capsys):
-    """The Python blocks of the docstring of LangChain's in-memory store, with a fake embedding for the one it names."""
-    blocks = re.findall(r"```python\n(.*?)```", langchain.InMemoryVectorStore.__doc__, re.DOTALL)
-    blocks = [inspect.cleandoc("\n" + block) for block in blocks]
-    wanted = "from langchain_core.vectorstores import InMemoryVectorStore"
-    code = "\n".join(block for block in blocks if "await " not in block)
-    assert wanted in code
-    assert 'search_type="mmr"' in code
-    fake = SimpleNamespace(OpenAIEmbeddings=lambda: DeterministicFakeEmbedding(size=16))
-    monkeypatch.setitem(sys.modules, "langchain_openai", fake)
-
-    def run(text):
-        found = {}
-        exec(compile(text.replace("retriever.invoke", "answer = retriever.invoke"), "example", "exec"), found)
-        return found["answer"], capsys.readouterr().out
-
-    changed = code.replace(wanted, "from ragsys_kernels.integrations.langchain import InMemoryVectorStore")
-    answer, printed = run(changed)
-    assert len(answer) == 1
-    assert (answer, printed) == run(code)
