@@ -68,6 +68,74 @@ def strategy_of(op: str, strategy: Any) -> Strategy:
         raise ValueError(f"{op}: strategy must be one of {names}, got {shown(strategy)}") from None
 
 
+class _Call:
+    """What all strategies are given, checked."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        embeddings: Any,
+        scores: Any,
+        k: int | None,
+        diversity: float,
+        metric: Metric | str = Metric.COSINE,
+        normalize: bool = True,
+    ) -> None:
+        op = strategy.value
+        if not 0 <= diversity <= 1:
+            raise ValueError(f"{op}: diversity must be in [0, 1], got {diversity}")
+        try:
+            self.metric = Metric(metric)
+        except ValueError:
+            raise ValueError(f"{op}: metric must be 'cosine' or 'dot', got {metric!r}") from None
+        rows = np.asarray(embeddings, np.float32, order="C")
+        relevance = np.asarray(scores, np.float32).reshape(-1)
+        if rows.ndim != 2:
+            raise ValueError(f"{op}: embeddings must be 2-D, got shape {rows.shape}")
+        if len(relevance) != len(rows):
+            raise ValueError(f"{op}: scores must have one value for each of the {len(rows)} rows, got {len(relevance)}")
+        self.strategy, self.rows, self.relevance, self.diversity = strategy, rows, relevance, diversity
+        self.k = number_of_picks(op, len(rows), None if k is None else int(k))
+        self.weight = 1.0 - diversity
+        self.how = "cosine" if self.metric is Metric.COSINE and normalize else "dot"  # for the kernels
+
+    @property
+    def longer(self) -> bool:
+        """Whether rows are taken for unit vectors and products are above 1 by more than rounding, to be clipped."""
+        if self.metric is Metric.DOT or self.how == "cosine":
+            return False
+        return not np.einsum("ij,ij->i", self.rows, self.rows).max() <= 1 + 1e-5
+
+    def check_finite(self, rows: Array | None = None) -> None:
+        """Refuse NaN and inf, which the kernels check by themselves."""
+        rows = self.rows if rows is None else rows
+        for name, finite in (("relevance", np.isfinite(self.relevance)), ("embeddings", np.isfinite(rows).all(axis=1))):
+            if not finite.all():
+                at = int(np.argmin(finite))
+                raise ValueError(f"{self.strategy.value}: {name} must be finite, got NaN or inf in row {at}")
+
+    def deviations(self) -> tuple[float, float]:
+        """Return what the kernels divide by to get z-scores, and the standard deviation; both 1 for equal scores."""
+        if self.relevance.min() == self.relevance.max():
+            return 1.0, 1.0
+        with np.errstate(invalid="ignore"):
+            deviation = float(self.relevance.std(dtype=np.float64))
+        if not np.isfinite(deviation):
+            self.check_finite()
+        return deviation + _EPS * float(np.abs(self.relevance).max()), deviation
+
+    def by_score(self, **parameters: Any) -> DiversificationResult:
+        """Return the best k by score, ties to the lowest position."""
+        if self.k:
+            self.check_finite()
+        picks = np.argsort(-self.relevance, kind="stable")[: self.k]
+        return self.result(picks, self.relevance[picks], **parameters)
+
+    def result(self, picks: Any, values: Any, **parameters: Any) -> DiversificationResult:
+        indices, scores = np.asarray(picks, np.int32), np.asarray(values, np.float32)
+        return DiversificationResult(indices, scores, self.strategy, self.diversity, parameters)
+
+
 def diversify(
     embeddings: Any,
     scores: Any,
@@ -151,29 +219,26 @@ def mmr(
     As pyversity 0.2 does, but for what is said above; near-ties of float32 sums may fall the other way. Rows that are
     not unit vectors with metric "cosine" and ``normalize=False`` run in NumPy. O(k N D) time.
     """
-    metric, rows, relevance, k = _checked("mmr", embeddings, scores, k, diversity, metric)
+    call = _Call(Strategy.MMR, embeddings, scores, k, diversity, metric, normalize)
+    rows, relevance, k, weight = call.rows, call.relevance, call.k, call.weight
     if k == 0:
-        return _result(Strategy.MMR, [], [], diversity, metric)
-    first, weight = int(relevance.argmax()), 1.0 - diversity
-    if metric is Metric.COSINE and not normalize and not _unit(rows):
-        _finite("mmr", rows, relevance)
+        return call.result([], [], metric=call.metric)
+    first = int(relevance.argmax())
+    if call.longer:
+        call.check_finite()
         picks, values = greedy(
             relevance, lambda i: np.clip(rows @ rows[i], 0, 1), k, weight=weight, first=first, fold=np.maximum
         )
-        return _result(Strategy.MMR, picks, values, diversity, metric)
-    options: dict[str, Any] = {
-        "relevance": relevance[None],
-        "lambda_d": weight,
-        "metric": "cosine" if metric is Metric.COSINE and normalize else "dot",
-    }
+        return call.result(picks, values, metric=call.metric)
+    options: dict[str, Any] = {"relevance": relevance[None], "lambda_d": weight, "metric": call.how}
     with np.errstate(all="ignore"):  # inf is reported below
         least = 0 if k == 1 else rows.dot(rows[first]).min()
     if least >= 0:
         # The largest similarity with a pick is never below 0, whether clipped or not.
         found = run("mmr", rows, k, **options)
-        return _result(Strategy.MMR, found.indices[0], found.scores[0], diversity, metric)
+        return call.result(found.indices[0], found.scores[0], metric=call.metric)
     if not np.isfinite(relevance[first]):  # the kernel below does not get this row
-        _finite("mmr", rows, relevance)
+        call.check_finite()
     # An item that is similar to none, shown before the others, makes 0 the least similarity.
     with_zero = np.concatenate((rows, np.zeros_like(rows[:1])))
     others = np.flatnonzero(np.arange(len(rows)) != first)
@@ -181,7 +246,7 @@ def mmr(
     options["initial"] = np.array([[first, len(rows)]])
     rest = run("mmr", with_zero, k - 1, **options)
     picks, values = [first, *rest.indices[0].tolist()], [weight * relevance[first], *rest.scores[0].tolist()]
-    return _result(Strategy.MMR, picks, values, diversity, metric)
+    return call.result(picks, values, metric=call.metric)
 
 
 def msd(
@@ -203,25 +268,24 @@ def msd(
 
     d is 1 - cosine, or minus the dot product with metric "dot". Parameters, results and errors are those of `mmr`.
     """
-    metric, rows, relevance, k = _checked("msd", embeddings, scores, k, diversity, metric)
+    call = _Call(Strategy.MSD, embeddings, scores, k, diversity, metric, normalize)
+    rows, relevance, k, weight = call.rows, call.relevance, call.k, call.weight
     if k == 0:
-        return _result(Strategy.MSD, [], [], diversity, metric)
-    cosine, weight = metric is Metric.COSINE, 1.0 - diversity
-    if cosine and not normalize and not _unit(rows):
-        _finite("msd", rows, relevance)
+        return call.result([], [], metric=call.metric)
+    if call.longer:
+        call.check_finite()
         first = int(np.argmax(relevance))
 
         def nearness(i: int) -> Array:
             return np.asarray(np.clip(rows @ rows[i], -1, 1) - 1)
 
         picks, values = greedy(relevance, nearness, k, weight=weight, first=first, fold=np.add)
-        return _result(Strategy.MSD, picks, values, diversity, metric)
-    how = "cosine" if cosine and normalize else "dot"
-    found = run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=how)
+        return call.result(picks, values, metric=call.metric)
+    found = run("msd", rows, k, relevance=relevance[None], lambda_d=weight, metric=call.how)
     worth = found.scores[0]
-    if cosine and how == "dot":  # the distance has a 1 more for every pick
+    if call.metric is Metric.COSINE and call.how == "dot":  # the distance has a 1 more for every pick
         worth = worth + diversity * np.arange(k)
-    return _result(Strategy.MSD, found.indices[0], worth, diversity, metric)
+    return call.result(found.indices[0], worth, metric=call.metric)
 
 
 def cover(
@@ -247,22 +311,21 @@ def cover(
     gamma : float in (0, 1]
         Less of it means more diverse picks.
     """
-    metric, rows, relevance, k = _checked("cover", embeddings, scores, k, diversity, metric)
+    call = _Call(Strategy.COVER, embeddings, scores, k, diversity, metric, normalize)
+    rows, relevance, k = call.rows, call.relevance, call.k
     if not 0 < gamma <= 1:
         raise ValueError(f"cover: gamma must be in (0, 1], got {gamma}")
-    more = {"gamma": gamma}
+    parameters = {"gamma": gamma, "metric": call.metric}
     if k == 0 or diversity == 0:
-        return _by_score(Strategy.COVER, rows, relevance, k, diversity, {**more, "metric": metric})
-    if metric is Metric.COSINE and not normalize and not _unit(rows):
-        _finite("cover", rows, relevance)
+        return call.by_score(**parameters)
+    if call.longer:
+        call.check_finite()
         picks, values = cover_clipped(np.clip(rows @ rows.T, 0, 1), relevance, k, diversity, gamma)
-    else:
-        options = _options.coverage("cover", "cover", None, None, gamma, False, None)
-        how = "cosine" if metric is Metric.COSINE and normalize else "dot"
-        weights: dict[str, Any] = {"relevance": relevance[None], "lambda_d": 1.0 - diversity}
-        found = run("coverage", rows, k, kind="cover", options=options, metric=how, **weights)
-        picks, values = found.indices[0], found.scores[0]
-    return _result(Strategy.COVER, picks, values, diversity, metric, more)
+        return call.result(picks, values, **parameters)
+    options = _options.coverage("cover", "cover", None, None, gamma, False, None)
+    given: dict[str, Any] = {"relevance": relevance[None], "lambda_d": call.weight, "metric": call.how}
+    found = run("coverage", rows, k, kind="cover", options=options, **given)
+    return call.result(found.indices[0], found.scores[0], **parameters)
 
 
 def dpp(
@@ -278,25 +341,25 @@ def dpp(
     Of items that the picks span, which float32 does not tell from rounding, pyversity picks by what rounding left. Here
     they come last, in their order, with a score of 0.
     """
-    _, rows, relevance, k = _checked("dpp", embeddings, scores, k, diversity, Metric.COSINE)
-    parameters = {"scale": scale}
+    call = _Call(Strategy.DPP, embeddings, scores, k, diversity)
+    rows, k = call.rows, call.k
     if k == 0 or diversity == 0:
-        return _by_score(Strategy.DPP, rows, relevance, k, diversity, parameters)
+        return call.by_score(scale=scale)
     zero = np.flatnonzero(~rows.any(axis=1))
     if len(zero):  # a dimension of its own for each
         apart = np.zeros((len(rows), len(zero)), np.float32)
         apart[zero, np.arange(len(zero))] = 1
         rows = np.concatenate([rows, apart], axis=1)
     # pyversity adds float32's epsilon to the deviation, whatever the scale of the scores.
-    kernel, deviation = _deviations("dpp", rows, relevance)
+    kernel, deviation = call.deviations()
     options = _options.dpp("dpp", "zscore", scale * kernel / (deviation + _EPS))
-    found = run("dpp", rows, k, relevance=relevance[None], lambda_d=1.0 - diversity, options=options)
+    found = run("dpp", rows, k, relevance=call.relevance[None], lambda_d=call.weight, options=options)
     made = int(found.lengths[0])
     picks, values = found.indices[0, :made], found.scores[0, :made]
     if made < k:
         rest = np.setdiff1d(np.arange(len(rows)), picks)[: k - made]
         picks, values = np.concatenate([picks, rest]), np.concatenate([values, np.zeros(len(rest))])
-    return _result(Strategy.DPP, picks, values, diversity, None, parameters)
+    return call.result(picks, values, scale=scale)
 
 
 def ssd(
@@ -332,7 +395,8 @@ def ssd(
     normalize_scores : bool
         False takes scores as they are, not as z-scores.
     """
-    _, rows, relevance, k = _checked("ssd", embeddings, scores, k, diversity, Metric.COSINE)
+    call = _Call(Strategy.SSD, embeddings, scores, k, diversity)
+    rows, relevance, k, weight = call.rows, call.relevance, call.k, call.weight
     if window is not None and window < 1:
         raise ValueError(f"ssd: window must be >= 1, got {window}")
     if gamma <= 0:
@@ -347,10 +411,10 @@ def ssd(
     width = len(recent) + k if window is None else int(window)
     parameters = {"gamma": gamma, "window": window if k == 0 else width}
     if k == 0 or diversity == 0:
-        return _by_score(Strategy.SSD, rows, relevance, k, diversity, parameters)
-    weight, recent, n = 1.0 - diversity, recent[-width:], len(rows)
+        return call.by_score(**parameters)
+    recent, n = recent[-width:], len(rows)
     mean = float(relevance.mean(dtype=np.float64))
-    kernel, deviation = _deviations("ssd", rows, relevance)
+    kernel, deviation = call.deviations()
     both = np.concatenate([rows, recent])
     constant = append_bias and not _ends_with_ones(both, n, normalize)
     # The kernel's z-scores, and in everything but these their units: of pyversity's z-scores, or of the scores.
@@ -371,84 +435,20 @@ def ssd(
         if not normalize_scores:
             values = values + weight * mean
     else:
-        _finite("ssd", both, relevance)
+        call.check_finite(both)
         worth = (relevance - mean) / deviation if normalize_scores else relevance
         features = _normalized(both) if normalize else both
         if constant:
             features = np.hstack([features, np.ones((len(features), 1))])
         picks, values = ssd_forgetting(features, n, worth, k, weight, gamma, width)
-    return _result(Strategy.SSD, picks, values, diversity, None, parameters)
+    return call.result(picks, values, **parameters)
 
 
 def _normalized(rows: Array) -> Array:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPS))
 
 
-def _deviations(op: str, rows: Array, relevance: Array) -> tuple[float, float]:
-    """Return what the kernels divide by to get z-scores, and the standard deviation; both 1 for equal scores."""
-    if relevance.min() == relevance.max():
-        return 1.0, 1.0
-    with np.errstate(invalid="ignore"):
-        deviation = float(relevance.std(dtype=np.float64))
-    if not np.isfinite(deviation):
-        _finite(op, rows, relevance)
-    return deviation + _EPS * float(np.abs(relevance).max()), deviation
-
-
 def _ends_with_ones(both: Array, n: int, normalize: bool) -> bool:
     """Return whether the rows that may be picked have the constant dimension already."""
     rows = _normalized(both[:n]) if normalize else both[:n]
     return rows.shape[1] > 0 and bool(np.allclose(rows[:, -1], 1.0, atol=1e-6, rtol=0.0))
-
-
-def _by_score(
-    strategy: Strategy, rows: Array, relevance: Array, k: int, diversity: float, parameters: dict[str, Any]
-) -> DiversificationResult:
-    """Return the best k by score, ties to the lowest position."""
-    if k:
-        _finite(strategy.value, rows, relevance)
-    picks = np.argsort(-relevance, kind="stable")[:k]
-    return _result(strategy, picks, relevance[picks], diversity, None, parameters)
-
-
-def _checked(
-    op: str, embeddings: Any, scores: Any, k: int | None, diversity: float, metric: Metric | str
-) -> tuple[Metric, Array, Array, int]:
-    if not 0 <= diversity <= 1:
-        raise ValueError(f"{op}: diversity must be in [0, 1], got {diversity}")
-    try:
-        metric = Metric(metric)
-    except ValueError:
-        raise ValueError(f"{op}: metric must be 'cosine' or 'dot', got {metric!r}") from None
-    rows = np.asarray(embeddings, np.float32, order="C")
-    relevance = np.asarray(scores, np.float32).reshape(-1)
-    if rows.ndim != 2:
-        raise ValueError(f"{op}: embeddings must be 2-D, got shape {rows.shape}")
-    if len(relevance) != len(rows):
-        raise ValueError(f"{op}: scores must have one value for each of the {len(rows)} rows, got {len(relevance)}")
-    return metric, rows, relevance, number_of_picks(op, len(rows), None if k is None else int(k))
-
-
-def _finite(op: str, rows: Array, relevance: Array) -> None:
-    """Refuse NaN and inf, which the kernels check by themselves."""
-    for name, finite in (("relevance", np.isfinite(relevance)), ("embeddings", np.isfinite(rows).all(axis=1))):
-        if not finite.all():
-            raise ValueError(f"{op}: {name} must be finite, got NaN or inf in row {int(np.argmin(finite))}")
-
-
-def _unit(rows: Array) -> bool:
-    """Return whether no product of two rows is above 1 by more than rounding."""
-    return bool(np.einsum("ij,ij->i", rows, rows).max() <= 1 + 1e-5)
-
-
-def _result(
-    strategy: Strategy,
-    picks: Any,
-    values: Any,
-    diversity: float,
-    metric: Metric | None,
-    more: dict[str, Any] | None = None,
-) -> DiversificationResult:
-    indices, scores = np.asarray(picks, np.int32), np.asarray(values, np.float32)
-    parameters = {**(more or {}), **({} if metric is None else {"metric": metric})}
-    return DiversificationResult(indices, scores, strategy, diversity, parameters)
