@@ -16,6 +16,8 @@ from ragsys_kernels.offline.sources import _usable
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from job_arrays import read  # noqa: E402
+
 N, Q, D = 60, 8, 5
 ROWS = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
 QUERIES = np.random.default_rng(1).standard_normal((Q, D)).astype(np.float32)
@@ -89,29 +91,25 @@ def test_build_leaves_bad_rows_out(files, size):
     check_list(files / "c.skipped.csv", REASONS, [*IDS[:41], "", *IDS[42:]])
 
 
-def test_rows_without_ids_keep_their_numbers(files, table):
-    pq.write_table(table.drop_columns(["id"]), files / "corpus.parquet")
-    built = offline.build_corpus(files / "corpus.parquet", files / "c", bad_rows="skip")
-    kept = np.setdiff1d(np.arange(N), [0, 7, 20, 21])
+def test_rows_without_ids_keep_their_numbers(files):
+    """Those of arrays, with costs that are integers."""
+    rows, costs, kept = ROWS.copy(), np.ones(N, np.int64), np.delete(np.arange(N), [3, 5, 50])
+    rows[[3, 50]], costs[5] = np.inf, -1
+    np.save(files / "costs.npy", costs)
+    given = {"corpus": files / "corpus.npy", "out": files / "c", "bad_rows": "skip", "overwrite": True}
+    np.save(files / "corpus.npy", rows)
+    built = offline.build_corpus(**given, costs=files / "costs.npy")
     np.testing.assert_array_equal(built.ids[:], kept)
     np.testing.assert_array_equal(built.data, rk.Corpus(ROWS[kept]).data)
-    assert [row["id"] for row in listed(files / "c.skipped.csv")] == [""] * 4
-
-
-def test_arrays_too(files):
-    rows = ROWS.copy()
-    rows[[3, 50]] = np.inf
-    np.save(files / "corpus.npy", rows)
-    built = offline.build_corpus(files / "corpus.npy", files / "c", bad_rows="skip")
-    np.testing.assert_array_equal(built.data, rk.Corpus(np.delete(ROWS, [3, 50], axis=0)).data)
-    assert [int(row["row"]) for row in listed(files / "c.skipped.csv")] == [3, 50]
+    reasons = {3: REASONS[20], 5: REASONS[40], 50: REASONS[20]}
+    check_list(files / "c.skipped.csv", reasons, [""] * N)
     np.save(files / "corpus.npy", ROWS)  # none is bad: no list, and an earlier one goes
-    built = offline.build_corpus(files / "corpus.npy", files / "c", bad_rows="skip", overwrite=True)
+    built = offline.build_corpus(**given)
     assert (len(built), built.ids.kind) == (N, "row")
     assert not (files / "c.skipped.csv").exists()
     np.save(files / "corpus.npy", rows * np.inf)
     with pytest.raises(ValueError, match=r"^build_corpus: corpus must have a row that can be used, got none: "):
-        offline.build_corpus(files / "corpus.npy", files / "c", bad_rows="skip", overwrite=True)
+        offline.build_corpus(**given)
 
 
 TWICE = {4: 2, 9: 2, 30: 11}  # rows with the ids of others
@@ -142,10 +140,6 @@ def test_ids_that_are_there_twice(files, form, size):
         offline.build_corpus(files / "queries.npy", files / "d", on_duplicate="first")
 
 
-def picks(out):
-    return pa.concat_tables(map(pq.read_table, sorted(out.glob("part-*.parquet"))))
-
-
 def test_select_leaves_bad_rows_out(files, command):
     pq.write_table(pa.table({"id": [IDS[i] for i in KEPT], "v": list(ROWS[KEPT])}), files / "good.parquet")
     shared = ("select", "--queries", "queries.npy", "--k", 3, "--pool", 9)
@@ -159,7 +153,7 @@ def test_select_leaves_bad_rows_out(files, command):
     done = command(files, *shared, "--corpus", "corpus.parquet", "--out", "o", "--bad-rows", "skip")
     assert done.returncode == 0, done.stderr
     assert "select: 5 rows that cannot be used are left out; o.skipped.csv lists them" in done.stderr
-    assert picks(files / "o").equals(picks(files / "expected"))
+    assert read(files / "o").equals(read(files / "expected"))
     assert len(listed(files / "o.skipped.csv")) == len(reasons)
     again = command(files, *shared, "--corpus", "corpus.parquet", "--out", "o", "--bad-rows", "skip")
     assert again.stdout.startswith("nothing to do")
@@ -167,16 +161,6 @@ def test_select_leaves_bad_rows_out(files, command):
                     "--bad-rows", "skip")  # fmt: skip
     assert other.returncode == 1
     assert "on_duplicate" in other.stderr
-
-
-def test_costs_of_integers(files):
-    costs = np.ones(N, np.int64)
-    costs[5] = -1
-    np.save(files / "rows.npy", ROWS)
-    np.save(files / "costs.npy", costs)
-    built = offline.build_corpus(files / "rows.npy", files / "c", costs=files / "costs.npy", bad_rows="skip")
-    assert built.ids[[4, 5]].tolist() == [4, 6]
-    assert [row["reason"] for row in listed(files / "c.skipped.csv")] == [REASONS[40]]
 
 
 def test_rows_without_an_id_repeat_none(files):
@@ -214,7 +198,6 @@ def test_candidates_keep_their_numbers(files, by_ids):
     named = [[IDS[row] for row in each] for each in lists] if by_ids else lists
     pq.write_table(pa.table({"c": named}), files / "candidates.parquet")
     known = KEPT.tolist()
-    table = pq.read_table(files / "corpus.parquet")
     offline.select(corpus=files / "corpus.parquet", queries=files / "queries.npy", out=files / "o", k=3,
                    candidates=files / "candidates.parquet", candidate_ids=by_ids, bad_rows="skip", bias_column="bias",
                    cost_column="cost", budget=3.0)  # fmt: skip
@@ -225,8 +208,7 @@ def test_candidates_keep_their_numbers(files, by_ids):
         rows = [known.index(row) for row in each if row in known]
         expected[q, : len(rows)] = rows
     direct = corpus.select(QUERIES, 3, candidates=expected, budget=3.0)
-    assert picks(files / "o")["ids"].to_pylist() == [corpus.ids[row].tolist() for row in direct.indices]
-    assert table.num_rows == N
+    assert read(files / "o")["ids"].to_pylist() == [corpus.ids[row].tolist() for row in direct.indices]
 
 
 def test_a_damaged_row_group_costs_its_rows(files):

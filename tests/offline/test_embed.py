@@ -170,14 +170,11 @@ def test_each_format_has_every_pick(picks, documents, command):
     assert [row["id"] for row in csv.DictReader(io.StringIO(rows))] == [pick.id for pick in found]
     assert all(pick.text in markdown and pick.text in table for pick in found)
     assert "blood \\| heart" in markdown
-
-
-def test_lines_of_json_have_null_where_a_rule_has_no_redundancy(documents, command):
-    offline.embed(texts=documents / "docs.csv", model=tiny_encoder.TinyEncoder(), out=documents / "v.parquet")
-    offline.select(corpus=documents / "v.parquet", queries=documents / "v.parquet", out=documents / "p", method="vrsd")
-    printed = command(documents, "show", "p", "--texts", "docs.csv", "--query", "d7", "--format", "jsonl").stdout
+    vectors = documents / "docs-v.parquet"
+    offline.select(corpus=vectors, queries=vectors, out=documents / "sums", method="vrsd", k=3)
+    printed = command(documents, "show", "sums", "--texts", "docs.csv", "--query", "d7", "--format", "jsonl").stdout
     lines = [json.loads(line, parse_constant=pytest.fail) for line in printed.splitlines()]
-    assert [line["redundancy"] for line in lines] == [None] * len(lines)
+    assert [line["redundancy"] for line in lines] == [None] * len(lines)  # which the rule does not have
     assert all(isinstance(line["score"], float) for line in lines)
 
 

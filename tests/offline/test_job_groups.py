@@ -9,6 +9,8 @@ from ragsys_kernels import offline
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
+from job_arrays import read  # noqa: E402
+
 N, Q, D = 90, 20, 6
 SOURCES = ["https://a.example/x", "b", "ß", "d"]
 
@@ -28,17 +30,13 @@ def files(tmp_path):
     return tmp_path
 
 
-def picks(out):
-    return pa.concat_tables(map(pq.read_table, sorted(out.glob("part-*.parquet"))))
-
-
 def test_picks_are_those_of_integers(files, command):
     shared = ("select", "--corpus", "corpus.parquet", "--queries", "queries.parquet", "--k", 4, "--max-per-group", 1)
     for column in ("number", "source", "kind"):
         done = command(files, *shared, "--out", column, "--group-column", column, "--query-group-column", column)
         assert done.returncode == 0, done.stderr
-    assert picks(files / "source").equals(picks(files / "number"))
-    assert picks(files / "kind").equals(picks(files / "number"))
+    assert read(files / "source").equals(read(files / "number"))
+    assert read(files / "kind").equals(read(files / "number"))
     for size in ((), ("--rows-per-segment", 25)):
         done = command(files, "corpus", "build", "--corpus", "corpus.parquet", "--out", "c", "--group-column", "source",
                        "--overwrite", *size)  # fmt: skip
@@ -49,7 +47,7 @@ def test_picks_are_those_of_integers(files, command):
         )
         offline.select(corpus=files / "c", queries=files / "queries.parquet", out=files / "saved", k=4, max_per_group=1,
                        query_group_column="source", overwrite=True)  # fmt: skip
-        assert picks(files / "saved").equals(picks(files / "number"))
+        assert read(files / "saved").equals(read(files / "number"))
 
 
 @pytest.mark.parametrize(
@@ -74,4 +72,4 @@ def test_pools_of_an_index_leave_out_the_same(files):
     for column in ("number", "source"):
         offline.select(corpus=files / "corpus.parquet", queries=files / "queries.parquet", out=files / column, k=4,
                        index=files / "index", pool=30, group_column=column, query_group_column=column)  # fmt: skip
-    assert picks(files / "source").equals(picks(files / "number"))
+    assert read(files / "source").equals(read(files / "number"))

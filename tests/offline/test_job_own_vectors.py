@@ -5,8 +5,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from job_arrays import read
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
@@ -48,7 +48,7 @@ def job(folder, out="out", **options):
 
 
 def picked(folder, out="out"):
-    return ds.dataset(sorted((folder / out).glob("part-*.parquet"))).to_table()
+    return read(folder / out)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("pyarrow")
 faiss = pytest.importorskip("faiss")
 
+from job_arrays import read  # noqa: E402
+
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
 from ragsys_kernels.offline._recall import Recall, sampled  # noqa: E402
@@ -78,7 +80,7 @@ def test_a_folder_of_indexes_has_the_rows_one_after_the_other(tmp_path, files):
     summary = offline.select(**files, index=tmp_path / "parts", out=tmp_path / "out")
     exact = offline.select(**files, out=tmp_path / "exact")
     assert summary.recall.mean == 1
-    ids = [offline_ids(tmp_path / name) for name in ("out", "exact")]
+    ids = [read(tmp_path / name)["ids"].to_pylist() for name in ("out", "exact")]
     assert ids[0] == ids[1]
     assert exact.recall is None
     (tmp_path / "parts" / "3.index").unlink()
@@ -90,12 +92,6 @@ def test_a_folder_of_indexes_has_the_rows_one_after_the_other(tmp_path, files):
     (tmp_path / "none").mkdir()
     with pytest.raises(FileNotFoundError, match="index must be an existing file, or a folder of such"):
         offline.select(**files, index=tmp_path / "none", out=tmp_path / "other")
-
-
-def offline_ids(folder):
-    import pyarrow.parquet as pq
-
-    return pq.read_table(folder)["ids"].to_pylist()
 
 
 @pytest.mark.parametrize("total", [1, 99, 100, 101, 250, 12_345])
