@@ -92,15 +92,11 @@ def begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
     manifest.write(folder)
     try:
         yield
-    except BaseException:
-        # The shards have their records; the disk may be full.
-        if new and not manifest.shards:
+        if manifest.shards or not new:
+            replace(manifest, complete=len(manifest.shards) == manifest.num_shards).write(folder)
+    finally:
+        if new and not manifest.shards:  # else shards have their records: after an error the disk may be full
             _clear(folder, JOB_FILE)
-        raise
-    if new and not manifest.shards:
-        _clear(folder, JOB_FILE)
-    else:
-        replace(manifest, complete=len(manifest.shards) == manifest.num_shards).write(folder)
 
 
 def _clear(folder: Folder, *last: str) -> None:

@@ -141,49 +141,45 @@ def test_bad_rows_of_parquet_are_skipped(tmp_path, job, candidates):
     assert offline.verify(job.out) == []
 
 
+NUMBERS = pa.array(range(100), pa.int64())
+SECONDS = NUMBERS.cast(pa.int32()).cast(pa.time32("s"))
+
+
 @pytest.mark.parametrize(
-    ("kind", "stored"),
+    ("ids", "stored"),
     [
-        (pa.date64(), pa.date32()),
-        (pa.timestamp("s"), pa.timestamp("ms")),
-        (pa.timestamp("s", "UTC"), pa.timestamp("ms", "UTC")),
-        (pa.time32("s"), pa.time32("ms")),
-        (pa.dictionary(pa.int8(), pa.time32("s")), pa.time32("ms")),
-        (pa.timestamp("us"), pa.timestamp("us")),
-        (pa.duration("s"), pa.duration("s")),
-        (pa.string_view(), pa.large_string()),
+        (pa.array(np.arange(100) * 86_400_000).cast(pa.date64()), pa.date32()),
+        (NUMBERS.cast(pa.timestamp("s")), pa.timestamp("ms")),
+        (NUMBERS.cast(pa.timestamp("s", "UTC")), pa.timestamp("ms", "UTC")),
+        (SECONDS, pa.time32("ms")),
+        (SECONDS.dictionary_encode(), pa.time32("ms")),
+        (NUMBERS.cast(pa.timestamp("us")), pa.timestamp("us")),
+        (NUMBERS.cast(pa.duration("s")), pa.duration("s")),
+        (NUMBERS.cast(pa.string()).cast(pa.string_view()), pa.large_string()),
     ],
-    ids=str,
+    ids=lambda value: str(getattr(value, "type", value)),
 )
-def test_ids_are_of_a_type_that_parquet_gives_back(tmp_path, kind, stored):
-    days = pa.array(np.arange(100) * 86_400_000)
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    times = pa.array(range(100), pa.int64())
-    if plain == pa.date64():
-        ids = days.cast(kind)
-    elif pa.types.is_string_view(plain):
-        ids = times.cast(pa.string()).cast(plain)
-    else:
-        ids = times.cast(pa.int32()).cast(plain) if pa.types.is_time32(plain) else times.cast(plain)
-    if plain != kind:
-        ids = ids.dictionary_encode()
+def test_ids_are_of_a_type_that_parquet_gives_back(tmp_path, ids, stored):
     rows = np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)
-    table = pa.table({"id": ids, "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), 4)})
-    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
+    write_ids(tmp_path / "rows.arrow", ids, list(rows))
     offline.select(corpus=tmp_path / "rows.arrow", queries=tmp_path / "rows.arrow", out=tmp_path / "out", k=1, pool=3)
     assert offline.verify(tmp_path / "out") == []
     found = pq.read_table(tmp_path / "out")
     assert found.schema.field("query_id").type == stored
-    assert found["query_id"].combine_chunks().equals((ids.dictionary_decode() if plain != kind else ids).cast(stored))
+    plain = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
+    assert found["query_id"].combine_chunks().equals(plain.cast(stored))
     assert found["ids"].combine_chunks().flatten().equals(found["query_id"].combine_chunks())  # its own nearest row
+
+
+def write_ids(path, ids, vectors):
+    table = pa.table({"id": ids, "vector": vectors})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
 
 
 def test_a_null_in_a_dictionary_of_ids_is_no_id(tmp_path):
     ids = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 1]), pa.array(["a", None, "c"]))
-    table = pa.table({"id": ids, "vector": [[1.0, 2.0], [2.0, 1.0], [3.0, 1.0], [1.0, 3.0]]})
-    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
+    write_ids(tmp_path / "rows.arrow", ids, [[1.0, 2.0], [2.0, 1.0], [3.0, 1.0], [1.0, 3.0]])
     np.save(tmp_path / "rows.npy", np.eye(2, dtype=np.float32))
     with pytest.raises(ValueError, match="corpus's id column must have no null rows, got one in row 1 of"):
         offline.select(corpus=tmp_path / "rows.arrow", queries=tmp_path / "rows.npy", out=tmp_path / "out", k=1, pool=3)

@@ -126,6 +126,17 @@ def streamed(batches: Iterator[pa.RecordBatch]) -> Copy:
     return unnamed(write)
 
 
+def filled(reader: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a reader that have rows, or an empty one where none has."""
+    some = False
+    for batch in reader:
+        if len(batch):
+            some = True
+            yield batch
+    if not some:
+        yield pa.RecordBatch.from_pylist([], reader.schema)
+
+
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..._base.checks import line
 from ..._base.extras import needed
-from ._arrow import ArrowPart, streamed
+from ._arrow import ArrowPart, filled, streamed
 from ._place import DATABASES, Copy, Place
 
 LANCE = ".lance"
@@ -52,12 +52,7 @@ def _of_duckdb(place: Place) -> Iterator[pa.RecordBatch]:
             tables = [name for (name,) in base.execute("SHOW TABLES").fetchall()]
             found = base.sql(f"SELECT * FROM {_table(place, tables)}")
             read = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader  # before version 1.4
-            reader, some = read(_ROWS), False
-            for batch in reader:
-                some = some or len(batch) > 0
-                yield from [batch] if len(batch) else []
-            if not some:
-                yield pa.RecordBatch.from_pylist([], reader.schema)
+            yield from filled(read(_ROWS))
     except duckdb.Error as error:
         raise pa.ArrowInvalid(line(error)) from error
 

@@ -7,14 +7,12 @@ the first block.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import PurePosixPath
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ._arrow import ArrowPart, streamed
+from ._arrow import ArrowPart, filled, streamed
 from ._place import Copy, Place
 
 JSON: tuple[str, ...] = (".jsonl", ".ndjson")
@@ -39,13 +37,11 @@ class TextPart(ArrowPart):
 
     @staticmethod
     def content(place: Place) -> Copy:
-        with _batches(place) as batches:
-            return streamed(batches)
+        return streamed(_batches(place))
 
 
-@contextmanager
-def _batches(place: Place) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Give the rows in batches, the first even where there are none; objects within a row become columns of it."""
+def _batches(place: Place) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in batches, at least one; objects within a row become columns of it."""
     import pyarrow.csv
     import pyarrow.json
 
@@ -63,18 +59,7 @@ def _batches(place: Place) -> Iterator[Iterator[pa.RecordBatch]]:
                 parse_options=pyarrow.csv.ParseOptions(delimiter=CSV[form], newlines_in_values=True),
             )
         with reader:
-            empty = pa.RecordBatch.from_pylist([], reader.schema)
-            yield _with_schema(reader, empty)
-
-
-def _with_schema(reader: Any, empty: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    some = False
-    for batch in reader:
-        if len(batch):
-            some = True
-            yield flat(batch)
-    if not some:
-        yield flat(empty)
+            yield from map(flat, filled(reader))
 
 
 def flat(batch: pa.RecordBatch) -> pa.RecordBatch:
