@@ -122,7 +122,7 @@ def compare_files(
             held = {"ids": None if ids is None else ids.whole(), "metric": metric or "cosine"}
             rows = sources.load_corpus(vectors, quality, None, held)
         else:
-            rows = saved[0]
+            rows = saved
         wanted = sources.vectors(queries, "queries", query_vector_column, usual=skips)
         of_queries = {
             "queries": wanted,

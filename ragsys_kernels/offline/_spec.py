@@ -65,18 +65,18 @@ class Inputs:
         if corpus is None:
             raise ValueError("select: corpus must be given unless candidates come with their vectors, got none")
         held: dict[str, Any] = {"metric": "cosine", "dtype": "float32"}
+        vectors: Column
+        ids: Column | None
         if saved is None:
-            loaded = sources.saved(corpus, {name: getattr(spec, name) for name in OF_CORPUS}, verify, spec.memory)
-        else:
-            loaded = sources.saved_columns(corpus, saved)
-        if loaded is None and spec.memory is not None:
+            saved = sources.saved(corpus, {name: getattr(spec, name) for name in OF_CORPUS}, verify, spec.memory)
+        if saved is None and spec.memory is not None:
             raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
-        if loaded is None:
+        if saved is None:
             usual = spec.bad_rows == "skip"
             vectors = sources.vectors(corpus, "corpus", spec.vector_column, usual=usual, bytes_stay=True)
             ids = sources.ids(corpus, "corpus", spec.id_column)
         else:
-            saved, vectors, ids = loaded
+            vectors, ids = sources.saved_columns(corpus, saved)
             held = {name: getattr(saved, name) for name in held}
         held.update({name: value for name in held if (value := getattr(spec, name)) is not None})
         signs = held["dtype"] == "binary"  # queries may be such as well

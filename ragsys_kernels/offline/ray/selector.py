@@ -139,9 +139,9 @@ def selector_for_ray(
                 raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
     elif (saved := sources.saved(corpus, given)) is not None:
         if memory is None:
-            corpus = saved[0]
+            corpus = saved
         else:
-            corpus = in_actors(_OP, corpus, saved[0], memory, num_threads, None)
+            corpus = in_actors(_OP, corpus, saved, memory, num_threads, None)
             ids = None if corpus.ids.kind == "row" else corpus.ids
     elif memory is not None:
         raise ValueError(f"{_OP}: memory must come with a corpus of corpus build, got {memory} and {corpus}")

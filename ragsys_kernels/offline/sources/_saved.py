@@ -70,10 +70,8 @@ def id_values(ids: Ids) -> pa.Array:
     return found
 
 
-def saved(
-    path: PathLike, options: dict[str, Any], verify: bool = True, memory: int | None = None
-) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None] | None:
-    """Return the corpus, mapped into memory, with its vectors and its ids; None if the path is not a saved corpus.
+def saved(path: PathLike, options: dict[str, Any], verify: bool = True, memory: int | None = None) -> rk.Corpus | None:
+    """Return the corpus, mapped into memory; None if the path is not a saved corpus.
 
     All bytes are compared with the checksums unless ``verify`` is False. Options that contradict the saved corpus are
     refused.
@@ -94,11 +92,11 @@ def saved(
         raise ValueError(
             f"select: {name} must be that of the saved corpus {path}, {known!r}, or left out, got {value!r}"
         )
-    return saved_columns(path, corpus)
+    return corpus
 
 
-def saved_columns(path: PathLike, corpus: rk.Corpus) -> tuple[rk.Corpus, SavedColumn, SavedColumn | None]:
-    """Return a corpus that has been loaded from a folder, with its vectors and its ids."""
+def saved_columns(path: PathLike, corpus: rk.Corpus) -> tuple[SavedColumn, SavedColumn | None]:
+    """Return the vectors and the ids of a corpus that has been loaded from a folder."""
     place = Place(path, "corpus")
     vectors = SavedColumn(place, (len(corpus), corpus.dims), corpus.vectors)
-    return corpus, vectors, None if corpus.ids.kind == "row" else SavedIds(place, corpus.ids)
+    return vectors, None if corpus.ids.kind == "row" else SavedIds(place, corpus.ids)
