@@ -82,7 +82,7 @@ def test_quick_run_leaves_the_ledger_alone(module, tmp_path):
 
 
 def test_more_than_one_thread_is_refused():
-    result = run("-m", "pytest", "benchmarks", "--quick", OPENBLAS_NUM_THREADS="2")
+    result = run("-m", "pytest", "benchmarks", OPENBLAS_NUM_THREADS="2", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     assert result.returncode != 0
     assert "single threads" in result.stdout + result.stderr
 
@@ -324,18 +324,12 @@ def bench(*arguments, cwd):
     return run(*command, *arguments, cwd=cwd, OMP_NUM_THREADS="7", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
-def test_command_runs_suite_and_report(checkout):
-    result = bench("--select", "good", cwd=checkout)
+@pytest.mark.parametrize("quick", [False, True])
+def test_command_runs_suite_and_report(checkout, quick):
+    result = bench("--select", "good", *["--quick"] * quick, cwd=checkout)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "quick False -k 'good' 1" in result.stdout
-    assert result.stdout.endswith("reported\n")
-
-
-def test_quick_command_makes_no_report(checkout):
-    result = bench("--quick", "--select", "good", cwd=checkout)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "quick True" in result.stdout
-    assert "reported" not in result.stdout
+    assert f"quick {quick} -k 'good' 1" in result.stdout
+    assert result.stdout.endswith("reported\n") != quick
 
 
 def test_command_fails_where_a_benchmark_fails(checkout):
