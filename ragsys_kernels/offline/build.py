@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -38,6 +39,7 @@ OF_ROWS = (  # options that name what belongs to the rows
     "group_column",
     "cost_column",
 )
+_ROWS = re.compile(r"(?<=\brow )\d+|(?<=\brows )\d+|(?<= and )\d+$")
 _BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
@@ -202,12 +204,16 @@ def _made(
         except ValueError as error:
             if not str(error).startswith("Corpus: "):
                 raise  # of the file
-            where = f"{vectors.path}, rows {begin} to {begin + rows.shape[0] - 1}"
-            raise ValueError(f"corpus must be usable, got {where}: {error}") from error
+            raise ValueError(f"corpus must be usable, got {vectors.path}: {_of_file(str(error), begin)}") from error
         yield made, made.ids
         begin += rows.shape[0]
     if not begin:
         raise ValueError(f"corpus must have at least one row, got none in {vectors.path}")
+
+
+def _of_file(text: str, begin: int) -> str:
+    """Replace the rows of a segment in an error of Corpus by those of the file, in which it begins at `begin`."""
+    return _ROWS.sub(lambda found: str(begin + int(found[0])), text)
 
 
 class _Rest:

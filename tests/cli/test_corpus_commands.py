@@ -110,8 +110,11 @@ def test_bad_row_is_named(tmp_path, command):
     done = command(tmp_path, "corpus", "build", "--corpus", "a.npy", "--out", "c", "--rows-per-segment", 300)
     assert done.returncode == 1
     assert "build_corpus: corpus must be usable, got " in done.stderr
-    assert "rows 600 to 899: Corpus: embeddings must be finite, got NaN or inf in row 101" in done.stderr
+    assert "a.npy: Corpus: embeddings must be finite, got NaN or inf in row 701" in done.stderr
     assert not (tmp_path / "c").exists()
+    pq.write_table(pa.table({"id": [*"abcc"], "v": ROWS[:4].tolist()}), tmp_path / "d.parquet")
+    done = command(tmp_path, "corpus", "build", "--corpus", "d.parquet", "--out", "c", "--rows-per-segment", 2)
+    assert "d.parquet: Corpus: ids must be unique, got 'c' in rows 2 and 3" in done.stderr
     pq.write_table(pa.table({"id": ["a", "b", "a"], "v": ROWS[:3].tolist()}), tmp_path / "b.parquet")
     done = command(tmp_path, "corpus", "build", "--corpus", "b.parquet", "--out", "c", "--rows-per-segment", 2)
     assert "ids must not be in the corpus, got 'a' in row 0 of the new rows, which is in row 0" in done.stderr
