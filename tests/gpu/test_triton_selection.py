@@ -326,7 +326,7 @@ def test_a_search_keeps_half_as_much_of_a_query_as_a_selection(monkeypatch):
 
     def counted(self, q0, num_queries, searched=False):
         made = chunk(self, q0, num_queries, searched)
-        kept = [made.v] if searched else [made.v, made.state]
+        kept = [made.v] if searched else [made.v, made.running["state"]]
         sizes.append((num_queries, sum(array.nbytes for array in kept)))
         return made
 

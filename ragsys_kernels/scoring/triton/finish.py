@@ -14,7 +14,7 @@ from ..._gpu.plans import launch
 from ..problem import Pairs
 from .merge import Parts, merge_shape, merged, reference
 from .pairs import counts, inverse_of, is_ignored, masked, temperatures
-from .scale import factors, scaled
+from .scale import scaled, scales
 from .slots import Slots
 
 # What `finish` says of each pair for the answers: bits.
@@ -166,7 +166,6 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
     logits, M, T = problem.logits, len(pairs.targets), pairs.num_rows
     found = outputs(pairs, wanted)
     num_slots, splits = parts.max.shape
-    inner, outer = factors(problem)
     size, warps = merge_shape(splits)
     launch(
         logprob_finish_kernel,
@@ -193,12 +192,10 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
         num_columns=problem.num_columns,
         num_entering=problem.num_entering,
         splits=splits,
-        inner=inner,
-        outer=outer,
+        **scales(problem),
         ignore=pairs.ignore_index,
         **temperatures(pairs),
         SPLITS=size,
-        SOFTCAP=problem.softcap is not None,
         num_warps=warps,
         enable_fp_fusion=False,
     )

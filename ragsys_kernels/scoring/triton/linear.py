@@ -16,7 +16,7 @@ from ..._gpu.plans import launch
 from ..._gpu.variants import variant
 from . import linear_tma
 from .merge import Parts, workspace
-from .scale import factors, nan_for_inf, scaled
+from .scale import nan_for_inf, scaled, scales
 from .tile import COLUMNS, columns_of, enter, leave_unread, slots_of
 
 # Splits of the vocabulary: as many tiles as columns make up to FEW_SPLITS, which fill any device, and no more than
@@ -313,7 +313,6 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
     if problem.rank and rank is None:
         rank = arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
-    inner, outer = factors(problem)
     hopper = is_hopper()
     tile = tile_of(dot16, D, R, hopper)
     # What the kernels of targets and of sums have in common.
@@ -331,12 +330,10 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         "dims": D,
         "num_slots": R,
         "num_pairs": M,
-        "inner": inner,
-        "outer": outer,
+        **scales(problem),
         # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
         "DOT16": dot16 and not (hidden.device.type == "cpu" and problem.hidden_dtype == "bfloat16"),
         "PRECISION": float32_precision(hopper),
-        "SOFTCAP": problem.softcap is not None,
         **tile.constants(),
     }
     # Ranks compare with targets, which must be known by then. A tile of ``allowed`` columns is no range, and of many

@@ -18,7 +18,7 @@ from ..problem import Pairs
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LOG2E, factors, finite, nan_for_inf, scaled
+from .scale import LOG2E, finite, nan_for_inf, scaled, scales
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
@@ -256,7 +256,6 @@ def parts_of(
     item = item_bytes(logits, block, problem.allowed)
     if problem.rank and rank is None:
         rank = arrays.full(like, (M,), 0, "int64")
-    inner, outer = factors(problem)
     launch(
         logprob_logits_kernel,
         (R * splits,),
@@ -278,13 +277,11 @@ def parts_of(
         num_columns=problem.num_columns,
         num_entering=problem.num_entering,
         splits=splits,
-        inner=inner,
-        outer=outer,
+        **scales(problem),
         ignore=None if pairs is None else pairs.ignore_index,
         **(NO_TEMPERATURES if pairs is None else temperatures(pairs)),
         BLOCK=block,
         SPLITS=merge_shape(splits)[0],
-        SOFTCAP=problem.softcap is not None,
         ITEM=item,
         num_warps=warps,
         enable_fp_fusion=False,

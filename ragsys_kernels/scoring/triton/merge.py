@@ -12,7 +12,7 @@ import triton.language as tl
 from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Partials
-from .scale import LOG2E, factors, finite, scaled
+from .scale import LOG2E, finite, scaled, scales
 
 # Targets of a slot that are loaded together.
 PAIRS_AT_ONCE = 32
@@ -122,7 +122,6 @@ def merge(problem: Any, parts: Parts) -> Partials:
     total = arrays.empty(like, (R,), "float64")
     weighted = arrays.empty(like, (R,), "float64") if problem.entropy else None
     target = arrays.empty(like, problem.columns.shape, "float32") if parts.target is None else parts.target
-    inner, outer = factors(problem)
     size, warps = merge_shape(splits)
     launch(
         logprob_merge_kernel,
@@ -144,11 +143,9 @@ def merge(problem: Any, parts: Parts) -> Partials:
         num_slots=R,
         num_pairs=len(problem.columns),
         splits=splits,
-        inner=inner,
-        outer=outer,
+        **scales(problem),
         SPLITS=size,
         PAIRS=PAIRS_AT_ONCE,
-        SOFTCAP=problem.softcap is not None,
         num_warps=warps,
         enable_fp_fusion=False,
     )

@@ -9,6 +9,8 @@ sums.
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
@@ -17,11 +19,11 @@ from ..problem import ScoringProblem
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
-def factors(problem: ScoringProblem) -> tuple[float, float]:
-    """Return ``inner`` and ``outer`` of z = x outer / temperature, or tanh(x inner) outer / temperature."""
+def scales(problem: ScoringProblem) -> dict[str, Any]:
+    """Return the arguments of z = x outer / temperature, or with SOFTCAP of tanh(x inner) outer / temperature."""
     if problem.softcap is None:
-        return 1.0, problem.logit_scale
-    return problem.logit_scale / problem.softcap, problem.softcap
+        return {"inner": 1.0, "outer": problem.logit_scale, "SOFTCAP": False}
+    return {"inner": problem.logit_scale / problem.softcap, "outer": problem.softcap, "SOFTCAP": True}
 
 
 @triton.jit

@@ -425,7 +425,6 @@ def select(problem: Problem, out: Selection) -> None:
     arguments |= limits(problem)
     plain = all(arguments.get(name) is None for name in OPTIONS)
     tile = bounds_tile(problem.rows.dtype, D, plain, is_hopper())
-    del arguments["VRSD"]
     if not arguments["S"]:
         arguments["initial"] = None
     turns = arguments["S"] + problem.k

@@ -416,7 +416,6 @@ def select(problem: Problem, out: Selection, apart: tuple[Any, Any] | None = Non
     apart = (apart or query_parts(problem)) if parts else (None, None)
     arguments |= dict(zip(("query_parts", "query_back"), apart, strict=True))
     arguments |= limits_and_options(problem)
-    del arguments["VRSD"]
     power = None if arguments["quality"] is None else power_of(arguments["quality"])
     if power is not None:
         arguments["quality"] = arguments["quality"] / power

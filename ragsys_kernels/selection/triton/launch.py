@@ -103,6 +103,12 @@ def outputs(problem: Problem) -> Selection:
     return Selection(indices, score, relevance, redundancy, lengths)
 
 
+def written(out: Selection) -> dict[str, Any]:
+    """Return the arguments of what kernels write."""
+    names = ("out_index", "out_score", "out_relevance", "out_redundancy", "out_length")
+    return dict(zip(names, out, strict=True))
+
+
 def num_initial(problem: Problem) -> int:
     """Return how many initial items a query has, padding included."""
     return 0 if problem.constraints.initial is None else int(problem.constraints.initial.shape[1])
@@ -131,11 +137,7 @@ def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> di
         "ks": problem.ks,
         "lambda_d": problem.lambda_d,
         "lambda_b": problem.lambda_b,
-        "out_index": out.indices,
-        "out_score": out.scores,
-        "out_relevance": out.relevance,
-        "out_redundancy": out.redundancy,
-        "out_length": out.lengths,
+        **written(out),
         "row_stride": rows.data.stride(0),
         "pool_stride": problem.pool_stride,
         "num_ids": problem.num_ids,
@@ -144,7 +146,6 @@ def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> di
         "K": problem.k,
         "D": rows.data.shape[1],
         "cap": problem.constraints.max_per_group or None,
-        "VRSD": problem.op == "vrsd",
         "COMPUTED": rows.norm == "computed",
         "BIAS_BY_ROW": bias_by_row(problem),
     }

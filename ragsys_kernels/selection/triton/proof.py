@@ -32,6 +32,7 @@ from .launch import (
     num_initial,
     outputs,
     query_parts,
+    written,
 )
 from .proof_kernels import proof_columns_kernel, proof_pool_kernel
 from .proof_product_kernels import proof_product_kernel
@@ -156,6 +157,23 @@ class _Rounds:
         self.stride = cdiv(self.D, self.tile.dims) * self.tile.dims  # of columns, which end in zeros
         self.tiles = cdiv(problem.pool, self.tile.rows)
         self.words = self.tiles * (self.tile.rows // 32)
+        # What the kernels that read rows take, and those that read all of them.
+        self.of_rows = {
+            "rows": self.data,
+            "factors": problem.rows.scales,
+            "lambda_d": problem.lambda_d,
+            "row_stride": self.data.stride(0),
+            "num_queries": self.Q,
+            "num_ids": problem.pool,
+            "D": self.D,
+        }
+        self.of_corpus = {
+            "bias": problem.bias,
+            "groups": limits.groups,
+            "query_groups": limits.query_groups,
+            "lambda_b": problem.lambda_b,
+            "BIAS_BY_ROW": bias_by_row(problem),
+        }
 
     def empty(self, *shape: int, dtype: str = "float32") -> Any:
         return arrays.empty(self.data, shape, dtype)
@@ -190,16 +208,6 @@ class _Rounds:
             last = draft
         self._rest(order, count)
 
-    def _outputs(self) -> dict[str, Any]:
-        out = self.out
-        return {
-            "out_index": out.indices,
-            "out_score": out.scores,
-            "out_relevance": out.relevance,
-            "out_redundancy": out.redundancy,
-            "out_length": out.lengths,
-        }
-
     def _pool(self, draft: Selection | None, order: Any, count: Any, peaks: bool) -> None:
         """Launch what makes the first pools, or the next ones of the bits."""
         launch(
@@ -215,7 +223,7 @@ class _Rounds:
             pools=self.pools,
             known=self.known,
             **_drafted(draft),
-            **self._outputs(),
+            **written(self.out),
             num_queries=self.Q,
             words=self.words,
             tiles=self.tiles,
@@ -245,18 +253,15 @@ class _Rounds:
 
     def _columns(self, draft: Selection, last: Selection | None, before: Any, after: Any, finished: bool) -> None:
         """Launch what answers proven queries, and makes the columns of the others."""
-        problem = self.problem
-        rows = problem.rows
+        problem, rows = self.problem, self.problem.rows
         launch(
             proof_columns_kernel,
             (self.Q,),
-            rows=self.data,
-            factors=rows.scales,
+            **self.of_rows,
             queries=problem.queries,
             query_factors=self.factors,
             query_back=self.back,
             groups=problem.constraints.groups if self.cap else None,
-            lambda_d=problem.lambda_d,
             lambda_b=problem.lambda_b if problem.bias is not None else None,
             initial=problem.constraints.initial,
             ks=problem.ks,
@@ -271,17 +276,13 @@ class _Rounds:
             high=None if finished else self.high,
             **self.of_columns,
             **self.barred,
-            **self._outputs(),
+            **written(self.out),
             most=self.most,
             longest=bit_search.LONGER * float(rows.max_norm or 1.0),
             rounding=bit_search.rounding(rows, ROUNDING, 16),
-            row_stride=self.data.stride(0),
-            num_queries=self.Q,
-            num_ids=problem.pool,
             terms=self.terms,
             S=self.S,
             K=self.K,
-            D=self.D,
             stride=self.stride,
             cap=self.cap,
             POOL=POOL,
@@ -293,36 +294,25 @@ class _Rounds:
 
     def _products(self, order: Any, count: Any, peaks: bool) -> None:
         """Launch the products of all rows with the columns."""
-        problem, tile, each = self.problem, self.tiles_of[peaks], self.at_a_time[peaks]
-        limits = problem.constraints
+        rows, tile, each = self.problem.rows, self.tiles_of[peaks], self.at_a_time[peaks]
         launch(
             proof_product_kernel,
             (self.tiles * cdiv(self.Q, tile.queries),),
-            rows=self.data,
-            factors=problem.rows.scales,
+            **self.of_rows,
+            **self.of_corpus,
             high=self.high,
             **self.of_columns,
             **self.barred,
-            bias=problem.bias,
-            groups=limits.groups,
-            query_groups=limits.query_groups,
-            lambda_d=problem.lambda_d,
-            lambda_b=problem.lambda_b,
             order=order,
             count=count,
             bits=self.bits,
             peaks=self.peaks if peaks else None,
-            row_stride=self.data.stride(0),
-            num_queries=self.Q,
-            num_ids=problem.pool,
             tiles=self.tiles,
             terms=self.terms,
-            D=self.D,
             stride=self.stride,
-            BIAS_BY_ROW=bias_by_row(problem),
             EVEN_D=self.D % tile.dims == 0,
-            **bit_search.in_16_bits(problem.rows.dtype),
-            **bit_search.shrinking(problem.rows),
+            **bit_search.in_16_bits(rows.dtype),
+            **bit_search.shrinking(rows),
             TERMS=each,
             ONCE=each >= self.S + self.K - 1,
             QUERIES=tile.queries,
@@ -334,31 +324,20 @@ class _Rounds:
     def _rest(self, order: Any, count: Any) -> None:
         """Launch what computes the values of all rows, at each step, for the queries that are left."""
         problem = self.problem
-        limits = problem.constraints
         parts = min(PARTS, cdiv(problem.pool, REST_TILE.rows))
         keys = self.empty(self.K, self.Q, parts, dtype="int64")
         given = {
+            **self.of_rows,
+            **self.of_corpus,
             "order": order,
             "count": count,
             "keys": keys,
-            "rows": self.data,
-            "factors": problem.rows.scales,
             "queries": problem.queries,
             "query_factors": self.factors,
             "back": self.back,
-            "bias": problem.bias,
-            "groups": limits.groups,
-            "query_groups": limits.query_groups,
-            "initial": limits.initial,
-            "lambda_d": problem.lambda_d,
-            "lambda_b": problem.lambda_b,
-            "row_stride": self.data.stride(0),
-            "num_queries": self.Q,
-            "num_ids": problem.pool,
+            "initial": problem.constraints.initial,
             "parts": parts,
             "S": self.S,
-            "D": self.D,
-            "BIAS_BY_ROW": bias_by_row(problem),
             "PARTS": next_power_of_2(parts),
             "DIMS": min(next_power_of_2(self.D), REST_TILE.dims),
         }
@@ -373,7 +352,7 @@ class _Rounds:
                 ROWS=REST_TILE.rows,
                 **REST_TILE.options(),
             )
-        launch(proof_taken_kernel, (self.Q,), **given, **self._outputs(), K=self.K, ROWS=16, **SMALL_TILE.options())
+        launch(proof_taken_kernel, (self.Q,), **given, **written(self.out), K=self.K, ROWS=16, **SMALL_TILE.options())
 
 
 def _drafted(draft: Selection | None) -> dict[str, Any]:

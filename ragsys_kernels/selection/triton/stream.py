@@ -350,7 +350,7 @@ def select(problem: Problem, out: Selection) -> None:
     """Launch VRSD or MSD of regime b, one program a query, in chunks of queries."""
     data, D = problem.rows.data, problem.rows.data.shape[1]
     arguments, stride = pool_arguments(problem, out) | limits(problem), padded(problem.pool)
-    msd, ceiling = not arguments.pop("VRSD"), arguments["max_similarity"] is not None
+    msd, ceiling = problem.op == "msd", arguments["max_similarity"] is not None
     tile, planes = stream_tile(problem.rows.dtype, D, ceiling), 4 + ceiling
     if not msd:
         for name in ("bias", "lambda_d", "lambda_b"):

@@ -34,6 +34,7 @@ from .launch import (
     queries_apart,
     query_factors,
     row_tile,
+    written,
 )
 from .whole_corpus_kernels import (
     corpus_candidates_kernel,
@@ -168,14 +169,9 @@ class _Chunk:
     parts: Any = None  # of the queries, for products
     parts_back: Any = None
     tile_keys: Any = None  # for a search
-    state: Any = None
     part_best: Any = None
     part_row: Any = None
-    taken: Any = None
-    barred: Any = None
-    num_taken: Any = None
-    sums: Any = None
-    sum_scalars: Any = None
+    running: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the kernels after the relevance keep
 
     @property
     def programs(self) -> int:
@@ -228,24 +224,27 @@ class _Corpus:
         problem, data = self.problem, self.rows.data
         tile = corpus_tile(self.rows.dtype, num_queries, data.shape[1], problem.op, self.hopper)
         tiles = cdiv(problem.pool, tile.rows)
-        made = _Chunk(q0, num_queries, tile, tiles, arrays.empty(data, (num_queries, self.stride), "float32"))
+
+        def room(*shape: int, dtype: str = "float32") -> Any:
+            return arrays.empty(data, shape, dtype)
+
+        made = _Chunk(q0, num_queries, tile, tiles, room(num_queries, self.stride))
         if problem.queries is not None:
             made.factors, made.back = query_factors(problem, q0, num_queries)
         if problem.relevance is None:
             made.parts, made.parts_back = queries_apart(problem, q0, made.factors, made.back)
         if searched:
-            made.tile_keys = arrays.empty(data, (num_queries, tiles), "int64")
+            made.tile_keys = room(num_queries, tiles, dtype="int64")
             return made
-        made.state = arrays.empty(data, (num_queries, self.stride), "float32")
-        made.part_best = arrays.empty(data, (tiles, num_queries), "float32")
-        made.part_row = arrays.empty(data, (tiles, num_queries), "int64")
-        made.taken = arrays.empty(data, (num_queries,), "int64")
-        made.num_taken = arrays.empty(data, (num_queries,), "int32")
-        if problem.constraints.max_per_group:
-            made.barred = arrays.empty(data, (num_queries,), "int32")
-        if self.vrsd:
-            made.sums = arrays.empty(data, (num_queries, data.shape[1]), "float32")
-            made.sum_scalars = arrays.empty(data, (3, num_queries), "float32")
+        made.part_best, made.part_row = room(tiles, num_queries), room(tiles, num_queries, dtype="int64")
+        made.running = {
+            "state": room(num_queries, self.stride),
+            "taken_rows": room(num_queries, dtype="int64"),
+            "barred": room(num_queries, dtype="int32") if problem.constraints.max_per_group else None,
+            "num_taken": room(num_queries, dtype="int32"),
+            "sums": room(num_queries, data.shape[1]) if self.vrsd else None,
+            "sum_scalars": room(3, num_queries) if self.vrsd else None,
+        }
         return made
 
     def _arguments(self, chunk: _Chunk) -> dict[str, Any]:
@@ -269,17 +268,7 @@ class _Corpus:
 
     def _selecting(self, chunk: _Chunk) -> dict[str, Any]:
         """Return what the kernels after the relevance take."""
-        return {
-            **self._arguments(chunk),
-            "lambda_d": self.problem.lambda_d,
-            "v_in": chunk.v,
-            "state": chunk.state,
-            "taken_rows": chunk.taken,
-            "barred": chunk.barred,
-            "num_taken": chunk.num_taken,
-            "sums": chunk.sums,
-            "sum_scalars": chunk.sum_scalars,
-        }
+        return self._arguments(chunk) | chunk.running | {"lambda_d": self.problem.lambda_d, "v_in": chunk.v}
 
     def relevance(self, chunk: _Chunk) -> None:
         """Launch the relevance with bias, and the bests of tiles or for a search their keys."""
@@ -337,11 +326,7 @@ class _Corpus:
             query_back=chunk.back,
             initial=problem.constraints.initial,
             ks=problem.ks,
-            out_index=out.indices,
-            out_score=out.scores,
-            out_relevance=out.relevance,
-            out_redundancy=out.redundancy,
-            out_length=out.lengths,
+            **written(out),
             step=step,
             tiles=chunk.tiles,
             S=num_initial(problem),
