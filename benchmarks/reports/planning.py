@@ -27,7 +27,7 @@ import ragsys_kernels as rk
 from benchmarks.harness import ledger
 from benchmarks.reports.places import fill
 from ragsys_kernels import _info
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import segments, versions
 from ragsys_kernels.offline import spread
 from ragsys_kernels.offline._spec import Inputs, JobSpec
 from ragsys_kernels.offline._worker import Held, Worker
@@ -74,7 +74,7 @@ class Job:
         self.run, self.bytes, self.least = run, 0, math.inf
         self.built = -time.process_time()
         made = ((part, part.ids) for part in self._parts(dtype))
-        segments.build("build", folder / "corpus", lambda _: made, -(-run.rows // run.holders), False)
+        versions.build("build", folder / "corpus", lambda _: made, -(-run.rows // run.holders), False)
         self.built += time.process_time()
         rng = np.random.default_rng(1)
         np.save(folder / "queries.npy", rng.standard_normal((QUERIES, run.dims), np.float32))

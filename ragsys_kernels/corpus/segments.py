@@ -12,22 +12,18 @@ The description of format 3::
      "max_norm": of its rows that are not deleted, "deleted": null | {"name": ..., "rows": ..., "sha256": ...}}, ...],
      "sha256": of all before}
 
-Row i of a segment is the row i + (rows of the segments before it) of the corpus, whether or not rows are deleted. A
-writer writes new files, syncs them, and replaces the description in one step; then it removes what no description
-names. What a killed writer has left goes with the next one.
+Row i of a segment is the row i + (rows of the segments before it) of the corpus, whether or not rows are deleted.
+versions.py writes these folders; here they are read, and rows appended to a corpus in memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import mmap
 import os
 import re
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +34,6 @@ import numpy as np
 from .._base import arrays as _arrays
 from .._base import files as _files
 from .._base.checks import shown
-from .._base.lock import locked
 from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.problem import Rows
@@ -46,7 +41,7 @@ from . import folder, groups, ids, spans
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .spans import Piece
 
-_SEGMENTS, _DELETED = "segments", "deleted"
+SEGMENTS, DELETED = "segments", "deleted"
 _PROGRESS = "_build.json"  # of a build that is under way
 _NAME = re.compile(r"[0-9a-z-]{1,64}")
 DUPLICATES = ("error", "replace")
@@ -120,13 +115,13 @@ def is_segmented(path: PathLike) -> bool:
 
 def files(path: Path) -> list[str]:
     """Return the files of the version that a folder has now, relative to it, sorted, the description among them."""
-    description = _description(path)
+    description = description_of(path)
     found = [DESCRIPTION]
     for segment in description["segments"]:
-        inner = path / _SEGMENTS / segment["name"]
-        found += [f"{_SEGMENTS}/{segment['name']}/{name}" for name in os.listdir(inner)]
+        inner = path / SEGMENTS / segment["name"]
+        found += [f"{SEGMENTS}/{segment['name']}/{name}" for name in os.listdir(inner)]
         if segment["deleted"]:
-            found.append(_bits(segment["deleted"]["name"]))
+            found.append(bits_file(segment["deleted"]["name"]))
     return sorted(found)
 
 
@@ -134,7 +129,7 @@ def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
     with one_form():
         if folder.described(place)[0]["format"] != SEGMENTED:
             return Opened(*folder.opened(place, verify))
-        return _opened_of(place, _description(place), verify, compared)
+        return _opened_of(place, description_of(place), verify, compared)
 
 
 def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared: set[str]) -> Opened:
@@ -142,10 +137,10 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
         sums = [segment["sha256"] for segment in description["segments"]]
         new = [number for number, each in enumerate(sums) if verify and each not in compared]
         found = [
-            _segment(place, description, segment, number in new)
+            segment_of(place, description, segment, number in new)
             for number, segment in enumerate(description["segments"])
         ]
-        live = [_live(place, segment) for segment in description["segments"]]
+        live = [live_of(place, segment) for segment in description["segments"]]
         rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
         if verify:
             groups.check(rows, rows.group_names)
@@ -160,10 +155,10 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
 
 def _version_of(place: Path) -> dict[str, Any]:
     with one_form():
-        return _description(place)
+        return description_of(place)
 
 
-def _description(place: Path) -> dict[str, Any]:
+def description_of(place: Path) -> dict[str, Any]:
     """Return the description of a folder of segments, checked."""
     description = folder.description_of(place)
     segments, shape = description.get("segments"), description.get("shape")
@@ -196,7 +191,7 @@ def _is_count(x: object) -> bool:
 
 
 @contextmanager
-def _of_segment(segment: dict[str, Any]) -> Iterator[None]:
+def naming(segment: dict[str, Any]) -> Iterator[None]:
     """Name the segment in errors of its files."""
     try:
         with one_form():
@@ -206,9 +201,9 @@ def _of_segment(segment: dict[str, Any]) -> Iterator[None]:
         raise DamageError(f"segment {segment['name']}: {why}") from damaged.__cause__
 
 
-def _check_own(place: Path, segment: dict[str, Any]) -> Path:
+def own_folder(place: Path, segment: dict[str, Any]) -> Path:
     """Return the folder of a segment; refuse one that is missing or another's."""
-    inner: Path = place / _SEGMENTS / segment["name"]
+    inner: Path = place / SEGMENTS / segment["name"]
     if not inner.is_dir():
         raise DamageError("it is missing")
     try:
@@ -220,9 +215,9 @@ def _check_own(place: Path, segment: dict[str, Any]) -> Path:
     return inner
 
 
-def _segment(place: Path, whole: dict[str, Any], segment: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
-    with _of_segment(segment):
-        found, known = folder.opened(_check_own(place, segment), verify)
+def segment_of(place: Path, whole: dict[str, Any], segment: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
+    with naming(segment):
+        found, known = folder.opened(own_folder(place, segment), verify)
         columns = columns_of(found, known)
         if (found.metric, found.dtype, len(found.data), found.dims) != (
             whole["metric"], whole["dtype"], segment["rows"], whole["shape"][1],
@@ -231,14 +226,14 @@ def _segment(place: Path, whole: dict[str, Any], segment: dict[str, Any], verify
         return found, known
 
 
-def _live(place: Path, segment: dict[str, Any]) -> np.ndarray | None:
+def live_of(place: Path, segment: dict[str, Any]) -> np.ndarray | None:
     """Return which rows of a segment are not deleted, None: all."""
     deleted = segment["deleted"]
     if not deleted:
         return None
-    with _of_segment(segment):
+    with naming(segment):
         try:
-            content = (place / _bits(deleted["name"])).read_bytes()
+            content = (place / bits_file(deleted["name"])).read_bytes()
         except FileNotFoundError:
             raise DamageError("the file of its deleted rows is missing") from None
         if hashlib.sha256(content).hexdigest() != deleted["sha256"]:
@@ -249,13 +244,13 @@ def _live(place: Path, segment: dict[str, Any]) -> np.ndarray | None:
         return np.asarray(bits == 0)
 
 
-def _bits(name: str) -> str:
-    return f"{_DELETED}/{name}.bits"
+def bits_file(name: str) -> str:
+    return f"{DELETED}/{name}.bits"
 
 
 def _joined(found: list[Rows], known: list[ids.Ids], place: Path, description: dict[str, Any]) -> tuple[Rows, Parts]:
     """Return the rows of all segments as one."""
-    inner = [place / _SEGMENTS / segment["name"] for segment in description["segments"]]
+    inner = [place / SEGMENTS / segment["name"] for segment in description["segments"]]
     pieces = {
         name: [_piece(getattr(rows, name), at / f"{name}.npy") for rows, at in zip(found, inner, strict=True)]
         for name in ARRAYS
@@ -314,8 +309,8 @@ def _described(place: Path) -> dict[str, Any]:
             rows, known = folder.opened(place, False)
             size = sum((place / name).stat().st_size for name in os.listdir(place))
             segments = [{"name": place.name, "rows": len(rows.data), "deleted": 0, "bytes": size}]
-            return {**_summed(segments), **_alike(rows, known)}
-        whole = _description(place)
+            return {**_summed(segments), **kinds(rows, known)}
+        whole = description_of(place)
         segments = [
             {
                 "name": segment["name"],
@@ -325,8 +320,7 @@ def _described(place: Path) -> dict[str, Any]:
             }
             for segment in whole["segments"]
         ]
-        kinds = _kinds(whole["metric"], whole["dtype"], whole["shape"], whole["columns"])
-        return {"version": whole["version"], **_summed(segments), **kinds}
+        return {"version": whole["version"], **_summed(segments), **kinds_of(whole)}
 
 
 def _summed(segments: list[dict[str, Any]]) -> dict[str, Any]:
@@ -334,22 +328,28 @@ def _summed(segments: list[dict[str, Any]]) -> dict[str, Any]:
     return {**sums, "segments": segments}
 
 
-def _kinds(metric: str, dtype: str, shape: Any, columns: list[str]) -> dict[str, Any]:
-    return {"metric": metric, "dtype": dtype, "dims": int(shape[1]), "columns": columns}
+def kinds_of(description: dict[str, Any]) -> dict[str, Any]:
+    """Return what new rows must have in common with those that a description counts; `kinds` of rows."""
+    return {
+        "metric": description["metric"],
+        "dtype": description["dtype"],
+        "dims": int(description["shape"][1]),
+        "columns": description["columns"],
+    }
 
 
 def _problems(place: Path) -> list[str]:
     with one_form():
         if folder.described(place)[0]["format"] != SEGMENTED:
             return folder.problems(place)
-        whole = _description(place)
+        whole = description_of(place)
         found = []
         for segment in whole["segments"]:
             try:
-                with _of_segment(segment):
-                    inner = _check_own(place, segment)
+                with naming(segment):
+                    inner = own_folder(place, segment)
                     found += [f"segment {segment['name']}: {each}" for each in folder.problems(inner)]
-                _live(place, segment)
+                live_of(place, segment)
             except DamageError as damaged:
                 found.append(damaged.why.removeprefix(": "))
         if not found:
@@ -378,7 +378,7 @@ def parts_of(rows: Rows, known: ids.Ids, parts: Parts | None) -> tuple[dict[str,
 def appended(old: tuple[Rows, ids.Ids, Parts | None], new: tuple[Rows, ids.Ids], on_duplicate: str, op: str) -> Opened:
     """Return the rows of a corpus with others after them; the old ones are not copied, where they are in segments."""
     (rows, known, parts), (more, names) = old, whole(*new)
-    check_alike(op, _alike(rows, known), _alike(more, names))
+    check_alike(op, kinds(rows, known), kinds(more, names))
     gone = duplicates(op, known, names, on_duplicate)
     more = groups.continued(more, rows.group_names)
     if more.group_names is not None:
@@ -429,7 +429,7 @@ def _largest(rows: Rows, some: np.ndarray) -> float:
     return most
 
 
-def _alike(rows: Rows, known: ids.Ids) -> dict[str, Any]:
+def kinds(rows: Rows, known: ids.Ids) -> dict[str, Any]:
     return {
         "metric": rows.metric,
         "dtype": rows.dtype,
@@ -470,245 +470,6 @@ def duplicates(op: str, known: ids.Ids, names: ids.Ids, on_duplicate: str) -> np
     return found[there]
 
 
-# --- Writing.
-
-
-class Version:
-    """The next version of a folder of segments, while a writer makes it. Nothing of it shows before `commit`."""
-
-    def __init__(self, op: str, place: Path, before: dict[str, Any] | None) -> None:
-        self._op, self._place = op, place
-        self._kinds = None if before is None else _kinds_of(before)
-        self.version = 1 if before is None else before["version"] + 1
-        self.rows_per_segment = None if before is None else before["rows_per_segment"]
-        self._segments: list[dict[str, Any]] = [] if before is None else list(before["segments"])
-        opened = [_segment(place, before, segment, False) for segment in self._segments] if before else []
-        self._known = [known for _, known in opened]
-        self._names = [rows.group_names for rows, _ in opened]
-        self._live = [_live(place, segment) for segment in self._segments]
-        self._masked: set[int] = set()  # segments of which rows have been deleted
-        self.changed = False
-
-    @property
-    def kinds(self) -> dict[str, Any]:
-        """The metric, dtype, dims and columns of the rows that are there."""
-        assert self._kinds is not None
-        return self._kinds
-
-    @property
-    def num_rows(self) -> int:
-        return sum(segment["rows"] for segment in self._segments)
-
-    def known(self) -> ids.Joined:
-        """Return the ids of all rows, to look up those that are not deleted."""
-        return ids.Joined(self._known, joined_live(self._live, [segment["rows"] for segment in self._segments]))
-
-    def add(self, rows: Rows, known: ids.Ids, on_duplicate: str = "error") -> None:
-        """Write rows as a segment."""
-        kinds = _alike(rows, known)
-        if self._kinds is not None:
-            check_alike(self._op, self._kinds, kinds)
-        self._kinds = kinds
-        if self._segments:
-            self.delete(duplicates(self._op, self.known(), known, on_duplicate))
-            if rows.group_names is not None:
-                rows = groups.continued(rows, groups.joined(self._names))
-        name = self._name()
-        inner = self._place / _SEGMENTS / name
-        with _worded(self._op, self._place):
-            inner.mkdir(parents=True)
-            content = folder.fill(inner, rows, known, self.num_rows)
-            for each in os.listdir(inner):
-                _files.sync(inner / each)
-            _files.sync(inner)
-        size = sum((inner / each).stat().st_size for each in os.listdir(inner))
-        segment = {
-            "name": name,
-            "rows": len(rows.data),
-            "bytes": size,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "max_norm": rows.max_norm,
-            "deleted": None,
-        }
-        self._segments.append(segment)
-        self._live.append(None)
-        opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
-        self._known.append(ids_opened)
-        self._names.append(opened.group_names)
-        self.changed = True
-
-    def delete(self, rows: np.ndarray) -> None:
-        """Delete rows, given by their numbers."""
-        starts = np.cumsum([0, *(segment["rows"] for segment in self._segments)])
-        of_segment = np.searchsorted(starts, rows, side="right") - 1
-        for number in np.unique(of_segment).tolist():
-            before = self._live[number]
-            live = np.ones(self._segments[number]["rows"], bool) if before is None else before.copy()
-            live[rows[of_segment == number] - starts[number]] = False
-            self._live[number] = live
-            self._masked.add(number)
-            self.changed = True
-
-    def note(self, key: str) -> None:
-        """Write down what there is, for another process to go on with; see `build`."""
-        with _worded(self._op, self._place), _files.replacing(self._place / _PROGRESS) as file:
-            file.write(json.dumps({"key": key, "segments": self._segments}).encode())
-
-    def go_on(self, noted: list[dict[str, Any]]) -> None:
-        """Take the segments that another process has noted, as far as they are whole."""
-        with suppress(DamageError):
-            for segment in noted:
-                with _of_segment(segment):
-                    rows, known = folder.opened(_check_own(self._place, segment), False)
-                self._kinds = _alike(rows, known)
-                self._segments.append(segment)
-                self._live.append(None)
-                self._known.append(known)
-                self._names.append(rows.group_names)
-        _sweep(self._place, {"segments": self._segments})
-
-    def replace_all(self) -> None:
-        """Leave out all segments that there are: what is added counts alone."""
-        self._segments, self._known, self._names, self._live, self._masked = [], [], [], [], set()
-
-    def commit(self) -> None:
-        """Make it the version of the folder, in one step."""
-        with _worded(self._op, self._place):
-            self._commit()
-
-    def _commit(self) -> None:
-        assert self._kinds is not None
-        if self._masked:
-            (self._place / _DELETED).mkdir(exist_ok=True)
-            for number in sorted(self._masked):
-                self._segments[number] = self._with_deleted(number)
-            _files.sync(self._place / _DELETED)
-        _files.sync(self._place / _SEGMENTS)
-        content = folder.content_of({
-            "format": SEGMENTED,
-            "version": self.version,
-            "metric": self._kinds["metric"],
-            "dtype": self._kinds["dtype"],
-            "shape": [self.num_rows, self._kinds["dims"]],
-            "columns": self._kinds["columns"],
-            "rows_per_segment": self.rows_per_segment,
-            "segments": self._segments,
-        })  # fmt: skip
-        with _files.replacing(self._place / DESCRIPTION) as file:
-            file.write(content)
-
-    def _with_deleted(self, number: int) -> dict[str, Any]:
-        """Write which rows of a segment are deleted; return what the description says of it then."""
-        segment, live = self._segments[number], self._live[number]
-        assert live is not None
-        bits = np.packbits(~live, bitorder="little").tobytes()
-        name = self._name()
-        (self._place / _bits(name)).write_bytes(bits)
-        _files.sync(self._place / _bits(name))
-        found = {**segment, "deleted": {
-            "name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest(),
-        }}  # fmt: skip
-        assert self._kinds is not None
-        if self._kinds["metric"] == "dot":
-            rows = folder.opened(self._place / _SEGMENTS / segment["name"], False)[0]
-            rows = replace(rows, max_norm=segment["max_norm"])
-            found["max_norm"] = remaining_norm(rows, live, np.flatnonzero(~live))
-        return found
-
-    def _name(self) -> str:
-        """Return a name that no file of any version has had: who holds an old one may look for it by its name."""
-        return f"{self.version:06d}-{uuid.uuid4().hex[:12]}"
-
-
-@contextmanager
-def _worded(op: str, place: Path) -> Iterator[None]:
-    """Say in errors of the disk, which may be full in any step, that the corpus is as it was."""
-    try:
-        yield
-    except OSError as error:
-        text = f"{op}: folder must be one that can be written, got {place}: {error.strerror or error}; it is as it was"
-        worded = type(error)(text)
-        worded.errno = error.errno
-        raise worded from error
-
-
-def _kinds_of(description: dict[str, Any]) -> dict[str, Any]:
-    return _kinds(*(description[name] for name in ("metric", "dtype", "shape", "columns")))
-
-
-@contextmanager
-def changing(op: str, path: PathLike) -> Iterator[Version]:
-    """Yield the next version of a folder of segments, which it is when the block ends without an error.
-
-    One process at a time: a second one is refused with the name of the first.
-    """
-    place = folder.place_of(path)
-    _files.check_local(op, "folder", path)
-    _files.restore(place)
-    if not is_segmented(place):
-        found = f"the saved corpus {place}, which is one piece" if (place / DESCRIPTION).is_file() else str(place)
-        raise ValueError(f"{op}: folder must be one of corpus build with rows_per_segment, got {found}")
-    with locked(place, f"{op}: folder"):
-        try:
-            with one_form():
-                before = _description(place)
-                _sweep(place, before)
-                version = Version(op, place, before)
-        except DamageError as damaged:
-            raise damaged.error(path) from damaged.__cause__
-        try:
-            yield version
-            if version.changed:
-                version.commit()
-        finally:
-            with suppress(DamageError, OSError):
-                _sweep(place, _description(place))
-
-
-def build(
-    op: str,
-    path: PathLike,
-    made: Callable[[int], Iterable[tuple[Rows, ids.Ids]]],
-    rows_per_segment: int,
-    overwrite: bool,
-    key: str = "",
-) -> None:
-    """Write a folder of segments, which exists whole or not at all.
-
-    ``made`` yields the segments from a row on. With a ``key``, which says of what they are made, a build that was
-    killed goes on with the segments that it had.
-    """
-    place = folder.place_of(path)
-
-    def goes_on(left: Path) -> bool:
-        try:
-            return bool(json.loads((left / _PROGRESS).read_bytes())["key"] == key)
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
-
-    with _owned(op, place), folder.replaced(path, overwrite, goes_on if key else None) as staged:
-        version = Version(op, staged, None)
-        version.rows_per_segment = rows_per_segment
-        if (staged / _PROGRESS).exists():
-            version.go_on(json.loads((staged / _PROGRESS).read_bytes())["segments"])
-        for rows, known in made(version.num_rows):
-            version.add(rows, known)
-            if key:
-                version.note(key)
-        (staged / _PROGRESS).unlink(missing_ok=True)
-        version.commit()
-
-
-@contextmanager
-def _owned(op: str, place: Path) -> Iterator[None]:
-    """Own a folder of segments that is to be replaced: a writer must not lose what it writes."""
-    if not is_segmented(place):
-        yield
-        return
-    with locked(place, f"{op}: folder"):
-        yield
-
-
 def whole(rows: Rows, known: ids.Ids) -> tuple[Rows, ids.Ids]:
     """Return the rows that are not deleted, with their ids, as a saved corpus has them."""
     if rows.live is not None:
@@ -724,39 +485,3 @@ def taken(rows: Rows, known: ids.Ids, some: np.ndarray) -> tuple[Rows, ids.Ids]:
     norm = _norm(rows) if rows.metric == "cosine" else _largest(new, np.arange(len(some)))
     names = ids.Ids(len(some)) if known.kind == "row" else ids.make("Corpus", known[some], len(some))
     return _arrays.changed(new, max_norm=norm), names
-
-
-def compacted(op: str, path: PathLike, rows_per_segment: int | None) -> tuple[int, int]:
-    """Write the rows that are not deleted as new segments; return how many rows and segments there are."""
-    with changing(op, path) as version:
-        opened = _opened(folder.place_of(path), False, set())
-        rows = opened.rows
-        live = np.arange(len(rows.data)) if rows.live is None else np.flatnonzero(rows.live)
-        if not live.size:
-            raise ValueError(f"{op}: folder must have a row that is not deleted, got none of {len(rows.data)}")
-        row = sum(getattr(rows, name)[:1].nbytes for name in ARRAYS if getattr(rows, name) is not None)
-        size = rows_per_segment or version.rows_per_segment or max(1, _COMPACT_BYTES // row)
-        version.replace_all()
-        parts = range(0, len(live), size)
-        for begin in parts:
-            version.add(*taken(rows, opened.ids, live[begin : begin + size]))  # a segment in memory at a time
-    return len(live), len(parts)
-
-
-def _sweep(place: Path, description: dict[str, Any]) -> None:
-    """Remove what the description does not name; the folder is locked."""
-    segments = {segment["name"] for segment in description["segments"]}
-    bits = {f"{segment['deleted']['name']}.bits" for segment in description["segments"] if segment["deleted"]}
-    for name, kept in ((_SEGMENTS, segments), (_DELETED, bits)):
-        with suppress(FileNotFoundError):
-            for left in set(os.listdir(place / name)) - kept:
-                inner = place / name / left
-                if inner.is_dir() and not inner.is_symlink():
-                    shutil.rmtree(inner, ignore_errors=True)
-                else:
-                    with suppress(OSError):
-                        inner.unlink()
-    for left in os.listdir(place):
-        if folder.is_left(left):
-            with suppress(OSError):
-                (place / left).unlink()

@@ -18,7 +18,7 @@ from .._base import checks
 from .._base.arrays import HOST
 from .._base.files import check_local
 from .._base.types import BadRows, Metric, OnDuplicate, Storage
-from ..corpus import segments
+from ..corpus import versions
 from ..corpus.ids import Ids
 from ..corpus.rows import Blocks, as_is
 from ..selection import codes
@@ -129,7 +129,7 @@ def build_corpus(
         else:
             size = checks.count(_OP, "rows_per_segment", rows_per_segment)
             rules = {**options, "bad_rows": bad_rows, "on_duplicate": on_duplicate, "rows_per_segment": size}
-            segments.build(_OP, out, partial(pieces, *given, options, size), size, replaces, _key(read, rules))
+            versions.build(_OP, out, partial(pieces, *given, options, size), size, replaces, _key(read, rules))
         write_skipped(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
 

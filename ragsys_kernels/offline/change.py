@@ -12,7 +12,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks
-from ..corpus import segments
+from ..corpus import segments, versions
 from ..corpus.folder import DESCRIPTION
 from . import sources
 from .build import OF_ROWS, columns_of, ids_of, pieces, words_of
@@ -67,7 +67,7 @@ def append_corpus(
     """
     op, named = "append_corpus", {name: value for name, value in locals().items() if name in OF_ROWS}
     checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
-    with words_of(op), segments.changing(op, to) as version:
+    with words_of(op), versions.changing(op, to) as version:
         if isinstance(corpus, rk.Corpus) or _is_saved(corpus):
             if any(value is not None for value in named.values()):
                 raise ValueError("corpus must be vectors where ids or other columns are named, got a corpus of its own")
@@ -123,7 +123,7 @@ def delete_rows(ids: PathLike | Sequence[Any], folder: PathLike, *, id_column: s
         Another process writes to the folder; it is named.
     """
     op = "delete_rows"
-    with words_of(op), segments.changing(op, folder) as version:
+    with words_of(op), versions.changing(op, folder) as version:
         known = version.known()
         wanted = _wanted(ids, id_column, known.kind)
         rows = known.rows_of(wanted, unknown="pad")
@@ -162,7 +162,7 @@ def compact_corpus(folder: PathLike, *, rows_per_segment: int | None = None) -> 
     """
     op = "compact_corpus"
     size = None if rows_per_segment is None else checks.count(op, "rows_per_segment", rows_per_segment)
-    segments.compacted(op, folder, size)
+    versions.compacted(op, folder, size)
     return rk.Corpus.load(folder)
 
 

@@ -21,7 +21,7 @@ from .._base import checks
 from .._base.arrays import BYTES, HOST
 from .._base.types import Metric, PathLike, Storage
 from ..corpus import rows as stored_rows
-from ..corpus import segments
+from ..corpus import segments, versions
 from ..corpus.ids import Ids, make
 from . import stores
 from ._pipeline import ahead
@@ -116,12 +116,12 @@ def sync_corpus(
             done = _changed(rows, to, metric, dtype, size)
         else:
             waiting = _Waiting({"metric": metric or "cosine", "dtype": dtype or "float32"}, size)
-            segments.build(_OP, to, lambda _: waiting.all(rows), size, False)
+            versions.build(_OP, to, lambda _: waiting.all(rows), size, False)
             done = Synced(waiting.total, waiting.total, 0, 0, False)
     found = segments.described(to)
     many = len(found["segments"]) > _SEGMENTS or found["deleted"] > _DELETED * found["rows"]
     if many:
-        segments.compacted(_OP, to, None)
+        versions.compacted(_OP, to, None)
     return Synced(done.rows, done.added, done.changed, done.deleted, many)
 
 
@@ -185,7 +185,7 @@ def _end_to_end(parts: list[Any]) -> Any:
 
 def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str | None, size: int) -> Synced:
     """Update a folder so that it holds the rows of a source."""
-    with segments.changing(_OP, to) as version:
+    with versions.changing(_OP, to) as version:
         options = {"metric": version.kinds["metric"], "dtype": version.kinds["dtype"]}
         for name, asked in (("metric", metric), ("dtype", dtype)):
             if asked not in (None, options[name]):

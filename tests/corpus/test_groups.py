@@ -8,7 +8,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import segments, versions
 
 pa = pytest.importorskip("pyarrow")
 
@@ -123,7 +123,7 @@ def test_segments_keep_names_once_and_grow(tmp_path):
     assert len(set(GROUPS[:known])) < len(NAMES)
     parts = np.split(np.arange(90), [known, known + 1])  # the second has no new name, the third has
     made = (rk.Corpus(EMBEDDINGS[part], groups=[GROUPS[row] for row in part], ids=part) for part in parts)
-    segments.build("test", tmp_path / "corpus", lambda _: ((each, each.ids) for each in made), 100, False)
+    versions.build("test", tmp_path / "corpus", lambda _: ((each, each.ids) for each in made), 100, False)
     check(rk.Corpus.load(tmp_path / "corpus", verify=True), np.arange(90))
     rest = np.arange(90, N)
     more = rk.Corpus(EMBEDDINGS[rest], groups=[GROUPS[row] for row in rest], ids=rest)

@@ -18,7 +18,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels._base import files as _files
 from ragsys_kernels.corpus import folder as corpus_folder
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import segments, versions
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -220,7 +220,7 @@ def test_other_folders_cannot_be_changed(tmp_path, rows):
 
 
 def test_second_writer_is_refused_with_the_name_of_the_first(path, rows):
-    with segments.changing("test", path):
+    with versions.changing("test", path):
         with pytest.raises(BlockingIOError, match=f"delete_rows: folder must .* in use by process {os.getpid()} on "):
             offline.delete_rows(rows.columns["ids"][:3], path)
         assert len(rk.Corpus.load(path)) == 200  # readers need no lock
@@ -229,8 +229,8 @@ def test_second_writer_is_refused_with_the_name_of_the_first(path, rows):
 
 def test_lock_of_a_dead_process_is_no_lock(path, rows):
     code = (
-        "import os, sys\nfrom ragsys_kernels.corpus import segments\n"
-        "with segments.changing('test', sys.argv[1]):\n    os.kill(os.getpid(), 9)"
+        "import os, sys\nfrom ragsys_kernels.corpus import versions\n"
+        "with versions.changing('test', sys.argv[1]):\n    os.kill(os.getpid(), 9)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, check=False)
@@ -352,7 +352,7 @@ def left_beside(place):
 
 def build_until(tmp_path, count, monkeypatch, error, **options):
     """Build from rows.npy, ended with an error once so many segments are written; return how many were added."""
-    added, add = [], segments.Version.add
+    added, add = [], versions.Version.add
 
     def counted(self, *arguments):
         if len(added) == count:
@@ -361,7 +361,7 @@ def build_until(tmp_path, count, monkeypatch, error, **options):
         added.append(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(segments.Version, "add", counted)
+        patch.setattr(versions.Version, "add", counted)
         if error is Stopped:
             patch.setattr(_files, "_remove", lambda folder: None)
         with contextlib.suppress(error):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels.corpus import segments, windows
+from ragsys_kernels.corpus import versions, windows
 
 N, D, Q = 30_000, 24, 30
 MEMORY = 1 << 16  # windows of the least number of rows: eight of them
@@ -34,8 +34,8 @@ def built(folder, dtype="float32", metric="cosine", cuts=()):
         return
     ends = [0, *cuts, N]
     parts = (part(slice(*each)) for each in itertools.pairwise(ends))
-    segments.build("build", folder, lambda _: ((each, each.ids) for each in parts), 1000, False)
-    with segments.changing("delete", folder) as version:
+    versions.build("build", folder, lambda _: ((each, each.ids) for each in parts), 1000, False)
+    with versions.changing("delete", folder) as version:
         version.delete(np.arange(0, N, 7))
 
 

@@ -25,7 +25,7 @@ from ray.cluster_utils import Cluster
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import segments, versions
 
 N, D, Q = 40_000, 32, 24_000
 NODE = {"num_cpus": 1, "memory": 1 << 30, "object_store_memory": 100 << 20}
@@ -35,7 +35,7 @@ def make(folder):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((N, D), np.float32)
     parts = [rk.Corpus(rows[begin : begin + N // 8], ids=range(begin, begin + N // 8)) for begin in range(0, N, N // 8)]
-    segments.build("build", folder / "corpus", lambda _: ((each, each.ids) for each in parts), N // 8, False)
+    versions.build("build", folder / "corpus", lambda _: ((each, each.ids) for each in parts), N // 8, False)
     offline.delete_rows(np.arange(0, N, 11), folder / "corpus")
     np.save(folder / "queries.npy", rng.standard_normal((Q, D), np.float32))
 

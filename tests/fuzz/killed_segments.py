@@ -25,7 +25,7 @@ from killed_saves import stepping
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import segments, versions
 
 STEPS = [*OF_SAVES, (os, "replace"), (os, "listdir"), (shutil, "rmtree")]
 DIMS, FIRST, MORE = 24, 300, 60
@@ -133,7 +133,7 @@ def check(path, shared):
 def main(folder, seed, kills):
     rng, path = random.Random(seed), Path(folder) / "corpus"
     first = rk.Corpus(**rows_of(np.arange(FIRST)))
-    segments.build("test", path, lambda _: [(first, first.ids)], 100, False)
+    versions.build("test", path, lambda _: [(first, first.ids)], 100, False)
     held, queries = rk.Corpus.load(path), rows_of([3, 5])["embeddings"] + 0.1
     answer = held.search(queries, 20)
     shared = mmap.mmap(-1, 16)

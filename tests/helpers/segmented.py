@@ -3,7 +3,7 @@
 import numpy as np
 
 import ragsys_kernels as rk
-from ragsys_kernels.corpus import segments
+from ragsys_kernels.corpus import versions
 
 # Rows of each segment, by the number of segments; most begin in the middle of a page.
 LAYOUTS = {
@@ -44,7 +44,7 @@ def in_folder(path, rows, layout, **options):
     """Build a folder of segments, and load it."""
     parts = np.split(np.arange(sum(layout)), np.cumsum(layout)[:-1])
     made = (corpus_of(rows, some, **options) for some in parts)
-    segments.build("test", path, lambda _: ((each, each.ids) for each in made), 100, False)
+    versions.build("test", path, lambda _: ((each, each.ids) for each in made), 100, False)
     return rk.Corpus.load(path)
 
 

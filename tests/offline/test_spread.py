@@ -11,7 +11,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.corpus import segments  # noqa: E402
+from ragsys_kernels.corpus import segments, versions  # noqa: E402
 from ragsys_kernels.offline import spread  # noqa: E402
 from ragsys_kernels.offline._spec import Inputs, JobSpec  # noqa: E402
 from ragsys_kernels.offline._worker import Held, Worker  # noqa: E402
@@ -35,8 +35,8 @@ def built(folder, kind, dtype, metric="cosine"):
         return rk.Corpus(rows[some], metric=metric, dtype=dtype, ids=None if kind == "row" else names[some], **own)
 
     parts = [part(slice(*each)) for each in itertools.pairwise(CUTS)]
-    segments.build("build", folder, lambda _: ((each, each.ids) for each in parts), 400, False)
-    with segments.changing("delete", folder) as version:
+    versions.build("build", folder, lambda _: ((each, each.ids) for each in parts), 400, False)
+    with versions.changing("delete", folder) as version:
         version.delete(np.union1d(np.arange(0, N, 9), np.arange(1, 90)))
     return names
 

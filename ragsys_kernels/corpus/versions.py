@@ -1,0 +1,300 @@
+"""The next version of a folder of segments, which a writer makes; segments.py says what is in the folder.
+
+A writer writes new files, syncs them, and replaces the description in one step; then it removes what no description
+names. What a killed writer has left goes with the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._base import files as _files
+from .._base.lock import locked
+from .._base.types import PathLike
+from ..selection.problem import Rows
+from . import folder, groups, ids, segments
+from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
+
+_PROGRESS = "_build.json"  # of a build that is under way
+# Bytes of a segment of `compacted` where the folder does not say how many rows it has.
+_COMPACT_BYTES = 1 << 30
+
+
+class Version:
+    """The next version of a folder of segments, while a writer makes it. Nothing of it shows before `commit`."""
+
+    def __init__(self, op: str, place: Path, before: dict[str, Any] | None) -> None:
+        self._op, self._place = op, place
+        self._kinds = None if before is None else segments.kinds_of(before)
+        self.version = 1 if before is None else before["version"] + 1
+        self.rows_per_segment = None if before is None else before["rows_per_segment"]
+        self._segments: list[dict[str, Any]] = [] if before is None else list(before["segments"])
+        opened = [segments.segment_of(place, before, segment, False) for segment in self._segments] if before else []
+        self._known = [known for _, known in opened]
+        self._names = [rows.group_names for rows, _ in opened]
+        self._live = [segments.live_of(place, segment) for segment in self._segments]
+        self._masked: set[int] = set()  # segments of which rows have been deleted
+        self.changed = False
+
+    @property
+    def kinds(self) -> dict[str, Any]:
+        """The metric, dtype, dims and columns of the rows that are there."""
+        assert self._kinds is not None
+        return self._kinds
+
+    @property
+    def num_rows(self) -> int:
+        return sum(segment["rows"] for segment in self._segments)
+
+    def known(self) -> ids.Joined:
+        """Return the ids of all rows, to look up those that are not deleted."""
+        lengths = [segment["rows"] for segment in self._segments]
+        return ids.Joined(self._known, segments.joined_live(self._live, lengths))
+
+    def add(self, rows: Rows, known: ids.Ids, on_duplicate: str = "error") -> None:
+        """Write rows as a segment."""
+        kinds = segments.kinds(rows, known)
+        if self._kinds is not None:
+            segments.check_alike(self._op, self._kinds, kinds)
+        self._kinds = kinds
+        if self._segments:
+            self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate))
+            if rows.group_names is not None:
+                rows = groups.continued(rows, groups.joined(self._names))
+        name = self._name()
+        inner = self._place / segments.SEGMENTS / name
+        with _worded(self._op, self._place):
+            inner.mkdir(parents=True)
+            content = folder.fill(inner, rows, known, self.num_rows)
+            for each in os.listdir(inner):
+                _files.sync(inner / each)
+            _files.sync(inner)
+        size = sum((inner / each).stat().st_size for each in os.listdir(inner))
+        segment = {
+            "name": name,
+            "rows": len(rows.data),
+            "bytes": size,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "max_norm": rows.max_norm,
+            "deleted": None,
+        }
+        self._segments.append(segment)
+        self._live.append(None)
+        opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
+        self._known.append(ids_opened)
+        self._names.append(opened.group_names)
+        self.changed = True
+
+    def delete(self, rows: np.ndarray) -> None:
+        """Delete rows, given by their numbers."""
+        starts = np.cumsum([0, *(segment["rows"] for segment in self._segments)])
+        of_segment = np.searchsorted(starts, rows, side="right") - 1
+        for number in np.unique(of_segment).tolist():
+            before = self._live[number]
+            live = np.ones(self._segments[number]["rows"], bool) if before is None else before.copy()
+            live[rows[of_segment == number] - starts[number]] = False
+            self._live[number] = live
+            self._masked.add(number)
+            self.changed = True
+
+    def note(self, key: str) -> None:
+        """Write down what there is, for another process to go on with; see `build`."""
+        with _worded(self._op, self._place), _files.replacing(self._place / _PROGRESS) as file:
+            file.write(json.dumps({"key": key, "segments": self._segments}).encode())
+
+    def go_on(self, noted: list[dict[str, Any]]) -> None:
+        """Take the segments that another process has noted, as far as they are whole."""
+        with suppress(DamageError):
+            for segment in noted:
+                with segments.naming(segment):
+                    rows, known = folder.opened(segments.own_folder(self._place, segment), False)
+                self._kinds = segments.kinds(rows, known)
+                self._segments.append(segment)
+                self._live.append(None)
+                self._known.append(known)
+                self._names.append(rows.group_names)
+        _sweep(self._place, {"segments": self._segments})
+
+    def replace_all(self) -> None:
+        """Leave out all segments that there are: what is added counts alone."""
+        self._segments, self._known, self._names, self._live, self._masked = [], [], [], [], set()
+
+    def commit(self) -> None:
+        """Make it the version of the folder, in one step."""
+        with _worded(self._op, self._place):
+            self._commit()
+
+    def _commit(self) -> None:
+        assert self._kinds is not None
+        if self._masked:
+            (self._place / segments.DELETED).mkdir(exist_ok=True)
+            for number in sorted(self._masked):
+                self._segments[number] = self._with_deleted(number)
+            _files.sync(self._place / segments.DELETED)
+        _files.sync(self._place / segments.SEGMENTS)
+        content = folder.content_of({
+            "format": SEGMENTED,
+            "version": self.version,
+            "metric": self._kinds["metric"],
+            "dtype": self._kinds["dtype"],
+            "shape": [self.num_rows, self._kinds["dims"]],
+            "columns": self._kinds["columns"],
+            "rows_per_segment": self.rows_per_segment,
+            "segments": self._segments,
+        })  # fmt: skip
+        with _files.replacing(self._place / DESCRIPTION) as file:
+            file.write(content)
+
+    def _with_deleted(self, number: int) -> dict[str, Any]:
+        """Write which rows of a segment are deleted; return what the description says of it then."""
+        segment, live = self._segments[number], self._live[number]
+        assert live is not None
+        bits = np.packbits(~live, bitorder="little").tobytes()
+        name = self._name()
+        (self._place / segments.bits_file(name)).write_bytes(bits)
+        _files.sync(self._place / segments.bits_file(name))
+        found = {**segment, "deleted": {
+            "name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest(),
+        }}  # fmt: skip
+        assert self._kinds is not None
+        if self._kinds["metric"] == "dot":
+            rows = folder.opened(self._place / segments.SEGMENTS / segment["name"], False)[0]
+            rows = replace(rows, max_norm=segment["max_norm"])
+            found["max_norm"] = segments.remaining_norm(rows, live, np.flatnonzero(~live))
+        return found
+
+    def _name(self) -> str:
+        """Return a name that no file of any version has had: who holds an old one may look for it by its name."""
+        return f"{self.version:06d}-{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def _worded(op: str, place: Path) -> Iterator[None]:
+    """Say in errors of the disk, which may be full in any step, that the corpus is as it was."""
+    try:
+        yield
+    except OSError as error:
+        text = f"{op}: folder must be one that can be written, got {place}: {error.strerror or error}; it is as it was"
+        worded = type(error)(text)
+        worded.errno = error.errno
+        raise worded from error
+
+
+@contextmanager
+def changing(op: str, path: PathLike) -> Iterator[Version]:
+    """Yield the next version of a folder of segments, which it is when the block ends without an error.
+
+    One process at a time: a second one is refused with the name of the first.
+    """
+    place = folder.place_of(path)
+    _files.check_local(op, "folder", path)
+    _files.restore(place)
+    if not segments.is_segmented(place):
+        found = f"the saved corpus {place}, which is one piece" if (place / DESCRIPTION).is_file() else str(place)
+        raise ValueError(f"{op}: folder must be one of corpus build with rows_per_segment, got {found}")
+    with locked(place, f"{op}: folder"):
+        try:
+            with one_form():
+                before = segments.description_of(place)
+                _sweep(place, before)
+                version = Version(op, place, before)
+        except DamageError as damaged:
+            raise damaged.error(path) from damaged.__cause__
+        try:
+            yield version
+            if version.changed:
+                version.commit()
+        finally:
+            with suppress(DamageError, OSError):
+                _sweep(place, segments.description_of(place))
+
+
+def build(
+    op: str,
+    path: PathLike,
+    made: Callable[[int], Iterable[tuple[Rows, ids.Ids]]],
+    rows_per_segment: int,
+    overwrite: bool,
+    key: str = "",
+) -> None:
+    """Write a folder of segments, which exists whole or not at all.
+
+    ``made`` yields the segments from a row on. With a ``key``, which says of what they are made, a build that was
+    killed goes on with the segments that it had.
+    """
+    place = folder.place_of(path)
+
+    def goes_on(left: Path) -> bool:
+        try:
+            return bool(json.loads((left / _PROGRESS).read_bytes())["key"] == key)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    with _owned(op, place), folder.replaced(path, overwrite, goes_on if key else None) as staged:
+        version = Version(op, staged, None)
+        version.rows_per_segment = rows_per_segment
+        if (staged / _PROGRESS).exists():
+            version.go_on(json.loads((staged / _PROGRESS).read_bytes())["segments"])
+        for rows, known in made(version.num_rows):
+            version.add(rows, known)
+            if key:
+                version.note(key)
+        (staged / _PROGRESS).unlink(missing_ok=True)
+        version.commit()
+
+
+@contextmanager
+def _owned(op: str, place: Path) -> Iterator[None]:
+    """Own a folder of segments that is to be replaced: a writer must not lose what it writes."""
+    if not segments.is_segmented(place):
+        yield
+        return
+    with locked(place, f"{op}: folder"):
+        yield
+
+
+def compacted(op: str, path: PathLike, rows_per_segment: int | None) -> tuple[int, int]:
+    """Write the rows that are not deleted as new segments; return how many rows and segments there are."""
+    with changing(op, path) as version:
+        opened = segments.load(path, False)
+        rows = opened.rows
+        live = np.arange(len(rows.data)) if rows.live is None else np.flatnonzero(rows.live)
+        if not live.size:
+            raise ValueError(f"{op}: folder must have a row that is not deleted, got none of {len(rows.data)}")
+        row = sum(getattr(rows, name)[:1].nbytes for name in ARRAYS if getattr(rows, name) is not None)
+        size = rows_per_segment or version.rows_per_segment or max(1, _COMPACT_BYTES // row)
+        version.replace_all()
+        parts = range(0, len(live), size)
+        for begin in parts:
+            version.add(*segments.taken(rows, opened.ids, live[begin : begin + size]))  # a segment in memory at a time
+    return len(live), len(parts)
+
+
+def _sweep(place: Path, description: dict[str, Any]) -> None:
+    """Remove what the description does not name; the folder is locked."""
+    named = {segment["name"] for segment in description["segments"]}
+    bits = {f"{segment['deleted']['name']}.bits" for segment in description["segments"] if segment["deleted"]}
+    for name, kept in ((segments.SEGMENTS, named), (segments.DELETED, bits)):
+        with suppress(FileNotFoundError):
+            for left in set(os.listdir(place / name)) - kept:
+                inner = place / name / left
+                if inner.is_dir() and not inner.is_symlink():
+                    shutil.rmtree(inner, ignore_errors=True)
+                else:
+                    with suppress(OSError):
+                        inner.unlink()
+    for left in os.listdir(place):
+        if folder.is_left(left):
+            with suppress(OSError):
+                (place / left).unlink()
