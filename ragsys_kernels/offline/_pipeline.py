@@ -12,27 +12,21 @@ from .._base.warn import keep, warn
 T = TypeVar("T")
 
 
-class _End:
-    """After the last item; with the error that made it the last."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
 def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
     """Yield the items of a generator that runs in a thread of its own, at most `depth` items ahead.
 
     Its warnings and its error are raised here, the error after the items before it. Closing this generator closes that
     one in its thread and waits for its current item; nested, one error or one `close` stops all stages.
     """
-    ready: SimpleQueue[tuple[T | _End, list[tuple[str, type[Warning]]]]] = SimpleQueue()
+    # An item, or none after the last; the error that made it the last; the warnings since the item before.
+    ready: SimpleQueue[tuple[tuple[T, ...], BaseException | None, list[tuple[str, type[Warning]]]]] = SimpleQueue()
     room, stopped = Semaphore(depth), Event()
 
     def run() -> None:
         error, warned = None, keep()
 
-        def put(item: T | _End) -> None:
-            ready.put((item, warned.copy()))
+        def put(*item: T) -> None:
+            ready.put((item, error, warned.copy()))
             warned.clear()
 
         try:
@@ -44,21 +38,21 @@ def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, Non
             error = raised
         finally:
             items.close()
-            put(_End(error))
+            put()
 
     thread = Thread(target=run, name="ragsys-kernels-stage", daemon=True)
     thread.start()
     try:
         while True:
-            item, warned = ready.get()
+            item, error, warned = ready.get()
             for message, category in warned:
                 warn(message, category)
-            if isinstance(item, _End):
-                if item.error is not None:
-                    raise item.error
+            if error is not None:
+                raise error
+            if not item:
                 return
             room.release()
-            yield item
+            yield item[0]
     finally:
         stopped.set()
         room.release()

@@ -91,20 +91,8 @@ class ResultRows:
 class Worker:
     """The corpus of a job in memory, ready to make any of its shards; built once in a process.
 
-    Parameters
-    ----------
-    spec : JobSpec
-    corpus : Held, optional
-        The corpus of the spec; default: read from the files.
-    inputs : Inputs, optional
-        The files of the spec; default: opened here.
-
-    Attributes
-    ----------
-    rows : int
-        Queries of the whole job.
-    schema : pyarrow.Schema
-        Schema of the result.
+    The corpus and the files of the spec are read and opened here where they are not given. ``rows`` are the queries of
+    the whole job, ``schema`` is that of the result.
     """
 
     def __init__(self, spec: JobSpec, corpus: Held | None = None, inputs: Inputs | None = None) -> None:
