@@ -147,7 +147,7 @@ def choose(
         backend = env.backend()
     on_cpu = named and device == "cpu" and backend in ("auto", "cpu")
     if on_cpu and why_not("cpu") is None and (lacking is None or lacking("cpu") is None):  # the common case first
-        return "cpu", _module(family, "cpu")
+        return "cpu", module_of(family, "cpu")
 
     def reason_of(name: str) -> str | None:
         return why_not(name) or (lacking(name) if lacking is not None else None)
@@ -159,7 +159,7 @@ def choose(
             if reason_of(name) is None:
                 if name in _SLOWER and why_not("cpu") is not None:
                     _warn_slow(op, name)
-                return name, _module(family, name)
+                return name, module_of(family, name)
         reasons = "; ".join(f"{name}: {reason_of(name)}" for name in order) or "no kernels for such a device"
         raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}: {reasons}")
     reason = reason_of(backend)
@@ -171,7 +171,7 @@ def choose(
             f"{op}: backend {backend!r} was requested but cannot run here: {reason}. "
             f"Available for arrays on {device!r}: {', '.join(others) or 'none'}"
         )
-    return backend, _module(family, backend)
+    return backend, module_of(family, backend)
 
 
 def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> tuple[str, ...]:
@@ -185,13 +185,9 @@ def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> 
     return (*BACKENDS[family], "triton") if env.triton_interpreter() else BACKENDS[family]
 
 
+@functools.cache
 def module_of(family: str, backend: str) -> ModuleType:
     """Return the module of a backend that can run here."""
-    return _module(family, backend)
-
-
-@functools.cache
-def _module(family: str, backend: str) -> ModuleType:
     with imports():
         return importlib.import_module(f"ragsys_kernels.{family}.{MODULES.get(backend, backend)}")
 

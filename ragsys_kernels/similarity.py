@@ -57,7 +57,7 @@ def maxsim(documents: Sequence[ArrayLike], candidates: ArrayLike | None = None, 
     op = "maxsim"
     tokens, starts = _tokens(op, "documents", documents, device)
     wanted = _pools(op, candidates, len(starts) - 1)
-    found = _zeros(tokens, (*wanted.shape, wanted.shape[1]))
+    found = arrays.full(tokens, (*wanted.shape, wanted.shape[1]), 0.0, "float32")
     for q, pool in enumerate(wanted):
         items = np.flatnonzero(pool >= 0)
         rows, bounds = _gathered(tokens, starts, pool[items])
@@ -95,7 +95,7 @@ def maxsim_relevance(
         raise ValueError(f"{op}: queries must have the documents' D = {tokens.shape[1]}, got {asked.shape[1]}")
     num_queries = len(begins) - 1
     wanted = _pools(op, candidates, len(starts) - 1, num_queries)
-    found = _zeros(tokens, wanted.shape)
+    found = arrays.full(tokens, wanted.shape, 0.0, "float32")
     for q, pool in enumerate(wanted):
         items = np.flatnonzero(pool >= 0)
         rows, bounds = _gathered(tokens, starts, pool[items])
@@ -200,7 +200,3 @@ def _most(products: Any, bounds: np.ndarray) -> Any:
     import torch
 
     return torch.stack([part.amax(1) for part in products.split(np.diff(bounds).tolist(), 1)], 1)
-
-
-def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
-    return arrays.full(like, shape, 0.0, "float32")

@@ -9,15 +9,13 @@ may be on any device that a backend runs on; a call with costs waits for the dev
 """
 
 # Annotations are read when operators are registered: they must not be strings.
-from typing import Optional
+from collections.abc import Callable
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
 from . import scoring, selection
-
-_Answers = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-
 
 # The arguments that all rules share, before and after those of one rule.
 _POOL = "Tensor? queries, Tensor embeddings, int k, Tensor? candidates=None, Tensor? relevance=None"
@@ -29,140 +27,92 @@ _LIMITS = (
 )
 
 
-def _operator(name: str, *of_rule: str, redundancy: bool = False) -> "torch.library.CustomOpDef":
-    """Register a rule; without its redundancy where that is NaN."""
-    pool = _POOL.replace("Tensor? queries", "Tensor queries") if name in ("vrsd", "sift") else _POOL
-    arguments, results = ", ".join((pool, *of_rule, _LIMITS)), "Tensor, " * (4 + redundancy)
+def _registered(
+    name: str, arguments: str, results: str, call: Callable[..., Any], fake: Callable[..., Any]
+) -> "torch.library.CustomOpDef":
+    """Register an operator; ``call`` and ``fake`` take its arguments by keyword, those that were given."""
     names = [argument.split("=")[0].split()[-1] for argument in arguments.split(", ")]
 
-    def call(*args: object, **options: object) -> tuple[Tensor, ...]:
-        given = {**dict(zip(names, args, strict=False)), **options}
+    def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **options: function(**dict(zip(names, args, strict=False)), **options)
+
+    operator = torch.library.custom_op(
+        f"ragsys_kernels::{name}", by_name(call), mutates_args=(), schema=f"({arguments}) -> {results}"
+    )
+    operator.register_fake(by_name(fake))
+    return operator
+
+
+def _rule(name: str, *of_rule: str, redundancy: bool = False) -> "torch.library.CustomOpDef":
+    """Register a rule; without its redundancy where that is NaN."""
+    pool = _POOL.replace("Tensor? queries", "Tensor queries") if name in ("vrsd", "sift") else _POOL
+
+    def call(**given: Any) -> tuple[Tensor, ...]:
         if given.get("quality", ...) is None:
             del given["quality"]
-        picks = getattr(selection, name)(given.pop("queries"), given.pop("embeddings"), given.pop("k"), **given)
+        picks = getattr(selection, name)(**given)
         return tuple(x for field, x in picks._asdict().items() if redundancy or field != "redundancy")
 
-    def fake(
-        queries: Optional[Tensor],
-        embeddings: Tensor,
-        k: int,
-        candidates: Optional[Tensor] = None,
-        relevance: Optional[Tensor] = None,
-        *args: object,
-        **options: object,
-    ) -> tuple[Tensor, ...]:
-        first = relevance if queries is None else queries
-        assert first is not None
-        Q = first.shape[0]
+    def fake(embeddings: Tensor, k: int, queries: Optional[Tensor] = None, **given: Any) -> tuple[Tensor, ...]:
+        Q = (given["relevance"] if queries is None else queries).shape[0]
         indices, lengths = (embeddings.new_empty(s, dtype=t) for s, t in (((Q, k), torch.int64), ((Q,), torch.int32)))
         columns = (embeddings.new_empty((Q, k), dtype=torch.float32) for _ in range(2 + redundancy))
         return indices, *columns, lengths
 
-    operator = torch.library.custom_op(
-        f"ragsys_kernels::{name}", call, mutates_args=(), schema=f"({arguments}) -> ({results[:-2]})"
-    )
-    operator.register_fake(fake)
-    return operator
+    results = ", ".join(["Tensor"] * (4 + redundancy))
+    return _registered(name, ", ".join((pool, *of_rule, _LIMITS)), f"({results})", call, fake)
 
 
 # Indices, scores, relevance (Q, k) and lengths (Q,); before the lengths the redundancy (Q, k) where the rule has one of
 # its own.
-mmr = _operator("mmr", _WEIGHED.format(0.75), redundancy=True)
-vrsd = _operator("vrsd")
-msd = _operator("msd", _WEIGHED.format(0.75), redundancy=True)
-dpp = _operator("dpp", _WEIGHED.format(0.5), "Tensor? quality=None, float scale=1.0")
-ssd = _operator("ssd", _WEIGHED.format(0.5), "float gamma=1.0, int? window=None")
-sift = _operator("sift", "float noise=0.01, float min_gain=0.0")
-coverage = _operator(
+mmr = _rule("mmr", _WEIGHED.format(0.75), redundancy=True)
+vrsd = _rule("vrsd")
+msd = _rule("msd", _WEIGHED.format(0.75), redundancy=True)
+dpp = _rule("dpp", _WEIGHED.format(0.5), "Tensor? quality=None, float scale=1.0")
+ssd = _rule("ssd", _WEIGHED.format(0.5), "float gamma=1.0, int? window=None")
+sift = _rule("sift", "float noise=0.01, float min_gain=0.0")
+coverage = _rule(
     "coverage",
     _WEIGHED.format(0.5),
     "str kind='facility', Tensor? aspects=None, Tensor? weights=None, float gamma=0.5, bool density=False",
 )
-gist = _operator("gist", _WEIGHED.format(0.25), "float eps=0.1", redundancy=True)
+gist = _rule("gist", _WEIGHED.format(0.25), "float eps=0.1", redundancy=True)
 
 
-@torch.library.custom_op("ragsys_kernels::token_logprobs", mutates_args=())
-def token_logprobs(
-    logits: Tensor,
-    targets: Tensor,
-    ignore_index: Optional[int] = -100,
-    temperature: float = 1.0,
-    logit_scale: float = 1.0,
-    softcap: Optional[float] = None,
-    vocab_size: Optional[int] = None,
-    backend: str = "auto",
-    allowed: Optional[Tensor] = None,
-) -> Tensor:
-    """Run `ragsys_kernels.token_logprobs`: (T,) float32."""
-    return scoring.token_logprobs(
-        logits,
-        targets,
-        ignore_index=ignore_index,
-        temperature=temperature,
-        logit_scale=logit_scale,
-        softcap=softcap,
-        vocab_size=vocab_size,
-        allowed=allowed,
-        backend=backend,  # type: ignore[arg-type]
-    )
+_SCALED = "float temperature=1.0, float logit_scale=1.0, float? softcap=None, SymInt? vocab_size=None"
 
 
-@token_logprobs.register_fake
-def _(logits: Tensor, targets: Tensor, *args: object, **options: object) -> Tensor:
+def _fake_token_logprobs(logits: Tensor, targets: Tensor, **given: Any) -> Tensor:
     return logits.new_empty(targets.shape[0], dtype=torch.float32)
 
 
-@torch.library.custom_op("ragsys_kernels::answer_logprobs", mutates_args=())
-def answer_logprobs(
-    logits: Optional[Tensor],
-    hidden: Optional[Tensor],
-    weight: Optional[Tensor],
-    bias: Optional[Tensor],
-    targets: Tensor,
-    rows: Tensor,
-    cu_answers: Tensor,
-    temperature: float = 1.0,
-    logit_scale: float = 1.0,
-    softcap: Optional[float] = None,
-    vocab_size: Optional[int] = None,
-    ignore_index: Optional[int] = -100,
-    backend: str = "auto",
-    allowed: Optional[Tensor] = None,
-) -> _Answers:
-    """Run `ragsys_kernels.answer_logprobs`: logp (M,) float32, sum, mean (A,) float64, count (A,) int64, greedy."""
-    result = scoring.answer_logprobs(
-        logits,
-        hidden,
-        weight,
-        bias,
-        targets=targets,
-        rows=rows,
-        cu_answers=cu_answers,
-        temperature=temperature,
-        logit_scale=logit_scale,
-        softcap=softcap,
-        vocab_size=vocab_size,
-        allowed=allowed,
-        ignore_index=ignore_index,
-        backend=backend,  # type: ignore[arg-type]
-    )
+# (T,) float32.
+token_logprobs = _registered(
+    "token_logprobs",
+    f"Tensor logits, Tensor targets, SymInt? ignore_index=-100, {_SCALED}, str backend='auto', Tensor? allowed=None",
+    "Tensor",
+    lambda **given: scoring.token_logprobs(**given),
+    _fake_token_logprobs,
+)
+
+
+def _answer_logprobs(**given: Any) -> tuple[Tensor, ...]:
+    result = scoring.answer_logprobs(**given)
     return result.logp, result.sum, result.mean, result.count, result.greedy
 
 
-@answer_logprobs.register_fake
-def _(
-    logits: Optional[Tensor],
-    hidden: Optional[Tensor],
-    weight: Optional[Tensor],
-    bias: Optional[Tensor],
-    targets: Tensor,
-    rows: Tensor,
-    cu_answers: Tensor,
-    *args: object,
-    **options: object,
-) -> _Answers:
-    x = targets
+def _fake_answer_logprobs(targets: Tensor, cu_answers: Tensor, **given: Any) -> tuple[Tensor, ...]:
     A = cu_answers.shape[0] - 1
-    sums = [x.new_empty(A, dtype=torch.float64) for _ in range(2)]
-    count, greedy = x.new_empty(A, dtype=torch.int64), x.new_empty(A, dtype=torch.bool)
-    return x.new_empty(targets.shape[0], dtype=torch.float32), *sums, count, greedy
+    of_answers = (targets.new_empty(A, dtype=t) for t in (torch.float64, torch.float64, torch.int64, torch.bool))
+    return targets.new_empty(targets.shape[0], dtype=torch.float32), *of_answers
+
+
+# logp (M,) float32, sum, mean (A,) float64, count (A,) int64, greedy (A,) bool.
+answer_logprobs = _registered(
+    "answer_logprobs",
+    "Tensor? logits, Tensor? hidden, Tensor? weight, Tensor? bias, Tensor targets, Tensor rows, Tensor cu_answers, "
+    f"{_SCALED}, SymInt? ignore_index=-100, str backend='auto', Tensor? allowed=None",
+    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _answer_logprobs,
+    _fake_answer_logprobs,
+)

@@ -226,16 +226,34 @@ def per_query(
     array = np.asarray(_arrays.host_view(op, name, x)[0])
     if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")
+    good, rule = (array >= low) & (array <= high), f"within [{low:g}, {high:g}]"
+    array = one_or_each(op, name, array, good, num_queries, rule, high, errors)
+    return place.upload(np.array(array, np.float32))
+
+
+def one_or_each(
+    op: str,
+    name: str,
+    array: np.ndarray,
+    good: np.ndarray,
+    num_queries: int,
+    rule: str,
+    instead: float,
+    errors: dict[int, str] | None,
+) -> np.ndarray:
+    """Return one number, or one per query, as (Q,), or raise where it is not good.
+
+    With ``errors``, a query whose own number is bad is put there and gets ``instead``.
+    """
     if array.shape not in ((), (num_queries,)):
         raise ValueError(f"{op}: {name} must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
-    bad = ~((array >= low) & (array <= high))
-    if bad.any():
+    if not good.all():
         if errors is None or array.shape == ():
-            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {array[bad].flat[0]:g}")
-        for q in np.flatnonzero(bad).tolist():
-            errors.setdefault(q, f"{op}: {name} must be within [{low:g}, {high:g}], got {array[q]:g}")
-        array = np.where(bad, high, array)
-    return place.upload(np.array(np.broadcast_to(array, (num_queries,)), np.float32))
+            raise ValueError(f"{op}: {name} must be {rule}, got {array[~good].flat[0]:g}")
+        for q in np.flatnonzero(~good).tolist():
+            errors.setdefault(q, f"{op}: {name} must be {rule}, got {array[q]:g}")
+        array = np.where(good, array, instead)
+    return np.broadcast_to(array, (num_queries,))
 
 
 def good_values(

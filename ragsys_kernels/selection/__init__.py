@@ -174,11 +174,7 @@ def mmr(
     >>> rk.mmr(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run(
-        "mmr", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, outside=outside, relevance_scale=relevance_scale, similarity=similarity,
-    )  # fmt: skip
+    return run("mmr", locals())
 
 
 @planned("vrsd")
@@ -242,8 +238,4 @@ def vrsd(
     >>> rk.vrsd(np.array([[1, 1]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run(
-        "vrsd", queries, embeddings, k, candidates, relevance, None, 1.0, 1.0, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, relevance_scale=relevance_scale,
-    )  # fmt: skip
+    return run("vrsd", locals())

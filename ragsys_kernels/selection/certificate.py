@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._base.arrays import host_view
-from .._base.checks import shape_text, shown
+from .._base.checks import one_or_each, shown
 from .problem import Problem, Selection
 
 _EPS = float(np.finfo(np.float32).eps)
@@ -22,13 +22,13 @@ _SLACK = 32 * _EPS
 
 def read(problem: Problem, given: Any, errors: dict[int, str] | None) -> np.ndarray:
     """Return what no row outside the pool exceeds in v, (Q,) float32, or raise the error that says what is wrong."""
-    op, shape, rule = problem.op, (problem.num_queries,), "finite, or -inf where there is no row outside"
+    op, rule = problem.op, "finite, or -inf where there is no row outside"
     if problem.candidates is None and not problem.pool_stride:
         raise ValueError(f"{op}: outside must come with candidates or dense pools, got neither")
     if problem.rows.metric != "cosine":
         raise ValueError(f"{op}: outside must come with metric 'cosine', got {problem.rows.metric!r}")
     # The common case first: what follows takes six microseconds.
-    plain = type(given) is np.ndarray and given.dtype == np.float32 and given.shape == shape != (0,)
+    plain = type(given) is np.ndarray and given.dtype == np.float32 and given.shape == (problem.num_queries,) != (0,)
     if plain and given.flags.c_contiguous and given.max() <= _MOST:
         return np.asarray(given)
     if isinstance(given, (bool, str)):
@@ -41,18 +41,9 @@ def read(problem: Problem, given: Any, errors: dict[int, str] | None) -> np.ndar
         array = np.asarray(host_view(op, "outside", given)[0])
     if array.dtype.kind not in "fiu" or array.dtype == np.uint16:
         raise TypeError(f"{op}: outside must be a number or a float array of shape (Q,), got {array.dtype}")
-    if array.shape not in ((), shape):
-        text = f"must be a number or have shape {shape_text(shape)}"
-        raise ValueError(f"{op}: outside {text}, got {shape_text(array.shape)}")
-    bad = ~(array < _MOST)
-    if bad.any():
-        if errors is None or array.shape == ():
-            raise ValueError(f"{op}: outside must be {rule}, got {array[bad].flat[0]:g}")
-        for q in np.flatnonzero(bad).tolist():
-            errors.setdefault(q, f"{op}: outside must be {rule}, got {array[q]:g}")
-        array = np.where(bad, -np.inf, array)
+    array = one_or_each(op, "outside", array, np.asarray(array < _MOST), problem.num_queries, rule, -np.inf, errors)
     with np.errstate(over="ignore"):  # far below any v: as good as -inf
-        return np.array(np.broadcast_to(array, shape), np.float32)
+        return np.array(array, np.float32)
 
 
 def most_bias(problem: Problem) -> float | None:

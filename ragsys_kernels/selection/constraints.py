@@ -9,7 +9,7 @@ import numpy as np
 
 from .._base import arrays
 from .._base.arrays import HOST, Place
-from .._base.checks import count, doubles, expect_shape, good_values, ids, integers, per_query, shape_text, shown
+from .._base.checks import count, doubles, expect_shape, good_values, ids, integers, one_or_each, per_query, shown
 from .._base.tables import holds_text, numbered, texts
 from . import filters
 from .filters import Filter
@@ -59,28 +59,35 @@ class Constraints:
 NONE = Constraints()
 
 
+# The arguments of a call that `read` takes.
+ARGUMENTS = (
+    "initial", "groups", "query_groups", "max_per_group", "allowed", "exclude", "costs", "budget", "max_similarity",
+)  # fmt: skip
+
+
 def read(
     op: str,
-    given: tuple[Any, ...],
+    given: dict[str, Any],
     candidates: Any,
-    own: tuple[Any, Any, str, Any, Any],
+    rows: Any,
     shape: tuple[int, int, int, int],
     place: Place,
     errors: dict[int, str] | None,
 ) -> tuple[Constraints, Any]:
     """Return the constraints that arguments describe, and the candidates without what may not be picked.
 
-    ``given``: initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity. ``own``:
-    groups and costs of a Corpus, the metric, which of its rows are not deleted, or None, and the names of its groups,
-    or None. ``shape``: queries, positions of a pool, rows, and positions of dense pools, or 0.
+    ``given``: the arguments by name. ``rows``: the `Rows`, which may have groups and costs of their own. ``shape``:
+    queries, positions of a pool, rows, and positions of dense pools, or 0.
     """
-    initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = given
+    initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = (
+        given[name] for name in ARGUMENTS
+    )
     num_queries, pool, num_rows, pool_stride = shape
     items = ((num_queries, pool), "(Q, P)")
     found = Constraints()
 
     grouped = query_groups is not None or max_per_group is not None
-    names = own[4]
+    names = rows.group_names
     if groups is not None:
         names = None
         if holds_text(groups):
@@ -92,8 +99,8 @@ def read(
             raise ValueError(f"{op}: groups must come with query_groups or max_per_group, got neither")
         found.groups = array.reshape(-1)
     elif grouped:
-        found.groups = own[0]
-        if own[0] is None:
+        found.groups = rows.groups
+        if rows.groups is None:
             name = "query_groups" if query_groups is not None else "max_per_group"
             raise ValueError(f"{op}: {name} must come with groups, got groups=None")
     if query_groups is not None:
@@ -107,11 +114,11 @@ def read(
         if shown_before.shape[1]:  # an array without columns has no memory to point to
             found.initial = shown_before
 
-    if allowed is not None or exclude is not None or own[3] is not None:
+    if allowed is not None or exclude is not None or rows.live is not None:
         whole = not pool_stride and candidates is None
         allows = filters.read(op, allowed, exclude, num_queries, pool_stride or num_rows, place, errors, whole)
-        if own[3] is not None:
-            allows.mask = own[3] if allows.mask is None else place.packed(allows.mask & own[3])
+        if rows.live is not None:
+            allows.mask = rows.live if allows.mask is None else place.packed(allows.mask & rows.live)
         if whole:
             found.filter = allows
         else:
@@ -120,13 +127,13 @@ def read(
     if max_similarity is not None:
         most = per_query(op, "max_similarity", max_similarity, num_queries, -1.0, 1.0, place, errors)
         # No cosine is above 1, but rounded ones are: a ceiling of 1 bars nothing.
-        cosine = own[2] == "cosine"
+        cosine = rows.metric == "cosine"
         found.max_similarity = filters.library_of_array(most).where(most >= 1, np.inf, most) if cosine else most
     if budget is not None:
         found.budget = _budget(op, budget, num_queries, place, errors)
-        if costs is None and own[1] is None:
+        if costs is None and rows.costs is None:
             raise ValueError(f"{op}: budget must come with costs, got costs=None")
-        found.costs = own[1] if costs is None else _costs(op, costs, items, pool_stride, num_rows, place, errors)
+        found.costs = rows.costs if costs is None else _costs(op, costs, items, pool_stride, num_rows, place, errors)
     elif costs is not None:
         raise ValueError(f"{op}: costs must come with a budget, got budget=None")
     return found, candidates
@@ -176,13 +183,5 @@ def _budget(op: str, given: Any, num_queries: int, place: Place, errors: dict[in
     if isinstance(given, (bool, str)):
         raise TypeError(f"{op}: budget must be a number or an array of shape (Q,), got {shown(given)}")
     array = doubles(op, "budget", np.asarray(given) if isinstance(given, (int, float)) else given)
-    if array.shape not in ((), (num_queries,)):
-        raise ValueError(f"{op}: budget must be a number or have shape ({num_queries},), got {shape_text(array.shape)}")
-    bad = ~(array >= 0)  # inf is no budget at all
-    if bad.any():
-        if errors is None or array.shape == ():
-            raise ValueError(f"{op}: budget must be at least 0, got {array[bad].flat[0]:g}")
-        for q in np.flatnonzero(bad).tolist():
-            errors.setdefault(q, f"{op}: budget must be at least 0, got {array[q]:g}")
-        array = np.where(bad, 0.0, array)
-    return place.upload(np.array(np.broadcast_to(array, (num_queries,))))
+    good = np.asarray(array >= 0)  # inf is no budget at all
+    return place.upload(np.array(one_or_each(op, "budget", array, good, num_queries, "at least 0", 0.0, errors)))

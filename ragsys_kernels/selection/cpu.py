@@ -15,7 +15,7 @@ from . import certificate, codes, validate
 from .capabilities import BINARY
 from .constraints import NONE
 from .filtered_problems import few_rows
-from .problem import Problem, Selection, SelectionPath, unit
+from .problem import Problem, Rows, Selection, SelectionPath, unit
 
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 _METHODS = {"mmr": 0, "vrsd": 1, "msd": 2, "dpp": 3, "ssd": 4, "sift": 5, "facility": 6, "cover": 7, "xquad": 8}
@@ -64,15 +64,21 @@ def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
     if problem.op == "coverage":
         _expect_memory(problem)
-    whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
-    row_bias = problem.bias is None or problem.bias.ndim == 1
-    limits = problem.constraints
-    row_costs = limits.costs is None or limits.costs.ndim == 1
-    # Signs meet the picks faster than any scan bounds them.
-    large = problem.rows.metric == "cosine" and problem.pool >= _WHOLE_CORPUS and problem.rows.dtype != "binary"
-    if problem.op == "mmr" and whole and row_bias and row_costs and large and bounds == "automatic":
+    if bounds == "automatic" and problem.op == "mmr" and problem.pool >= _WHOLE_CORPUS and _by_stages(problem):
         return _mmr_whole_corpus(problem, num_threads)
-    return _select(problem, num_threads, bounds)
+    selection, status, work = _call(problem, num_threads, bounds)
+    if status is not None:
+        _raise_for(problem, status)
+    return selection, work
+
+
+def _by_stages(problem: Problem) -> bool:
+    """Return whether MMR goes in stages: over all rows, what weighs and limits them being theirs in all queries."""
+    whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
+    costs = problem.constraints.costs
+    of_rows = (problem.bias is None or problem.bias.ndim == 1) and (costs is None or costs.ndim == 1)
+    # Signs meet the picks faster than any scan bounds them.
+    return whole and of_rows and problem.rows.metric == "cosine" and problem.rows.dtype != "binary"
 
 
 def _expect_memory(problem: Problem) -> None:
@@ -85,13 +91,6 @@ def _expect_memory(problem: Problem) -> None:
             f"{problem.op}: {name} must leave at most {_MOST_SIMILARITIES} similarities of items to aspects a query, "
             f"got {problem.pool} x {aspects}"
         )
-
-
-def _select(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
-    selection, status, work = _call(problem, num_threads, bounds)
-    if status is not None:
-        _raise_for(problem, status)
-    return selection, work
 
 
 def _call(
@@ -177,6 +176,11 @@ def _renumbered(indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.where(indices < 0, -1, rows[indices])
 
 
+def _stored(rows: Rows) -> tuple[Any, ...]:
+    """Return the rows as they are stored, in the order of the binding."""
+    return rows.data, arrays.NUMBERS[rows.dtype], _NORMS[rows.norm], rows.scales
+
+
 def _filter(problem: Problem) -> dict[str, Any]:
     """Return which rows may be picked, and which may not, where that is limited."""
     given: dict[str, Any] = {}
@@ -205,10 +209,7 @@ def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> Sel
         problem.num_queries,
         problem.pool,
         problem.pool_stride,
-        rows.data,
-        arrays.NUMBERS[rows.dtype],
-        _NORMS[rows.norm],
-        rows.scales,
+        *_stored(rows),
         problem.queries,
         problem.unit_queries,
         problem.candidates,
@@ -264,10 +265,7 @@ def _scan(
     *found, well = module.scan(
         vectors,
         n,
-        rows.data,
-        arrays.NUMBERS[rows.dtype],
-        _NORMS[rows.norm],
-        rows.scales,
+        *_stored(rows),
         rows.codes if by_codes else None,
         rows.code_error,
         _largest_norm(problem),
@@ -300,10 +298,7 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
         problem.queries,
         problem.unit_queries,
         problem.k,
-        rows.data,
-        arrays.NUMBERS[rows.dtype],
-        _NORMS[rows.norm],
-        rows.scales,
+        *_stored(rows),
         rows.codes,
         rows.code_error,
         problem.bias,
@@ -346,10 +341,7 @@ def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
     values, status = module.relevance(
         problem.num_queries,
         problem.pool,
-        rows.data,
-        arrays.NUMBERS[rows.dtype],
-        _NORMS[rows.norm],
-        rows.scales,
+        *_stored(rows),
         problem.queries,
         problem.unit_queries,
         problem.candidates,

@@ -43,14 +43,7 @@ class Filter:
 
     def keeps(self, q: int, ids: np.ndarray) -> np.ndarray:
         """Return which of some rows query q may pick, on the host."""
-        keep = np.ones(ids.shape, bool)
-        if self.mask is not None:
-            keep &= (self.mask if self.mask.ndim == 1 else self.mask[q])[ids]
-        if self.rows is not None:
-            keep &= np.isin(ids, self.rows[q])
-        if self.exclude is not None:
-            keep &= ~np.isin(ids, self.exclude[q])
-        return keep
+        return np.asarray(self.take(slice(q, q + 1)).keep(np, ids[None])[0])
 
     def keep(self, library: Any, ids: Any) -> Any:
         """Return which ids (Q, P) the queries may pick, in a library's arrays; none that is out of range."""

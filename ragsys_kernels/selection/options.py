@@ -22,7 +22,18 @@ Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Dpp:
+class Options:
+    def take(self, queries: np.ndarray | slice) -> Any:
+        """Return the options of some of the queries."""
+        return self
+
+    def of_items(self, change: Callable[[Any], Any]) -> Any:
+        """Return the options with other values of items."""
+        return self
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Dpp(Options):
     scale: float
     quality: Any = None  # (N,) or (Q, P) float32; None: by z-scores
 
@@ -31,38 +42,28 @@ class Dpp:
         return Dpp(self.scale, self.quality[queries] if per_query else self.quality)
 
     def of_items(self, change: Callable[[Any], Any]) -> Dpp:
-        """Return the options with other values of items."""
         return Dpp(self.scale, None if self.quality is None else change(self.quality))
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _OfAllQueries:
-    def take(self, queries: np.ndarray | slice) -> Any:
-        return self
-
-    def of_items(self, change: Callable[[Any], Any]) -> Any:
-        return self
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Ssd(_OfAllQueries):
+class Ssd(Options):
     gamma: float
     window: int  # 0: all picks
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Sift(_OfAllQueries):
+class Sift(Options):
     noise: float
     min_gain: float
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Gist(_OfAllQueries):
+class Gist(Options):
     eps: float
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Coverage:
+class Coverage(Options):
     kind: str  # one of KINDS
     gamma: float
     density: bool
@@ -72,9 +73,6 @@ class Coverage:
     def take(self, queries: np.ndarray | slice) -> Coverage:
         aspects, weights = (None if x is None else x[queries] for x in (self.aspects, self.weights))
         return Coverage(self.kind, self.gamma, self.density, aspects, weights)
-
-    def of_items(self, change: Callable[[Any], Any]) -> Coverage:
-        return self
 
 
 def _float_of(op: str, name: str, x: Any) -> float:
@@ -124,9 +122,7 @@ def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
 
 def ssd(op: str, gamma: Any, window: Any) -> Callable[..., Ssd]:
     factor = number(op, "gamma", gamma, "above 0", lambda x: x > 0)
-    width = 0
-    if window is not None:
-        width = count(op, "window", window)
+    width = 0 if window is None else count(op, "window", window)
     return lambda *_: Ssd(factor, width)
 
 
@@ -178,3 +174,21 @@ def coverage(
         return Coverage(name, power, by_cost, array, share)
 
     return made
+
+
+# What makes the options of each rule, and out of which arguments.
+_OF_RULES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "dpp": (dpp, ("quality", "scale")),
+    "ssd": (ssd, ("gamma", "window")),
+    "sift": (sift, ("noise", "min_gain")),
+    "gist": (gist, ("eps",)),
+    "coverage": (coverage, ("kind", "aspects", "weights", "gamma", "density", "budget")),
+}
+
+
+def of_rule(op: str, given: dict[str, Any]) -> Any:
+    """Return what makes the options of a rule from the arguments of its call; None for a rule that has none."""
+    if op not in _OF_RULES:
+        return None
+    make, names = _OF_RULES[op]
+    return make(op, *(given[name] for name in names))

@@ -29,8 +29,7 @@ class _Answers:
 
     def with_attributes(self: _Answer, other: _Answers) -> _Answer:
         """Take over what is not an item of the tuple."""
-        self.errors, self.cost, self.lambda_d = other.errors, other.cost, other.lambda_d
-        self.certified, self.pool_needed = other.certified, other.pool_needed
+        vars(self).update(vars(other))
         return self
 
 

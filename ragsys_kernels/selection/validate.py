@@ -95,38 +95,42 @@ def _signs(op: str, queries: Any, num_bytes: int) -> Any:
     return HOST.packed(arrays.signs(array))
 
 
+# The arguments of a selection that may be left out, but for those that only the public functions have.
+_LEFT_OUT: dict[str, Any] = {
+    **dict.fromkeys(("candidates", "relevance", "bias", "options", *constraints.ARGUMENTS)),
+    "relevance_scale": "as-is", "lambda_d": 1.0, "lambda_b": 1.0, "metric": "cosine",
+}  # fmt: skip
+
+
 def selection(
     op: str,
     queries: Any,
     embeddings: Any,
     k: Any,
     *,
-    candidates: Any = None,
-    relevance: Any = None,
-    relevance_scale: Any = "as-is",
-    bias: Any = None,
-    lambda_d: Any = 1.0,
-    lambda_b: Any = 1.0,
-    groups: Any = None,
-    query_groups: Any = None,
-    max_per_group: Any = None,
-    initial: Any = None,
-    allowed: Any = None,
-    exclude: Any = None,
-    costs: Any = None,
-    budget: Any = None,
-    max_similarity: Any = None,
-    options: Any = None,
-    metric: str = "cosine",
     k_name: str = "k",
     place: Place = HOST,
     errors: dict[int, str] | None = None,
+    **given: Any,
 ) -> Problem:
-    """Return the problem that a call describes, or raise the error that names the bad argument.
+    """Return the problem that some arguments describe, by the names that `mmr` has for them; see `problem_of`."""
+    if unknown := given.keys() - _LEFT_OUT.keys():
+        raise TypeError(f"selection: got unexpected keyword arguments {sorted(unknown)}")
+    named = {"queries": queries, "embeddings": embeddings, "k": k}
+    return problem_of(op, {**_LEFT_OUT, **given, **named}, place, errors, k_name)
 
-    With ``errors``, a query with a bad number of its own, such as k or a weight, is put there instead.
+
+def problem_of(
+    op: str, given: dict[str, Any], place: Place, errors: dict[int, str] | None = None, k_name: str = "k"
+) -> Problem:
+    """Return the problem that the arguments of a call describe, or raise the error that names the bad one.
+
+    ``given``: by name, all but those that the rule does not have; what else it holds is not looked at. With ``errors``,
+    a query with a bad number of its own, such as k or a weight, is put there instead.
     """
-    rows, pool_stride = _rows(op, embeddings, metric, place)
+    queries, candidates, relevance = given["queries"], given["candidates"], given["relevance"]
+    bias, options, relevance_scale = given.get("bias"), given.get("options"), given["relevance_scale"]
+    rows, pool_stride = _rows(op, given["embeddings"], given["metric"], place)
     num_rows, dims = rows.data.shape
     packed = rows.dtype == "binary"
 
@@ -197,26 +201,19 @@ def selection(
 
     # Without any of these the call is three quarters of a microsecond faster.
     if (
-        initial is groups is query_groups is max_per_group is allowed is exclude is None
-        and costs is budget is max_similarity is rows.live is None
-    ):
+        given["initial"] is given["groups"] is given["query_groups"] is given["max_per_group"] is given["allowed"]
+        is given["exclude"] is given["costs"] is given["budget"] is given["max_similarity"] is rows.live is None
+    ):  # fmt: skip
         limits = NONE
     else:
-        limits, ids_array = constraints.read(
-            op,
-            (initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity),
-            ids_array,
-            (rows.groups, rows.costs, rows.metric, rows.live, rows.group_names),
-            (num_queries, pool, num_rows, pool_stride),
-            place,
-            errors,
-        )
+        shape = (num_queries, pool, num_rows, pool_stride)
+        limits, ids_array = constraints.read(op, given, ids_array, rows, shape, place, errors)
 
     if options is not None:
         shapes = items if pool_stride else ((num_rows,), "(N,)")
         options = options((shapes, items), rows, place, errors)
 
-    number, ks = _counts(op, k_name, k, num_queries, errors)
+    number, ks = _counts(op, k_name, given["k"], num_queries, errors)
     if number > pool and number > MOST_PADDED:
         raise ValueError(
             f"{op}: {k_name} must be at most {MOST_PADDED} where the pool has fewer items, "
@@ -224,7 +221,7 @@ def selection(
         )
     if op in ("vrsd", "sift"):
         bias_array = None
-    weights = per_query(op, "lambda_d", lambda_d, num_queries, 0.0, 1.0, place, errors)
+    weights = per_query(op, "lambda_d", given.get("lambda_d", 1.0), num_queries, 0.0, 1.0, place, errors)
     # On a device an array is a launch, and without a bias nothing reads lambda_b.
     unread = weights if bias_array is None and place is not HOST else None
     return Problem(  # by position: keywords take longer
@@ -237,7 +234,7 @@ def selection(
         None if op not in NEEDS_QUERIES and scores is not None else array,  # queries that are not read
         unit_queries,
         weights,
-        per_query(op, "lambda_b", lambda_b, num_queries, 0.0, 1.0, place, errors, unread),
+        per_query(op, "lambda_b", given.get("lambda_b", 1.0), num_queries, 0.0, 1.0, place, errors, unread),
         ids_array,
         scores,
         bias_array,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base.arrays import HOST
 from ..selection import mmr, options, validate, vrsd
 from ..selection.calls import aspects, volume
 from ..selection.methods import METHODS
@@ -163,14 +164,9 @@ def checked_problem(method: str, problem: dict[str, Any]) -> Problem:
     """Return the checked problem of a call of a rule, with the defaults of its function."""
     functions = {"mmr": mmr, "vrsd": vrsd, "coverage": aspects.coverage}
     call = inspect.signature(functions.get(method) or getattr(volume, method)).parameters
-    limits = inspect.signature(validate.selection).parameters
-    arguments = {name: call[name].default for name in ("lambda_d", "lambda_b") if name in call}
-    arguments.update({name: value for name, value in problem.items() if name in limits})
-    make = getattr(options, method, None)
-    if make is not None:
-        own = [name for name in inspect.signature(make).parameters if name != "op"]
-        arguments["options"] = make(method, *(problem.get(name, call[name].default) for name in own))
-    return validate.selection(method, **arguments)
+    given = {name: parameter.default for name, parameter in call.items()} | problem
+    given["options"] = options.of_rule(method, given)
+    return validate.problem_of(method, given, HOST)
 
 
 def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolerance: float | None = None) -> None:

@@ -3,8 +3,6 @@
 import numpy as np
 from hypothesis import strategies as st
 
-import ragsys_kernels as rk
-
 DTYPES = ("float32", "float16", "bfloat16")
 SEEDS = st.integers(0, 2**32 - 1)
 BOOLEANS = st.booleans()
@@ -33,11 +31,6 @@ def decoded(codes, dims):
     header = np.ascontiguousarray(codes[:, -12:])
     scale, error = header[:, :8].view(np.float32).T
     return codes[:, :dims].astype(np.int64) - 128, scale, error, header[:, 8:].view(np.int32)[:, 0]
-
-
-def same(a, b):
-    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
-        np.testing.assert_array_equal(x, y, err_msg=name)
 
 
 def for_vrsd(problem):

@@ -1,4 +1,4 @@
-"""Good calls of the selections, to be made bad; and how their errors are checked."""
+"""Good calls of the selections, to be made bad; how their errors and their bits are checked."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,12 @@ import ragsys_kernels as rk
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 methods = pytest.mark.parametrize("method", METHODS)
+
+
+def same(a, b):
+    """Two selections with the same bits."""
+    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=name)
 
 
 def f32(*shape):
@@ -33,7 +39,7 @@ def check_error(method, arguments, error, message, **more):
     arguments = {"backend": "auto", **more, **arguments}
     before = {name: np.array(value) for name, value in arguments.items() if isinstance(value, np.ndarray)}
     with pytest.raises(error) as caught:
-        METHODS[method](**arguments)
+        getattr(rk, method)(**arguments)
     assert str(caught.value) == f"{method}: {message}"
     assert type(caught.value) is error
     for name, value in before.items():

@@ -1,8 +1,8 @@
 """Which backend runs, what is said where it cannot, and what an import costs."""
 
 import importlib
-import importlib.util
 import re
+import runpy
 import shutil
 import sys
 import sysconfig
@@ -13,6 +13,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, _info, testing
+from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.selection import cpu, reference
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
@@ -71,73 +72,87 @@ def test_unknown_backend_is_refused(monkeypatch):
         rk.mmr(**problem)
 
 
-PROBLEM = """
-import warnings
-import numpy as np
-import ragsys_kernels as rk
-from ragsys_kernels import testing
-problem = testing.selection_problem(2, 8, 3, 5)
-"""
-
-
 ABSENT = (
     "the compiled extension is not installed; install a C++ compiler (Debian and Ubuntu: apt-get install g++) and "
     "reinstall, with RAGSYS_KERNELS_REQUIRE_EXT=1 to see what fails"
 )
+PROBLEM = """
+import os, warnings
+import numpy as np
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+problem, logits = testing.selection_problem(2, 8, 3, 5), np.zeros((2, 4), np.float32)
+"""
+WITHOUT_EXTENSION = """
+def print_error(call):
+    try:
+        call()
+    except rk.BackendUnavailableError as error:
+        print(error)
 
-
-def with_problem(code):
-    return PROBLEM + code
-
-
-def test_missing_extension_falls_back_with_one_warning(without_extension, run_python):
-    code = with_problem("""
+warnings.simplefilter("error")  # what was asked for does not warn
+rk.mmr(**problem, backend="reference")
+for backend in ("numpy", "reference"):
+    rk.answer_logprobs(logits, targets=[0, 3], backend=backend)
+os.environ["RAGSYS_KERNELS_BACKEND"] = "reference"
+rk.vrsd(**problem)
+os.environ["RAGSYS_KERNELS_BACKEND"] = "cpu"
+print_error(lambda: rk.mmr(**problem))
+del os.environ["RAGSYS_KERNELS_BACKEND"]
+print_error(lambda: rk.mmr(**problem, backend="cpu"))
+print_error(lambda: rk.answer_logprobs(logits, targets=[0, 3], backend="cpu"))
+corpus = rk.Corpus(problem["embeddings"])
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(3):
-        result = rk.mmr(**problem)
-        testing.check_selection("mmr", problem, result)
+        testing.check_selection("mmr", problem, rk.mmr(**problem))
+        testing.check_selection("vrsd", problem, rk.vrsd(**problem))
+        corpus.search(problem["queries"], 2)
+        assert np.allclose(rk.token_logprobs(logits, [0, 3]), -np.log(4))
 for warning in caught:
-    print(warning.category.__name__, warning.message, sep=": ")
-""")
-    assert run_python(code, package=without_extension).stdout == (
-        f"RuntimeWarning: mmr: running the NumPy reference, which is slow: {ABSENT}\n"
-    )
-
-
-SCORING = """
-import warnings
-import numpy as np
-import ragsys_kernels as rk
-x = np.zeros((2, 4), np.float32)
+    print(warning.category.__name__, warning.message, warning.filename, sep=": ")
 """
 
 
-def test_scoring_falls_back_to_numpy_with_one_warning(without_extension, run_python):
-    code = (
-        SCORING
-        + """
+def test_without_the_extension_calls_fall_back_with_one_warning_each(without_extension, run_python):
+    """Which points at the call; the compiled kernels are an error where they were asked for."""
+    lines = run_python(PROBLEM + WITHOUT_EXTENSION, package=without_extension).stdout.splitlines()
+    refused = f"backend 'cpu' was requested but cannot run here: {ABSENT}. Available for arrays on 'cpu':"
+    slow = "running the NumPy reference, which is slow"
+    assert lines == [
+        f"mmr: {refused} 'reference'",
+        f"mmr: {refused} 'reference'",
+        f"answer_logprobs: {refused} 'numpy', 'reference'",
+        *(f"RuntimeWarning: {op}: {slow}: {ABSENT}: <string>" for op in ("mmr", "vrsd", "search")),
+        f"RuntimeWarning: token_logprobs: running NumPy, which is slower than the compiled kernels: {ABSENT}: <string>",
+    ]
+
+
+BROKEN = {  # a library that is none, and an import that fails within a module that is there
+    f"_C{sysconfig.get_config_var('EXT_SUFFIX')}": ("not a library", "_C"),
+    "_C.py": ("import a_library_that_is_not_there\n", "No module named 'a_library_that_is_not_there'"),
+}
+
+
+@pytest.mark.parametrize("file", BROKEN)
+def test_a_broken_extension_is_not_taken_for_its_absence(without_extension, run_python, tmp_path, file):
+    shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)
+    text, reason = BROKEN[file]
+    (tmp_path / "ragsys_kernels" / file).write_text(text)
+    code = """
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    for _ in range(3):
-        assert np.allclose(rk.token_logprobs(x, [0, 3]), -np.log(4))
-for warning in caught:
-    print(warning.category.__name__, warning.message, warning.filename, sep=": ")
-for backend in ("numpy", "reference"):
-    warnings.simplefilter("error")
-    rk.answer_logprobs(x, targets=[0, 3], backend=backend)
+    rk.mmr(**problem)
+print(caught[0].message)
 try:
-    rk.answer_logprobs(x, targets=[0, 3], backend="cpu")
+    rk.mmr(**problem, backend="cpu")
 except rk.BackendUnavailableError as error:
     print(error)
 """
-    )
-    assert run_python(code, package=without_extension).stdout == (
-        "RuntimeWarning: token_logprobs: running NumPy, which is slower than the compiled kernels: "
-        f"{ABSENT}: <string>\n"
-        f"answer_logprobs: backend 'cpu' was requested but cannot run here: {ABSENT}. "
-        "Available for arrays on 'cpu': 'numpy', 'reference'\n"
-    )
+    warned, refused = run_python(PROBLEM + code, package=tmp_path).stdout.splitlines()
+    broken = f"the compiled extension is broken: .*{reason}"
+    assert re.match(f"mmr: running the NumPy reference, which is slow: {broken}", warned)
+    assert re.match(f"mmr: backend 'cpu' was requested but cannot run here: {broken}", refused)
 
 
 def test_scoring_runs_what_was_asked_for(compiled, monkeypatch):
@@ -155,123 +170,31 @@ def test_scoring_runs_what_was_asked_for(compiled, monkeypatch):
     assert names == ["cpu", "cpu", "numpy_kernels", "reference", "numpy_kernels"]
 
 
-@pytest.mark.parametrize("call", ["rk.mmr(**problem)", "rk.vrsd(**problem)", "corpus.search(problem['queries'], 2)"])
-def test_warning_of_the_fallback_points_at_the_call(without_extension, run_python, call):
-    code = with_problem(f"""
-corpus = rk.Corpus(problem["embeddings"])
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    {call}
-print(*(warning.filename for warning in caught))
-""")
-    assert run_python(code, package=without_extension).stdout == "<string>\n"
-
-
-def test_missing_extension_is_an_error_where_it_was_asked_for(without_extension, run_python):
-    code = with_problem("""
-for ask in ({"backend": "cpu"}, {}):
-    try:
-        rk.mmr(**problem, **ask)
-    except rk.BackendUnavailableError as error:
-        print(error)
-""")
-    message = (
-        f"mmr: backend 'cpu' was requested but cannot run here: {ABSENT}. Available for arrays on 'cpu': 'reference'\n"
-    )
-    assert run_python(code, package=without_extension, RAGSYS_KERNELS_BACKEND="cpu").stdout == message * 2
-
-
-def test_reference_that_was_asked_for_does_not_warn(without_extension, run_python):
-    code = with_problem("""
-warnings.simplefilter("error")
-rk.mmr(**problem, backend="reference")
-rk.vrsd(**problem, backend="reference")
-""")
-    run_python(code, package=without_extension)
-    run_python(code.replace(', backend="reference"', ""), package=without_extension, RAGSYS_KERNELS_BACKEND="reference")
-
-
-@pytest.mark.slow
-def test_broken_extension_is_reported(without_extension, run_python, tmp_path):
-    shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)
-    file = tmp_path / "ragsys_kernels" / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
-    file.write_bytes(b"not a library")
-    code = with_problem("""
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    rk.mmr(**problem)
-print(caught[0].message)
-try:
-    rk.mmr(**problem, backend="cpu")
-except rk.BackendUnavailableError as error:
-    print(error)
-rk.show_config()
-""")
-    lines = run_python(code, package=tmp_path).stdout.splitlines()
-    reason = "the compiled extension is broken: "
-    assert lines[0].startswith(f"mmr: running the NumPy reference, which is slow: {reason}")
-    assert lines[1].startswith(f"mmr: backend 'cpu' was requested but cannot run here: {reason}")
-    assert any(line.startswith(f"backend cpu: unavailable: {reason}") for line in lines)
-    assert all(file.name in line for line in lines[:2])
-
-
-def test_error_inside_the_extension_is_not_taken_for_its_absence(without_extension, run_python, tmp_path):
-    """An import that fails within a module that is there."""
-    shutil.copytree(without_extension, tmp_path, dirs_exist_ok=True)
-    (tmp_path / "ragsys_kernels" / "_C.py").write_text("import a_library_that_is_not_there\n")
-    code = with_problem("""
-try:
-    rk.mmr(**problem, backend="cpu")
-except rk.BackendUnavailableError as error:
-    print(error)
-""")
-    output = run_python(code, package=tmp_path).stdout
-    assert "the compiled extension is broken: No module named 'a_library_that_is_not_there'" in output
-
-
 HEAVY = ("torch", "pyarrow", "typer", "rich", "triton", "cupy", "faiss", "transformers", "ray", "scipy", "click")
 
 
-def test_import_brings_no_heavy_module(run_python):
-    run_python(f"""
-import sys
-import ragsys_kernels
-assert not set(sys.modules) & set({HEAVY}), set(sys.modules) & set({HEAVY})
-assert "ragsys_kernels.testing" not in sys.modules
-""")
-
-
-def test_selection_brings_no_heavy_module(run_python):
-    run_python(f"""
-import sys
-import numpy as np
+IMPORT = f"""
+import os, sys, time
+begin = time.process_time()
 import ragsys_kernels as rk
+taken = time.process_time() - begin
+assert "ragsys_kernels.testing" not in sys.modules
+for name in ("BACKEND", "ISA", "NUM_THREADS"):
+    assert os.environ.pop("RAGSYS_KERNELS_" + name) == "x"
+import numpy as np
 rk.Corpus(np.eye(3, dtype=np.float32)).select(np.eye(3, dtype=np.float32), 2, pool=None)
 assert not set(sys.modules) & set({HEAVY}), set(sys.modules) & set({HEAVY})
-""")
-
-
-def test_import_takes_less_than_a_fifth_of_a_second(run_python):
-    """In processor time, which other processes of the machine do not stretch."""
-    code = "import time; t = time.process_time(); import ragsys_kernels; print(time.process_time() - t)"
-    assert min(float(run_python(code).stdout) for _ in range(5)) < 0.2
-
-
-def test_every_public_name_is_found(run_python):
-    """Names are imported when first used; a name that no module has would show only then."""
-    run_python("""
-import ragsys_kernels as rk
-assert {*rk._HOMES, "__version__"} == set(rk.__all__) <= set(dir(rk))
-assert all(getattr(rk, name).__name__ == name for name in rk._HOMES if name != "METHODS")
 from ragsys_kernels import *
 assert mmr is rk.mmr and not hasattr(rk, "mnr")
-""")
+print(taken)
+"""
 
 
-def test_import_reads_no_setting(run_python):
-    """Settings are read when they are used, so that a bad one is an error of the call, not of the import."""
+def test_import_takes_less_than_a_fifth_of_a_second_and_reads_no_setting(run_python):
+    """In processor time, which other processes do not stretch. A bad setting is an error of the call that uses it, and
+    a selection imports no heavy module either."""
     bad = {"RAGSYS_KERNELS_BACKEND": "x", "RAGSYS_KERNELS_ISA": "x", "RAGSYS_KERNELS_NUM_THREADS": "x"}
-    run_python("import ragsys_kernels", **bad)
+    assert any(float(run_python(IMPORT, **bad).stdout) < 0.2 for _ in range(5))
 
 
 def test_show_config_tells_versions_backends_instruction_set_and_threads(compiled, capsys, monkeypatch):
@@ -290,6 +213,13 @@ def test_show_config_tells_versions_backends_instruction_set_and_threads(compile
     assert f"instruction set: {compiled.SUPPORTED_ISAS[-1]} (built: {built}; on this processor: {here})" in lines
 
 
+def test_show_config_without_the_extension(monkeypatch):
+    monkeypatch.setattr(_dispatch, "_extension", lambda: (None, "it is not installed"))
+    lines = _info.config().splitlines()
+    assert {"backend cpu: unavailable: it is not installed", "backend reference: available"} <= set(lines)
+    assert not any(line.startswith("instruction set") for line in lines)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["Haswell", "Nehalem"])
 def test_show_config_tells_whether_equal_rows_had_equal_bits(run_python, kernels):
@@ -306,36 +236,26 @@ rk.show_config()
     assert first.removeprefix("wanted: ") in line
 
 
-@pytest.mark.slow
-def test_show_config_works_without_the_extension(without_extension, run_python):
-    text = run_python("import ragsys_kernels as rk; rk.show_config()", package=without_extension).stdout
-    assert "backend cpu: unavailable: the compiled extension is not installed; " in text
-    assert "backend reference: available\n" in text
-    assert "instruction set" not in text
-
-
-def test_python_m_prints_the_configuration(run_python):
-    text = run_python("import runpy; runpy.run_module('ragsys_kernels', run_name='__main__')").stdout
-    assert text.startswith(f"ragsys_kernels {rk.__version__}\n")
-
-
-def test_python_m_with_arguments_is_the_command_line(run_python):
+def test_python_m_prints_the_configuration_and_with_arguments_is_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ragsys_kernels"])
+    runpy.run_module("ragsys_kernels", run_name="__main__")
+    assert capsys.readouterr().out.startswith(f"ragsys_kernels {rk.__version__}\n")
     pytest.importorskip("typer")
-    code = (
-        "import runpy, sys; sys.argv = ['ragsys_kernels', {}]; runpy.run_module('ragsys_kernels', run_name='__main__')"
-    )
-    assert run_python(code.format("'--version'")).stdout == f"ragsys_kernels {rk.__version__}\n"
-    wrong = run_python(code.format("'comapre'"), check=False)
-    assert wrong.returncode == 2
-    assert "No such command 'comapre'" in wrong.stderr
+    for argument, status, told in (("--version", 0, rk.__version__), ("comapre", 2, "No such command 'comapre'")):
+        monkeypatch.setattr(sys, "argv", ["ragsys_kernels", argument])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module("ragsys_kernels", run_name="__main__")
+        assert (ended.value.code or 0) == status
+        assert told in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize("module", ["ragsys_kernels.__main__", "ragsys_kernels.cli.__main__"])
-def test_an_import_of_main_runs_nothing(run_python, module):
+def test_an_import_of_main_runs_nothing(monkeypatch, capsys, module):
     if module.startswith("ragsys_kernels.cli"):
         pytest.importorskip("typer")
-    code = f"import sys; sys.argv = ['pytest', '--no-such-option']; import {module}; print('imported')"
-    assert run_python(code).stdout == "imported\n"
+    monkeypatch.setattr(sys, "argv", ["pytest", "--no-such-option"])
+    runpy.run_module(module, run_name="imported")
+    assert capsys.readouterr().out == ""
 
 
 class OnDevice:
@@ -376,32 +296,22 @@ def test_environment_is_read_in_one_place():
     assert readers == ["env.py"]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("backend", "library"), [("triton", "triton"), ("triton", "torch"), ("cuda", "cupy")])
-def test_missing_library_of_a_device_is_named_with_its_installation(run_python, backend, library):
-    """Everything else works without it."""
-    # Triton is looked for after torch, which may be missing where the tests run.
-    named = "torch" if backend == "triton" and importlib.util.find_spec("torch") is None else library
-    run_python(f"""
-import sys
-import numpy as np
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == {library!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Missing())
-import ragsys_kernels as rk
-rows = np.eye(3, dtype=np.float32)
-rk.mmr(rows, rows, 2)
-rk.show_config()
-try:
-    rk.mmr(rows, rows, 2, backend={backend!r})
-except rk.BackendUnavailableError as error:
-    assert {named!r} + " is not installed: pip install '" in str(error), error
-    assert "[cuda]'" in str(error), error
-else:
-    raise AssertionError("no error")
-""")
+def test_missing_library_of_a_device_is_named_with_its_installation(monkeypatch, backend, library):
+    """Everything else works without it: an import brings none of them."""
+
+    def imported(name):
+        if name == library:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(_dispatch, "imported", imported)
+    monkeypatch.setattr(cuda_module, "imported", imported)
+    monkeypatch.setattr(_dispatch, "_why_not_triton", _dispatch._why_not_triton.__wrapped__)
+    monkeypatch.setattr(cuda_module, "why_not", cuda_module.why_not.__wrapped__)
+    rows = np.eye(3, dtype=np.float32)
+    with pytest.raises(rk.BackendUnavailableError, match=f"{library} is not installed: pip install '.*\\[cuda\\]'"):
+        rk.mmr(rows, rows, 2, backend=backend)
+    assert f"backend {backend}: unavailable: {library} is not installed: " in _info.config()
 
 
 def test_backend_of_a_device_says_what_is_missing():

@@ -5,13 +5,11 @@ import warnings
 
 import numpy as np
 import pytest
+from selection_calls import METHODS, methods, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
 from ragsys_kernels.corpus import rows as corpus_rows
-
-METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
-methods = pytest.mark.parametrize("method", METHODS)
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +23,6 @@ def full_problem(method, **options):
     problem["relevance"] = np.random.default_rng(1).uniform(-1, 1, (4, 20)).astype(np.float32)
     problem["initial"] = np.array([[0, -1], [-1, -1], [7, 3], [-1, 2]])
     return problem
-
-
-def same(a, b):
-    for name, x, y in zip(rk.Selection._fields, a, b, strict=True):
-        np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=name)
 
 
 def convert(problem, function):
@@ -65,19 +58,15 @@ def test_one_tensor_among_numpy_arrays_makes_the_result_torch(backend, torch, me
 def test_bfloat16_tensors_are_read_as_they_are(backend, torch, dense, method):
     problem = testing.selection_problem(3, 20, 5, 19, dense=dense, seed=2)
     problem["embeddings"] = torch.from_numpy(problem["embeddings"]).bfloat16()
-    problem["queries"] = torch.from_numpy(problem["queries"]).bfloat16()
     result = METHODS[method](**problem, backend=backend)
     testing.check_selection(method, problem, result)
-    widened = {**problem, "embeddings": problem["embeddings"].float(), "queries": problem["queries"].float()}
-    same(result, METHODS[method](**widened, backend=backend))
-
-
-def test_bfloat16_relevance_and_bias_are_taken(backend, torch):
-    problem = testing.selection_problem(3, 20, 5, 19, seed=3)
+    problem["queries"] = torch.from_numpy(problem["queries"]).bfloat16()
     problem["relevance"] = torch.rand(3, 20, generator=torch.Generator().manual_seed(0)).bfloat16()
-    problem["bias"] = torch.rand(40, generator=torch.Generator().manual_seed(1)).bfloat16()
-    widened = {**problem, "relevance": problem["relevance"].float(), "bias": problem["bias"].float()}
-    same(rk.mmr(**problem, backend=backend), rk.mmr(**widened, backend=backend))
+    if method == "mmr":
+        problem["bias"] = torch.rand(3, 20, generator=torch.Generator().manual_seed(1)).bfloat16()
+    result = METHODS[method](**problem, backend=backend)
+    widened = {name: x.float() if torch.is_tensor(x) else x for name, x in problem.items()}
+    same(result, METHODS[method](**widened, backend=backend))
 
 
 @methods
@@ -125,11 +114,10 @@ def test_small_arguments_of_any_layout_are_taken(backend, library, method):
 
 @methods
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_embeddings_with_a_row_stride_are_read_in_place(backend, dtype, library, method):
-    problem = testing.selection_problem(3, 20, 5, 19, dtype=dtype, seed=6)
+def test_embeddings_with_a_row_stride_are_read_in_place(backend, library, method):
+    problem = testing.selection_problem(3, 20, 5, 19, dtype="float16", seed=6)
     expected = METHODS[method](**problem, backend=backend)
-    wide = np.full((80, 30), np.nan, dtype)
+    wide = np.full((80, 30), np.nan, np.float16)
     wide[::2, 7:26] = problem["embeddings"]
     if library == "torch":
         wide = pytest.importorskip("torch").from_numpy(wide)
@@ -173,10 +161,6 @@ def test_any_array_with_dlpack_is_taken(backend, method):
     result = METHODS[method](**convert(problem, Foreign), backend=backend)
     assert all(isinstance(field, np.ndarray) for field in result)
     same(result, METHODS[method](**problem, backend=backend))
-
-
-def test_corpus_of_a_foreign_array(backend):
-    problem = testing.selection_problem(3, 20, 5, 19, seed=7)
     a, b = rk.Corpus(Foreign(problem["embeddings"])), rk.Corpus(problem["embeddings"])
     np.testing.assert_array_equal(a.data, b.data)
 
@@ -198,24 +182,22 @@ def test_lists_of_integers_are_no_embeddings():
             call()
 
 
-@methods
-@pytest.mark.parametrize("layout", ["plain", "columns_apart", "fortran", "dense", "torch"])
-def test_float64_embeddings_are_converted_and_that_is_said(backend, method, layout):
+@pytest.mark.parametrize("layout", ["dense", "columns_apart", "fortran", "torch"])
+def test_float64_embeddings_are_converted_and_that_is_said(backend, layout):
     rng = np.random.default_rng(11)
-    rows = rng.standard_normal((3, 20, 18) if layout == "dense" else (20, 18))
+    rows = rng.standard_normal((3, 20, 18) if layout == "dense" else (20, 18))[..., ::2]
     problem = {"queries": rng.standard_normal((3, 9)), "k": 4, "backend": backend}
-    rows = rows[..., ::2]
-    expected = METHODS[method](**problem, embeddings=np.ascontiguousarray(rows, np.float32))
+    expected = rk.mmr(**problem, embeddings=np.ascontiguousarray(rows, np.float32))
     given = {"fortran": np.asfortranarray, "columns_apart": lambda x: x}
     given = given.get(layout, np.ascontiguousarray)(rows)
     if layout == "torch":
         given = pytest.importorskip("torch").from_numpy(given)
     with pytest.warns(rk.ConversionWarning) as caught:
-        same(METHODS[method](**problem, embeddings=given), expected)
+        same(rk.mmr(**problem, embeddings=given), expected)
     (warning,) = caught
     assert warning.filename == __file__
     rule = "embeddings are float64 and are converted to float32; pass float32 to spare that"
-    assert str(warning.message) == f"{method}: {rule}"
+    assert str(warning.message) == f"mmr: {rule}"
 
 
 def test_conversion_is_said_once_at_each_call():
@@ -273,11 +255,11 @@ def test_float64_beyond_float32_is_named():
 
 @methods
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.longdouble])
-def test_queries_of_any_float_type_are_taken(backend, dtype, method):
-    problem = testing.selection_problem(3, 20, 5, 19, seed=8)
-    problem["queries"] = problem["queries"].astype(np.float16).astype(np.float32)
-    expected = METHODS[method](**problem, backend=backend)
-    same(METHODS[method](**{**problem, "queries": problem["queries"].astype(dtype)}, backend=backend), expected)
+def test_queries_and_relevance_of_any_float_type_are_taken(backend, dtype, method):
+    problem = full_problem(method)
+    short = {name: problem[name].astype(np.float16) for name in ("queries", "relevance")}
+    expected = METHODS[method](**{**problem, **convert(short, np.float32)}, backend=backend)
+    same(METHODS[method](**{**problem, **convert(short, dtype)}, backend=backend), expected)
 
 
 @methods

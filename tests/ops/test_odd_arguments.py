@@ -6,10 +6,9 @@ import warnings
 
 import numpy as np
 import pytest
-from selection_calls import f32, good
+from operations import OTHERS, SCORING, SELECTION, f32
 
 import ragsys_kernels as rk
-from ragsys_kernels import metrics
 
 
 class Odd:
@@ -21,40 +20,15 @@ ODD = {
     "huge": 10**6000, "bytes": b"mmr", "list": ["cosine"], "complex": 1j, "nested": [[1], [2, 3]],
     "generator": iter([]),
 }  # fmt: skip
-ARGUMENTS = {
-    "mmr": (rk.mmr, good()),
-    "vrsd": (rk.vrsd, good()),
+OPERATIONS = SELECTION | SCORING | OTHERS
+VARIANTS = ("select_candidates", "answer_logprobs_ids", "answer_logprobs_partials")
+ARGUMENTS = {name: operation for name, operation in OPERATIONS.items() if name not in VARIANTS} | {
     "Corpus": (rk.Corpus, {"embeddings": f32(12, 4)}),
-    "search": (rk.Corpus(f32(12, 4)).search, {"queries": f32(3, 4), "n": 2}),
     "rows_of": (rk.Corpus(f32(12, 4)).rows_of, {"ids": [1]}),
-    "select": (rk.Corpus(f32(12, 4)).select, {"queries": f32(3, 4), "k": 2, "pool": 6}),
-    "token_logprobs": (rk.token_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
-    "answer_logprobs": (rk.answer_logprobs, {"logits": f32(3, 5), "targets": [0, 1, 2]}),
-    "label_posteriors": (rk.label_posteriors, {"logits": f32(3, 5), "label_ids": [0, 1]}),
-    "logprob_partials": (rk.logprob_partials, {"logits": f32(3, 5), "targets": [0, 1, 2], "vocab_size": 5}),
-}
-LOGP = {"logp": -(f32(4) ** 2), "is_correct": np.array([True, False] * 2), "cu_questions": [0, 2, 4]}
-PICKED = {"embeddings": f32(12, 4), "indices": np.arange(6).reshape(2, 3)}
-ARGUMENTS |= {
     "merge_partials": (rk.merge_partials, {}),
-    "multiple_choice": (metrics.multiple_choice, LOGP),
-    "dpo": (metrics.dpo, LOGP),
-    "perplexity": (metrics.perplexity, {"sum_logp": [-1.0, -2.0], "count": [1, 2]}),
-    "sum_cosine": (metrics.sum_cosine, {"queries": f32(2, 4), **PICKED}),
-    "pairwise_cosine": (metrics.pairwise_cosine, PICKED),
-    "intra_list_distance": (metrics.intra_list_distance, PICKED),
-    "log_determinant": (metrics.log_determinant, PICKED),
-    "vendi_score": (metrics.vendi_score, PICKED),
-    "coverage": (metrics.coverage, {**PICKED, "aspects": f32(3, 4)}),
-    "near_duplicates": (metrics.near_duplicates, PICKED),
-    "win_rate": (metrics.win_rate, {"ours": f32(3), "theirs": f32(3)}),
-    "max_diff": (metrics.max_diff, {"ours": f32(3), "theirs": f32(3)}),
-    "alpha_ndcg": (metrics.alpha_ndcg, {"indices": PICKED["indices"], "judgements": f32(6, 2) > 0}),
-    "nqc": (metrics.nqc, {"scores": f32(3, 4)}),
-    "macro_scores": (metrics.macro_scores, {"labels": [0, 1, 1], "predictions": [0, 1, 0]}),
 }
 NAMES = [(op, name) for op, (call, _) in ARGUMENTS.items() for name in inspect.signature(call).parameters]
-WORDED = rf"^({'|'.join(ARGUMENTS)}): (\w+|all arrays|\w+ and \w+) must "
+WORDED = rf"^({'|'.join(ARGUMENTS)}): (\w+|all arrays|\w+ (and|or) \w+) must "
 
 
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from code_rows import BOOLEANS, DTYPES, SEEDS, decoded, for_vrsd, normal, same, vectors_of
+from code_rows import BOOLEANS, DTYPES, SEEDS, decoded, for_vrsd, normal, vectors_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection_calls import METHODS, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -49,6 +50,8 @@ def whole_corpora(draw):
         "lambda_d": rng.choice([0.0, 0.1, 0.5, 0.75, 1.0], 4),
         "lambda_b": rng.choice([0.0, 0.1, 0.5, 0.95, 1.0], 4),
     }
+    if draw(BOOLEANS):  # rows without codes
+        problem["embeddings"] = rows.astype(np.float32)
     bias = draw(st.sampled_from([None, 0.01, 1, 100]))
     if bias is not None:
         problem["bias"] = (bias * rng.standard_normal(N)).astype(np.float32)
@@ -62,20 +65,15 @@ def whole_corpora(draw):
     return problem
 
 
+@pytest.mark.parametrize("op", ["mmr", "vrsd"])
 @settings(max_examples=10)
 @given(problem=whole_corpora())
-def test_vrsd_over_a_whole_corpus_keeps_its_bits(isa, problem):
-    problem = for_vrsd(problem)
-    dense, _ = testing.selection_work("vrsd", problem, bounds="dense")
-    same(testing.selection_work("vrsd", problem, bounds="coded")[0], dense)
-    same(rk.vrsd(**problem, backend="cpu", num_threads=3), dense)
-
-
-@given(problem=whole_corpora())
-def test_scans_by_codes_leave_every_bit_as_it_is(scanning, problem):
-    dense, _ = testing.selection_work("mmr", problem, bounds="dense")
-    same(rk.mmr(**problem, backend="cpu"), dense)
-    same(rk.mmr(**problem, backend="cpu", num_threads=3), dense)
+def test_a_whole_corpus_keeps_its_bits(isa, op, problem):
+    problem = for_vrsd(problem) if op == "vrsd" else problem
+    dense, _ = testing.selection_work(op, problem, bounds="dense")
+    same(testing.selection_work(op, problem, bounds="coded")[0], dense)
+    for num_threads in (1, 3):
+        same(METHODS[op](**problem, backend="cpu", num_threads=num_threads), dense)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -183,13 +181,12 @@ def test_rows_outside_a_pool_may_have_a_large_bias(compiled, codes):
 # --- The scan alone.
 
 
-def scanned(compiled, isa, corpus, vectors, n, *, bias=None, weights=(None, None), groups=None, own=None, threads=1):
-    weights = [None if weight is None else np.float32(weight) for weight in weights]
+def scanned(compiled, isa, corpus, vectors, n, bias=None):
     largest_bias = 0 if bias is None else np.abs(bias).max()
     kind = _arrays.NUMBERS[corpus.dtype], cpu._NORMS[corpus.norm]
     *found, well = compiled.scan(
         vectors, n, corpus.data, *kind, corpus.scales, corpus.codes, corpus.code_error, 1.0, bias, largest_bias,
-        *weights, groups, own, isa, threads,
+        None, None, None, None, isa, 1,
     )  # fmt: skip
     assert well
     return found
@@ -226,44 +223,6 @@ def test_scan_estimates_within_its_error(compiled, scanning, N, D, terms, Q):
         )
         least = (signed @ codes[kept].T).min(axis=0)
         np.testing.assert_array_equal(got, least.astype(np.float32) * (row_scale[kept] * step))
-
-
-@pytest.mark.parametrize("biased", [False, True], ids=["no_bias", "bias"])
-@pytest.mark.parametrize("n", [1, 40, 300, 4000])
-def test_scan_keeps_the_best_rows(compiled, scanning, n, biased):
-    """In the order of their values, with the weights and without the rows of the own group."""
-    N, Q = 20_001, 19
-    corpus = rk.Corpus(normal(15, N, 40))
-    vectors = normal(16, 2, Q, 40)
-    groups = np.arange(N) % 7
-    own = np.arange(Q) % 8
-    options = {"groups": groups, "own": own}
-    weights = np.linspace(0, 1, Q), np.linspace(1, 0, Q)
-    bias = 3 * normal(17, N)
-    if biased:
-        options.update(bias=bias, weights=weights)
-    rows, scores, outside, error = scanned(compiled, scanning, corpus, vectors, n, **options)
-    alone = scanned(compiled, scanning, corpus, vectors, n, **options, threads=3)
-    for a, b in zip(alone, (rows, scores, outside, error), strict=True):
-        np.testing.assert_array_equal(a, b)
-    exact = (vectors.astype(np.float64) @ vectors_of(corpus).T).min(axis=0)
-    for q in range(Q):
-        kept = rows[q][rows[q] >= 0]
-        got, values = scores[q, : len(kept)].astype(np.float64), exact[q]
-        assert np.abs(got - values[kept]).max() <= error[q]
-        if biased:
-            got = weights[0][q] * got + weights[1][q] * bias[kept]
-            values = weights[0][q] * values + weights[1][q] * bias
-        assert (groups[kept] != own[q]).all()
-        eligible = groups != own[q]
-        assert len(kept) == min(n, eligible.sum())
-        left = np.setdiff1d(np.flatnonzero(eligible), kept)
-        assert (values[left] <= outside[q] + error[q] + 1e-5).all()
-        assert np.isneginf(outside[q]) == (len(left) == 0) == (n >= eligible.sum())
-        if len(left):  # what nothing else exceeds is no more than the n-th best
-            assert outside[q] <= np.sort(values[eligible])[-n] + error[q]
-        order = got[:256]
-        assert (np.diff(order) <= 1e-6).all()
 
 
 def test_scan_is_refused_where_it_cannot_run(compiled):

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from code_rows import BOOLEANS, DIMS, DTYPES, SEEDS, decoded, for_vrsd, normal, same, vectors_of
+from code_rows import BOOLEANS, DIMS, DTYPES, SEEDS, decoded, for_vrsd, normal, vectors_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection_calls import same
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
@@ -85,9 +86,12 @@ def check_pools(problem, op="mmr"):
     """The picks and scores of the dense rule, bit for bit."""
     if op == "vrsd":
         problem = for_vrsd(problem)
-    dense, _ = testing.selection_work(op, problem, bounds="dense")
+    dense, dense_work = testing.selection_work(op, problem, bounds="dense")
     coded, work = testing.selection_work(op, problem, bounds="coded")
     same(coded, dense)
+    pruned, pruned_work = testing.selection_work(op, problem, bounds="pruned")
+    same(pruned, dense)
+    assert pruned_work.products <= dense_work.products
     same(getattr(rk, op)(**problem, backend="cpu"), dense)
     return work
 
@@ -116,6 +120,8 @@ def pools(draw):
         "lambda_d": rng.choice([0.0, 0.1, 0.5, 0.75, 0.99, 1.0], 4),
         "lambda_b": rng.choice([0.0, 0.1, 0.5, 0.95, 1.0], 4),
     }
+    if draw(st.integers(0, 3)) == 0:  # rows without codes
+        problem["embeddings"] = rows.astype(draw(st.sampled_from([np.float32, np.float16])))
     if draw(BOOLEANS):
         problem["candidates"][rng.random((4, P)) < rng.random((4, 1))] = -1
     bias = draw(st.sampled_from([None, 1e-6, 0.01, 1, 1000]))
@@ -137,7 +143,7 @@ def pools(draw):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(problem=pools())
 def test_codes_leave_every_bit_as_it_is(isa, op, problem):
     check_pools(problem, op)

@@ -3,7 +3,7 @@
 import filters
 import numpy as np
 import pytest
-from selection_calls import METHODS, check_error, dense, good, methods
+from selection_calls import METHODS, good, methods
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -156,42 +156,6 @@ def test_search_on_a_device(form):
     expected = corpus.search(queries, 8, backend="reference", **arguments)
     np.testing.assert_array_equal(found[0], expected.indices)
     np.testing.assert_array_equal(found[1], expected.scores)
-
-
-BAD = {
-    "mask_shape": (
-        {"allowed": np.ones(5, bool)}, ValueError, "allowed must be a mask of shape (12,) or (3, 12), got (5,)",
-    ),
-    "rows_shape": (
-        {"exclude": np.zeros((2, 4), int)}, ValueError, "exclude must be rows of shape (any,) or (3, any), got (2, 4)",
-    ),
-    "rank": (
-        {"exclude": np.zeros((3, 4, 1), int)}, ValueError,
-        "exclude must be rows of shape (any,) or (3, any), got (3, 4, 1)",
-    ),
-    "floats": (
-        {"allowed": np.ones(12)}, TypeError, "allowed must be a mask of bool or rows of int32 or int64, got float64",
-    ),
-    "bytes": (
-        {"allowed": np.ones(12, np.uint8)}, TypeError,
-        "allowed must be a mask of bool or rows of int32 or int64, got uint8",
-    ),
-    "large": ({"exclude": [3, 12]}, ValueError, "exclude must be -1 or rows below 12, got 12"),
-    "negative": (
-        {"allowed": [[0, 1], [2, -2], [3, 4]]}, ValueError, "allowed must be -1 or rows below 12, got -2 for query 1",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-@methods
-def test_bad_filters_are_named(method, case):
-    arguments, error, message = BAD[case]
-    check_error(method, good(**arguments), error, message)
-
-
-def test_positions_of_dense_pools_are_below_p():
-    check_error("mmr", dense(exclude=[5]), ValueError, "exclude must be -1 or rows below 5, got 5")
 
 
 def test_query_with_a_bad_list_is_skipped_alone(backend):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection_calls import same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -60,7 +61,11 @@ def test_the_order_of_the_pool_decides_only_ties(backend, rule, problem, data):
     before, _ = run(rule, problem, backend)
     after, changed = run(rule, problem, backend, candidates=np.ascontiguousarray(problem["candidates"][:, order]))
     check(rule, after, changed)
+    np.testing.assert_array_equal(before.lengths, after.lengths)
     np.testing.assert_allclose(before.scores[:, 0], after.scores[:, 0], rtol=1e-4, atol=1e-5)
+    rows = problem["embeddings"]
+    if rule in ("mmr", "vrsd") and len(np.unique(rows, axis=0)) == len(rows):  # without sums over the pool
+        same(before, after)
 
 
 @pytest.mark.parametrize("rule", ["msd", "facility", "cover", "xquad"])

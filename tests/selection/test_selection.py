@@ -2,38 +2,20 @@
 
 import numpy as np
 import pytest
+from selection_calls import METHODS, methods, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
-METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 DTYPES = ("float32", "float16", "bfloat16")
-# Q, P, K, D: single elements, pools around the blocks of four rows, D around the vectors of 4, 8 and 16 floats and
-# around pairs of them, and nothing round.
+# D around the vectors of 4, 8 and 16 floats and around pairs of them, and nothing round.
+DIMS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 31, 32, 33, 47, 48, 63, 64, 65)
+# Q, P, K, D: single elements, pools around the blocks of four rows.
 SHAPES = [
     (1, 1, 1, 1),
-    (2, 3, 2, 2),
-    (2, 4, 3, 3),
-    (2, 5, 5, 4),
-    (2, 6, 3, 5),
-    (2, 7, 3, 7),
-    (2, 8, 4, 8),
-    (2, 9, 4, 9),
-    (2, 10, 4, 15),
-    (2, 11, 4, 16),
-    (2, 12, 4, 17),
-    (2, 13, 4, 23),
-    (2, 14, 4, 24),
-    (2, 15, 4, 31),
-    (2, 16, 4, 32),
-    (2, 17, 4, 33),
-    (2, 18, 4, 47),
-    (1, 19, 4, 48),
-    (1, 20, 4, 63),
-    (1, 21, 4, 64),
-    (1, 22, 4, 65),
+    *((2, 3 + i, min(4, 2 + i), D) for i, D in enumerate(DIMS)),
     (3, 33, 10, 129),
     (2, 101, 12, 300),
     (1, 50, 6, 768),
@@ -64,40 +46,9 @@ def for_method(method, problem):
     return {name: value for name, value in problem.items() if name not in ("bias", "lambda_d", "lambda_b")}
 
 
-def exact_mmr(problem):
-    """Indices of MMR where all sums are exact, ties to the lowest position: candidates, a bias per row, groups."""
-    e = np.asarray(problem["embeddings"], np.float64)
-    picks = np.full((len(problem["queries"]), problem["k"]), -1)
-    groups, cap = problem.get("groups"), problem.get("max_per_group", np.inf)
-    for q, query in enumerate(problem["queries"].astype(np.float64)):
-        chosen = [i for i in problem.get("initial", [[]] * len(picks))[q] if i >= 0]
-        for step in range(problem["k"]):
-            best, best_w = None, -np.inf
-            for i in problem["candidates"][q]:
-                if i < 0 or i in chosen:
-                    continue
-                if groups is not None and groups[i] == problem["query_groups"][q]:
-                    continue
-                if groups is not None and sum(groups[c] == groups[i] for c in chosen) >= cap:
-                    continue
-                v = e[i] @ query
-                if "bias" in problem:
-                    v = problem["lambda_b"] * v + (1 - problem["lambda_b"]) * problem["bias"][i]
-                w = v
-                if chosen:
-                    w = problem["lambda_d"] * v - (1 - problem["lambda_d"]) * max(e[i] @ e[c] for c in chosen)
-                if w > best_w:
-                    best, best_w = i, w
-            if best is None:
-                break
-            chosen.append(best)
-            picks[q, step] = best
-    return picks
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=shape_id)
 def test_picks_are_best_at_every_shape_and_type(backend, shape, dtype, method, metric):
@@ -106,7 +57,7 @@ def test_picks_are_best_at_every_shape_and_type(backend, shape, dtype, method, m
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates", "integers"])
 @pytest.mark.parametrize("extras", ["plain", "bias", "groups", "all"])
@@ -123,15 +74,16 @@ def test_picks_are_best_with_options(backend, extras, kind, dense, method):
 @pytest.mark.parametrize("bias", [False, True], ids=["no_bias", "bias"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("D", [1, 4, 7, 16, 33])
-def test_mmr_picks_are_identical_where_sums_are_exact(backend, D, dtype, bias, groups):
+def test_mmr_picks_are_identical_where_sums_are_exact(compiled, D, dtype, bias, groups):
+    """To the reference's, which test_bruteforce.py asks by the paper's pseudo-code."""
     problem = make(dtype, 5, 23, 7, D, kind="integers", ragged=True, bias=bias, groups=groups, seed=D)
     problem["initial"] = np.array([[0, -1], [-1, 3], [2, 1], [-1, -1], [5, -1]])
-    widened = {**problem, "embeddings": testing.selection_problem(5, 23, 7, D, kind="integers", seed=D)["embeddings"]}
-    result = run("mmr", problem, backend)
-    np.testing.assert_array_equal(result.indices, exact_mmr(widened))
+    found, expected = (run("mmr", problem, backend) for backend in ("cpu", "reference"))
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("pools", ["candidates", "dense", "whole"])
 def test_relevance_replaces_the_cosine_with_the_query(backend, pools, method):
     rng = np.random.default_rng(4)
@@ -162,13 +114,12 @@ def test_bias_per_candidate_equals_bias_per_row(backend, relevance, dense):
         ids = problem["candidates"]
         problem["bias"] = np.where(ids >= 0, problem["bias"][ids], 99).astype(np.float32)
         result = run("mmr", problem, backend)
-        for a, b in zip(result, expected, strict=True):
-            np.testing.assert_array_equal(a, b)
+        same(result, expected)
     unbiased = rk.mmr(**{**problem, "bias": None}, backend=backend)
     assert (unbiased.indices != expected.indices).any()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("as_array", [np.int32, np.int64, list])
 def test_k_and_lambdas_per_query_equal_single_calls(backend, as_array, method):
     problem = testing.selection_problem(5, 30, 1, 16, bias=method == "mmr", groups=True, seed=6)
@@ -192,7 +143,7 @@ def test_k_and_lambdas_per_query_equal_single_calls(backend, as_array, method):
         assert (result.indices[q, k:] == -1).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
 def test_initial_items_count_as_picks_and_are_not_returned(backend, dense, method):
     problem = testing.selection_problem(4, 20, 6, 11, dense=dense, seed=9)
@@ -233,7 +184,7 @@ def test_vrsd_sum_starts_with_the_initial_items(backend):
     assert result.scores[0, 0] == pytest.approx(1)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 def test_zero_rows_and_zero_queries_have_cosine_zero(backend, metric, dtype, method):
@@ -248,27 +199,8 @@ def test_zero_rows_and_zero_queries_have_cosine_zero(backend, metric, dtype, met
     assert (result.relevance[np.isin(result.indices, [2, 7])] == 0).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_result_fields_have_the_documented_types_and_shapes(backend, method):
-    result = METHODS[method](**testing.selection_problem(3, 8, 4, 5), backend=backend)
-    assert isinstance(result, rk.Selection)
-    assert [(field.dtype.name, field.shape) for field in result] == [
-        ("int64", (3, 4)), ("float32", (3, 4)), ("float32", (3, 4)), ("float32", (3, 4)), ("int32", (3,)),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_float64_queries_and_relevance_are_taken(backend, method):
-    problem = testing.selection_problem(3, 12, 4, 9, seed=16)
-    expected = run(method, problem, backend)
-    result = run(method, {**problem, "queries": problem["queries"].astype(np.float64)}, backend)
-    np.testing.assert_array_equal(result.scores, expected.scores)
-    relevance = np.random.default_rng(0).uniform(-1, 1, (3, 12))
-    run(method, {**problem, "relevance": relevance}, backend)
-
-
 @pytest.mark.parametrize("scale", [1e-13, 1e13])
-@pytest.mark.parametrize("method", METHODS)
+@methods
 def test_cosine_of_rows_with_extreme_norms(backend, method, scale):
     problem = testing.selection_problem(3, 15, 5, 14, seed=17)
     expected = run(method, problem, backend)
@@ -329,15 +261,11 @@ def test_mmr_counts_negative_similarities_as_they_are(backend):
 
 def test_defaults_are_those_of_the_paper(backend):
     problem = testing.selection_problem(3, 20, 6, 9, bias=True, seed=21)
-    for a, b in zip(
-        rk.mmr(**problem, backend=backend),
-        rk.mmr(**problem, lambda_d=0.75, lambda_b=0.95, metric="cosine", backend=backend),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(a, b)
+    named = rk.mmr(**problem, lambda_d=0.75, lambda_b=0.95, metric="cosine", backend=backend)
+    same(rk.mmr(**problem, backend=backend), named)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 def test_ties_go_to_the_lowest_position_not_the_lowest_id(backend, method):
     e = np.tile(np.array([[3, 4]], np.float32), (9, 1))
     candidates = np.array([[7, -1, 2, 8, 0, 5]])
@@ -345,7 +273,7 @@ def test_ties_go_to_the_lowest_position_not_the_lowest_id(backend, method):
     assert result.indices.tolist() == [[7, 2, 8]]
 
 
-@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+@methods
 def test_equal_rows_are_picked_in_their_order_wherever_they_lie(backend, method):
     """A BLAS may give a row other last bits in another place, and then equal rows would not tie."""
     rng = np.random.default_rng(18)
@@ -356,7 +284,7 @@ def test_equal_rows_are_picked_in_their_order_wherever_they_lie(backend, method)
         assert (rk.Corpus(rows).search(queries, 9, backend=backend)[0] == np.arange(9)).all(), D
 
 
-@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+@methods
 @pytest.mark.parametrize("kind", ["pools", "dense", "whole corpus", "per query", "corpus"])
 def test_no_queries_give_no_picks(backend, method, kind):
     problem = testing.selection_problem(3, 12, 4, 6, dense=kind == "dense", groups=True)

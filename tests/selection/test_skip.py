@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from selection_calls import METHODS, methods
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -12,7 +13,6 @@ from ragsys_kernels.selection import cpu, skip, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
-METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 Q, P, K, D = 9, 12, 4, 6
 BEYOND = "queries and embeddings must have products within the range of float32, got one beyond it; rescale them"
 
@@ -187,7 +187,7 @@ def test_the_only_query_that_can_be_answered_keeps_its_row(backend):
     assert picks.lengths.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 def test_dense_pools(backend, method):
     problem = pools(dense=True, groups=True)
     expected = METHODS[method](**problem, backend=backend)
@@ -201,7 +201,7 @@ def test_dense_pools(backend, method):
     check(METHODS[method](**spoiled, backend=backend, on_error="skip"), expected, reasons)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("rows", [300, 3000])
 @pytest.mark.parametrize("kept", [False, True], ids=["array", "corpus"])
 def test_whole_corpora(compiled, method, rows, kept):
@@ -219,7 +219,7 @@ def test_whole_corpora(compiled, method, rows, kept):
             METHODS[method](queries, embeddings, 5, on_error="skip")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 @pytest.mark.parametrize("pool", [20, None])
 def test_search_and_select(backend, method, pool):
     rng = np.random.default_rng(4)
@@ -247,7 +247,7 @@ def test_search_and_select(backend, method, pool):
     assert scores is found.scores
 
 
-@pytest.mark.parametrize("method", METHODS)
+@methods
 def test_tensors(backend, method):
     torch = pytest.importorskip("torch")
     problem = pools()
@@ -259,30 +259,40 @@ def test_tensors(backend, method):
     check(found, expected, {2: f"{method}: queries must be finite, got NaN or inf"})
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_arrays_on_a_device(place, method):
-    """Values are looked at where that is asked for."""
+def test_arrays_on_a_device(place):
+    """Values are looked at where that is asked for, whole arrays at a time."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    problem = pools()
+    problem = pools() | {"bias": np.zeros((Q, P), np.float32), "initial": np.tile([1, -1], (Q, 1)) + Q * P - P}
     problem["queries"][2, 0] = np.nan
-    problem["candidates"][6, 1] = -5
-    tensors = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in problem.items()}
-    checked = validate.selection(method, **tensors, place=place)
-    errors = {}
-    answers = []
-
-    def answer(part):
-        answers.append(part.queries)
-        return tuple(place.upload(field) + 0 for field in rk.Selection.empty(part.num_queries, K))
-
-    skip.answered(checked, answer, rk.Selection.empty(Q, K), errors, place, check=True)
-    assert errors == {
-        2: f"{method}: queries must be finite, got NaN or inf",
-        6: f"{method}: candidates must be -1 or rows of the corpus, below N = {Q * P}, got -5",
+    problem["bias"][3, 7] = -np.inf
+    problem["initial"][4] = problem["initial"][4, 0]
+    problem["candidates"][5, 1] = -5
+    problem["candidates"][6, 1] = 9999
+    problem["candidates"][7, 1] = problem["candidates"][7, 9]
+    relevant = {**problem, "queries": None, "relevance": np.ones((Q, P), np.float32)}
+    relevant["relevance"][0, 2] = np.inf
+    rows = f"must be -1 or rows of the corpus, below N = {Q * P}, got"
+    expected = {
+        3: "bias must be finite, got NaN or inf at position 7",
+        4: f"initial must not repeat an id within a query, got {problem['initial'][4, 0]} twice",
+        5: f"candidates {rows} -5",
+        6: f"candidates {rows} 9999",
+        7: f"candidates must not repeat an id within a query, got {problem['candidates'][7, 9]} twice",
     }
-    (queries,) = answers
-    np.testing.assert_array_equal(queries.numpy(), problem["queries"][[0, 1, 3, 4, 5, 7, 8]])
+    of_query = {2: "queries must be finite, got NaN or inf"}
+    of_relevance = {0: "relevance must be finite, got NaN or inf at position 2"}
+    for given, more in ((problem, of_query), (relevant, of_relevance)):
+        tensors = {name: torch.from_numpy(x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+        checked, errors, answers = validate.selection("mmr", **tensors, place=place), {}, []
+
+        def answer(part, answers=answers):
+            answers.append(part.lambda_d)
+            return tuple(place.upload(field) + 0 for field in rk.Selection.empty(part.num_queries, K))
+
+        skip.answered(checked, answer, rk.Selection.empty(Q, K), errors, place, check=True)
+        assert errors == {q: f"mmr: {reason}" for q, reason in (expected | more).items()}
+        assert [len(part) for part in answers] == [Q - 6]
 
 
 def test_no_bad_query_costs_one_run(monkeypatch, compiled):
@@ -320,42 +330,3 @@ def test_errors_stay_with_a_result():
     assert rk.Selection.empty(1, 1).errors is None
     rows = rk.SearchResult(found.indices, found.scores).with_errors(found.errors)
     assert pickle.loads(pickle.dumps(rows)).errors == found.errors
-
-
-# Of an array, a query's row of it, and its first two positions that hold an item.
-FAULTS = {
-    "queries": ("queries", lambda row, first, second: row.__setitem__(3, np.nan)),
-    "relevance": ("relevance", lambda row, first, second: row.__setitem__(first, np.inf)),
-    "bias": ("bias", lambda row, first, second: row.__setitem__(first, -np.inf)),
-    "an id beyond": ("candidates", lambda row, first, second: row.__setitem__(first, 10_000)),
-    "an id below": ("candidates", lambda row, first, second: row.__setitem__(first, -2)),
-    "an id twice": ("candidates", lambda row, first, second: row.__setitem__(second, row[first])),
-    "shown twice": ("initial", lambda row, first, second: row.__setitem__(1, row[0])),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("ragged", [False, True])
-def test_suspects_are_the_queries_with_bad_values(fault, ragged):
-    """What a device's values are first looked at by, whole arrays at a time, against the check of each query."""
-    given = testing.selection_problem(9, 30, 4, 8, seed=len(fault), ragged=ragged)
-    rng = np.random.default_rng(0)
-    given["bias"] = rng.standard_normal((9, 30))
-    if fault != "queries":  # which are not read where relevance is given
-        given["relevance"] = rng.standard_normal((9, 30))
-    places = [np.flatnonzero(ids >= 0)[:2] for ids in given["candidates"]]
-    first = [ids[at] for ids, at in zip(given["candidates"], places, strict=True)]
-    others = np.setdiff1d(np.arange(len(given["embeddings"])), np.concatenate(first))
-    at_fault = [q for q in range(9) if len(places[q]) == 2][1:3]
-    given["initial"] = np.stack([rng.permutation(others)[:2] for _ in range(9)])
-    usable = np.ones(len(given["embeddings"]), bool)
-    assert list(validate._suspects(validate.selection("mmr", **given), usable)) == []
-    name, put = FAULTS[fault]
-    given[name] = given[name].copy()
-    for q in at_fault:
-        put(given[name][q], *places[q])
-    problem = validate.selection("mmr", **given)
-    bad = {}
-    validate.bad_queries(problem, skip.HOST, bad)
-    assert sorted(bad) == list(validate._suspects(problem, usable)) == at_fault
-    assert list(validate._suspects(problem, ~usable)) == list(range(9))

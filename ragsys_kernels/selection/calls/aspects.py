@@ -6,7 +6,6 @@ from typing import Literal
 
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from ..._gpu.plans import planned
-from .. import options
 from ..problem import Rows, Selection
 from .course import run
 
@@ -91,10 +90,4 @@ def coverage(
     >>> rk.coverage(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.1).indices
     array([[1, 2]])
     """
-    return run(
-        "coverage", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups,
-        query_groups, max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric,
-        check_values, backend, num_threads, on_error,
-        options.coverage("coverage", kind, aspects, weights, gamma, density, budget), kind,
-        relevance_scale=relevance_scale, similarity=similarity,
-    )  # fmt: skip
+    return run("coverage", locals())

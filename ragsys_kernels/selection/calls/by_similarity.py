@@ -8,18 +8,20 @@ the host, or NumPy without it, and by torch on a device. A pick reads one row of
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ... import _dispatch
-from ..._base import arrays
+from ..._base import arrays, env
 from ..._base.arrays import HOST, Place
 from ..._base.checks import floats, ids, shape_text
 from .. import validate
 from ..filters import arange, library_of_array
 from ..problem import Problem, Rows, Selection
+from ..relevance import check_scale, scaled
 from ..rules.pool import ROUNDING, given_row
 
 RULES = ("mmr", "msd", "dpp", "coverage")
@@ -54,17 +56,19 @@ class Called:
         return found
 
 
-def rows_of(
-    op: str, similarity: Any, queries: Any, embeddings: Any, candidates: Any, relevance: Any, metric: str, place: Place
-) -> tuple[Rows, Any]:
-    """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions."""
+def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tuple[Rows, Any]:
+    """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions.
+
+    ``given``: its other arguments by name.
+    """
     if op not in RULES:
         raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
-    for name, value in (("queries", queries), ("embeddings", embeddings)):
-        if value is not None:
+    for name in ("queries", "embeddings"):
+        if given[name] is not None:
             raise ValueError(f"{op}: {name} must be left out with similarity, got an array")
-    if relevance is None:
+    if given["relevance"] is None:
         raise ValueError(f"{op}: relevance must come with similarity, got relevance=None")
+    candidates, metric = given["candidates"], given["metric"]
     if hasattr(similarity, "tocsr"):
         similarity = of_sparse(op, similarity, candidates, metric)
     names = None if candidates is None else ids(op, "candidates", candidates, None, place)
@@ -93,15 +97,52 @@ def rows_of(
     return rows, names
 
 
-def restrict(problem: Problem, names: Any) -> None:
-    """Leave out the positions that have no name."""
-    if names is None:
-        return
-    library = library_of_array(problem.lambda_d)
-    positions = problem.candidates
-    if positions is None:
-        positions = arange(library, problem.pool, problem.lambda_d)[None, :] + 0 * names
-    problem.candidates = library.where(names >= 0, positions, -1)
+def backend_of(op: str, device: str, backend: str) -> tuple[str, Any]:
+    """Return the name of the backend of a call with similarities, and what runs it."""
+    asked, on_host = _asked(backend), device == "cpu"
+    if asked not in (("auto", "cpu", "reference") if on_host else ("auto",)):
+        others = "'cpu' and 'reference' do" if on_host else "on a device only 'auto' does"
+        raise _dispatch.BackendUnavailableError(
+            f"{op}: backend {asked!r} was requested but its kernels take no similarity; {others}"
+        )
+    if asked == "reference":
+        return asked, _dispatch.module_of("selection", asked)
+    return "cpu" if on_host else "torch", sys.modules[__name__]
+
+
+def _asked(backend: str) -> str:
+    """Return the backend that is asked for, by the argument or the environment."""
+    return env.backend() if backend == "auto" else backend
+
+
+def problem_of(
+    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None
+) -> tuple[Problem, Any]:
+    """Return the problem of a call with similarities, and its candidates, which are the names of the positions."""
+    rows, names = rows_of(op, similarity, given, place)
+    changed = {"embeddings": rows, "candidates": None, "relevance_scale": "as-is"}
+    problem = validate.problem_of(op, given | changed, place, errors)
+    if names is not None:  # positions without a name are left out
+        library = library_of_array(problem.lambda_d)
+        positions = problem.candidates
+        if positions is None:
+            positions = arange(library, problem.pool, problem.lambda_d)[None, :] + 0 * names
+        problem.candidates = library.where(names >= 0, positions, -1)
+    scale = given["relevance_scale"]
+    if scale != "as-is":  # of items, which the problem has no candidates for
+        check_scale(op, scale, given["relevance"])
+        problem.relevance = scaled(problem.relevance, names, None, scale, place)
+    return problem, names
+
+
+def implementation_of(problem: Problem, name: str, backend: str) -> Any:
+    """Return the reference for what only it has, a function or density; else None."""
+    if not isinstance(problem.rows.similarity, Called) and not getattr(problem.options, "density", False):
+        return None
+    if name == "torch" or _asked(backend) == "cpu":
+        rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
+        raise _dispatch.BackendUnavailableError(f"{problem.op}: similarity that is {rule}")
+    return _dispatch.module_of("selection", "reference")
 
 
 def named(result: Selection, names: Any) -> Selection:
@@ -151,8 +192,7 @@ def select(problem: Problem, num_threads: int) -> Selection:
         return _select(problem)
     parts = [_select(problem.take(slice(begin, begin + step))) for begin in range(0, problem.num_queries, step)]
     library = library_of_array(problem.lambda_d)
-    joined = library.cat if library.__name__ == "torch" else library.concatenate
-    return Selection(*(joined(fields) for fields in zip(*parts, strict=True)))
+    return Selection(*(library.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
 def _compiled(problem: Problem, num_threads: int) -> Selection:
@@ -185,11 +225,6 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
     if status.any():
         _check(problem, state, list(picks))
     return picks
-
-
-def needs_reference(problem: Problem) -> bool:
-    """Return whether only the reference has what a problem with similarities asks for."""
-    return isinstance(problem.rows.similarity, Called) or getattr(problem.options, "density", False)
 
 
 def _check_values(problem: Problem) -> None:
@@ -234,7 +269,7 @@ class _State:
         self.met = self.x.zeros_like(problem.lambda_d)  # (Q,) how many picks and initial items there are
 
     def full(self, value: float) -> Any:
-        return self.v * 0 + value if self.x is np else self.x.full_like(self.v, value)
+        return self.x.full_like(self.v, value)
 
     def row(self, j: Any) -> Any:
         """Return the similarities of all items to one of each query, given by positions (Q,)."""
@@ -273,7 +308,17 @@ class _State:
         return similarity
 
 
-class _Nearest:
+class _Rule:
+    def scores(self, state: _State, values: Any) -> Any:
+        """Return what is reported of picks of these values, (Q,)."""
+        return values
+
+    def redundancy(self, state: _State) -> Any:
+        """Return that of all items; None: the rule has none of its own."""
+        return None
+
+
+class _Nearest(_Rule):
     def __init__(self, state: _State) -> None:
         self.m = state.full(-np.inf)
 
@@ -307,7 +352,7 @@ class _Sum(_Nearest):
         self.sums = self.sums + made[:, None] * similarity
 
 
-class _Determinant(_Nearest):
+class _Determinant(_Rule):
     def __init__(self, state: _State) -> None:
         x, problem = state.x, state.problem
         positions = arange(x, problem.pool, problem.lambda_d)
@@ -319,12 +364,6 @@ class _Determinant(_Nearest):
 
     def values(self, state: _State) -> Any:
         return state.x.where(self.d > ROUNDING * self.first, self.d, state.full(-np.inf))
-
-    def scores(self, state: _State, values: Any) -> Any:
-        return values
-
-    def redundancy(self, state: _State) -> Any:
-        return None
 
     def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
         x, queries = state.x, arange(state.x, state.shape[0], j)
@@ -338,7 +377,7 @@ class _Determinant(_Nearest):
         self.d = self.d - column**2
 
 
-class _Cover(_Nearest):
+class _Cover(_Rule):
     def __init__(self, state: _State) -> None:
         options = state.problem.options
         self.kind, self.gamma = options.kind, options.gamma
@@ -361,12 +400,6 @@ class _Cover(_Nearest):
             added = S * before
         gain = (added * self.weights[:, None, :]).sum(2)
         return state.weight * state.v + (1 - state.weight) * gain
-
-    def scores(self, state: _State, values: Any) -> Any:
-        return values
-
-    def redundancy(self, state: _State) -> Any:
-        return None
 
     def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
         x, of_pick = state.x, self.S[arange(state.x, state.shape[0], j), j]
@@ -402,20 +435,14 @@ def _z(state: _State) -> Any:
     x, may = state.x, state.open
     if state.problem.constraints.initial is not None:
         may = may & ~_initial(state)
-    double = np.float64 if x is np else x.float64
-    v = state.v.astype(double) if x is np else state.v.to(double)
+    v = x.asarray(state.v, dtype=x.float64)
     count = may.sum(1).clip(1)[:, None]
     v = x.where(may, v, 0 * v)
     mean = v.sum(1)[:, None] / count
     apart = x.where(may, v - mean, 0 * v)
-    deviation = x.sqrt((apart**2).sum(1)[:, None] / count) + np.finfo(np.float32).eps * _largest(x, abs(v))
+    deviation = x.sqrt((apart**2).sum(1)[:, None] / count) + np.finfo(np.float32).eps * x.amax(abs(v), 1)[:, None]
     z = x.where(deviation > 0, apart / x.where(deviation > 0, deviation, 0 * deviation + 1), 0 * apart)
-    return z.astype(np.float32) if x is np else z.to(x.float32)
-
-
-def _largest(x: Any, values: Any) -> Any:
-    found = values.max(1) if x is np else values.amax(1)
-    return found[:, None]
+    return x.asarray(z, dtype=x.float32)
 
 
 def _select(problem: Problem) -> Selection:
@@ -424,8 +451,7 @@ def _select(problem: Problem) -> Selection:
     rule = _OF_RULE[problem.op](state)
     if limits.initial is not None:
         for column in range(limits.initial.shape[1]):
-            j = limits.initial[:, column]
-            j = j.astype(np.int64) if x is np else j.long()
+            j = x.asarray(limits.initial[:, column], dtype=x.int64)
             made = j >= 0
             rule.take(state, j.clip(0), state.take(j.clip(0), made, True), made)
     fields = [arrays.full(state.v, (state.shape[0], problem.k), value, dtype) for value, dtype in Selection.PADDING]
@@ -449,17 +475,12 @@ def _select(problem: Problem) -> Selection:
             state.v[at] * np.nan if redundancy is None else redundancy[at],
         )
         for field, each, (value, _) in zip(fields, found, Selection.PADDING, strict=True):
-            field[:, step] = x.where(made, each, _as(x, each, value))
+            field[:, step] = x.where(made, each, value)
         lengths = lengths + made
         rule.take(state, j, state.take(j, made), made)
     if x is np:
         _check(problem, state, fields)
-    counts = lengths.astype(np.int32) if x is np else lengths.to(x.int32)
-    return Selection(*[*fields, counts])
-
-
-def _as(x: Any, like: Any, value: float) -> Any:
-    return np.full_like(like, value) if x is np else x.full_like(like, value)
+    return Selection(*[*fields, x.asarray(lengths, dtype=x.int32)])
 
 
 def _check(problem: Problem, state: _State, fields: list[Any]) -> None:

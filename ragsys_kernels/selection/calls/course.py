@@ -11,10 +11,10 @@ from ... import _dispatch
 from ..._base import arrays as _arrays
 from ..._base import checks, env
 from ..._gpu import preference
-from .. import capabilities, certificate, validate
+from .. import capabilities, certificate, options, validate
 from ..filtered_problems import narrowed
 from ..problem import Problem, Rows, Selection
-from ..relevance import check_scale, scaled, warn_range
+from ..relevance import warn_range
 from ..rules import adagres
 from ..skip import answered
 
@@ -22,67 +22,46 @@ from ..skip import answered
 _ONE_THREAD = 128
 
 
-# Each argument by itself: passing a dictionary adds some ten microseconds to a call for a single query.
-def run(
-    op: str,
-    queries: Any,
-    embeddings: Any,
-    k: Any,
-    candidates: Any,
-    relevance: Any,
-    bias: Any,
-    lambda_d: Any,
-    lambda_b: Any,
-    groups: Any,
-    query_groups: Any,
-    max_per_group: int | None,
-    initial: Any,
-    allowed: Any,
-    exclude: Any,
-    costs: Any,
-    budget: Any,
-    max_similarity: Any,
-    metric: str,
-    check_values: bool | None,
-    backend: str,
-    num_threads: int | None,
-    on_error: str,
-    options: Any = None,
-    kind: str | None = None,
-    outside: Any = None,
-    relevance_scale: str = "as-is",
-    similarity: Any = None,
-) -> Selection:
-    """Validate the arguments of a call once, pick a backend, call it; ``options`` makes those of the rule alone."""
+def run(op: str, given: dict[str, Any]) -> Selection:
+    """Validate the arguments of a call once, pick a backend, call it.
+
+    ``given`` are the arguments of the public function by their names, its ``locals()``.
+    """
+    check_values, backend, num_threads = given["check_values"], given["backend"], given["num_threads"]
+    on_error, outside, similarity = given["on_error"], given.get("outside"), given.get("similarity")
+    costs, budget, max_similarity = given["costs"], given["budget"], given["max_similarity"]
+    embeddings, relevance = given["embeddings"], given["relevance"]
+    given["options"] = options.of_rule(op, given)
     if check_values is not None:
         check_values = checks.check_values(op, check_values)
     threads = env.named_threads() if num_threads is None else checks.threads(op, num_threads)
     errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
     is_corpus = isinstance(embeddings, Rows)
     arrays = {
-        "queries": queries, "embeddings": embeddings.data if is_corpus else embeddings, "candidates": candidates,
-        "relevance": relevance, "bias": bias, "groups": groups, "query_groups": query_groups, "initial": initial,
+        "queries": given["queries"], "embeddings": embeddings.data if is_corpus else embeddings,
+        "candidates": given["candidates"], "relevance": relevance, "bias": given.get("bias"),
+        "groups": given["groups"], "query_groups": given["query_groups"], "initial": given["initial"],
     }  # fmt: skip
-    if allowed is not None or exclude is not None:
-        arrays.update(allowed=allowed, exclude=exclude)
+    if given["allowed"] is not None or given["exclude"] is not None:
+        arrays.update(allowed=given["allowed"], exclude=given["exclude"])
     pairs = similarity is not None
     if pairs:
         arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
-    needed = None
+    lacking = None
     binary = is_corpus and embeddings.dtype == "binary"
     # Which every backend has.
     if binary or not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
         arrays["costs"] = costs
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
-        needed = capabilities.Needs(
-            op, kind, budget is not None, max_similarity is not None, outside is not None, binary
-        )
-    adaptive = op == "msd" and isinstance(lambda_d, str)
+        lacking = capabilities.Needs(
+            op, given.get("kind"), budget is not None, max_similarity is not None, outside is not None, binary
+        ).lacking
+    adaptive = op == "msd" and isinstance(given["lambda_d"], str)
     if adaptive:
-        checks.choice(op, "lambda_d", lambda_d, ("adagres",))
+        checks.choice(op, "lambda_d", given["lambda_d"], ("adagres",))
         if budget is None:
             raise ValueError(f"{op}: lambda_d 'adagres' must come with a budget, got budget=None")
-        lambda_d = 1.0
+        given["lambda_d"] = 1.0
     library, device = checks.library_and_device(op, arrays)
     if adaptive and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
@@ -91,38 +70,19 @@ def run(
     if pairs:
         from . import by_similarity  # few calls need it
 
-        name, implementation = _given_backend(op, device, backend)
-    elif needed is None:
-        name, implementation = _dispatch.choose(op, "selection", device, backend, call)
+        name, implementation = by_similarity.backend_of(op, device, backend)
     else:
-        name, implementation = _dispatch.choose(op, "selection", device, backend, call, needed.lacking)
+        name, implementation = _dispatch.choose(op, "selection", device, backend, call, lacking)
     place = _arrays.place_of(device, name, library)
-    if place is not _arrays.HOST and isinstance(embeddings, Rows):  # a Corpus has tensors there, whoever calls
+    if place is not _arrays.HOST and is_corpus:  # a Corpus has tensors there, whoever calls
         library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
-        names = None
+        names, scale = None, given["relevance_scale"]
         if pairs:
-            embeddings, names = by_similarity.rows_of(
-                op, similarity, queries, embeddings, candidates, relevance, metric, place
-            )
-            candidates = None
-        problem = validate.selection(
-            op, queries, embeddings, k, candidates=candidates, relevance=relevance,
-            relevance_scale="as-is" if pairs else relevance_scale, bias=bias, lambda_d=lambda_d, lambda_b=lambda_b,
-            groups=groups, query_groups=query_groups, max_per_group=max_per_group, initial=initial, allowed=allowed,
-            exclude=exclude, costs=costs, budget=budget, max_similarity=max_similarity, options=options, metric=metric,
-            place=place, errors=errors,
-        )  # fmt: skip
-        if pairs:
-            by_similarity.restrict(problem, names)
-            if relevance_scale != "as-is":  # of items, which the problem has no candidates for
-                check_scale(op, relevance_scale, relevance)
-                problem.relevance = scaled(problem.relevance, names, None, relevance_scale, place)
-            if by_similarity.needs_reference(problem):
-                if name == "torch" or _asked(backend) == "cpu":
-                    rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
-                    raise _dispatch.BackendUnavailableError(f"{op}: similarity that is {rule}")
-                implementation = _dispatch.module_of("selection", "reference")
+            problem, names = by_similarity.problem_of(op, similarity, given, place, errors)
+            implementation = by_similarity.implementation_of(problem, name, backend) or implementation
+        else:
+            problem = validate.problem_of(op, given, place, errors)
         if outside is not None:
             problem.outside = certificate.read(problem, outside, errors)
         if adaptive:
@@ -133,7 +93,7 @@ def run(
                 result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
             validate.warn_small_pool(problem)
-            if relevance is not None and relevance_scale == "as-is":
+            if relevance is not None and scale == "as-is":
                 warn_range(problem)
             problem = problem if problem.constraints.filter is None else narrowed(problem)
             asked = problem.ks if problem.ks is not None else problem.k
@@ -161,29 +121,6 @@ def run(
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
 
-def _given_backend(op: str, device: str, backend: str) -> tuple[str, Any]:
-    """Return the backend of a call with similarities."""
-    from . import by_similarity
-
-    asked = _asked(backend)
-    if device != "cpu" and asked != "auto":
-        raise _dispatch.BackendUnavailableError(
-            f"{op}: backend {asked!r} was requested but its kernels take no similarity; on a device only 'auto' does"
-        )
-    if asked not in ("auto", "cpu", "reference"):
-        raise _dispatch.BackendUnavailableError(
-            f"{op}: backend {asked!r} was requested but its kernels take no similarity; 'cpu' and 'reference' do"
-        )
-    if asked == "reference":
-        return asked, _dispatch.module_of("selection", asked)
-    return "cpu" if device == "cpu" else "torch", by_similarity
-
-
-def _asked(backend: str) -> str:
-    """Return the backend that is asked for, by the argument or the environment."""
-    return env.backend() if backend == "auto" else backend
-
-
 def _answered(
     problem: Problem,
     backend: Callable[[Problem, int], Selection],
@@ -192,29 +129,24 @@ def _answered(
     check_values: bool | None,
     errors: dict[int, str] | None,
 ) -> Selection:
-    def answer(problem: Problem) -> Selection:
-        if place is _arrays.HOST:
-            return backend(problem, threads)
+    def answer(problem: Problem) -> tuple[Any, ...]:
+        """Return the fields of the picks, and `pool_needed` where it is asked for."""
         with _arrays.on_device(problem.rows.data):
-            return backend(problem, threads)
+            picks = backend(problem, threads)
+        return picks if picks.pool_needed is None else (*picks, picks.pool_needed)
 
     check = bool(check_values) and place is not _arrays.HOST
     if errors is None:
         if check:
             validate.device_values(problem)
-        return answer(problem)
-    padding = Selection.empty(problem.num_queries, problem.k)
-    if problem.outside is None:
-        return Selection(*answered(problem, answer, padding, errors, place, check))
-
-    def certified(problem: Problem) -> tuple[Any, ...]:
-        picks = answer(problem)
-        return (*picks, picks.pool_needed)
-
-    unproven = np.full(problem.num_queries, np.nan, np.float32)
-    *fields, needed = answered(problem, certified, (*padding, unproven), errors, place, check)
-    result = Selection(*fields)
-    result.pool_needed = needed
+        fields = answer(problem)
+    else:
+        padding: tuple[Any, ...] = Selection.empty(problem.num_queries, problem.k)
+        if problem.outside is not None:
+            padding = (*padding, np.full(problem.num_queries, np.nan, np.float32))
+        fields = answered(problem, answer, padding, errors, place, check)
+    result = Selection(*fields[:5])
+    result.pool_needed = fields[5] if len(fields) > 5 else None
     return result
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..._base import checks
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale
 from ..._gpu.plans import planned
-from .. import options
 from ..problem import Rows, Selection
 from .course import run
 
@@ -86,15 +85,8 @@ def gist(
     >>> rk.gist(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[0, 2]])
     """
-    limits = {
-        "max_per_group": max_per_group, "initial": initial, "costs": costs, "budget": budget,
-        "max_similarity": max_similarity,
-    }  # fmt: skip
-    for name, value in limits.items():
-        if value is not None:
-            raise ValueError(f"gist: {name} must be left out, got {checks.shown(value)}")
-    return run(
-        "gist", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
-        None, None, allowed, exclude, None, None, None, metric, check_values, backend, num_threads, on_error,
-        options.gist("gist", eps), relevance_scale=relevance_scale,
-    )  # fmt: skip
+    given = locals()
+    for name in ("max_per_group", "initial", "costs", "budget", "max_similarity"):
+        if given[name] is not None:
+            raise ValueError(f"gist: {name} must be left out, got {checks.shown(given[name])}")
+    return run("gist", given)

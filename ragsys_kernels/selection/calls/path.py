@@ -10,6 +10,7 @@ import numpy as np
 from ... import _dispatch
 from ..._base import arrays as _arrays
 from ..._base import checks
+from ..._base.arrays import HOST
 from ..._base.hints import hinted
 from ..._base.types import ArrayLike, Backend, Metric, RelevanceScale
 from .. import capabilities, validate
@@ -18,6 +19,11 @@ from ..problem import Problem, Rows, SelectionPath
 from ..relevance import warn_range
 
 _OP = "mmr_path"
+# Arguments that are arrays: their library is that of the results.
+_ARRAYS = (
+    "queries", "embeddings", "candidates", "relevance", "bias", "groups", "query_groups", "initial", "allowed",
+    "exclude", "costs",
+)  # fmt: skip
 
 
 @hinted(_OP)
@@ -116,26 +122,20 @@ def mmr_path(
     >>> path.at(0.3)
     array([[1, 2]])
     """
+    given = locals()
     threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)
     if low > high:
         raise ValueError(f"{_OP}: high must be at least low = {low:g}, got {high:g}")
-    arrays = {
-        "queries": queries, "embeddings": embeddings.data if isinstance(embeddings, Rows) else embeddings,
-        "candidates": candidates, "relevance": relevance, "bias": bias, "groups": groups, "query_groups": query_groups,
-        "initial": initial, "allowed": allowed, "exclude": exclude, "costs": costs,
-    }  # fmt: skip
+    arrays = {name: given[name] for name in _ARRAYS}
+    if isinstance(embeddings, Rows):
+        arrays["embeddings"] = embeddings.data
     library, device = checks.library_and_device(_OP, arrays)
     if device != "cpu":
         raise ValueError(f"{_OP}: arrays must be on the host, got arrays on {device!r}")
     needed = capabilities.Needs(_OP, None, budget is not None, max_similarity is not None)
     _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needed.lacking)
-    problem = validate.selection(
-        _OP, queries, embeddings, k, candidates=candidates, relevance=relevance, relevance_scale=relevance_scale,
-        bias=bias, lambda_b=lambda_b, groups=groups, query_groups=query_groups, max_per_group=max_per_group,
-        initial=initial, allowed=allowed, exclude=exclude, costs=costs, budget=budget, max_similarity=max_similarity,
-        metric=metric,
-    )  # fmt: skip
+    problem = validate.problem_of(_OP, given, HOST)
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:
         validate.warn_small_pool(problem)

@@ -6,7 +6,6 @@ from typing import Literal
 
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from ..._gpu.plans import planned
-from .. import options
 from ..problem import Rows, Selection
 from .course import run
 
@@ -70,11 +69,7 @@ def msd(
     >>> rk.msd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run(
-        "msd", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, None, relevance_scale=relevance_scale, similarity=similarity,
-    )  # fmt: skip
+    return run("msd", locals())
 
 
 @planned("dpp")
@@ -144,12 +139,7 @@ def dpp(
     >>> rk.dpp(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run(
-        "dpp", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, options.dpp("dpp", quality, scale), relevance_scale=relevance_scale,
-        similarity=similarity,
-    )  # fmt: skip
+    return run("dpp", locals())
 
 
 @planned("ssd")
@@ -220,11 +210,7 @@ def ssd(
     >>> rk.ssd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.2).indices
     array([[1, 2]])
     """
-    return run(
-        "ssd", queries, embeddings, k, candidates, relevance, bias, lambda_d, lambda_b, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, options.ssd("ssd", gamma, window), relevance_scale=relevance_scale,
-    )  # fmt: skip
+    return run("ssd", locals())
 
 
 @planned("sift")
@@ -286,8 +272,4 @@ def sift(
     >>> rk.sift(np.array([[1, 0.4]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run(
-        "sift", queries, embeddings, k, candidates, relevance, None, 1.0, 1.0, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, options.sift("sift", noise, min_gain), relevance_scale=relevance_scale,
-    )  # fmt: skip
+    return run("sift", locals())

@@ -7,9 +7,7 @@ every item to it; ``score``, ``relevance`` and ``redundancy`` are reported of a 
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import numpy as np
+from collections.abc import Callable
 
 from ..problem import Problem
 from .coverage import Coverage
@@ -17,26 +15,12 @@ from .dpp import DPP
 from .mmr import MMR
 from .msd import MSD
 from .pool import Pool
+from .rule import Rule
 from .sift import SIFT
 from .ssd import SSD
 from .vrsd import VRSD
 
-
-class Rule(Protocol):
-    relevance: np.ndarray
-
-    def __init__(self, problem: Problem, q: int, pool: Pool) -> None: ...
-
-    def values(self) -> np.ndarray: ...
-
-    def score(self, i: int) -> float: ...
-
-    def redundancy(self, i: int) -> float: ...
-
-    def take(self, j: int, similarity: np.ndarray) -> None: ...
-
-
-RULES: dict[str, type[Rule]] = {
+RULES: dict[str, Callable[[Problem, int, Pool], Rule]] = {
     "mmr": MMR,
     "vrsd": VRSD,
     "msd": MSD,

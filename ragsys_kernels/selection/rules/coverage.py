@@ -6,9 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import Pool, in_range
+from .rule import Rule
 
 
-class Coverage:
+class Coverage(Rule):
     """λ_d v_i + (1-λ_d) times what item i adds to the coverage of the aspects, with S_ia = max(0, <e_i, aspect_a>)."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
@@ -46,12 +47,6 @@ class Coverage:
 
     def values(self) -> np.ndarray:
         return np.asarray(self.lambda_d * self.relevance + (1 - self.lambda_d) * self._gain())
-
-    def score(self, i: int) -> float:
-        return float(self.values()[i])
-
-    def redundancy(self, i: int) -> float:
-        return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
         if self.kind == "facility":

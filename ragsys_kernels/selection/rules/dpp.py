@@ -6,9 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import ROUNDING, Pool, in_range
+from .rule import Rule
 
 
-class DPP:
+class DPP(Rule):
     """d_i, what the determinant of L_ij = q_i s_ij q_j grows by with item i, by a Cholesky factor row by row."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
@@ -31,12 +32,6 @@ class DPP:
     def values(self) -> np.ndarray:
         n = len(self.relevance)
         return np.where(self.d[:n] > ROUNDING * self.first[:n], self.d[:n], -np.inf)
-
-    def score(self, i: int) -> float:
-        return float(self.d[i])
-
-    def redundancy(self, i: int) -> float:
-        return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
         if self.d[j] <= ROUNDING * self.first[j]:  # an initial item that those before it span

@@ -6,9 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import Pool
+from .rule import Rule
 
 
-class MMR:
+class MMR(Rule):
     """w_i = λ_d v_i - (1-λ_d) m_i, m_i the largest similarity to a pick; the first pick is the argmax of v."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:

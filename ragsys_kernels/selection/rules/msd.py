@@ -6,9 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import Pool
+from .rule import Rule
 
 
-class MSD:
+class MSD(Rule):
     """w_i = λ_d v_i + (1-λ_d) Σ over picks of (1 - s_ij), of -s_ij with dot products; the first is the argmax of v."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:

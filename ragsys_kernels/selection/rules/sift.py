@@ -6,9 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import Pool, products
+from .rule import Rule
 
 
-class SIFT:
+class SIFT(Rule):
     """u_i²/(d_i + ν): by how much item i lowers the variance left at the query, in a Gaussian process with noise ν."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
@@ -30,9 +31,6 @@ class SIFT:
 
     def score(self, i: int) -> float:
         return self.left - float(self._gain()[i])
-
-    def redundancy(self, i: int) -> float:
-        return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
         root = np.sqrt(max(self.d[j], 0) + self.noise)

@@ -6,9 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import ROUNDING, Pool
+from .rule import Rule
 
 
-class SSD:
+class SSD(Rule):
     """λ_d z_i + (1-λ_d) γ sqrt(n_i), n_i the squared distance of [e_i, 1] from the span of the last picks.
 
     The last picks have orthogonal vectors b_t, each pick's part that those before it in the window leave. With
@@ -37,9 +38,6 @@ class SSD:
 
     def score(self, i: int) -> float:
         return float(self._worth()[i])
-
-    def redundancy(self, i: int) -> float:
-        return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
         self.last.append((j, similarity + 1))

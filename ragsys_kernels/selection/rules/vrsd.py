@@ -6,12 +6,13 @@ import numpy as np
 
 from ..problem import Problem, divide
 from .pool import Pool
+from .rule import Rule
 
 # A sum of vectors is zero if it is shorter than this share of the lengths of its terms, the precision of float32 data.
 ZERO_SUM = 1e-6
 
 
-class VRSD:
+class VRSD(Rule):
     """w_i = cos(s + e_i, q), s the sum of the picks."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
@@ -33,12 +34,6 @@ class VRSD:
         norms = np.linalg.norm(self.s + self.items[:n], axis=1)
         norms[norms <= ZERO_SUM * (self.s_lengths + self.lengths[:n])] = 0
         return divide(self.s_query + self.products[:n], norms)
-
-    def score(self, i: int) -> float:
-        return float(self.values()[i])
-
-    def redundancy(self, i: int) -> float:
-        return np.nan
 
     def take(self, j: int, similarity: np.ndarray) -> None:
         self.s = self.s + self.items[j]
