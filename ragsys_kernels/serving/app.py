@@ -66,7 +66,7 @@ class Front:
         service.load.requests += 1
         scope["ragsys.request"] = request
         sent = [500, 0]
-        handler = service.quick(scope["method"], scope["path"])
+        handler = service.quick.get((scope["method"], scope["path"]))
         if handler is not None or scope["path"] in _PLAIN:
             request.route = scope["path"]
         try:

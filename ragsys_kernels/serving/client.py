@@ -314,7 +314,10 @@ class Client(_Calls):
 
     def reload(self, corpus: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
         """Let the server load the folder of a corpus anew; return its name, rows and version."""
-        path = f"/v1/corpora/{_named(corpus or self._corpus)}/reload"
+        name = corpus or self._corpus
+        if name is None:
+            raise ValueError("reload: corpus must be named, got none")
+        path = f"/v1/corpora/{name}/reload"
         content: dict[str, Any] = self._run(self._content("POST", path, timeout))
         return content
 
@@ -401,9 +404,3 @@ class AsyncClient(_Calls):
                 got = await self._http.request(method, path, **options)
             except httpx.TransportError as error:
                 got = error
-
-
-def _named(corpus: str | None) -> str:
-    if corpus is None:
-        raise ValueError("reload: corpus must be named, got none")
-    return corpus

@@ -89,22 +89,10 @@ class Block:
         return size if self.given is None else size + int(self.given.data.nbytes)
 
     @property
-    def limited(self) -> bool:
-        """Whether picks are held to a budget, or to a largest similarity."""
-        return self.budget is not None or self.max_similarity is not None
-
-    @property
     def work(self) -> int:
         """Elements of rows that a call reads, roughly."""
         width = self.served.rows if self.candidates is None else self.candidates.shape[1]
         return len(self) * width * (self.served.dims if self.given is None else int(self.given.data.shape[1]))
-
-    def retrieved(self) -> np.ndarray:
-        """Return how many rows each query retrieves: its pool, and room for the rows already shown."""
-        counts: np.ndarray = np.full(self.size, self.pool)
-        if self.initial is not None:
-            counts += (self.initial >= 0).sum(axis=1)
-        return counts
 
     def ids_of(self, picked: np.ndarray) -> np.ndarray:
         """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""
@@ -213,7 +201,9 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
     if block.pool is not None:
         live = corpus.num_live
-        counts = block.retrieved()
+        counts = np.full(len(block), block.pool)
+        if block.initial is not None:  # and room for the rows already shown
+            counts += (block.initial >= 0).sum(axis=1)
         found = corpus.search(
             placed(rows, block.vectors),
             min(int(counts.max()), max(1, live)),
@@ -260,7 +250,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         picks.errors.update(errors)
     if whole and served.corpus.device == "cpu":
         certified.of_all_rows(picks)
-    return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
+    return picks if isinstance(picks.indices, np.ndarray) else Selection(*map(host, picks)).with_errors(picks.errors)
 
 
 def plain(block: Block) -> Problem | None:
@@ -279,7 +269,9 @@ def plain(block: Block) -> Problem | None:
         return None
     if block.relevance is not None or block.initial is not None or block.max_per_group is not None:
         return None
-    if block.allowed is not None or block.exclude is not None or block.limited:
+    if block.allowed is not None or block.exclude is not None:
+        return None
+    if block.budget is not None or block.max_similarity is not None:
         return None
     most = int(k.max()) if isinstance(k, np.ndarray) else k
     if candidates.shape[1] <= most:  # a pool of which nothing is left out
@@ -329,10 +321,6 @@ def placed(rows: Rows, array: Any) -> Any:
     import torch
 
     return torch.from_numpy(np.ascontiguousarray(array)).to(rows.data.device)
-
-
-def _on_host(picks: Selection) -> Selection:
-    return Selection(*map(host, picks)).with_errors(picks.errors)
 
 
 def host(array: Any) -> np.ndarray:

@@ -79,7 +79,7 @@ class Service:
         self.reload: Callable[[str], Any] = self.reload_here  # of all workers, where there are several
         self._parsers = ThreadPoolExecutor(1, "parser")
         self._lookers = ThreadPoolExecutor(1, "looker")
-        self._quick: dict[tuple[str, str], Handler] = {}
+        self.quick: dict[tuple[str, str], Handler] = {}
         self._documented: list[openapi.Operation] = []
         self.asgi: Any = None  # the whole application: `app` behind its front
         self.app = FastAPI(title="ragsys-kernels", version=__version__, lifespan=self._lifespan, redirect_slashes=False)
@@ -91,12 +91,9 @@ class Service:
         ``documented``: see `openapi.Operation`. A path without parameters is found without the router.
         """
         if "{" not in path:
-            self._quick[method, path] = handler
+            self.quick[method, path] = handler
         self.app.router.routes.append(Route(path, _Endpoint(handler, path), methods=[method]))
         self._documented.append(openapi.Operation(method, path, **documented))
-
-    def quick(self, method: str, path: str) -> Handler | None:
-        return self._quick.get((method, path))
 
     async def beside(self, large: bool, function: Callable[..., _Found], *arguments: Any) -> _Found:
         """Call a function, in a thread beside the event loop if there is much to do."""

@@ -70,21 +70,15 @@ class Operation:
         ]
         parts = (part[1:-1] for part in self.path.split("/") if part.startswith("{"))
         parameters += [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parts]
-        answers: dict[str, Any] = {
-            str(status): {
-                "description": _ERRORS[status],
-                "content": {"application/json": {"schema": _schema(self.refused)}},
-            }
-            for status in sorted({*self.errors, 431, *((403, 421) if 401 in self.errors else ())})
-        }
+        refused, answers = _schema(self.refused), {}
+        for status in sorted({*self.errors, 431, *((403, 421) if 401 in self.errors else ())}):
+            content = {"application/json": {"schema": refused}}
+            answers[str(status)] = {"description": _ERRORS[status], "content": content}
         for status, model in self.answers.items():
-            answers[str(status)] = {
-                "description": "Answered",
-                "content": self._content(_schema(model) if model else {}),
-            }
+            content = self._content(_schema(model) if model else {})
+            answers[str(status)] = {"description": "Answered", "content": content}
         if self.failed is not None:
-            both = {"anyOf": [_schema(self.refused), _schema(self.failed)]}
-            answers["422"]["content"] = self._content(both)
+            answers["422"]["content"] = self._content({"anyOf": [refused, _schema(self.failed)]})
         described: dict[str, Any] = {"summary": self.summary, "parameters": parameters, "responses": answers}
         if self.description:
             described["description"] = self.description

@@ -103,8 +103,11 @@ class JsonColumns:
         return rules.flat("relevance", _end_to_end(lists), "f"), list(map(len, lists))
 
     def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
-        """Return the candidates that come with their vectors, little-endian bytes in base64."""
-        rules, parts, lengths, kinds = self._rules, [], [], set()
+        """Return the candidates that come with their vectors, little-endian bytes in base64.
+
+        `read` puts queries together whose vectors are alike in dtype and dimensions.
+        """
+        rules, parts, lengths = self._rules, [], []
         for x in given:
             if type(x) is not dict or not x.keys() <= {"b64", "shape", "dtype"}:
                 raise rules.invalid("vectors", "be an object with b64, shape and dtype", shown(x))
@@ -119,9 +122,6 @@ class JsonColumns:
                 raise rules.invalid("vectors", f"be {size} bytes, as shape and dtype say", f"{len(part)} bytes")
             parts.append(part)
             lengths.append(rows)
-            kinds.add((dtype, dims))
-        if len(kinds) > 1:
-            raise rules.invalid("vectors", "be alike in dtype and dimensions", "others")
         vectors = _array(parts, dtype).reshape(-1, dims)
         if candidates is None or candidates == [None] * len(given):
             return Given(rules, metric, vectors, lengths)

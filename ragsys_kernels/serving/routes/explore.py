@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
+from pydantic import BaseModel
 
 from ...selection import mmr_path
 from ..corpora import Served
+from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..kernel import Block, argument_of, host, placed
 from ..limits import Limits, RefusedError, invalid
@@ -20,18 +21,11 @@ from ..queries.rules import shown
 if TYPE_CHECKING:
     from ..service import Service
 
-# Fields that ``/v1/path`` shares with a query of ``/v1/select``; the others would change what λ weighs.
-_OF_PATH = (
-    "k", "pool", "lambda_b", "max_per_group", "budget", "max_similarity", "query", "query_id", "candidates", "allowed",
-    "exclude", "unknown",
-)  # fmt: skip
 _SEGMENTS = 64  # that are measured at a time
 
 
 def add(service: Service) -> None:
     """Add the routes to a service."""
-    from ..http import schemas
-
     service.route(
         "POST",
         "/v1/texts",
@@ -79,15 +73,15 @@ def texts_of(served: Served, rows: np.ndarray, chars: int, limits: Limits) -> li
     return [None if text is None else text._asdict() for text in found]
 
 
-async def _content(op: str, request: Request, fields: Collection[str]) -> dict[str, Any]:
+async def _content(op: str, request: Request, model: type[BaseModel]) -> dict[str, Any]:
     request.check_type(op, JSON)
-    return object_of(op, await request.body(), fields)
+    return object_of(op, await request.body(), model.model_fields)
 
 
 async def texts(service: Service, request: Request) -> Response:
     """Answer ``/v1/texts``: the text of each id, null where there is none."""
     deadline = request.deadline()
-    content = await _content("texts", request, ("corpus", "ids", "chars"))
+    content = await _content("texts", request, schemas.TextsRequest)
     served, limits = service.corpora.get(content.get("corpus"), "texts"), service.limits
     ids, chars = content.get("ids"), content.get("chars")
     kind = str if served.named else int
@@ -111,7 +105,7 @@ async def texts(service: Service, request: Request) -> Response:
 async def encode(service: Service, request: Request) -> Response:
     """Answer ``/v1/encode``: the vector of a text, as ``query`` takes it."""
     deadline = request.deadline()
-    content = await _content("encode", request, ("corpus", "text"))
+    content = await _content("encode", request, schemas.EncodeRequest)
     served, text = service.corpora.get(content.get("corpus"), "encode"), content.get("text")
     if service.encoder is None:
         raise invalid("encode", "text", "be sent to a server with an encoder", "one without")
@@ -127,7 +121,7 @@ async def encode(service: Service, request: Request) -> Response:
 async def path(service: Service, request: Request) -> Response:
     """Answer ``/v1/path``: the segments of a query's path, with what each pick had when it was made."""
     deadline, limits = request.deadline(), service.limits
-    content = await _content("path", request, ("corpus", *_OF_PATH))
+    content = await _content("path", request, schemas.PathRequest)
     served = service.corpora.get(content.pop("corpus", None), "path")
     asked = read("path", [content], {}, served, limits)
     asked.raise_error()

@@ -20,6 +20,7 @@ import pyarrow as pa
 from ... import __version__
 from ..asked import Asked
 from ..corpora import Corpora, Served
+from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, number_of
 from ..limits import Limits, RefusedError, invalid
 from ..queries.rules import ID_LISTS
@@ -53,8 +54,6 @@ _OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "sk
 
 def add(service: Service) -> None:
     """Add the routes to a service."""
-
-    from ..http import schemas
 
     async def about(request: Request) -> Response:
         content = {"name": "ragsys-kernels", "version": __version__, "extensions": ["binary_tensor_data"]}

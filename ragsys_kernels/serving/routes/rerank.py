@@ -22,6 +22,7 @@ import numpy as np
 from ...selection import METHODS
 from ..asked import Asked
 from ..corpora import NOTHING, Corpora, Served
+from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..limits import Limits, RefusedError, invalid
 from ..queries.reading import read
@@ -45,8 +46,6 @@ _NAMED = 5  # ids that an error names
 
 def add(service: Service) -> None:
     """Add the routes to a service."""
-    from ..http import schemas
-
     for path in _PATHS:
         service.route(
             "POST",

@@ -12,6 +12,7 @@ import orjson
 from ...selection.problem import Selection
 from ..asked import Asked
 from ..corpora import Corpora, Served
+from ..http import schemas
 from ..http.messages import ARROW, JSON, Request, Response, object_of
 from ..kernel import Block, cost_of
 from ..limits import Limits, RefusedError, invalid
@@ -33,8 +34,6 @@ _OPTION = orjson.OPT_SERIALIZE_NUMPY
 
 def add(service: Service) -> None:
     """Add the route to a service."""
-    from ..http import schemas
-
     service.route(
         "POST",
         "/v1/select",
