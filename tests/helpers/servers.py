@@ -17,7 +17,7 @@ import httpx
 import pyarrow as pa
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving import make_service
+from ragsys_kernels.serving import AsyncClient, make_service
 from ragsys_kernels.serving.server import Server, Settings, listening
 
 
@@ -52,6 +52,17 @@ def posted(corpora, *requests, **options):
         return found
 
     return run(corpora, use, **options)
+
+
+def with_client(corpora, use, *, limits=None, **options):
+    """Return what the coroutine function ``use`` returns of an `AsyncClient` of a service in this process."""
+
+    async def main(_, service):
+        transport = httpx.ASGITransport(service.asgi)
+        async with AsyncClient("http://service", transport=transport, **options) as client:
+            return await use(client)
+
+    return run(corpora, main, limits=limits)
 
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}

@@ -1,6 +1,5 @@
 """The clients: NumPy arrays with the bits of calls in process, retries, deadlines, errors."""
 
-import asyncio
 import time
 
 import httpx
@@ -8,16 +7,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
+import servers
+
 import ragsys_kernels as rk
-from ragsys_kernels.serving import (
-    AsyncClient,
-    Client,
-    DeadlineError,
-    InvalidRequestError,
-    ServiceError,
-    UnavailableError,
-    make_service,
-)
+from ragsys_kernels.serving import Client, DeadlineError, InvalidRequestError, ServiceError, UnavailableError
 
 N, D, Q = 250, 16, 20
 RNG = np.random.default_rng(23)
@@ -30,16 +23,7 @@ QUERIES = RNG.standard_normal((Q, D), dtype=np.float32)
 
 
 def served(use, **options):
-    """What the coroutine function ``use`` returns of an `AsyncClient` of a service in this process."""
-
-    async def main():
-        service = make_service(CORPORA)
-        async with service.app.router.lifespan_context(service.app):
-            transport = httpx.ASGITransport(service.asgi)
-            async with AsyncClient("http://service", transport=transport, corpus="docs", **options) as client:
-                return await use(client)
-
-    return asyncio.run(main())
+    return servers.with_client(CORPORA, use, corpus="docs", **options)
 
 
 def same(picks, expected, ids=IDS, none=-1):

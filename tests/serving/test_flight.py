@@ -122,30 +122,14 @@ def test_lists_of_ids_among_the_rules_hold_for_all_batches(client):
     assert answers["ids"].to_pylist() == expected.indices.tolist()
 
 
-def test_a_bad_query_has_its_own_error(client):
-    vectors = RNG.standard_normal((5, D), dtype=np.float32)
-    vectors[3, 1] = np.inf
-    answers = exchanged(client, [batch_of(vectors)], corpus="docs", k=1)
-    assert [why is None for why in answers["error"].to_pylist()] == [True, True, True, False, True]
-    assert "finite" in answers["error"][3].as_py()
-
-
-def test_candidates_come_with_their_vectors_and_ids_may_be_missing(client):
-    parts = [RNG.standard_normal((int(n), 5)).astype(np.float16) for n in RNG.integers(1, 9, 1030)]
-    queries = RNG.standard_normal((1030, 5), dtype=np.float32)
-    names = [[f"d{i}" for i in range(len(part))] for part in parts]
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate(parts).ravel()), 5)
-    columns = {
-        "vector": pa.FixedSizeListArray.from_arrays(pa.array(queries.ravel()), 5),
-        "vectors": pa.ListArray.from_arrays(np.cumsum([0, *map(len, parts)], dtype=np.int32), rows),
-        "candidates": pa.array(names),
-    }
-    answers = exchanged(client, [pa.record_batch(columns)], k=2, exclude=["d0", "gone"], unknown="skip")
-    assert answers["skipped"].to_pylist() == [["gone"]] * 1030
-    for q, (part, ids) in enumerate(zip(parts, answers["ids"].to_pylist(), strict=True)):
-        few = np.array([[*range(1, len(part)), *[-1] * 9]])
-        expected = rk.mmr(queries[[q]], part, 2, candidates=few).indices[0]
-        assert ids == [names[q][row] for row in expected if row >= 0]
+def test_candidates_come_with_their_vectors_where_no_corpus_is_named(client):
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(ROWS[:9].ravel()), D)
+    columns = {"vector": ROWS[:1].tolist(), "candidates": [[f"d{i}" for i in range(9)]]}
+    batch = pa.record_batch({**columns, "vectors": pa.ListArray.from_arrays([0, 9], rows)})
+    answer = exchanged(client, [batch], k=2, exclude=["d0", "gone"], unknown="skip")
+    assert answer["skipped"].to_pylist() == [["gone"]]
+    expected = rk.mmr(ROWS[:1], ROWS[:9], 2, candidates=np.arange(1, 9)[None])
+    assert answer["ids"].to_pylist() == [[f"d{i}" for i in expected.indices[0]]]
     with pytest.raises(flight.FlightServerError, match="vectors must be given where no corpus is named"):
         exchanged(client, [batch_of(RNG.standard_normal((2, D), dtype=np.float32))])
 

@@ -296,16 +296,15 @@ def test_the_client_sends_them(wire):
     ids = rng.permutation(240).reshape(12, 20)
     ragged = [vectors[q, : q + 1].astype(np.float64) for q in range(12)]
 
-    async def use(http, service):
-        async with AsyncClient("http://service", transport=httpx.ASGITransport(service.asgi), wire=wire) as client:
-            with pytest.raises(InvalidRequestError, match="candidates must have an id for each of the vectors"):
-                await client.select(queries, 3, candidate_vectors=ragged, candidates=ids)
-            return [
-                await client.select(queries, 3, candidate_vectors=vectors, candidates=ids, lambda_d=0.5),
-                await client.select(queries, 3, candidate_vectors=ragged, metric="dot"),
-            ]
+    async def use(client):
+        with pytest.raises(InvalidRequestError, match="candidates must have an id for each of the vectors"):
+            await client.select(queries, 3, candidate_vectors=ragged, candidates=ids)
+        return [
+            await client.select(queries, 3, candidate_vectors=vectors, candidates=ids, lambda_d=0.5),
+            await client.select(queries, 3, candidate_vectors=ragged, metric="dot"),
+        ]
 
-    first, second = servers.run({}, use)
+    first, second = servers.with_client({}, use, wire=wire)
     expected = rk.mmr(queries, vectors, 3, lambda_d=0.5)
     assert np.array_equal(first.ids, np.take_along_axis(ids, expected.indices, axis=1))
     assert first.scores.tobytes() == expected.scores.tobytes()
@@ -320,11 +319,10 @@ def test_long_calls_are_cut_by_bytes():
     rng = np.random.default_rng(8)
     vectors, queries = rng.standard_normal((90, 600, 100), dtype=np.float32), np.ones((90, 100), np.float32)
 
-    async def use(http, service):
-        async with AsyncClient("http://service", transport=httpx.ASGITransport(service.asgi)) as client:
-            return await client.select(queries, 2, candidate_vectors=vectors)
+    async def use(client):
+        return await client.select(queries, 2, candidate_vectors=vectors)
 
-    picks = servers.run({}, use, limits=Limits(body_bytes=9 << 20))
+    picks = servers.with_client({}, use, limits=Limits(body_bytes=9 << 20))
     assert np.array_equal(picks.ids, rk.mmr(queries, vectors, 2).indices)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,7 +10,7 @@ pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving import AsyncClient, InvalidRequestError, make_service
+from ragsys_kernels.serving import InvalidRequestError, make_service
 
 N, D = 90, 12
 RNG = np.random.default_rng(61)
@@ -211,16 +210,12 @@ def test_rerank_of_nothing_that_is_known(documents):
 def test_the_client_tells_them(wire):
     lists = [[int(IDS[1]), 5], [int(IDS[2])], [], [6, 7]] * 3
 
-    async def main():
-        service = make_service(CORPORA)
-        async with service.app.router.lifespan_context(service.app):
-            transport = httpx.ASGITransport(service.asgi)
-            async with AsyncClient("http://service", transport=transport, corpus="docs", wire=wire) as client:
-                with pytest.raises(InvalidRequestError, match="candidates must be ids of the corpus, got 5"):
-                    await client.select(ROWS[:12], 1, candidates=lists)
-                return await client.select(ROWS[:12], 2, candidates=lists, unknown="skip")
+    async def use(client):
+        with pytest.raises(InvalidRequestError, match="candidates must be ids of the corpus, got 5"):
+            await client.select(ROWS[:12], 1, candidates=lists)
+        return await client.select(ROWS[:12], 2, candidates=lists, unknown="skip")
 
-    picks = asyncio.run(main())
+    picks = servers.with_client(CORPORA, use, corpus="docs", wire=wire)
     assert picks.skipped == {i: [5] if i % 4 == 0 else [6, 7] for i in range(12) if i % 4 in (0, 3)}
     assert picks.lengths.tolist() == [1, 1, 0, 0] * 3
     assert picks.errors == {}
