@@ -74,8 +74,9 @@ class _Worker:
 class _Reload:
     """A reload in progress: the workers that still have to load, or then to swap, the corpus, and who asked for it."""
 
-    def __init__(self, name: str, workers: set[_Worker], asker: _Worker | None, number: int) -> None:
-        self.name, self.waiting, self.asker, self.number = name, workers, asker, number
+    def __init__(self, name: str, asker: _Worker | None, number: int) -> None:
+        self.name, self.asker, self.number = name, asker, number
+        self.waiting: set[_Worker] = set()
         self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
         self.verifier: _Worker | None = None  # the one of them that compares the folder with its checksums
         self.swapping = False
@@ -207,20 +208,16 @@ class _Parent:
                 self._stop(1)
         elif kind == "reload":
             self._reload(rest[0], worker)
-        elif kind == "loaded" and self._reloads and rest[0] == self._reloads[0].number:
+        elif self._reloads and rest[0] == self._reloads[0].number:
             reload = self._reloads[0]
             reload.waiting.discard(worker)
-            if rest[1][0] == "well":
+            if kind == "swapped" and worker.versions is not None:
+                worker.versions[reload.name] = self._versions[reload.name]
+            elif kind == "loaded" and rest[1][0] == "well":
                 reload.loaded[worker] = rest[1][1]
                 self._compared |= rest[1][2]
-            else:
+            elif kind == "loaded":
                 reload.error = rest[1]
-            self._go_on(reload)
-        elif kind == "swapped" and self._reloads and rest[0] == self._reloads[0].number:
-            reload = self._reloads[0]
-            reload.waiting.discard(worker)
-            if worker.versions is not None:
-                worker.versions[reload.name] = self._versions[reload.name]
             self._go_on(reload)
 
     def _admit(self) -> None:
@@ -242,7 +239,7 @@ class _Parent:
                 worker.send(("serve",))
 
     def _reload(self, name: str, asker: _Worker | None) -> None:
-        self._reloads.append(_Reload(name, set(), asker, next(self._numbers)))
+        self._reloads.append(_Reload(name, asker, next(self._numbers)))
         if len(self._reloads) == 1:
             self._begin()
 

@@ -112,10 +112,11 @@ def folder(tmp_path_factory):
 def server(folder):
     """A server of two workers; tests that kill one wait until there are two again."""
     save(folder, 1)
-    pq.write_table(pa.table({"text": [f"row {i}" for i in range(N)]}), folder.parent / "texts.parquet")
-    arguments = ("--corpus", f"docs={folder}", "--texts", folder.parent / "texts.parquet", "--workers", 2)
-    times = ("--body-seconds", 0.6, "--idle-seconds", 1.2)
-    with servers.Process(*arguments, *times, "--threads", 1) as process:
+    file = folder.parent / "texts.parquet"
+    pq.write_table(pa.table({"id": np.arange(N), "text": [f"row {i}" for i in range(N)]}), file)
+    texts = ("--texts", file, "--text-id-column", "id")
+    arguments = ("--corpus", f"docs={folder}", "--workers", 2, "--body-seconds", 0.6, "--idle-seconds", 1.2)
+    with servers.Process(*arguments, *texts, "--threads", 1) as process:
         yield process
 
 
