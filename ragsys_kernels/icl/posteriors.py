@@ -231,25 +231,25 @@ class CachedLabels(Kept):
         prompts = [prompt for family in families for prompt in family]
         keys = {prompt: hash_key(self.fingerprint, prompt) for prompt in texts(_OP, "prompts", prompts)}
         found = self._kept(keys.values())
-        owner = {prompt: i for i, family in reversed([*enumerate(families)]) for prompt in family}
-        new = [
-            [prompt for prompt in dict.fromkeys(family) if keys[prompt] not in found and owner[prompt] == i]
-            for i, family in enumerate(families)
-        ]
-        order = sorted((i for i, family in enumerate(new) if family), key=lambda i: (-max(map(len, new[i])), i))
+        taken, new = {prompt for prompt in prompts if keys[prompt] in found}, list[list[str]]()
+        for family in families:
+            new.append([prompt for prompt in dict.fromkeys(family) if prompt not in taken])
+            taken.update(family)
+        order = sorted(filter(None, new), key=lambda family: -max(map(len, family)))
         made = 0
         for part in portions(len(order), _WINDOW, progress):
-            found |= self._kept(keys[prompt] for i in order[part] for prompt in new[i])  # by other processes
-            left = ([prompt for prompt in new[i] if keys[prompt] not in found] for i in order[part])
+            found |= self._kept(keys[prompt] for family in order[part] for prompt in family)  # by other processes
+            left = ([prompt for prompt in family if keys[prompt] not in found] for family in order[part])
             window = [family for family in left if family]
-            rows = dict(
-                zip((p for family in window for p in family), self.labeler.score(window) if window else [], strict=True)
-            )
-            for prompt, row in rows.items():
-                if np.isnan(row.logp).any():
+            if not window:
+                continue
+            asked = [prompt for family in window for prompt in family]
+            rows = {keys[prompt]: row for prompt, row in zip(asked, self.labeler.score(window), strict=True)}
+            for prompt in asked:
+                if np.isnan(rows[keys[prompt]].logp).any():
                     raise ValueError(f"{_OP}: model must give probabilities, got NaN after {prompt[-40:]!r}")
-            self._add((keys[prompt], row.logp.astype("<f8").tobytes(), row.tokens) for prompt, row in rows.items())
-            found |= {keys[prompt]: row for prompt, row in rows.items()}
+            self._add((key, row.logp.astype("<f8").tobytes(), row.tokens) for key, row in rows.items())
+            found |= rows
             made += len(rows)
         self.misses, self.hits = self.misses + made, self.hits + len(keys) - made
         return [found[keys[prompt]] for prompt in prompts]

@@ -11,14 +11,14 @@ from .._base.extras import needed
 
 
 @contextmanager
-def torch_threads(op: str, number: int | None, extra: str = "lm") -> Iterator[None]:
+def torch_threads(op: str, number: int | None) -> Iterator[None]:
     """Set torch's own number of threads for the time of the block; None leaves it."""
     if number is None:
         yield
         return
     if number < 1:
         raise ValueError(f"{op}: num_threads must be at least 1, got {number}")
-    with needed(op, extra, "torch"):
+    with needed(op, "lm", "torch"):
         import torch
     before = torch.get_num_threads()
     torch.set_num_threads(number)

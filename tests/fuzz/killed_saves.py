@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import time
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +33,19 @@ STEPS = [
 # How many of them change names, from the first on, with such a file system and without.
 TURNS = {True: ("_exchange",), False: ("_exchange", "rename", "rename", "rename")}
 SIDES = ("before", "after")
+
+
+def forked(function):
+    """Run a function in a process of its own, which ends with 1 where it fails; return its number."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        function()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
 
 
 @contextmanager
@@ -76,10 +90,8 @@ def save(corpus, path, exchange, kill_at=None):
     It ends at `kill_at`: before or after a step of that number, counted from the beginning or, of those that change
     names, from the first (what an earlier kill left is removed at the beginning).
     """
-    child = os.fork()
-    if child:
-        return child
-    try:
+
+    def changed():
         count = {(kind, side): 0 for kind in ("step", "turn") for side in SIDES}
 
         def reached(name, side):
@@ -93,10 +105,8 @@ def save(corpus, path, exchange, kill_at=None):
             _files._exchange = lambda a, b: False
         with stepping(lambda name: reached(name, "before"), lambda name: reached(name, "after")):
             corpus.save(path, overwrite=True)
-        os._exit(0)
-    except BaseException as error:
-        print(repr(error), file=sys.stderr, flush=True)
-        os._exit(1)
+
+    return forked(changed)
 
 
 def ended(child):

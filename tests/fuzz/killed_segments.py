@@ -16,12 +16,11 @@ import signal
 import struct
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
 from killed_saves import STEPS as OF_SAVES
-from killed_saves import stepping
+from killed_saves import forked, stepping
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
@@ -80,10 +79,8 @@ def change(path, number):
 def write(path, shared, kill_at=None):
     """Change the folder in a process of its own, from its state on; returns its number."""
     parent = os.getpid()
-    child = os.fork()
-    if child:
-        return child
-    try:
+
+    def changed():
         steps = 0
 
         def step(name):
@@ -98,9 +95,8 @@ def write(path, shared, kill_at=None):
                 struct.pack_into("q", shared, 8, done + 1)
                 change(path, done)
                 struct.pack_into("q", shared, 0, done + 1)
-    except BaseException:
-        traceback.print_exc()
-    os._exit(1)
+
+    return forked(changed)
 
 
 def completed(shared):

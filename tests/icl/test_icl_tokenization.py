@@ -132,6 +132,7 @@ def test_empty_continuation():
     for tokenizer in (lm_models.tokenizer(), WithoutOffsets(lm_models.tokenizer()), lm_models.tokenizer(bos=None)):
         assert one("A: ", "", tokenizer).answer == ()
         assert one("", "", tokenizer) == ((), ())
+        assert encode_pairs("score", tokenizer, [], []) == []
 
 
 CODE = "def f(x):\n    return x\n\ndef g(y):\n    if y:\n        return f(y)\n"
@@ -182,7 +183,3 @@ def test_kept_scores_are_not_those_of_trimmed_positions(monkeypatch):
     monkeypatch.setattr("ragsys_kernels.icl.huggingface.trims", lambda _: False)
     del model.fingerprint
     assert model.fingerprint != before
-
-
-def test_no_pairs():
-    assert encode_pairs("score", lm_models.tokenizer(), [], []) == []

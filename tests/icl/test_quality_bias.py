@@ -121,7 +121,7 @@ def test_fingerprint_does_not_follow_earlier_calls():
 
 def test_cache_may_be_used_from_any_thread(tmp_path):
     """Threads that begin at once, with pairs of their own and some in common."""
-    pairs = [[(f"Q {i % 20 if i % 3 else 20 * t + i}", " b" * (1 + i % 4)) for i in range(60)] for t in range(6)]
+    pairs = [[(f"Q {i % 20 if i % 3 else 20 * t + i}", " b" * (1 + i % 4)) for i in range(30)] for t in range(4)]
     begin, found = threading.Barrier(len(pairs)), {}
     with CachedModel(Recorder(), tmp_path / "scores") as model:
 

@@ -35,20 +35,26 @@ def picked(answer):
     return [int(each.id) for each in answer["documents"]]
 
 
+class Model:
+    """A model of sentence-transformers that makes a row of each text, and remembers the texts."""
+
+    def __init__(self, row):
+        self.row, self.asked = row, []
+
+    def encode(self, texts, convert_to_tensor=False, **_):
+        import torch
+
+        self.asked += texts
+        found = torch.tensor(np.array([self.row(text) for text in texts], np.float32))
+        return found if convert_to_tensor else found.numpy()
+
+
 def embedder(kind):
     """A ranker of sentence-transformers whose model is a table: the text of document i is row i, else the query."""
 
     def make(query, rows, **options):
         ranker = kind(model="none", **options)
-
-        class Model:
-            def encode(self, texts, convert_to_tensor=False, **_):
-                import torch
-
-                found = np.array([rows[int(t[5:])] if t.startswith("text ") else query for t in texts], np.float32)
-                return torch.from_numpy(found) if convert_to_tensor else found
-
-        ranker.model = Model()
+        ranker.model = Model(lambda text: rows[int(text[5:])] if text.startswith("text ") else query)
         return ranker
 
     return make
@@ -207,13 +213,13 @@ def test_model_is_loaded_once_as_haystack_loads_it(theirs, monkeypatch):
 def test_tensors_of_a_model_are_taken_in_any_type(dtype):
     torch = pytest.importorskip("torch")
 
-    class Model:
-        def encode(self, texts, convert_to_tensor):
+    class Typed(Model):
+        def encode(self, texts, convert_to_tensor=False):
             assert convert_to_tensor
-            return torch.tensor([[1.0, len(text)] for text in texts], dtype=getattr(torch, dtype))
+            return super().encode(texts, True).to(getattr(torch, dtype))
 
     ranker = ours.SentenceTransformersDiversityRanker(top_k=2)
-    ranker.model = Model()
+    ranker.model = Typed(lambda text: [1.0, len(text)])
     given = [Document(content="a"), Document(content="four", embedding=[1.0, 4.0]), Document(content="b" * 30)]
     assert [each.content for each in ranker.run("abcd", given)["documents"]] == ["four", "a"]
 
@@ -277,20 +283,10 @@ def test_diversity_ranker_embeds_the_text_that_haystack_does(theirs):
         Document(content="three", embedding=[1.0, 2.0]),
     ]
 
-    def texts(ranker, **more):
-        asked = []
-
-        class Model:
-            def encode(self, texts, convert_to_tensor=False, **_):
-                import torch
-
-                asked.extend(texts)
-                found = np.array([[1.0, len(text)] for text in texts], np.float32)
-                return torch.from_numpy(found) if convert_to_tensor else found
-
-        ranker.model = Model()
+    def texts(ranker):
+        ranker.model = Model(lambda text: [1.0, len(text)])
         ranker.run("what", given)
-        return asked
+        return ranker.model.asked
 
     expected = texts(theirs(**options))
     assert texts(ours.SentenceTransformersDiversityRanker(**options, use_document_embeddings=False)) == expected

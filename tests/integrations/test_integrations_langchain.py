@@ -122,6 +122,13 @@ def stores(kind):
     return kind.from_texts(TEXTS, embedding, metadatas=metadata, ids=ids)
 
 
+def both(owner, method, *arguments, **options):
+    """What a method answers, and the awaitable one of its name too."""
+    found = getattr(owner, method)(*arguments, **options)
+    assert asyncio.run(getattr(owner, f"a{method}")(*arguments, **options)) == found
+    return found
+
+
 def picked(documents):
     return [document.metadata["number"] for document in documents]
 
@@ -129,22 +136,14 @@ def picked(documents):
 def test_store_searches_as_langchains_does():
     mine, reference = stores(ours.InMemoryVectorStore), stores(langchain.InMemoryVectorStore)
     vector = mine.embeddings.embed_query("query")
-
-    async def awaited():
-        by_vector = await mine.amax_marginal_relevance_search_by_vector(vector, 5, 15, 0.3)
-        by_text = await mine.amax_marginal_relevance_search("query", 5, 15, 0.3)
-        scored = await mine.amax_marginal_relevance_search_with_score("query", 5, 15, 0.3)
-        return by_vector, by_text, [document for document, _ in scored]
-
     expected = reference.max_marginal_relevance_search("query", 5, 15, 0.3)
-    assert mine.max_marginal_relevance_search("query", 5, 15, 0.3) == expected
-    assert mine.max_marginal_relevance_search_by_vector(vector, k=5, fetch_k=15, lambda_mult=0.3) == expected
-    for found in asyncio.run(awaited()):
-        assert found == expected
     scores = {document.id: score for document, score in reference.similarity_search_with_score("query", k=30)}
-    with_scores = mine.max_marginal_relevance_search_with_score("query", 5, 15, 0.3)
-    assert with_scores == [(document, scores[document.id]) for document in expected]
-    assert asyncio.run(mine.amax_marginal_relevance_search_with_score_by_vector(vector, 5, 15, 0.3)) == with_scores
+    with_scores = [(document, scores[document.id]) for document in expected]
+    options = {"k": 5, "fetch_k": 15, "lambda_mult": 0.3}
+    assert both(mine, "max_marginal_relevance_search", "query", **options) == expected
+    assert both(mine, "max_marginal_relevance_search_by_vector", vector, **options) == expected
+    assert both(mine, "max_marginal_relevance_search_with_score", "query", **options) == with_scores
+    assert both(mine, "max_marginal_relevance_search_with_score_by_vector", vector, **options) == with_scores
 
 
 def test_store_takes_filters_and_does_not_raise_fetch_k():
@@ -171,8 +170,7 @@ def test_store_selects_by_bias_and_by_vrsd():
     found = store.max_marginal_relevance_search("query", 6, 30, method="vrsd")
     assert picked(found) == rk.vrsd(query, vectors, 6).indices[0].tolist()
     retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 6, "fetch_k": 30, "method": "vrsd"})
-    assert retriever.invoke("query") == found
-    assert asyncio.run(retriever.ainvoke("query")) == found
+    assert both(retriever, "invoke", "query") == found
     with pytest.raises(ValueError, match="bias must come with method 'mmr'"):
         store.max_marginal_relevance_search("query", method="vrsd", bias_key="quality")
     with pytest.raises(ValueError, match="metadata of every item must have 'other', got none in item 0"):
@@ -280,17 +278,14 @@ def test_a_store_that_searches_by_text_alone_is_asked_for_the_text():
     expected = picked(stores(langchain.InMemoryVectorStore).max_marginal_relevance_search("query", 5, 12, 0.4))
     embedding = DeterministicFakeEmbedding(size=12)
     retriever = ours.SelectionRetriever(vectorstore=TextOnly(embedding), k=5, fetch_k=12, lambda_mult=0.4)
-    assert picked(retriever.invoke("query")) == expected
-    assert picked(asyncio.run(retriever.ainvoke("query"))) == expected
+    assert picked(both(retriever, "invoke", "query")) == expected
     store = mixed(TextOnly)(embedding)
-    assert picked(store.max_marginal_relevance_search("query", 5, 12, 0.4)) == expected
-    assert picked(asyncio.run(store.amax_marginal_relevance_search("query", 5, 12, 0.4))) == expected
+    assert picked(both(store, "max_marginal_relevance_search", "query", 5, 12, 0.4)) == expected
     for kind in (TextOnly, Bare):
         selector = ours.MaxMarginalRelevanceExampleSelector(
             vectorstore=kind(embedding), k=5, fetch_k=12, lambda_mult=0.4
         )
-        assert chosen(selector.select_examples({"input": "query"})) == expected
-        assert chosen(asyncio.run(selector.aselect_examples({"input": "query"}))) == expected
+        assert chosen(both(selector, "select_examples", {"input": "query"})) == expected
     with pytest.raises(NotImplementedError):
         store.max_marginal_relevance_search_by_vector(embedding.embed_query("query"))
 
@@ -320,9 +315,8 @@ def test_a_store_with_candidates_of_its_own_is_asked_for_them():
             return [(Document(page_content=""), float(i), row) for i, row in enumerate(np.eye(12)[:fetch_k])]
 
     store = Store(DeterministicFakeEmbedding(size=12))
-    scores = [{score for _, score in store.max_marginal_relevance_search_with_score("query", 3, 3)}]
-    scores += [{score for _, score in asyncio.run(store.amax_marginal_relevance_search_with_score("query", 3, 3))}]
-    assert scores == [{0.0, 1.0, 2.0}] * 2
+    found = both(store, "max_marginal_relevance_search_with_score", "query", 3, 3)
+    assert {score for _, score in found} == {0.0, 1.0, 2.0}
 
 
 def test_options_that_are_unknown_or_given_twice_are_refused():
@@ -346,11 +340,10 @@ def test_retriever_and_compressor_select_as_the_store_does(method):
     options = {"k": 5, "lambda_mult": 0.3, "method": method}
     expected = store.max_marginal_relevance_search("query", fetch_k=15, **options)
     retriever = ours.SelectionRetriever(vectorstore=store, fetch_k=15, **options)
-    assert retriever.invoke("query") == asyncio.run(retriever.ainvoke("query")) == expected
+    assert both(retriever, "invoke", "query") == expected
     pool = store.similarity_search("query", k=15)
     compressor = ours.SelectionCompressor(embeddings=store.embeddings, **options)
-    assert compressor.compress_documents(pool, "query") == expected
-    assert asyncio.run(compressor.acompress_documents(pool, "query")) == expected
+    assert both(compressor, "compress_documents", pool, "query") == expected
     assert compressor.compress_documents([], "query") == []
     filtered = ours.SelectionRetriever(
         vectorstore=store, **options, search_kwargs={"filter": lambda document: document.metadata["number"] < 10}
@@ -364,9 +357,7 @@ def test_retriever_takes_arguments_for_one_call_as_langchains_does():
     retriever = ours.SelectionRetriever(vectorstore=store, search_kwargs={"filter": few})
 
     def invoke(each, query, **options):
-        found = each.invoke(query, **options)
-        assert asyncio.run(each.ainvoke(query, **options)) == found
-        return picked(found)
+        return picked(both(each, "invoke", query, **options))
 
     expected = invoke(reference, "query")
     for options in (
@@ -430,8 +421,7 @@ def test_compressor_uses_vectors_relevance_and_bias_of_the_metadata():
             ours.SelectionCompressor(embeddings=OnlyQueries(), **options)
 
     without = ours.SelectionCompressor(k=4, lambda_mult=0.6, lambda_b=0.8, **keys)  # nothing is embedded
-    assert without.compress_documents(documents, "query") == found
-    assert asyncio.run(without.acompress_documents(documents, "query")) == found
+    assert both(without, "compress_documents", documents, "query") == found
     for options, what in (
         ({"embedding_key": "v"}, "the query"),
         ({"embedding_key": "v", "relevance_key": "r", "method": "vrsd"}, "the query"),
@@ -482,8 +472,7 @@ def test_selector_replaces_langchains(store):
         each.add_example({"input": "new", "output": "one"})
     question = {"input": "query", "other": "left out"}
     expected = reference.select_examples(question)
-    assert selector.select_examples(question) == expected
-    assert asyncio.run(selector.aselect_examples(question)) == expected
+    assert both(selector, "select_examples", question) == expected
     made = asyncio.run(
         ours.MaxMarginalRelevanceExampleSelector.afrom_examples(
             EXAMPLES, embedding, store, k=4, input_keys=["input"], fetch_k=10
