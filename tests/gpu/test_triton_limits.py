@@ -1,8 +1,4 @@
-"""Budgets and ceilings of large pools, and MSD out of them, interpreted, against the float64 replay and reference.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_limits.py`` runs the tests here, without the variable they run in a
-process that has it.
-"""
+"""Budgets and ceilings of large pools, and MSD out of them, interpreted, against the float64 replay and reference."""
 
 import interpreted
 import numpy as np

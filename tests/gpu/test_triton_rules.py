@@ -1,8 +1,4 @@
-"""Every rule, budget and ceiling of regime a, interpreted, against the float64 replay and reference.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_rules.py`` runs the tests here, without the variable they run in a
-process that has it.
-"""
+"""Every rule, budget and ceiling of regime a, interpreted, against the float64 replay and reference."""
 
 import interpreted
 import numpy as np
