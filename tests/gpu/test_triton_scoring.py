@@ -300,6 +300,8 @@ def test_jobs_on_a_device_are_those_of_the_host(place, seed):
     assert (there["pair_begin"][slots:] == pairs).all()
     np.testing.assert_array_equal(there["columns"][:pairs], fields["columns"])
     assert (there["columns"][pairs:] == -1).all()
+    np.testing.assert_array_equal(other.ignored, targets == options["ignore_index"])
+    np.testing.assert_array_equal(other.outside, layout.outside)
     scored = np.arange(M) if layout.scored is None else layout.scored
     np.testing.assert_array_equal(np.asarray(other.scored)[:pairs], scored)
     values = rng.standard_normal(M)
