@@ -89,8 +89,10 @@ def test_a_ceiling_holds_where_all_tiles_have_their_turn(monkeypatch):
         check("mmr", {**problem, "max_similarity": np.float32([0.1, 0.3, 0.6]), "lambda_d": 0.9})
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_budget_is_spent_to_the_last_cent(rule):
+@pytest.mark.parametrize(("rule", "slots"), [*((rule, 0) for rule in RULES), ("mmr", 128), ("dpp", 128)])
+def test_a_budget_is_spent_to_the_last_cent(rule, slots, monkeypatch):
+    """The sum of the costs is a float64 one in the order of the picks, and may equal the budget; of small pools too."""
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", slots)
     problem = problem_of(rule)
     costs = np.full(len(problem["embeddings"]), 0.1)
     spent = 0.0

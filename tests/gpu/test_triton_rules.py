@@ -160,19 +160,6 @@ def test_what_initial_items_span_is_not_picked():
     assert not np.isin(found.indices, problem["candidates"][:, 0]).any()
 
 
-@pytest.mark.parametrize("rule", ["mmr", "dpp"])
-def test_a_budget_is_spent_to_the_last_cent(rule):
-    """The sum of the costs is a float64 one in the order of the picks, and may equal the budget."""
-    method, problem = problem_of(rule, {})
-    costs = np.full(len(problem["embeddings"]), 0.1)
-    spent = 0.0
-    for _ in range(3):
-        spent += 0.1
-    for budget, picks in ((spent, 3), (np.nextafter(spent, 0), 2)):
-        found = check(method, {**problem, "costs": costs, "budget": budget})
-        assert (found.lengths == picks).all()
-
-
 @pytest.mark.parametrize("rule", [rule for rule in RULES if "coverage" not in rule])
 def test_of_an_item_whose_relevance_is_nan_only_the_item_is_lost(rule):
     method, problem = problem_of(rule, {"seed": 6})
