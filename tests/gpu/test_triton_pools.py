@@ -1,4 +1,8 @@
-"""Regime a of the Triton kernels, interpreted: what it multiplies and reads."""
+"""Regime a of the Triton kernels, interpreted: what it multiplies and reads.
+
+``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_pools.py`` runs the tests here, without the variable they run in a
+process that has it.
+"""
 
 import contextlib
 
