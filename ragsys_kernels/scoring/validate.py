@@ -13,7 +13,7 @@ import numpy as np
 
 from .._base import arrays
 from .._base.arrays import HOST, Place
-from .._base.checks import choice, count, floats, integers, rows_in_order, shape_text, shown, whole
+from .._base.checks import choice, count, expect_shape, floats, integers, rows_in_order, shape_text, shown, whole
 from ._namespace import arange, cast, namespace
 from .problem import GivenPairs, Layout, Partials, ScoringProblem
 
@@ -30,9 +30,9 @@ def _matrix(op: str, name: str, x: Any, symbols: str, place: Place) -> tuple[Any
         )
     if array.ndim != 2:
         hint = f"; use {name}.reshape(-1, {name}.shape[-1])" if array.ndim > 2 else ""
-        raise ValueError(f"{op}: {name} must have shape {symbols}, got {shape_text(tuple(array.shape))}{hint}")
+        raise ValueError(f"{op}: {name} must have shape {symbols}, got {shape_text(array.shape)}{hint}")
     if array.shape[1] == 0:
-        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text(tuple(array.shape))}")
+        raise ValueError(f"{op}: {name} must have at least one column, got shape {shape_text(array.shape)}")
     if not place.is_native(array):
         raise ValueError(f"{op}: {name} must be aligned and in native byte order; copy it once with np.array")
     rows_in_order(op, name, array, place)
@@ -63,8 +63,7 @@ def source(
         raise ValueError(f"{op}: weight must have at least one row, got shape {shape_text(head.shape)}")
     if bias is not None:
         bias = floats(op, "bias", bias, place)
-        if tuple(bias.shape) != (V,):
-            raise ValueError(f"{op}: bias must have shape (V,) = ({V},), got {shape_text(tuple(bias.shape))}")
+        expect_shape(op, "bias", bias, ((V,), "(V,)"))
     fields = {"hidden": array, "hidden_dtype": dtype, "weight": head, "weight_dtype": head_dtype, "head_bias": bias}
     return fields, T, V
 
@@ -128,7 +127,7 @@ def vector(op: str, name: str, x: Any, symbols: str, place: Place = HOST, size: 
     array = integers(op, name, x, place)
     if array.ndim != 1 or (size is not None and len(array) != size):
         want = symbols if size is None else f"{symbols} = ({size},)"
-        raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(tuple(array.shape))}")
+        raise ValueError(f"{op}: {name} must have shape {want}, got {shape_text(array.shape)}")
     return np.array(array) if place is HOST else array
 
 
@@ -353,7 +352,7 @@ def misfits(part: Partials, slots: int, targets: int) -> Iterator[tuple[str, str
         if x is None and name not in ("weighted", "rank"):
             yield name, "None", shape_text(want)
         elif x is not None and tuple(x.shape) != want:
-            yield name, shape_text(tuple(x.shape)), shape_text(want)
+            yield name, shape_text(x.shape), shape_text(want)
 
 
 def given_partials(
@@ -396,9 +395,7 @@ def labels(
     if prior is None:
         return ids, cu, None
     weights = cast(floats(op, "prior", prior, place), namespace(ids).float64)
-    if tuple(weights.shape) != (len(cu) - 1,):
-        shape = shape_text(tuple(weights.shape))
-        raise ValueError(f"{op}: prior must have shape (L,) = ({len(cu) - 1},), got {shape}")
+    expect_shape(op, "prior", weights, ((len(cu) - 1,), "(L,)"))
     if place is HOST and (bad := ~((weights > 0) & (weights < np.inf))).any():
         raise ValueError(f"{op}: prior must be positive and finite, got {weights[bad][0]:g}")
     return ids, cu, weights
@@ -408,8 +405,7 @@ def target_logits(op: str, x: Any, size: int, place: Place = HOST) -> Any:
     if x is None:
         return None
     array = floats(op, "target_logits", x, place)
-    if tuple(array.shape) != (size,):
-        raise ValueError(f"{op}: target_logits must have shape (M',) = ({size},), got {shape_text(tuple(array.shape))}")
+    expect_shape(op, "target_logits", array, ((size,), "(M',)"))
     return array
 
 

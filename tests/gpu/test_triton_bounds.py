@@ -1,8 +1,4 @@
-"""MMR out of large pools reads a row again only where its bound calls for it, with the bits of the rule that reads all.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_bounds.py`` runs the tests here, without the variable they run in a
-process that has it.
-"""
+"""MMR out of large pools reads a row again only where its bound calls for it, and has the bits of reading all rows."""
 
 import interpreted
 import numpy as np

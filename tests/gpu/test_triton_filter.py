@@ -1,9 +1,6 @@
 """Search by bits, interpreted: no row of the best is lost, whatever the products in 16 bits leave out.
 
 `test_proof_problems.py` searches corpora of every type and kind, with bias, groups and filters, against float64.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_filter.py`` runs the tests here, without the variable they run in a
-process that has it.
 """
 
 import interpreted

@@ -1,8 +1,4 @@
-"""Budgets and ceilings of large pools, and MSD out of them, interpreted, against the float64 replay and reference.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_limits.py`` runs the tests here, without the variable they run in a
-process that has it.
-"""
+"""Budgets and ceilings of large pools, and MSD out of them, interpreted, against the float64 replay and reference."""
 
 import interpreted
 import numpy as np
@@ -93,8 +89,10 @@ def test_a_ceiling_holds_where_all_tiles_have_their_turn(monkeypatch):
         check("mmr", {**problem, "max_similarity": np.float32([0.1, 0.3, 0.6]), "lambda_d": 0.9})
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_budget_is_spent_to_the_last_cent(rule):
+@pytest.mark.parametrize(("rule", "slots"), [*((rule, 0) for rule in RULES), ("mmr", 128), ("dpp", 128)])
+def test_a_budget_is_spent_to_the_last_cent(rule, slots, monkeypatch):
+    """The sum of the costs is a float64 one in the order of the picks, and may equal the budget; of small pools too."""
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", slots)
     problem = problem_of(rule)
     costs = np.full(len(problem["embeddings"]), 0.1)
     spent = 0.0

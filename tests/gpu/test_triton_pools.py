@@ -1,8 +1,4 @@
-"""Regime a of the Triton kernels, interpreted: what it multiplies and reads.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_pools.py`` runs the tests here, without the variable they run in a
-process that has it.
-"""
+"""Regime a of the Triton kernels, interpreted: what it multiplies and reads."""
 
 import contextlib
 

@@ -1,7 +1,6 @@
 """Regime c by proof, interpreted: no wrong draft is proven, and what is not proven is answered too.
 
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_proof.py`` runs the tests here, without the variable they run in a
-process that has it. `test_proof_problems.py` holds thousands of queries against float64.
+`test_proof_problems.py` holds thousands of queries against float64.
 """
 
 import interpreted

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scoring_device import Device, as_tensor, interpreted_backend, poisoned
 from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, check_logits, entropy, logp, lse
-from scoring_problems import DTYPES, linear, logits
+from scoring_problems import DTYPES, linear, logits, sharded
 
 import ragsys_kernels as rk
 from ragsys_kernels._base import arrays as _arrays
@@ -172,16 +172,7 @@ def test_unequal_shards_give_the_whole(scorer, form):
     options = {"targets": targets, "vocab_size": V - 5, "allowed": np.arange(0, V - 5, 2), "rows": [5, 0, 0, 1, 2, 3]}
     options["targets"] = np.minimum(targets, V - 6)
 
-    def shards(**more):
-        for begin, end in itertools.pairwise(bounds):
-            part = {name: x[:, begin:end] if name == "logits" else x for name, x in arguments.items()}
-            part.update({name: x[begin:end] for name, x in arguments.items() if name in ("weight", "bias")})
-            yield rk.logprob_partials(**part, first_column=begin, **options, **more, backend=scorer)
-
-    def merge(**more):
-        return rk.merge_partials(list(shards(**more)))
-
-    merged = merge(rank=True, entropy=True, target_logits=merge().target)
+    merged = sharded(arguments, bounds, scorer, **options)
     pairs = {name: options[name] for name in ("targets", "vocab_size", "rows")}
     found = rk.answer_logprobs(partials=merged, **pairs, want=("logp", "rank"), backend=scorer)
     whole = rk.answer_logprobs(**arguments, **options, want=("logp", "rank"), backend=scorer)
@@ -250,9 +241,7 @@ def test_values_on_a_device_are_checked_when_asked(device):
         with pytest.raises(ValueError, match=message):
             call(**{**good, **bad})
     with pytest.raises(ValueError, match="a row has several temperatures, got row 1"):
-        call(
-            targets=[1, 2], rows=[1, 1], answer_ids=[0, 1], temperature=np.array([1.0, 2.0]), want=("lse",)
-        )  # fmt: skip
+        call(targets=[1, 2], rows=[1, 1], answer_ids=[0, 1], temperature=np.array([1.0, 2.0]), want=("lse",))
     with pytest.raises(ValueError, match="token_logprobs: targets must be within"):
         device.token_logprobs(x, [1, 2, 3, 99], check_values=True)
     with pytest.raises(ValueError, match="label_posteriors: label_ids must not repeat an id, got 2 twice"):
@@ -311,6 +300,8 @@ def test_jobs_on_a_device_are_those_of_the_host(place, seed):
     assert (there["pair_begin"][slots:] == pairs).all()
     np.testing.assert_array_equal(there["columns"][:pairs], fields["columns"])
     assert (there["columns"][pairs:] == -1).all()
+    np.testing.assert_array_equal(other.ignored, targets == options["ignore_index"])
+    np.testing.assert_array_equal(other.outside, layout.outside)
     scored = np.arange(M) if layout.scored is None else layout.scored
     np.testing.assert_array_equal(np.asarray(other.scored)[:pairs], scored)
     values = rng.standard_normal(M)

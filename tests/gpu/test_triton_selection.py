@@ -1,8 +1,4 @@
-"""The Triton selection kernels, interpreted: each regime picks what the reference picks, whatever the options.
-
-``TRITON_INTERPRET=1 pytest tests/gpu/test_triton_selection.py`` runs the tests here, without the variable they run in a
-process that has it.
-"""
+"""The Triton selection kernels, interpreted: each regime picks what the reference picks, whatever the options."""
 
 import cancelling
 import filters

@@ -1,4 +1,8 @@
-"""For modules whose tests need Triton's interpreter, which a process has from its start or never."""
+"""For modules whose tests need Triton's interpreter, which a process has from its start or never.
+
+``TRITON_INTERPRET=1 pytest FILE`` runs the tests of such a file here; without the variable they run in a process that
+has it.
+"""
 
 import dataclasses
 import functools

@@ -2,9 +2,12 @@
 
 import functools
 import importlib.util
+import itertools
 
 import numpy as np
 import pytest
+
+import ragsys_kernels as rk
 
 DTYPES = ("float32", "float16", "bfloat16")
 INF, NAN = np.inf, np.nan
@@ -87,6 +90,29 @@ def linear(T, V, D, hidden_dtype="float32", weight_dtype="float32", bias=False, 
     # A float32 sum of D products is off by about sqrt(D) roundings of the partial sums, which are at most this large.
     floor = 2e-6 + 2.0**-24 * np.sqrt(D) * (np.abs(h) @ np.abs(w).T).max() / np.sqrt(D) * 4
     return arguments, z, floor
+
+
+def _cut(form, bounds):
+    """(first column, arguments) of each shard."""
+    for begin, end in itertools.pairwise(bounds):
+        if "logits" in form:
+            yield begin, {"logits": form["logits"][:, begin:end]}
+        else:
+            bias = {"bias": form["bias"][begin:end]} if "bias" in form else {}
+            yield begin, {"hidden": form["hidden"], "weight": form["weight"][begin:end], **bias}
+
+
+def sharded(form, bounds, scorer, **options):
+    """Ranks need the targets of all shards first."""
+    shards = list(_cut(form, bounds))
+    options = {"vocab_size": bounds[-1], **options, "backend": scorer}
+    first = rk.merge_partials([rk.logprob_partials(**part, first_column=c, **options) for c, part in shards])
+    return rk.merge_partials(
+        [
+            rk.logprob_partials(**part, first_column=c, entropy=True, rank=True, target_logits=first.target, **options)
+            for c, part in shards
+        ]
+    )
 
 
 def blas_keeps_bits(V, D):

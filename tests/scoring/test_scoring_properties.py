@@ -3,11 +3,14 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scoring_oracle import EVERYTHING, assert_close, logp, lse
 
 import ragsys_kernels as rk
+
+pytestmark = pytest.mark.sampled(3)
 
 SEEDS = st.integers(0, 2**32 - 1)
 

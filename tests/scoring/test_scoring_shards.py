@@ -1,38 +1,13 @@
 """Shards of the vocabulary put together, and label posteriors."""
 
-import itertools
-
 import numpy as np
 import pytest
 from scoring_oracle import ENTROPY_FLOOR, EVERYTHING, assert_close, logp, lse
-from scoring_problems import linear, logits
+from scoring_problems import linear, logits, sharded
 
 import ragsys_kernels as rk
 
 INF, NAN = np.inf, np.nan
-
-
-def cut(form, bounds):
-    """(first column, arguments) of each shard."""
-    for begin, end in itertools.pairwise(bounds):
-        if "logits" in form:
-            yield begin, {"logits": form["logits"][:, begin:end]}
-        else:
-            bias = {"bias": form["bias"][begin:end]} if "bias" in form else {}
-            yield begin, {"hidden": form["hidden"], "weight": form["weight"][begin:end], **bias}
-
-
-def sharded(form, bounds, host_scorer, **options):
-    """Ranks need the targets of all shards first."""
-    shards = list(cut(form, bounds))
-    options = {"vocab_size": bounds[-1], **options, "backend": host_scorer}
-    first = rk.merge_partials([rk.logprob_partials(**part, first_column=c, **options) for c, part in shards])
-    return rk.merge_partials(
-        [
-            rk.logprob_partials(**part, first_column=c, entropy=True, rank=True, target_logits=first.target, **options)
-            for c, part in shards
-        ]
-    )
 
 
 FORMS = {

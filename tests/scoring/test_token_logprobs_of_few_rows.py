@@ -59,28 +59,24 @@ def test_tensors_get_tensors(taken):
     assert taken[2] is None
 
 
+X = np.zeros((2, 6), np.float32)
+
+
 @pytest.mark.parametrize(
     ("logits", "targets"),
     [
-        (np.zeros((2, 6), np.float32)[:, ::2], np.array([0, 1])),
-        (np.zeros((2, 6), ">f4"), np.array([0, 1])),
-        (np.zeros((2, 6)), np.array([0, 1])),
-        (np.zeros(6, np.float32), np.array([0])),
-        (np.zeros((0, 6), np.float32), np.array([], np.int64)),
-        (np.zeros((2, 6), np.float32), np.array([0])),
-        (np.zeros((2, 6), np.float32), np.array([0, 6])),
-        (np.zeros((2, 6), np.float32), np.array([0, -1])),
-        (np.zeros((1, 6), np.float32), np.array([6])),
-        (np.zeros((1, 6), np.float32), np.array([-1])),
-        (np.zeros((1, 6), np.float32), np.array([-100])),
-        (np.zeros((2, 6), np.float32), np.array([-100, 3])),
-        (np.zeros((2, 6), np.float32), [0, 3]),
-        (np.zeros((2, 6), np.float32), np.array([0, 3], np.int32)),
-        (np.zeros((2, 6), np.float32), np.array([0.0, 3.0])),
-        (np.ma.masked_array(np.zeros((2, 6), np.float32)), np.array([0, 3])),
+        *((x, [0, 1]) for x in (X[:, ::2], X.astype(">f4"), X.astype(np.float64), np.ma.masked_array(X))),
+        *((X, targets) for targets in ([0], [0, 6], [0, -1], [-100, 3])),
+        *((X[:1], [target]) for target in (6, -1, -100)),
+        (X[0], [0]),
+        (X[:0], []),
+        *((X, np.array([0, 3], dtype)) for dtype in (np.int32, np.float32)),
+        (X, (0, 3)),
     ],
 )
 def test_what_is_not_plain_is_left_to_the_general_way(taken, logits, targets):
+    targets = np.array(targets, np.int64) if isinstance(targets, list) else targets
+
     def outcome(call, **options):
         try:
             return call(logits, targets, **options).tobytes()

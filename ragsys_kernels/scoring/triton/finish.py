@@ -139,6 +139,7 @@ def logprob_finish_kernel(
 
 
 OF_PAIRS = {"logp": "float32", "logp64": "float64", "state": "int8", "rank": "int64"}
+OF_SLOTS = ("rows", "slot_of", "slot_of_row", "place", "inverse_temperature")
 OF_ROWS = {"lse": "float32", "max": "float32", "entropy": "float32"}
 
 
@@ -172,11 +173,7 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
         (M + (T if found.keys() & OF_ROWS.keys() else 0),),
         logits=logits,
         columns=pairs.targets,
-        rows=None if slots is None else slots.rows,
-        slot_of=None if slots is None else slots.slot_of,
-        slot_of_row=None if slots is None else slots.slot_of_row,
-        place=None if slots is None else slots.place,
-        inverse_temperature=None if slots is None else slots.inverse_temperature,
+        **{name: getattr(slots, name, None) for name in OF_SLOTS},
         target=parts.target,
         rank=parts.rank,
         allowed=problem.allowed,

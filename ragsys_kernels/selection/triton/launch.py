@@ -222,25 +222,14 @@ def query_factors_kernel(
                 x = (x - high.to(tl.float32)) * GROWTH
 
 
-def query_factors(problem: Problem, q0: int, num_queries: int) -> tuple[Any, Any]:
-    """Return what each query is multiplied with, and what undoes that in a product."""
-    factors, back, _ = _query_factors(problem, q0, num_queries, 0)
-    return factors, back
-
-
-def query_parts(problem: Problem) -> tuple[Any, Any]:
-    """Return the 16-bit parts of all queries, times their factors, and what undoes the factors."""
-    _, back, parts = _query_factors(problem, 0, problem.num_queries, NUM_PARTS[problem.rows.dtype])
-    return parts, back
-
-
 # How many 16-bit parts hold a float32 query to the precision of float32 products, and how much larger than itself a
 # part is stored next to the one before: the rest that float16 leaves would fall below its smallest numbers.
 NUM_PARTS = {"float16": 2, "bfloat16": 3}
 GROWTH = {"float16": 2048.0, "bfloat16": 1.0}
 
 
-def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) -> tuple[Any, Any, Any]:
+def query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int = 0) -> tuple[Any, Any, Any]:
+    """Return what each query is multiplied with, what undoes that in a product, and the 16-bit parts or None."""
     queries, dtype = problem.queries[q0 : q0 + num_queries], problem.rows.dtype
     factors, back = (arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
     parts = arrays.empty(queries, (num_queries, num_parts, queries.shape[1]), dtype) if num_parts else None
@@ -259,6 +248,12 @@ def _query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int) 
         **SMALL_TILE.options(),
     )
     return factors, back, parts
+
+
+def query_parts(problem: Problem) -> tuple[Any, Any]:
+    """Return the 16-bit parts of all queries, times their factors, and what undoes the factors."""
+    _, back, parts = query_factors(problem, 0, problem.num_queries, NUM_PARTS[problem.rows.dtype])
+    return parts, back
 
 
 def parts_of_dot(dot: Any) -> int:

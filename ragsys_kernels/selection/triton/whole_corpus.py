@@ -230,7 +230,7 @@ class _Corpus:
 
         made = _Chunk(q0, num_queries, tile, tiles, room(num_queries, self.stride))
         if problem.queries is not None:
-            made.factors, made.back = query_factors(problem, q0, num_queries)
+            made.factors, made.back, _ = query_factors(problem, q0, num_queries)
         if problem.relevance is None:
             made.parts, made.parts_back = queries_apart(problem, q0, made.factors, made.back)
         if searched:
