@@ -10,13 +10,9 @@ import pytest
 from tiny_encoder import TinyEncoder
 from tiny_sets import write_classification
 
-pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
-pytest.importorskip("bm25s")
-pytest.importorskip("typer")  # of evaluations
 
-import lm_models
-from evaluations import check_files, settings_of, stopping, values_of
+from evaluations import check_files, model, settings_of, stopping, values_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
@@ -24,7 +20,7 @@ from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
 from ragsys_kernels.evaluation.aicl import report as aicl_report
 from ragsys_kernels.evaluation.aicl.paper import TABLE
 from ragsys_kernels.evaluation.statistics import bootstrap_f1
-from ragsys_kernels.icl import HuggingFaceModel, Rule
+from ragsys_kernels.icl import Rule
 from ragsys_kernels.icl.adaptive_k import qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
@@ -45,10 +41,6 @@ def data(tmp_path, monkeypatch):
     for name, prompt in small_prompts().items():
         monkeypatch.setitem(PROMPTS, name, prompt)
     return write_classification(tmp_path / "data")
-
-
-def model(**options):
-    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), **options)
 
 
 def evaluated(folder, **options):

@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 from tiny_encoder import TinyEncoder, write_sets
 
-pytest.importorskip("torch")
-pytest.importorskip("matplotlib")
-pytest.importorskip("transformers")
 pytest.importorskip("rouge_score")
 pytest.importorskip("rank_bm25")
-pytest.importorskip("typer")
 
 import lm_models
-from evaluations import check_files, settings_of, stopping, values_of
+from evaluations import check_files, model, settings_of, stopping, values_of
 from matplotlib.figure import Figure
 
 from ragsys_kernels import evaluation
@@ -44,8 +40,7 @@ def data(tmp_path, monkeypatch):
 def evaluated(folder, **options):
     home = folder.parent
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
-    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
-    return evaluation.vrsd_answers(**{**given, "model": model, "queries": 3, "pool": 9, "k": 3, **options})
+    return evaluation.vrsd_answers(**{**given, "model": model(), "queries": 3, "pool": 9, "k": 3, **options})
 
 
 def asked(result, label):
@@ -127,12 +122,11 @@ def test_options_are_rated_by_their_log_probability(data, monkeypatch):
     """By a forward pass of each option on its own; more questions than are scored at once."""
     monkeypatch.setattr(answers, "_BLOCK", 3)
     (result,) = evaluated(data, sets=["openbookqa"], queries=5).results
-    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     assert list(result.likeliest) == list(result.per_character) == METHODS
     for label in METHODS:
         for q, prompt, question, truth in asked(result, label):
             options = question.split("be: ")[1].split(". ")
-            logp = {option: float(model.score([prompt], [f" {option}"]).sum[0]) for option in options}
+            logp = {option: float(model().score([prompt], [f" {option}"]).sum[0]) for option in options}
             best = logp.pop(truth)
             assert result.likeliest[label][q] == (best > max(logp.values()))
             rivals = [value / len(option) for option, value in logp.items()]
