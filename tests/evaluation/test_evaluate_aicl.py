@@ -44,9 +44,9 @@ def data(tmp_path, monkeypatch):
 
 
 def evaluated(folder, **options):
-    home = folder.parent
-    given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
-    return evaluation.aicl(**{**given, "model": model(), "sizes": SIZES, "pool": 8, **options})
+    home = folder.parent  # what is kept is there for all tests
+    given = {"out": home / "out", "cache": home.parent / "aicl", "data": folder, "samples": 100, "model": model()}
+    return evaluation.aicl(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, "pool": 8, **options})
 
 
 def brute(items, top_m):
@@ -267,9 +267,9 @@ def test_a_stopped_run_goes_on(data):
     whole = evaluated(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
     calls = itertools.count(1)
     with pytest.raises(KeyboardInterrupt):
-        evaluated(data, sets=["sst-2"], progress=stopping(lambda *_: next(calls) == 6))
+        evaluated(data, sets=["sst-2"], cache=data.parent, progress=stopping(lambda *_: next(calls) == 6))
     assert not (data.parent / "out").exists()
-    summary = evaluated(data, sets=["sst-2"])
+    summary = evaluated(data, sets=["sst-2"], cache=data.parent)
     assert 0 < summary.scored < whole.scored
     for label in METHODS:
         np.testing.assert_array_equal(whole.results[0].predictions[label], summary.results[0].predictions[label])

@@ -17,6 +17,7 @@ from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.statistics import bootstrap_named
 from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report
 from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate, okapi
+from ragsys_kernels.icl import BM25Retriever
 from ragsys_kernels.icl.datasets import vrsd_set
 
 METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25 (Lucene)", "BM25 (Okapi)", "best of all"]
@@ -121,7 +122,8 @@ def test_win_rates_have_wilsons_interval(data):
 
 
 def test_a_figure_that_cannot_come_out_is_shown_to(data):
-    result = evaluate(TinyEncoder(), vrsd_set("puzzle", data), k=4, pool=20)
+    questions = vrsd_set("puzzle", data)
+    result = evaluate(TinyEncoder(), questions, k=4, pool=20, bm25=BM25Retriever(questions.pool))
     means, rows = bootstrap_named(result.values, samples=10), vrsd_report._versus(result, 100)
 
     def noted(*figures):
@@ -139,6 +141,8 @@ def test_a_figure_that_cannot_come_out_is_shown_to(data):
         f"has a mean of {best:.4f}: no rule that selects from these candidates has the paper's figures of VRSD," in why
     )
     assert "no rule" not in above + below
+    (alone,) = noted({"BM25 (Okapi)": best + 1}, {}, {})  # which picks from all items, not from these candidates
+    assert alone.startswith("Puzzle, mean of BM25 (Okapi): ")
     rate, difference = noted({}, {"MMR λ=1": -0.1}, {"MMR λ=1": rows["MMR λ=1"].max_diff - 0.01})
     assert "win rate against MMR λ=1" in rate
     assert "never more" not in difference
