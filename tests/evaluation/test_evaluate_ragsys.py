@@ -14,14 +14,7 @@ from tiny_encoder import WORDS, TinyEncoder
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.ragsys import per_query, run
-from ragsys_kernels.evaluation.ragsys.report import (
-    Comparison,
-    Interval,
-    Result,
-    _directions,
-    _rules,
-    lead,
-)
+from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, _directions, _rules, lead
 from ragsys_kernels.evaluation.ragsys.results import intervals, intervals_of
 from ragsys_kernels.evaluation.report import Report
 from ragsys_kernels.icl.datasets import truthfulqa
@@ -496,14 +489,7 @@ def test_nearest_questions_choose():
     queries = np.where(kind[:, None], [1.0, 0.0], [0.0, 1.0]) + 0.1 * rng.standard_normal((60, 2))
     noise = 0.1 * rng.random((2, 60))
     results = [
-        Result(
-            Setting(f"{weight}", "mmr", weight),
-            np.arange(60),
-            dict.fromkeys(METRICS, values),
-            None,
-            values,
-            np.ones(60),
-        )
+        Result(Setting("", "mmr", weight), np.arange(60), dict.fromkeys(METRICS, values), None, values, np.ones(60))
         for weight, values in ((0.2, kind + noise[0]), (0.8, ~kind + noise[1]))
     ]
     found = {choice.label: choice for choice in per_query.choices(results, [], queries)}
