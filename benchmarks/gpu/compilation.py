@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ragsys_kernels._gpu import cuda_module
+from ragsys_kernels.selection.cuda.configuration import HELD_CAPABILITY, HELD_SOURCE
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
 NVIDIA = ARCHITECTURES[:3]
@@ -168,7 +169,7 @@ def cuda_tasks(paths: Sequence[Path]) -> list[Task]:
         )
         for arch in NVIDIA
         for path in paths
-        if int(arch.removeprefix("sm_")) >= cuda_module.NEEDS.get(path.stem, 0)
+        if path.stem != HELD_SOURCE or int(arch.removeprefix("sm_")) >= HELD_CAPABILITY
     ]
 
 

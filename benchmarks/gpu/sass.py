@@ -23,7 +23,7 @@ def loops(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
 
     ``sass`` is what `nvdisasm -c` prints of it. A loop goes from a label to the last branch back to it.
     """
-    names, branches = _listed(sass)
+    names, branches = listed(sass)
     ends: dict[int, int] = {}
     for at, target in branches:
         if target < at:
@@ -37,7 +37,7 @@ def parts(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
     In a kernel without loops it does if it has LONG instructions or more. Such a stretch runs as often as it is not
     skipped.
     """
-    names, branches = _listed(sass)
+    names, branches = listed(sass)
     _, found = loops(sass)
     spans = {(loop.first, loop.last) for loop in found}
     for at, target in branches:
@@ -55,7 +55,7 @@ LONG = 64
 MATRIX = re.compile("^(HMMA|HGMMA|IMMA|IGMMA|UTC\\w*MMA)")
 
 
-def _listed(sass: str) -> tuple[list[str], list[tuple[int, int]]]:
+def listed(sass: str) -> tuple[list[str], list[tuple[int, int]]]:
     """Return the instructions of a kernel by name, and its branches: which instruction goes to which."""
     names: list[str] = []
     labels: dict[str, int] = {}

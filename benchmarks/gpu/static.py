@@ -271,32 +271,24 @@ def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator
 
 
 def cuda_scoring() -> Iterator[Case]:
-    kernels = {
-        kernel.name: kernel
-        for kernel in importlib.import_module("ragsys_kernels.scoring.cuda.configuration").kernels()
-        if "_softcap" not in kernel.name
-    }
+    kernels = importlib.import_module("ragsys_kernels.scoring.cuda.configuration")
     for V, D in VOCABULARIES.items():
         for T in TOKENS:
             for dtype, suffix in (("float32", "f32"), ("bfloat16", "bf16")):
                 size = BYTES[dtype]
-                kernel = kernels[f"rsk_score_logits_{suffix}_own"]
-                parts = -(-V // 8192)
-                common = {"dtype": dtype, "unit": "rows", "units": T, "words": (kernel.name,)}
+                common = {"dtype": dtype, "unit": "rows", "units": T, "threads": kernels.THREADS}
+                parts = -(-V // kernels.COLUMNS)
                 yield Case(
-                    **common, op="token_logprobs", shape=f"T{T}-V{V}", programs=T * parts, floor=T * V * size,
-                    once=T * (V * size + 16 * parts), flops=5 * T * V, threads=kernel.threads(T, V, 0),
-                    shared=kernel.shared_bytes(T, V, 0),
+                    **common, op="token_logprobs", shape=f"T{T}-V{V}", words=(f"rsk_score_logits_{suffix}_own",),
+                    programs=T * parts, floor=T * V * size, once=T * (V * size + 16 * parts), flops=5 * T * V,
+                    shared=kernels.LOGITS_SHARED,
                 )  # fmt: skip
-                kernel = next(k for k in kernels.values() if "hidden" in k.name and k.fits(T, V, D))
-                rows, slabs = int(kernel.name.rpartition("_")[2]), -(-V // 512)
-                tiles = -(-T // rows)
-                common["words"] = (kernel.name,)
+                rows = kernels.tile_slots(T)
+                tiles, slabs = -(-T // rows), -(-V // kernels.SLAB)
                 yield Case(
-                    **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}", programs=tiles * slabs,
-                    floor=(T + V) * D * size, once=(T + V) * D * size + 16 * T * slabs,
-                    flops=2 * V * D * tiles * rows, threads=kernel.threads(T, V, D),
-                    shared=kernel.shared_bytes(T, V, D),
+                    **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}", words=(f"rsk_score_hidden_{rows}",),
+                    programs=tiles * slabs, floor=(T + V) * D * size, once=(T + V) * D * size + 16 * T * slabs,
+                    flops=2 * V * D * tiles * rows, shared=kernels.hidden_shared(rows),
                 )  # fmt: skip
 
 

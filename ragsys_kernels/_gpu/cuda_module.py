@@ -13,9 +13,9 @@ import re
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,6 @@ OPTIONS = ("-std=c++17", "-ftz=true")
 
 # The oldest architecture in the fatbins; an older device gets its kernels from NVRTC.
 OLDEST_BUILT = 80
-
-# Sources without kernels for older devices, by the compute capability that they need.
-NEEDS = {"greedy_held": 90}
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -130,20 +127,6 @@ def _why_no_device() -> str | None:
 
 
 # --- Launching.
-
-
-class Kernel(NamedTuple):
-    """A kernel as the report of compiled resources describes it.
-
-    The functions take the three sizes of its problem: (P, D, K) for selection, (T, V, D) for scoring.
-    """
-
-    name: str
-    source: str
-    fits: Callable[[int, int, int], bool]  # whether a problem of these sizes may launch it
-    threads: Callable[[int, int, int], int]
-    shared_bytes: Callable[[int, int, int], int]  # dynamic shared memory of a block
-    bytes_read: Callable[[int, int, int], int]  # from device memory, each input once: for one query, or for the rows
 
 
 class Struct:
@@ -278,10 +261,6 @@ class Module:
     def capability(self, like: Any) -> int:
         """Return the compute capability of the array's device, 80 for 8.0."""
         return _capability(device_of(like))
-
-    def multiprocessors(self, like: Any) -> int:
-        """Return the number of multiprocessors of the array's device."""
-        return _attribute(device_of(like), _driver.MULTIPROCESSORS)
 
     def prepare(self, kernel: str, **how: Any) -> Launch | None:
         """Return a launch that takes its arrays later; None of an empty grid."""

@@ -17,7 +17,7 @@ from typing import Any
 LIBRARIES = ("libcuda.so.1", "libcuda.so", "nvcuda.dll")
 
 # Numbers of cuda.h: CUdevice_attribute and CUfunction_attribute.
-MULTIPROCESSORS, CAPABILITY_MAJOR, CAPABILITY_MINOR, SHARED_OF_BLOCK = 16, 75, 76, 97
+CAPABILITY_MAJOR, CAPABILITY_MINOR, SHARED_OF_BLOCK = 75, 76, 97
 _STATIC_SHARED, _DYNAMIC_SHARED = 1, 8
 
 _Int, _UInt, _Pointer, _Text = ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_char_p

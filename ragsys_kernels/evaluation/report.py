@@ -68,7 +68,8 @@ class Report:
         self._parts.append(Text(" ".join(text.split())))
 
     def notes(self, lines: Sequence[str]) -> None:
-        self._parts.append(Notes(tuple(" ".join(line.split()) for line in lines)))
+        if lines:
+            self._parts.append(Notes(tuple(" ".join(line.split()) for line in lines)))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
         """Add a table whose columns but the first hold numbers, or text."""

@@ -222,9 +222,6 @@ class Module:
     def capability(self, like: object) -> int:
         return 90
 
-    def multiprocessors(self, like: object) -> int:
-        return 4
-
     @contextlib.contextmanager
     def counted(self, array: object) -> Iterator[Callable[[], int]]:
         """Count the bytes of an array that launches in the block read; yields what says how many."""

@@ -9,7 +9,6 @@ file up to date.
 """
 
 import ast
-import csv
 import functools
 import importlib
 import importlib.util
@@ -23,16 +22,15 @@ import pytest
 from gpu_budgets import Budget
 
 from benchmarks.gpu import compilation, resources
+from benchmarks.gpu import compiled as report
 from benchmarks.gpu.compilation import Task
 from benchmarks.gpu.resources import Compiled
 from ragsys_kernels._gpu import compilers, cuda_module
-from ragsys_kernels.scoring.cuda import configuration as cuda_configuration
-from ragsys_kernels.selection.cuda import configuration as selection_configuration
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "csrc" / "cuda").glob("*.cu"))
 FOLDERS = [path.parent for path in sorted(Path(cuda_module.__file__).parents[1].glob("*/triton/backend.py"))]
-LEDGER = ROOT / "benchmarks" / "results" / "compiled.csv"
+LEDGER = report.LEDGER.path
 COMPILE = os.environ.get("RAGSYS_KERNELS_TEST_COMPILE")
 ALL = COMPILE == "all"
 TABLES = {"triton": gpu_budgets.TRITON, "cuda": gpu_budgets.CUDA}
@@ -40,13 +38,12 @@ STALE = f"run `TRITON_VERSIONS='{compilers.OLDEST} {compilers.NEWEST}' make benc
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 needs_nvcc = pytest.mark.skipif(resources.nvcc() is None, reason="nvcc is not here")
-needs_ledger = pytest.mark.skipif(not LEDGER.parent.is_dir(), reason="the tests run outside of the source tree")
 
 
 @pytest.fixture(scope="module")
 def processes():
-    """Processes for all tests of this file, which import Triton once."""
-    with resources.pool() as executor:
+    """Processes for all tests of this file, which import Triton once; one where little is compiled."""
+    with resources.pool(None if ALL else 1) as executor:
         yield executor
 
 
@@ -66,37 +63,24 @@ def compiled(processes):
 @pytest.fixture(scope="module")
 def tasks(processes):
     """Everything there is to compile, by backend."""
-    triton = [
-        task for module in compilation.TRITON_MODULES for task in processes.submit(_triton_tasks, module).result()
-    ]
-    return {"triton": triton, "cuda": compilation.cuda_tasks(SOURCES)}
-
-
-def _triton_tasks(module):
-    return compilation.triton_tasks(module)
+    listed = processes.map(compilation.triton_tasks, compilation.TRITON_MODULES)
+    return {"triton": [task for tasks in listed for task in tasks], "cuda": compilation.cuda_tasks(SOURCES)}
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    """The rows of the ledger, by backend, and the reader of rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        report = importlib.import_module("benchmarks.gpu.compiled")
-    with LEDGER.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    """The rows of the ledger, by backend."""
     found = {"triton": [], "cuda": []}
-    for row in rows:
+    for row in report.LEDGER.read():
         found["cuda" if row["kernel"].startswith("rsk_") else "triton"].append(row)
-    return found, report
+    return found
 
 
-@needs_ledger
 @needs_triton
 @pytest.mark.parametrize("backend", TABLES)
 def test_the_ledger_is_up_to_date(tasks, recorded, backend):
-    rows, report = recorded
     assert report.vouches(LEDGER, LEDGER), f"{STALE}; compiled.csv is not as it was written"
-    by_compiler = _by_compiler(rows[backend])
+    by_compiler = _by_compiler(recorded[backend])
     for compiler in report.NEEDED if backend == "triton" else by_compiler:
         known = {(row["source"], row["arch"]) for row in by_compiler.get(compiler, [])}
         wanted = {(t.source, t.arch): t.name for t in tasks[backend] if not report.refused(compiler, t.arch)}
@@ -114,39 +98,28 @@ def _by_compiler(rows):
     return found
 
 
-@needs_ledger
 @needs_triton
 @pytest.mark.parametrize("backend", TABLES)
 def test_kernels_keep_to_their_budgets(recorded, backend, tasks):
-    rows, report = recorded
-    for compiler, listed in _by_compiler(rows[backend]).items():
+    for compiler, listed in _by_compiler(recorded[backend]).items():
         table = TABLES[backend] if report.newest(listed) else gpu_budgets.of_any_compiler(TABLES[backend])
         wrong = [line for row in listed for line in gpu_budgets.violations(report.compiled_of(row), table)]
         assert not wrong, "\n".join([compiler, *wrong])
-    kernels = [report.compiled_of(row) for row in report.newest(rows[backend])]
+    kernels = [report.compiled_of(row) for row in report.newest(recorded[backend])]
     archs = compilation.ARCHITECTURES if backend == "triton" else compilation.NVIDIA
     names = {kernel.name for kernel in kernels}
     wanted = {(name, arch) for name in names for arch in archs}
     wanted -= {(task.name, arch) for task in tasks[backend] for arch in archs} - {
         (task.name, task.arch) for task in tasks[backend]
     }
-    if backend == "cuda":
-        needs = {kernel.name: cuda_module.NEEDS.get(kernel.source, 0) for kernel in selection_configuration.kernels()}
-        wanted = {(name, arch) for name, arch in wanted if int(arch.removeprefix("sm_")) >= needs.get(name, 0)}
+    wanted -= {(name, "sm_80") for name in names if "_held_" in name}
     assert {(kernel.name, kernel.arch) for kernel in kernels} == wanted
     unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
     assert not unmatched, f"budgets without a kernel: {unmatched}"
 
 
-@needs_ledger
-def test_the_ledger_has_every_kernel_of_scoring_with_loads_of_sixteen_bytes(recorded):
-    rows, report = recorded
-    compiled = [report.compiled_of(row) for row in rows["cuda"] if row["kernel"].startswith("rsk_score_")]
-    described = {kernel.name for kernel in cuda_configuration.kernels()}
-    assert {(kernel.name, kernel.arch) for kernel in compiled} == {
-        (n, a) for n in described for a in compilation.NVIDIA
-    }
-    for kernel in compiled:
+def test_kernels_of_scoring_have_loads_of_sixteen_bytes(recorded):
+    for kernel in (report.compiled_of(row) for row in recorded["cuda"] if row["kernel"].startswith("rsk_score_")):
         loads = kernel.loads.get(16, 0)
         if "logits" in kernel.name:
             # Of an aligned part one for each 16 bytes that a thread has, of a shifted one two.
@@ -157,9 +130,8 @@ def test_the_ledger_has_every_kernel_of_scoring_with_loads_of_sixteen_bytes(reco
 
 def _afresh(backend, tasks, recorded, compiled):
     """Compile what the ledger does not vouch for, each configuration for one architecture, and compare with it."""
-    rows, report = recorded
     here = report.installed() if backend == "triton" else report.nvcc()
-    known = {(row["source"], row["arch"], row["compiler"]) for row in rows[backend]}
+    known = {(row["source"], row["arch"], row["compiler"]) for row in recorded[backend]}
     if ALL or not report.vouches(LEDGER, report.READER):
         known = set()
     archs = compilation.ARCHITECTURES if backend == "triton" else compilation.NVIDIA
@@ -171,17 +143,17 @@ def _afresh(backend, tasks, recorded, compiled):
     part = [task for task in part if not report.refused(here, task.arch)]
     if not part:
         pytest.skip(f"nothing has changed since {here} compiled it; `make release-check` compiles all of it")
-    listed = _by_compiler(rows[backend]).get(here) or report.newest(rows[backend])
+    listed = _by_compiler(recorded[backend]).get(here) or report.newest(recorded[backend])
     expected = {(row["kernel"], row["arch"]): row for row in listed}
     wrong = [
         line
         for kernel in compiled(part)
-        for line in differences(kernel, expected.get((kernel.name, kernel.arch)), here, TABLES[backend], report)
+        for line in differences(kernel, expected.get((kernel.name, kernel.arch)), here, TABLES[backend])
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def differences(kernel, row, compiler, table, report):
+def differences(kernel, row, compiler, table):
     """What is wrong with a kernel compiled afresh, as lines of text.
 
     Another compiler than the newest of the ledger may take more registers; it spills nothing either, and its code has
@@ -197,14 +169,12 @@ def differences(kernel, row, compiler, table, report):
 
 
 @pytest.mark.slow
-@needs_ledger
 @needs_triton
 def test_triton_kernels_compiled_afresh(tasks, recorded, compiled):
     _afresh("triton", tasks, recorded, compiled)
 
 
 @pytest.mark.slow
-@needs_ledger
 @needs_nvcc
 @needs_triton  # for its nvdisasm
 def test_cuda_kernels_compiled_afresh(tasks, recorded, compiled):
@@ -369,15 +339,11 @@ DEFECTS = {
 }
 
 
-def defect(arch, index):
-    return Task(arch, "", "", "gpu_defects", index)
-
-
 @needs_triton
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("arch", compilation.ARCHITECTURES)
 def test_defects_are_found(compiled, arch):
-    kernels = compiled([defect(arch, index) for index in range(len(DEFECTS))])
+    kernels = compiled([Task(arch, "", "", "gpu_defects", index) for index in range(len(DEFECTS))])
     assert [kernel.name for kernel in kernels] == list(DEFECTS)
     for kernel, wanted in zip(kernels, DEFECTS.values(), strict=True):
         if arch == "gfx942" and kernel.name == "too much shared memory":  # the compiler keeps to 64 KiB, and spills
@@ -386,31 +352,25 @@ def test_defects_are_found(compiled, arch):
         assert any(wanted in line for line in found) if wanted else not found, (kernel, found)
 
 
-@needs_triton
-def test_registers_are_held_to_the_architecture(compiled):
-    (kernel,) = compiled([defect("sm_90", 0)])
-    most = Budget("fine", 0, kernel.registers, 0)
-    assert not gpu_budgets.violations(kernel, [most])
-    (line,) = gpu_budgets.violations(kernel, [most._replace(sm_90=kernel.registers - 1)])
-    assert f"{kernel.registers} registers, budget" in line
+FINE = Compiled("a", "sm_90", 128, 60, 0, 0, 0, {"wgmma": 1}, {16: 1}, dot16=True, wide_loads=True)
 
 
-@needs_triton
-def test_a_kernel_has_exactly_one_budget(compiled):
-    (kernel,) = compiled([defect("sm_80", 0)])
-    for table in ([], [Budget("f*", 255, 255, 255), Budget("*e", 255, 255, 255)], [Budget("other", 255, 255, 255)]):
-        (line,) = gpu_budgets.violations(kernel, table)
+def test_a_kernel_has_exactly_one_budget_of_its_architecture():
+    (line,) = gpu_budgets.violations(FINE, [Budget("a", 255, 59, 255)])
+    assert "60 registers, budget 59" in line
+    assert not gpu_budgets.violations(FINE, [Budget("a", 0, 60, 0)])
+    for table in ([], [Budget("a*", 255, 255, 255), Budget("*a", 255, 255, 255)], [Budget("other", 255, 255, 255)]):
+        (line,) = gpu_budgets.violations(FINE, table)
         assert "budgets, not one" in line
 
 
-def test_what_is_compiled_afresh_is_held_to_the_ledger_whatever_the_compiler(recorded):
-    (_, report), table = recorded, [Budget("*", 64, 64, 64)]
-    fine = Compiled("a", "sm_90", 128, 60, 0, 0, 0, {"wgmma": 1}, {16: 1}, dot16=True, wide_loads=True)
+def test_what_is_compiled_afresh_is_held_to_the_ledger_whatever_the_compiler():
+    table = [Budget("*", 64, 64, 64)]
     oldest, newest = report.NEEDED
 
     def found(compiler, recorded=newest, **changed):
-        row = {name: str(value) for name, value in report.row_of(Task("sm_90", "a", ""), fine, recorded).items()}
-        return "; ".join(differences(replace(fine, **changed), row, compiler, table, report))
+        row = {name: str(value) for name, value in report.row_of(Task("sm_90", "a", ""), FINE, recorded).items()}
+        return "; ".join(differences(replace(FINE, **changed), row, compiler, table))
 
     assert not found(newest)
     assert not found(oldest, oldest)
@@ -465,6 +425,7 @@ extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, floa
 
 @needs_nvcc
 @needs_triton
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("arch", compilation.NVIDIA)
 def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
     path = tmp_path / "kernels.cu"

@@ -1,109 +1,65 @@
 """The CUDA kernels of selection, run on the CPU thread by thread through the package's own launcher."""
 
-import functools
 import itertools
 import mmap
 import re
 
 import cancelling
+import cuda_selection
 import numpy as np
 import pytest
 import soaks
-from backends import missing
 from clustered_pools import pools
 from cuda_on_cpu import emulator
-from cuda_selection import OPS, assert_same, checked, kernel_of, not_empty, problem_of
+from cuda_selection import (
+    HELD,
+    KERNELS,
+    KINDS,
+    OPS,
+    PLACES,
+    SMALL,
+    STORED,
+    WITHOUT_VARIANT,
+    assert_same,
+    checked,
+    pool_of,
+    problem_of,
+)
 
 from ragsys_kernels import Corpus, testing
-from ragsys_kernels._base import arrays as _arrays
-from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.selection import filtered_problems, reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 pytestmark = pytest.mark.sampled(6)
 
-DTYPES = ("float32", "float16", "bfloat16")
-STORED = (*DTYPES, "int8")  # of a corpus
-# Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 or 8 bits;
-# only the state; neither.
-PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
-# The order of the threads and three shuffled ones.
-SEEDS = (0, 1, 2, 3)
-# What each barrier is for; the tests remove it.
-BARRIERS = {
-    1: "the best item of every warp is there before it is compared, and the pick's row before it is read",
-    2: "VRSD: the sum is whole before items are added to it",
-    3: "MMR from memory: the initial items and the empty bests are there before they are read",
-    4: "MMR from memory: a pick's row, and at first what is known of the items, is there before others read it",
-    5: "MMR from memory: the scores of a step's first round are known before more items are read",
-    6: "small pools: a slice of the rows is there before it is multiplied",
-    7: "small pools: all slices are multiplied before the products take their place",
-    8: "small pools: all products are there before a warp picks",
-}
-# The most items and initial items of a small pool; the query has slots too.
-SMALL = {"float16": 126, "bfloat16": 125, "int8": 124}
-# Without 3 reads go astray, without 5 they are more: an answer may still be right.
-NEEDED = [
-    *((op, barrier, place) for op, barrier in (*((op, 1) for op in OPS), ("vrsd", 2)) for place in PLACES),
-    *(("mmr", 4, place) for place in ("streaming", "workspace")),
-    *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
-]
-RACES = [(op, 1, "resident") for op in OPS]
-RACES += [("mmr", 3, "streaming"), ("mmr", 4, "streaming"), ("msd", 1, "streaming"), ("vrsd", 2, "resident")]
-RACES += [(op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)]
-
-
-@pytest.fixture(scope="module")
-def compiler():
-    reason = emulator.why_not()
-    if reason is not None:
-        missing("cuda", reason)
-
-
-@pytest.fixture(scope="module")
-def module(compiler):
-    return emulator.Module("greedy_select")
-
-
-@functools.cache
-def small_pools(sanitizer):
-    """The kernels of small pools."""
-    return emulator.Module("greedy_small", sanitizer, defines=("RSK_SMALL_TYPES=5",) if sanitizer else ())
-
 
 @pytest.fixture
-def run(module, monkeypatch):
-    """Runs an operation; returns what it selected, and the checked problem."""
-    monkeypatch.setattr(_arrays, "empty", not_empty)
-
-    def run(op, arguments, *, place="resident", seed=0, on=module, removed=0):
-        problem = checked(op, arguments)
-        small = small_pools(on.sanitizer)
-        small.launches = on.launches
-        for each in (on, small):
-            each.seed, each.removed, each.shared_limit = seed, removed, PLACES[place]
-        monkeypatch.setattr(cuda_module, "load", lambda name: small if name == "greedy_small" else on)
-        return getattr(cuda_kernels, op)(problem, 1), problem
-
-    return run
+def run(monkeypatch):
+    return cuda_selection.Runs(monkeypatch)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("dtype", STORED)
+def kind_of(dtype, place):
+    """The middle of a kernel's name."""
+    if place == "held":
+        return "held"
+    return "small" if dtype in SMALL and place == "resident" else "resident" if place == "resident" else "streaming"
+
+
+@pytest.mark.parametrize(("dtype", "place"), KERNELS)
 @pytest.mark.parametrize("op", OPS)
-def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype, place):
+def test_exact_problems_have_the_reference_s_picks(run, op, dtype, place):
     features = {"bias": True, "groups": True, "ragged": True}
     for options in ({}, features, {"dense": dtype != "int8", "bias": True, "groups": True}):
-        shape = (3, 50, 9, 33) if options is features else (2, 37, 6, 64)
+        shape = (3, pool_of(place, 50), 9, 33) if options is features else (2, pool_of(place, 37), 6, 64)
+        if place == "held":
+            shape = (1, *shape[1:3], 40)
         arguments = problem_of(op, *shape, dtype=dtype, kind="integers", seed=len(options), **options)
-        results = [run(op, arguments, place=place, seed=seed) for seed in SEEDS]
-        kind = "resident" if place == "resident" else "streaming"
-        if dtype in SMALL and place == "resident":
-            kind = "small_64"
-        assert kernel_of(module) == f"rsk_{op}_{kind}_{dtype}"
-        expected = getattr(reference, op)(results[0][1], 1)
-        for result, _ in results:
+        expected = getattr(reference, op)(checked(op, arguments), 1)
+        for seed in (0, 1):  # threads in their order, and in another
+            result = run(op, arguments, place=place, seed=seed)
+            assert run.kernel.startswith(f"rsk_{op}_{kind_of(dtype, place)}_")
+            assert run.kernel.endswith(f"_{dtype}")
             np.testing.assert_array_equal(result.indices, expected.indices)
             np.testing.assert_array_equal(result.lengths, expected.lengths)
             if op != "vrsd":
@@ -113,47 +69,32 @@ def test_exact_problems_have_the_reference_s_picks(run, module, op, dtype, place
                 assert np.isnan(result.redundancy).all()
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_bits_depend_neither_on_the_kernel_nor_on_the_schedule(run, op):
-    """Many schedules: warps share what they found at even and odd steps in turn, which few of them put to the test."""
-    arguments = problem_of(op, 3, 75, 8, 45, kind="clustered", bias=True, groups=True, ragged=True, seed=4)
-    first, _ = run(op, arguments)
-    for place in PLACES:
-        for seed in range(12):
-            assert_same(run(op, arguments, place=place, seed=seed)[0], first)
-    one = dict(arguments, **{k: arguments[k][1:2] for k in ("queries", "candidates", "query_groups")})
-    for alone, together in zip(run(op, one)[0], first, strict=True):
-        np.testing.assert_array_equal(alone[0], together[1])
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize(("dtype", "place"), KERNELS)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
 def test_picks_replay(run, op, kind, dtype, place):
-    for metric in ("cosine", "dot"):
-        seed = STORED.index(dtype)
+    for seed, metric in enumerate(("cosine", "dot")):
         options = {"kind": kind, "dtype": dtype, "metric": metric, "bias": True, "ragged": seed == 1, "seed": seed}
-        arguments = problem_of(op, 3, 60, 12, 70, **options)
-        testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
+        arguments = problem_of(op, 2, pool_of(place, 60), 8, 72 if place == "held" else 70, **options)
+        testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed + 2))
 
 
 # Around the items of a warp and of a block, and K = P.
 @pytest.mark.parametrize("P", [1, 2, 15, 16, 17, 31, 33, 127, 128, 129, 300])
 @pytest.mark.parametrize("op", OPS)
 def test_pool_sizes(run, op, P):
-    for K in (1, 5, P if P < 40 else 3):
+    for K in {1, P if P < 40 else 3}:
         arguments = problem_of(op, 2, P, K, 20, seed=P)
         for place in ("resident", "workspace"):
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1)[0])
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1))
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_large_pool(run, op):
-    arguments = problem_of(op, 1, 4096, 5, 9, N=5000, seed=1)
-    found, _ = run(op, arguments)
+    arguments = problem_of(op, 1, 4096, 3, 9, N=5000, seed=1)
+    found = run(op, arguments)
     testing.check_selection(op, arguments, found)
-    assert_same(run(op, arguments, place="workspace", seed=2)[0], found)
+    assert_same(run(op, arguments, place="workspace", seed=2), found)
 
 
 @pytest.mark.parametrize("dtype", STORED)
@@ -162,51 +103,61 @@ def test_dimensions_and_strides(run, op, dtype):
     """Rows that cannot be loaded with 16 bytes, wholly or at their ends; those of a corpus lie one after another."""
     for D in (1, 3, 7, 8, 9, 31, 32, 127, 200, 400):
         arguments = problem_of(op, 2, 20, 4, D, dtype=dtype, seed=D)
-        testing.check_selection(op, arguments, run(op, arguments, seed=1)[0])
+        alone = {place: run(op, arguments, place=place, seed=1) for place in ("resident", "streaming")}
+        testing.check_selection(op, arguments, alone["resident"])
         if dtype == "int8":
             continue
         rows = arguments["embeddings"]
-        wide = np.zeros((len(rows), D + 5), np.asarray(rows.float() if dtype == "bfloat16" else rows).dtype)
-        if dtype == "bfloat16":
-            import torch
-
-            wide = torch.zeros(len(rows), D + 5, dtype=torch.bfloat16)
         for begin in (0, 1, 3):  # a row stride of D + 5, a base that is not aligned
-            part = wide[:, begin : begin + D]
+            part = widened(rows)[:, begin : begin + D]
             part[...] = rows
-            for place in ("resident", "streaming"):
-                moved, _ = run(op, dict(arguments, embeddings=part), place=place)
+            for place, found in alone.items():
+                moved = run(op, dict(arguments, embeddings=part), place=place)
                 testing.check_selection(op, arguments, moved)
-                np.testing.assert_array_equal(moved.indices, run(op, arguments, place=place)[0].indices)
+                np.testing.assert_array_equal(moved.indices, found.indices)
+
+
+def widened(rows):
+    """Zeros of the same type and library, of five columns more."""
+    if isinstance(rows, np.ndarray):
+        return np.zeros((len(rows), rows.shape[1] + 5), rows.dtype)
+    return rows.new_zeros(len(rows), rows.shape[1] + 5)
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_unaligned_queries(run, op):
     arguments = problem_of(op, 2, 20, 4, 16)
-    memory = np.zeros(arguments["queries"].size + 4, np.float32)
+    memory, expected = np.zeros(arguments["queries"].size + 4, np.float32), run(op, arguments)
     for begin in range(4):
         queries = memory[begin : begin + arguments["queries"].size].reshape(2, 16)
         queries[...] = arguments["queries"]
-        assert_same(run(op, dict(arguments, queries=queries))[0], run(op, arguments)[0])
+        assert_same(run(op, dict(arguments, queries=queries)), expected)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_ties_go_to_the_lowest_position(run, place):
-    """Equal rows in all lanes and warps, and equal best rows at two positions of them."""
-    ones = np.ones((200, 8), np.float32)
-    arguments = {"queries": ones[:1], "embeddings": ones, "k": 30, "metric": "dot", "lambda_d": 0.5}
-    for seed in SEEDS:
-        np.testing.assert_array_equal(run("mmr", arguments, place=place, seed=seed)[0].indices[0], np.arange(30))
-        of_vrsd = {k: v for k, v in arguments.items() if k != "lambda_d"}
-        np.testing.assert_array_equal(run("vrsd", of_vrsd, place=place, seed=seed)[0].indices[0], np.arange(30))
+    """Equal rows in all lanes, warps and blocks, and equal best rows at two positions of them."""
+    P, dtype = 200, np.float16 if place == "held" else np.float32
+    ones = np.ones((P, 8), dtype)
+    arguments = {"queries": np.ones((1, 8), np.float32), "embeddings": ones, "k": 20, "metric": "dot"}
+    for op, seed in itertools.product(("mmr", "vrsd"), (0, 1)):
+        np.testing.assert_array_equal(run(op, arguments, place=place, seed=seed).indices[0], np.arange(20))
     rng = np.random.default_rng(0)
-    for _ in range(20):
-        pair = np.sort(rng.choice(200, 2, replace=False))
-        rows = np.ones((200, 8), np.float32)
+    for seed in range(6 if place == "held" else 20):
+        pair = np.sort(rng.choice(P, 2, replace=False))
+        rows = ones.copy()
         rows[pair] = 2
         arguments.update(embeddings=rows, k=2, lambda_d=1.0)
-        seed = int(rng.integers(4))
-        np.testing.assert_array_equal(run("mmr", arguments, place=place, seed=seed)[0].indices[0], pair)
+        np.testing.assert_array_equal(run("mmr", arguments, place=place, seed=seed % 4).indices[0], pair)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_zeros_of_both_signs_are_one(run, place):
+    rows = np.ones((130, 8), np.float16)
+    relevance = np.full((1, 130), -1, np.float32)
+    relevance[0, [70, 5, 100]] = 0.0, -0.0, -0.0
+    arguments = {"queries": None, "embeddings": rows, "relevance": relevance, "k": 3, "lambda_d": 1.0, "metric": "dot"}
+    np.testing.assert_array_equal(run("mmr", arguments, place=place).indices, [[5, 70, 100]])
 
 
 FEATURES = (
@@ -217,34 +168,34 @@ FEATURES = (
     "per query",
     "initial",
     "initial and caps",
+    "caps",
     "int32",
     "dense",
+    "empty",
 )
 
 
-@pytest.mark.parametrize(
-    ("dtype", "place"), [*(("float32", place) for place in PLACES), *((dtype, "resident") for dtype in SMALL)]
-)
+@pytest.mark.parametrize(("dtype", "place"), KINDS)
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("op", OPS)
-def test_features(run, module, op, feature, dtype, place):
-    for metric in ("cosine", "dot"):
-        if (feature, dtype) == ("dense", "int8"):
-            continue
-        arguments = of_feature(op, feature, metric, dtype)
-        for seed in (0, 1):
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed)[0])
-        assert ("_small_" in kernel_of(module)) == (dtype in SMALL)
+def test_features(run, op, feature, dtype, place):
+    if (feature, dtype) == ("dense", "int8"):
+        return
+    for seed, metric in enumerate(("cosine", "dot")):
+        arguments = of_feature(op, feature, metric, dtype, pool_of(place, 40))
+        if place == "held" and op == "vrsd":
+            arguments.pop("initial", None)  # which these kernels do not take
+        testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed))
+        assert f"_{kind_of(dtype, place)}_" in run.kernel
         if feature == "relevance" and op != "vrsd":
-            testing.check_selection(op, arguments, run(op, dict(arguments, queries=None), place=place)[0])
+            testing.check_selection(op, arguments, run(op, dict(arguments, queries=None), place=place))
 
 
-def of_feature(op, feature, metric, dtype):
+def of_feature(op, feature, metric, dtype, P):
     rng = np.random.default_rng(5)
-    Q, P, K = 3, 40, 7
+    Q, N, K = 3, P + 20, 7
     options = {"dtype": dtype, "metric": metric, "ragged": feature != "whole corpus", "dense": feature == "dense"}
-    arguments = problem_of(op, Q, P, K, 24, N=60, seed=3, **options)
-    candidates = arguments.get("candidates")
+    arguments = problem_of(op, Q, P, K, 24, N=N, seed=3, **options)
     if feature == "relevance":
         arguments["relevance"] = rng.uniform(-1, 1, (Q, P)).astype(np.float32)
     elif feature == "item bias" and op != "vrsd":
@@ -252,26 +203,28 @@ def of_feature(op, feature, metric, dtype):
     elif feature == "whole corpus":
         del arguments["candidates"]
     elif feature == "per query":
-        arguments["k"] = np.array([2, 50, 7])
+        arguments["k"] = np.array([2, P + 10, 1])
         if op != "vrsd":
             arguments.update(lambda_d=np.float32([0, 0.3, 1]), lambda_b=np.float32([1, 0.5, 0]))
-    elif feature.startswith("initial"):
-        initial = np.stack([rng.permutation(60)[:4] for _ in range(Q)]).astype(np.int32)
-        initial[0, 1], initial[1], initial[2, 3] = -1, -1, -1
-        arguments["initial"] = initial
-        if feature == "initial and caps":
-            arguments.update(groups=rng.integers(0, 9, 60), max_per_group=2, query_groups=np.arange(Q))
     elif feature == "int32":
-        arguments["candidates"] = candidates.astype(np.int32)
+        arguments["candidates"] = arguments["candidates"].astype(np.int32)
     elif feature == "dense":
         arguments.update(groups=rng.integers(0, 5, (Q, P)), max_per_group=1)
-        arguments["initial"] = np.array([[3, -1], [-1, -1], [0, 39]])
+        arguments["initial"] = np.array([[3, -1], [-1, -1], [0, P - 1]])
+    elif feature == "empty":
+        arguments["candidates"][1] = -1
+    if "caps" in feature:
+        arguments.update(groups=rng.integers(0, 9, N), max_per_group=2, query_groups=np.arange(Q), k=12)
+    if feature.startswith("initial"):  # of the pool and others, twice, none
+        initial = np.stack([rng.permutation(N)[:4] for _ in range(Q)]).astype(np.int32)
+        initial[0, 1:3], initial[1], initial[2, 3] = initial[0, 0], -1, -1
+        arguments["initial"] = initial
     return arguments
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", WITHOUT_VARIANT)
 @pytest.mark.parametrize("dtype", STORED)
-def test_corpus(run, module, dtype, place):
+def test_corpus(run, dtype, place):
     """Rows with scales."""
     rng = np.random.default_rng(7)
     for metric in ("cosine", "dot"):
@@ -281,157 +234,162 @@ def test_corpus(run, module, dtype, place):
         arguments = {"queries": rng.standard_normal((2, 37)).astype(np.float32), "embeddings": corpus, "k": 6}
         arguments.update(candidates=candidates, initial=np.array([[1], [-1]]))
         for op in OPS:
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1)[0])
-            assert kernel_of(module).endswith(dtype)
+            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1))
+            assert run.kernel.endswith(dtype)
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_rows_of_a_whole_corpus_that_may_be_picked(run, module, monkeypatch, op):
+def test_rows_of_a_whole_corpus_that_may_be_picked(run, monkeypatch, op):
     rng = np.random.default_rng(12)
     rows, queries = rng.standard_normal((30, 12)).astype(np.float32), rng.standard_normal((3, 12)).astype(np.float32)
     arguments = {"queries": queries, "embeddings": rows, "k": 8, "initial": np.array([[1, 2], [3, -1], [-1, -1]])}
     arguments.update(allowed=rng.random((3, 30)) < 0.3, exclude=np.array([[4], [-1], [6]]))
-    together = run(op, arguments)[0]
+    together = run(op, arguments)
     testing.check_selection(op, arguments, together)
     # Ids of the rows are made for one query at a time.
     monkeypatch.setattr(filtered_problems, "_WORKSPACE_BYTES", 1)
-    module.launches.clear()
-    assert_same(run(op, arguments)[0], together)
-    assert [grid for _, grid, _, _ in module.launches] == [(1, 1, 1)] * 3
+    run.launches.clear()
+    assert_same(run(op, arguments), together)
+    assert [grid for _, grid, _, _ in run.launches] == [(1, 1, 1)] * 3
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("dtype", "place"), KINDS)
 @pytest.mark.parametrize("op", OPS)
-def test_what_cannot_be_picked(run, op, place):
-    """Ids out of range are padding, values that are NaN are left out, and nothing hangs."""
-    rng = np.random.default_rng(8)
-    rows = rng.standard_normal((30, 12)).astype(np.float32)
-    queries = rng.standard_normal((4, 12)).astype(np.float32)
-    candidates = np.stack([rng.permutation(30)[:20] for _ in range(4)])
-    candidates[0, :5] = [-2, 30, 1 << 40, -(1 << 40), -1]
+def test_what_cannot_be_picked(run, op, dtype, place):
+    """Ids out of range are padding, rows with a NaN or an infinity are left out, and nothing hangs."""
+    rng, P, n = np.random.default_rng(8), pool_of(place, 20), 20
+    arguments = problem_of(op, 3, P, n + 5, 16, N=P + 10, dtype=dtype, seed=8)
+    candidates = np.full((3, P), -1)
+    candidates[:, -n:] = [rng.permutation(P + 10)[:n] for _ in range(3)]
     candidates[1] = -1
     kept = candidates.copy()
-    kept[0, :5] = -1
-    arguments = {"queries": queries, "embeddings": rows, "k": 25, "candidates": candidates}
-    result, _ = run(op, arguments, place=place)
-    assert_same(result, run(op, dict(arguments, candidates=kept), place=place)[0])
-    np.testing.assert_array_equal(result.lengths, [15, 0, 20, 20])
+    candidates[0, -5:] = [-2, P + 10, 1 << 40, -(1 << 40), -1]
+    kept[0, -5:] = -1
+    result = run(op, arguments | {"candidates": candidates}, place=place)
+    assert_same(result, run(op, arguments | {"candidates": kept}, place=place))
+    np.testing.assert_array_equal(result.lengths, [n - 5, 0, n])
     assert (result.indices[1] == -1).all()
     assert np.isneginf(result.scores[1]).all()
-
-    bad = rows.copy()
-    bad[kept[2, :3], 5] = [np.nan, np.inf, -np.inf]
-    queries[3, 0] = np.nan
-    result, _ = run(op, dict(arguments, embeddings=bad, queries=queries), place=place)
-    assert result.lengths[2] == 17
-    assert not np.isin(kept[2, :3], result.indices[2]).any()
-    assert result.lengths[3] == 0
+    if dtype in ("float32", "float16"):
+        arguments["embeddings"][kept[2, -3:], 5] = [np.nan, np.inf, -np.inf]
+        result = run(op, arguments | {"candidates": kept}, place=place)
+        assert result.lengths[2] == n - 3
+        assert not np.isin(kept[2, -3:], result.indices[2]).any()
 
 
+@pytest.mark.parametrize(("dtype", "place"), KINDS)
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_nothing_is_picked_for_a_query_that_is_not_finite(run, dtype, place, metric):
+    every = (np.nan,) if dtype == "float32" else (np.nan, np.inf, -np.inf)
+    for op, bad in itertools.product(OPS, every):
+        arguments = problem_of(op, 2, pool_of(place, 20), 2, 16, dtype=dtype, metric=metric)
+        arguments["queries"][1, 3] = bad
+        np.testing.assert_array_equal(run(op, arguments, place=place).lengths, [2, 0])
+
+
+@pytest.mark.parametrize(
+    ("P", "places"), [(soaks.POOLS[0], WITHOUT_VARIANT), (soaks.POOLS[1], WITHOUT_VARIANT), (150, ["held"])]
+)
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("P", soaks.POOLS[:2])
-def test_soak(run, op, P):
-    """What 1,000 runs are for a device: every option with state of its own, under 40 schedules."""
-    arguments = soaks.problem(op, P)
-    first, _ = run(op, arguments)
+def test_soak(run, op, P, places):
+    """What 1,000 runs are for a device: every option with state of its own, in many schedules.
+
+    Warps share what they found at even and odd steps in turn, which few schedules put to the test.
+    """
+    held = P > 128
+    places = ["held"] if held else WITHOUT_VARIANT
+    arguments = soaks.problem(op, P, D=40, dtype="float16") if held else soaks.problem(op, P)
+    if held and op == "vrsd":
+        del arguments["initial"]
+    first = run(op, arguments, place=places[0])
     testing.check_selection(op, arguments, first)
-    for seed, place in itertools.product(range(1, 14), PLACES):
-        assert_same(run(op, arguments, place=place, seed=seed)[0], first)
+    for place, seed in itertools.product(places, range(1, 4 if held else 9)):
+        assert_same(run(op, arguments, place=place, seed=seed), first)
+
+
+@pytest.mark.parametrize(("dtype", "place"), KINDS)
+@pytest.mark.parametrize("op", OPS)
+def test_a_query_has_the_same_bits_in_any_batch(run, op, dtype, place):
+    shape = (3, pool_of(place, 75), 5, 40 if place == "held" else 400)
+    arguments = problem_of(op, *shape, dtype=dtype, kind="clustered", bias=True, groups=True, seed=4)
+    together = run(op, arguments, place=place)
+    for q in (0, 2):
+        its = {k: arguments[k][q : q + 1] for k in ("queries", "candidates", "query_groups")}
+        for alone, all_of_them in zip(run(op, dict(arguments, **its), place=place, seed=5), together, strict=True):
+            np.testing.assert_array_equal(alone[0], all_of_them[q])
 
 
 @pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.parametrize("op", OPS)
-def test_small_pools(run, module, op, dtype):
+def test_small_pools(run, op, dtype):
     """Around the slots of each kernel, which the query and initial items share with the pool."""
     for P in (1, 14, 29, 30, 31, 61, 62, 63, 100, 110, 111, SMALL[dtype], SMALL[dtype] + 1):
         for S in (0, 3):
-            arguments = problem_of(op, 2, P, min(P, 6), 72, N=140, dtype=dtype, seed=P, bias=True, groups=True)
+            arguments = problem_of(op, 1, P, min(P, 4), 72, N=140, dtype=dtype, seed=P, bias=True, groups=True)
             arguments["max_per_group"] = 2
             if S:
-                arguments["initial"] = np.array([[137, -1, 138], [-1, 139, -1]])
-            found, _ = run(op, arguments, seed=1)
-            assert ("_small_" in kernel_of(module)) == (SMALL[dtype] >= P + S)
+                arguments["initial"] = np.array([[137, -1, 138]])
+            found = run(op, arguments, seed=1)
+            assert ("_small_" in run.kernel) == (SMALL[dtype] >= P + S)
             testing.check_selection(op, arguments, found)
-            assert_same(run(op, arguments, seed=2)[0], found)
 
 
-def test_devices_without_the_instructions_of_small_pools(run, module, monkeypatch):
-    monkeypatch.setattr(module, "capability", lambda like: 75)
+def test_devices_without_the_instructions_of_small_pools(run):
+    run.capability = 75
     run("mmr", problem_of("mmr", 2, 20, 4, 16, dtype="float16"))
-    assert kernel_of(module) == "rsk_mmr_resident_float16"
-
-
-@pytest.mark.parametrize("dtype", SMALL)
-@pytest.mark.parametrize("op", OPS)
-def test_a_query_of_a_small_pool_has_the_same_bits_in_any_batch(run, op, dtype):
-    arguments = problem_of(op, 3, 75, 8, 400, dtype=dtype, kind="clustered", bias=True, groups=True, seed=4)
-    together = run(op, arguments)[0]
-    for q in range(3):
-        its = {k: arguments[k][q : q + 1] for k in ("queries", "candidates", "query_groups")}
-        for alone, all_of_them in zip(run(op, dict(arguments, **its), seed=5)[0], together, strict=True):
-            np.testing.assert_array_equal(alone[0], all_of_them[q])
+    assert run.kernel == "rsk_mmr_resident_float16"
 
 
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_vrsd_of_a_small_pool_reads_rows_again_where_they_cancel(run, module, dtype, metric):
-    for delta, initial in itertools.product((0.1, 1e-2), (True, False)):
-        problem = cancelling.problem(metric, delta, initial, 0)
-        rows = problem["embeddings"]
-        if dtype == "int8":
-            rows = np.rint(127 / np.abs(rows).max() * rows)
-        problem["embeddings"] = stored = rows.astype(dtype)
-        if dtype == "int8":
-            stored = Corpus(stored, dtype=dtype, metric=metric)  # keeps them as they are
-        result, _ = run("vrsd", problem | {"embeddings": stored})
-        assert "_small_" in kernel_of(module)
-        assert cancelling.units_off(problem, result) < cancelling.UNITS
+@pytest.mark.parametrize(
+    ("dtype", "place", "D"), [*((*kind, 48) for kind in KINDS if kind[0] != "bfloat16"), (*HELD[0], 400)]
+)
+def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype, place, D):
+    """Where rows are of 16 or 8 bits they are read and summed again."""
+    for delta in (0.1, 1e-2, 1e-3, 1e-5) if dtype == "float32" else (0.1, 1e-2):
+        problems = [cancelling.problem(metric, delta, False, 0, D)]
+        problems += [cancelling.problem(metric, delta, True, 0, D)] if place != "held" else []
+        problems += [cancelling.pair(metric, delta, 0, D)] if dtype != "int8" else []
+        for problem in problems:
+            rows = problem["embeddings"]
+            if dtype == "int8":
+                rows = np.rint(127 / np.abs(rows).max() * rows)
+            problem["embeddings"] = stored = rows.astype(dtype)
+            if dtype == "int8":
+                stored = Corpus(stored, dtype=dtype, metric=metric)  # keeps them as they are
+            items = problem["candidates"]
+            pool = np.full((1, pool_of(place, items.size)), -1)
+            pool[0, np.linspace(0, pool.size - 1, items.size).astype(int)] = items
+            result = run("vrsd", problem | {"embeddings": stored, "candidates": pool}, place=place)
+            assert dtype == "float32" or f"_{kind_of(dtype, place)}_" in run.kernel
+            assert cancelling.units_off(problem, result) < cancelling.UNITS
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "place"), [("float32", "resident"), ("float16", "resident"), ("int8", "resident"), HELD[0]]
+)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
-def test_queries_of_any_length_of_small_pools(run, op, size, dtype):
+def test_queries_of_any_length(run, op, size, dtype, place):
     for metric in ("cosine", "dot"):
-        arguments = problem_of(op, 2, 20, 4, 16, kind="duplicates", dtype=dtype, metric=metric, seed=1)
+        shape = (1 if place == "held" else 2, pool_of(place, 20), 3, 16)
+        arguments = problem_of(op, *shape, kind="duplicates", dtype=dtype, metric=metric, seed=1)
         arguments["queries"] = (arguments["queries"] / np.abs(arguments["queries"]).max() * size).astype(np.float32)
-        testing.check_selection(op, arguments, run(op, arguments)[0], tolerance=0.02 if size == 1e-42 else None)
+        tolerance = 0.02 if size == 1e-42 else None  # few bits are left of such numbers
+        testing.check_selection(op, arguments, run(op, arguments, place=place), tolerance=tolerance)
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_what_cannot_be_picked_from_a_small_pool(run, op):
-    rng = np.random.default_rng(8)
-    rows = rng.standard_normal((30, 12)).astype(np.float16)
-    rows[:3, 5] = [np.nan, np.inf, -np.inf]
-    queries = rng.standard_normal((2, 12)).astype(np.float32)
-    queries[1, 0] = np.nan
-    candidates = np.stack([np.arange(22), np.arange(22)]) - 2
-    result, _ = run(op, {"queries": queries, "embeddings": rows, "k": 25, "candidates": candidates})
-    np.testing.assert_array_equal(result.lengths, [17, 0])
-    assert not np.isin([0, 1, 2], result.indices).any()
-
-
-@pytest.mark.parametrize("dtype", SMALL)
-@pytest.mark.parametrize("metric", ["cosine", "dot"])
-def test_nothing_is_picked_for_a_query_that_is_not_finite(run, module, dtype, metric):
-    for op, bad in itertools.product(OPS, (np.nan, np.inf, -np.inf)):
-        arguments = problem_of(op, 2, 20, 4, 16, dtype=dtype, metric=metric)
-        arguments["queries"][1, 3] = bad
-        np.testing.assert_array_equal(run(op, arguments)[0].lengths, [4, 0])
-        assert "_small_" in kernel_of(module)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, module, op):
+def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, op):
     """Its elements differ by more than 64 times; relevance against float64."""
     rng = np.random.default_rng(3)
     rows = rng.integers(-128, 128, (40, 384)).astype(np.int8)
     queries = (rng.standard_normal((4, 384)) * 2.0 ** rng.integers(-12, 1, (4, 384))).astype(np.float32)
     for metric in ("cosine", "dot"):
         corpus = Corpus(rows, dtype="int8", metric=metric)
-        found, _ = run(op, {"queries": queries, "embeddings": corpus, "k": 40})
-        assert kernel_of(module) == f"rsk_{op}_small_64_int8"
+        found = run(op, {"queries": queries, "embeddings": corpus, "k": 40})
+        assert run.kernel == f"rsk_{op}_small_64_int8"
         lengths = [np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True) for x in (queries, rows)]
         exact = (queries / lengths[0]) @ (rows / lengths[1]).T
         if metric == "dot" and op != "vrsd":
@@ -441,7 +399,7 @@ def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, mo
         assert np.abs(units / size).max() < 2**-23
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", WITHOUT_VARIANT)
 def test_a_similarity_that_is_nan(run, place):
     """With relevance given a row is first read when it meets a pick; then it is left out for good."""
     rng = np.random.default_rng(2)
@@ -449,30 +407,12 @@ def test_a_similarity_that_is_nan(run, place):
     rows[[4, 17], 3] = np.nan
     relevance = np.linspace(1, 0, 30, dtype=np.float32)[None]
     arguments = {"queries": None, "embeddings": rows, "k": 30, "relevance": relevance, "metric": "dot"}
-    result, _ = run("mmr", arguments, place=place)
+    result = run("mmr", arguments, place=place)
     assert result.lengths[0] == 28
     assert not np.isin([4, 17], result.indices).any()
 
 
-@pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
-@pytest.mark.parametrize("metric", ["cosine", "dot"])
-def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric):
-    for delta, initial, place in itertools.product((0.1, 1e-2, 1e-3, 1e-5), (True, False), PLACES):
-        for problem in (cancelling.problem(metric, delta, initial, 0), cancelling.pair(metric, delta, 0)):
-            result, _ = run("vrsd", problem, place=place)
-            assert cancelling.units_off(problem, result) < cancelling.UNITS
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
-def test_queries_of_any_length(run, op, size):
-    arguments = problem_of(op, 2, 20, 4, 16, kind="duplicates", seed=1)
-    arguments["queries"] = (arguments["queries"] / np.abs(arguments["queries"]).max() * size).astype(np.float32)
-    tolerance = 0.02 if size == 1e-42 else None  # few bits are left of such numbers
-    testing.check_selection(op, arguments, run(op, arguments)[0], tolerance=tolerance)
-
-
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", WITHOUT_VARIANT)
 def test_rows_beyond_2_31_elements(run, place):
     """Memory is reserved, but of it three pages are used."""
     N, D, stride = 3, 16, (1 << 30) + (1 << 28)
@@ -485,60 +425,53 @@ def test_rows_beyond_2_31_elements(run, place):
     arguments["candidates"] = np.array([[2, 0, 1], [1, 2, -1]])
     assert (N - 1) * stride > 1 << 31
     for op in OPS:
-        testing.check_selection(op, arguments, run(op, arguments, place=place)[0])
+        testing.check_selection(op, arguments, run(op, arguments, place=place))
 
 
-def test_the_state_of_a_pool_beyond_2_30_items(compiler):
+def test_the_state_of_a_pool_beyond_2_30_items(run):
     """Its three arrays end beyond 2^31 numbers."""
-    places, memory, out = (
-        emulator.Module("places", sources=emulator.HERE),
-        np.zeros(4, np.float32),
-        np.zeros(3, np.int64),
-    )
-    pool = cuda_kernels._LARGEST
+    places, pool = emulator.Module("places", sources=emulator.HERE), cuda_kernels._LARGEST
+    memory, out = np.zeros(4, np.float32), np.zeros(3, np.int64)
     arguments = (np.int32(pool), np.int32(pool - 1), memory, out)
     places.launch("places_of_an_item", grid=(1, 1, 1), block=(1, 1, 1), shared=256, arguments=arguments, like=None)
     assert out.tolist() == [pool - 1, 2 * pool - 1, 3 * pool - 1]
 
 
-def test_workspace_is_bounded(run, module, monkeypatch):
+def test_workspace_is_bounded(run, monkeypatch):
     """Queries whose state takes too much memory run a few at a time."""
     arguments = problem_of("mmr", 7, 40, 3, 8)
-    together, _ = run("mmr", arguments, place="streaming")
+    together = run("mmr", arguments, place="streaming")
     # Four numbers for each item, three for each pick.
     monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * (40 * 4 + 3 * 3 + 3) * 4)
-    module.launches.clear()
+    run.launches.clear()
     monkeypatch.setitem(PLACES, "workspace", 300)
-    assert_same(run("mmr", arguments, place="workspace")[0], together)
-    assert [grid for _, grid, _, _ in module.launches] == [(2, 1, 1)] * 3 + [(1, 1, 1)]
+    assert_same(run("mmr", arguments, place="workspace"), together)
+    assert [grid for _, grid, _, _ in run.launches] == [(2, 1, 1)] * 3 + [(1, 1, 1)]
 
 
 @pytest.mark.parametrize(("lambda_d", "most"), [(0.75, 1.3), (0.5, 2.0)])
-def test_rows_in_memory_are_hardly_read_more_than_once(run, module, monkeypatch, lambda_d, most):
+def test_rows_in_memory_are_hardly_read_more_than_once(run, monkeypatch, lambda_d, most):
     """Without bounds it is 10. The bits are those of the kernel in which all items meet all picks."""
     problem = pools(600, 32, "best first") | {"k": 10, "lambda_d": lambda_d, "metric": "dot"}
-    memory = np.empty(620 * 32 + 8, np.float32)
-    rows = memory[-memory.ctypes.data % 32 // 4 :][: 620 * 32].reshape(620, 32)  # starts with a sector
-    rows[...] = problem["embeddings"]
-    problem["embeddings"] = rows
+    problem["embeddings"] = rows = cuda_selection.of_a_sector(problem["embeddings"])
     monkeypatch.setitem(PLACES, "streaming", 600 * 32 * 4)
-    with module.counted(problem["embeddings"]) as reads:
-        found, _ = run("mmr", problem, place="streaming")
+    with cuda_selection.kernels("greedy_select").counted(rows) as reads:
+        found = run("mmr", problem, place="streaming")
         times = reads() / (600 * 32 * 4)
-    assert kernel_of(module) == "rsk_mmr_streaming_float32"
+    assert run.kernel == "rsk_mmr_streaming_float32"
     assert 1 <= times <= most
-    assert_same(found, run("mmr", problem)[0])
+    assert_same(found, run("mmr", problem))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", WITHOUT_VARIANT)
 def test_pools_in_any_order(run, place):
     """Many items have not met the first pick when the choice begins; some are zero."""
     for seed, (metric, size) in enumerate((("cosine", 1), ("cosine", 30), ("dot", 30))):
         problem = pools(150, 20, "any", 2, seed) | {"k": 8, "lambda_d": 0.9, "metric": metric}
         problem["embeddings"] = problem["embeddings"] * np.float32(size)
         problem["embeddings"][::9] = 0
-        assert_same(run("mmr", problem, place=place, seed=seed)[0], run("mmr", problem)[0])
-        testing.check_selection("mmr", problem, run("mmr", problem, place=place)[0])
+        assert_same(run("mmr", problem, place=place, seed=seed), run("mmr", problem))
+        testing.check_selection("mmr", problem, run("mmr", problem, place=place))
 
 
 def test_items_that_no_round_has_come_to(run):
@@ -548,115 +481,33 @@ def test_items_that_no_round_has_come_to(run):
     for position in range(1100, 1107):
         other = rows.copy()
         other[position] = -1
-        found, _ = run("mmr", arguments | {"embeddings": other}, place="workspace")
+        found = run("mmr", arguments | {"embeddings": other}, place="workspace")
         assert found.indices.tolist() == [[0, position]]
 
 
-def test_no_query(run, module):
-    _, problem = run("mmr", problem_of("mmr", 2, 10, 3, 8))
-    problem.num_queries = 0
-    before = len(module.launches)
-    assert cuda_kernels.mmr(problem, 1).indices.shape == (0, 3)
-    assert len(module.launches) == before
+def test_no_query(run):
+    arguments = problem_of("mmr", 2, 10, 3, 8)
+    none = {name: arguments[name][:0] for name in ("queries", "candidates")}
+    assert run("mmr", arguments | none).indices.shape == (0, 3)
+    assert not run.launches
 
 
 def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
-    _, problem = run("mmr", problem_of("mmr", 2, 10, 3, 8))
+    arguments = problem_of("mmr", 2, 10, 3, 8)
     how = cuda_configuration.configure("mmr", "float32", 10, 8, 3, False, emulator.MAX_SHARED)
-    passed = cuda_kernels._arguments(problem, 0, None, how, cuda_kernels.mmr(problem, 1)).members
+    passed = cuda_kernels._arguments(checked("mmr", arguments), 0, None, how, run("mmr", arguments)).members
     text = re.sub(r"//.*", "", (emulator.SOURCES / "select_args.cuh").read_text())
     (members,) = re.findall(r"struct SelectArgs \{(.*?)\};", text, re.DOTALL)
     declared = [re.findall(r"\w+$", name)[0] for line in members.split(";") for name in line.split(",") if name.strip()]
     assert list(passed) == declared
 
 
-def test_every_kernel_is_described(module):
-    kernels = [kernel for kernel in cuda_configuration.kernels() if kernel.source != "greedy_held"]
-    assert sorted(kernel.name for kernel in kernels) == sorted([*module.kernels(), *small_pools("").kernels()])
-    for kernel in kernels:
-        if kernel.source == "greedy_small":
-            slots, most = int(kernel.name.split("_")[3]), SMALL[kernel.name.rpartition("_")[2]]
-            assert kernel.fits(slots - 128 + most, 64, 5)
-            assert not kernel.fits(slots - 127 + most, 64, 5)
-            assert kernel.threads(20, 64, 5) == {112: 128}.get(slots, slots)
-            assert kernel.shared_bytes(20, 64, 5) >= 4 * slots * slots
-            continue
-        may_be_small = kernel.name.rpartition("_")[2] in SMALL
-        resident = "_resident_" in kernel.name
-        assert kernel.fits(130 if may_be_small else 20, 64, 5) == resident
-        assert kernel.fits(4096, 768, 5) != resident
-        assert (kernel.shared_bytes(100, 64, 5) > 100 * 64) == resident
-        assert kernel.threads(20, 64, 5) == 64
-        assert kernel.bytes_read(100, 64, 5) >= 100 * 64
-
-
-# In processes of their own, built with a sanitizer. One element type: what differs between them is covered above, and
-# these builds take long.
-
-
-@pytest.fixture(scope="module", params=["address", "thread"])
-def sanitized(request, compiler):
-    return emulator.Module("greedy_select", request.param, defines=("RSK_SELECT_TYPES=2",))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("op", OPS)
-def test_sanitizers(run, sanitized, op, place):
-    arguments = problem_of(op, 1, 37, 4, 19, N=40, dtype="float16", bias=True, groups=True, ragged=True, seed=2)
-    arguments["initial"] = np.array([[3, -1, 1 << 40]])
-    arguments["candidates"][0, :2] = [40, -7]
-    expected, _ = run(op, arguments, place=place)
-    for seed in (0, 1):
-        assert_same(run(op, arguments, place=place, seed=seed, on=sanitized)[0], expected)
-    # Of int8 there are small pools only.
-    for dtype in ("float16", "int8") if place == "resident" else ("float16",):
-        aligned = problem_of(op, 1, 35, 3, 144, dtype=dtype, kind="duplicates")
-        assert_same(run(op, aligned, place=place, on=sanitized)[0], run(op, aligned, place=place)[0])
-
-
-def test_every_barrier_is_listed():
-    files = [emulator.SOURCES / "greedy_select.cu"]
-    files += [file for kind in ("select", "small", "pool") for file in emulator.SOURCES.glob(f"{kind}*.cuh")]
-    text = "".join(file.read_text() for file in files)
-    assert {int(n) for n in re.findall(r"\bSYNC\((\d+)\)", text)} == set(BARRIERS)
-    assert "__sync" not in text
-
-
-@pytest.mark.parametrize(
-    ("op", "barrier", "place", "dtype"),
-    [*((*needed, "float16") for needed in NEEDED), *((*needed, "int8") for needed in NEEDED if needed[1] > 5)],
-)
-def test_a_missing_barrier_is_caught(run, op, barrier, place, dtype):
-    """By a wrong answer under some schedule, or by threads that then wait in different barriers."""
-    few = place != "resident" or barrier > 5
-    arguments = problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
-    if barrier in (3, 4, 5):
-        arguments["initial"] = np.array([[7, 21, 35, 40]])
-    expected, _ = run(op, arguments, place=place)
-
-    def right(seed):
-        try:
-            result, _ = run(op, arguments, place=place, seed=seed, removed=barrier)
-        except emulator.LaunchError:
-            return False
-        return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(result, expected, strict=True))
-
-    assert not all(right(seed) for seed in range(8)), BARRIERS[barrier]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("op", "barrier", "place"), RACES)
-def test_a_missing_barrier_is_a_race(run, op, barrier, place, compiler):
-    """ThreadSanitizer names both accesses."""
-    racy = emulator.Module("greedy_select", "thread", defines=("RSK_SELECT_TYPES=2",))
-    few = place != "resident" or barrier > 5
-    arguments = problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)
-    if barrier == 3:
-        arguments["initial"] = np.array([[7, 21]])
-    for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
-        with pytest.raises(emulator.LaunchError) as error:
-            run(op, arguments, place=place, on=racy, seed=seed, removed=barrier)
-        if re.search(r"data race(.|\n)*(select|small)_\w+\.cuh", str(error.value)):
-            return
-    raise error.value
+def test_every_kernel_is_chosen_for_some_shape():
+    chosen = set()
+    for op, dtype, P, D in itertools.product(OPS, STORED, (20, 60, 100, 120, 250, 500, 1000, 4096), (384, 768)):
+        how = [cuda_configuration.configure(op, dtype, P, D, 5, False, emulator.MAX_SHARED)]
+        how += [cuda_configuration.configure_rows(op, dtype, P, D, 5, False, emulator.MAX_SHARED)]
+        how += [cuda_configuration.configure_held(op, dtype, P, D, 5, False)]
+        chosen |= {each.kernel for each in how if each is not None}
+    sources = ("greedy_select", "greedy_small", "greedy_held")
+    assert chosen == {kernel for source in sources for kernel in cuda_selection.kernels(source).kernels()}

@@ -57,10 +57,10 @@ def launch(cuda, device=0, block=(128, 2, 1), shared=100, stream=0x77):
 
 def test_devices(cuda):
     assert cuda.device_count() == 2
-    assert cuda.attribute(0, driver.MULTIPROCESSORS) == 16000
+    assert cuda.attribute(0, driver.CAPABILITY_MAJOR) == 75000
     assert cuda.attribute(1, driver.SHARED_OF_BLOCK) == 97001
     with pytest.raises(DriverError, match=r"^CUDA_ERROR_INVALID_VALUE$"):
-        cuda.attribute(2, driver.MULTIPROCESSORS)
+        cuda.attribute(2, driver.CAPABILITY_MAJOR)
 
 
 @pytest.mark.parametrize("device", [0, 1])

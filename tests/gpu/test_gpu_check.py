@@ -14,18 +14,12 @@ from ragsys_kernels import _dispatch
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.gpu import bench, events, scoring, selection, shapes  # noqa: E402
+from benchmarks.harness import ledger  # noqa: E402
+from benchmarks.suites import scoring as suite  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
-
-
-@pytest.fixture
-def bench(module, compiled):
-    return module("gpu.bench")
-
-
-@pytest.fixture
-def shapes(module):
-    return module("gpu.shapes")
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 class FakeCuda:
@@ -60,20 +54,11 @@ class FakeEvent:
 
 
 @pytest.fixture
-def timer(module):
+def timer():
     cuda = FakeCuda()
-    timer = module("gpu.events").EventTimer(
-        cuda, lambda: cuda.work("flush", 100.0), lambda seconds: cuda.work("busy", 1e3 * seconds)
-    )
+    timer = events.EventTimer(cuda, lambda: cuda.work("flush", 100.0), lambda seconds: cuda.work("busy", 1e3 * seconds))
     timer.cuda = cuda
     return timer
-
-
-def test_timer_takes_the_call_alone(timer):
-    device, host = timer.seconds(lambda: timer.cuda.work("call", 3.0))
-    assert device == pytest.approx(3e-3, rel=1e-3)
-    assert 0 <= host < 1
-    assert timer.cuda.log == ["flush", "busy", "record", "call", "record", "synchronize"]
 
 
 @pytest.mark.parametrize(("host", "busy"), [(0, 5e-4), (1e-4, 5e-4), (0.01, 0.02), (7, 0.2)])
@@ -83,7 +68,7 @@ def test_the_device_is_busy_for_longer_than_the_host(timer, host, busy):
     assert timer.cuda.now - before == pytest.approx(100 + 1e3 * busy, abs=0.01)
 
 
-def test_a_call_that_can_be_captured_is_replayed_beside_each_turn(bench, timer, shapes):
+def test_a_call_that_can_be_captured_is_replayed_beside_each_turn(timer):
     cuda, captured = timer.cuda, []
 
     def capture(run):
@@ -105,7 +90,7 @@ def test_a_call_that_can_be_captured_is_replayed_beside_each_turn(bench, timer, 
     assert cuda.log.count("replay") == 2 * 8
 
 
-def test_a_contender_that_changes_its_input_is_named_and_what_it_changed_put_right(bench, timer, shapes):
+def test_a_contender_that_changes_its_input_is_named_and_what_it_changed_put_right(timer):
     problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
     before = [x.clone() for x in problem.inputs]
     entries = [bench.Contender("writes", lambda: problem.rows.mul_(-1)), bench.Contender("reads", problem.rows.sum)]
@@ -121,7 +106,7 @@ def test_a_contender_that_changes_its_input_is_named_and_what_it_changed_put_rig
         race.run()
 
 
-def test_pools_are_distinct_rows_from_all_over_the_corpus(bench, shapes):
+def test_pools_are_distinct_rows_from_all_over_the_corpus():
     shape = replace(shapes.POOLS[0], P=100, K=3, D=4, Q=300, N=10_007)
     problem = bench.problem_of(shape, "cpu")
     ids = problem.candidates.numpy()
@@ -135,15 +120,15 @@ def test_pools_are_distinct_rows_from_all_over_the_corpus(bench, shapes):
     assert all(shapes.N % d for d in range(2, 1500))  # a prime
 
 
-def test_what_a_cache_cannot_serve_counts_again(bench, shapes, module, monkeypatch):
+def test_what_a_cache_cannot_serve_counts_again(monkeypatch):
     """Queries that share a cache read a row once; each group of queries finds it filled with others."""
-    monkeypatch.setattr(module("gpu.selection"), "cache_bytes", lambda device: 3 * 100 * 4 * 4)
+    monkeypatch.setattr(selection, "cache_bytes", lambda device: 3 * 100 * 4 * 4)
     problem = bench.problem_of(replace(shapes.POOLS[0], P=100, K=3, D=4, Q=7, N=211), "cpu")
     groups = [set(problem.candidates[first : first + 3].flatten().tolist()) for first in (0, 3, 6)]
     assert problem.floor_bytes == sum(map(len, groups)) * 4 * 4 > 211 * 4 * 4
 
 
-def test_large_pools_are_the_rows_nearest_to_the_query(bench, shapes):
+def test_large_pools_are_the_rows_nearest_to_the_query():
     shape = replace(shapes.POOLS[-1], P=200, K=3, D=16, Q=70, N=1009, dtype="float32")
     assert shape.regime == shapes.STREAMED
     problem = bench.problem_of(shape, "cpu")
@@ -153,9 +138,8 @@ def test_large_pools_are_the_rows_nearest_to_the_query(bench, shapes):
 
 
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "whole"])
-def test_picks_of_torch_are_those_of_the_library(bench, module, shapes, op, monkeypatch):
+def test_picks_of_torch_are_those_of_the_library(op, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    selection = module("gpu.selection")
     made = {"mmr": shapes.POOLS[0], "vrsd": shapes.VRSD[0], "whole": shapes.WHOLE[0]}[op]
     problem = bench.problem_of(replace(made.small(), Q=40, K=6), "cpu")
     monkeypatch.setattr(selection, "LOOPED", 7)
@@ -170,8 +154,7 @@ def test_picks_of_torch_are_those_of_the_library(bench, module, shapes, op, monk
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_corpus_is_held_to_the_rows_that_it_stores(bench, module, shapes, dtype):
-    selection = module("gpu.selection")
+def test_a_corpus_is_held_to_the_rows_that_it_stores(dtype):
     problem = bench.problem_of(replace(shapes.POOLS[0], P=None, K=4, D=24, Q=9, N=601, dtype=dtype), "cpu")
     entries = {entry.name: entry for entry in selection.of_pools(problem, ("triton",))}
     found = rk.mmr(problem.queries, problem.corpus, 4)
@@ -182,13 +165,12 @@ def test_a_corpus_is_held_to_the_rows_that_it_stores(bench, module, shapes, dtyp
 
 
 @pytest.mark.parametrize("P", [30, 200])
-def test_pools_have_no_use_for_a_corpus(bench, module, shapes, P):
-    selection = module("gpu.selection")
+def test_pools_have_no_use_for_a_corpus(P):
     problem = bench.problem_of(replace(shapes.POOLS[0].small(), P=P, N=601), "cpu")
     assert selection.CORPUS not in {entry.name for entry in selection.of_pools(problem, ("triton",))}
 
 
-def test_variants_are_contenders_under_their_names(bench, shapes, monkeypatch):
+def test_variants_are_contenders_under_their_names(monkeypatch):
     monkeypatch.setattr(bench._variants, "VARIANTS", {"gram": ("plain", "tiled"), "linear": ("one", "two", "three")})
     seen = []
     ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="triton")
@@ -206,7 +188,7 @@ def test_variants_are_contenders_under_their_names(bench, shapes, monkeypatch):
     assert "ragsys_kernels, linear=three" in names
 
 
-def test_contenders_take_turns(bench, timer, shapes):
+def test_contenders_take_turns(timer):
     cuda = timer.cuda
     entries = [bench.Contender(name, lambda n=name: cuda.work(n, 2.0)) for name in "ab"]
     entries.append(bench.Contender("host", lambda: cuda.log.append("host"), on_host=True))
@@ -222,7 +204,7 @@ def test_contenders_take_turns(bench, timer, shapes):
     assert calls[2 * bench.WARM_UPS :] == ["a", "b"] * 8  # the first turns say how many there is time for
 
 
-def test_a_slow_contender_has_fewer_turns(bench, timer, shapes):
+def test_a_slow_contender_has_fewer_turns(timer):
     problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
     slow = bench.Contender("slow", lambda: timer.cuda.work("call", 200.0))
     race = bench.OnDevice(problem, [slow], timer=timer, samples=50)
@@ -230,7 +212,7 @@ def test_a_slow_contender_has_fewer_turns(bench, timer, shapes):
     assert race.run()[0]["samples"] == 19  # the events take their time too
 
 
-def shapes_of(bench):
+def shapes_of():
     """A small one of each op and form."""
     found = {}
     for shape in bench.ALL:
@@ -238,9 +220,9 @@ def shapes_of(bench):
     return tuple(found.values())
 
 
-def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
+def test_every_op_goes_into_the_ledger(timer, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function: function)  # seconds, and not what is tested
-    small = shapes_of(bench)
+    small = shapes_of()
     path = tmp_path / "gpu.csv"
     outcome = bench.run(path, small, "cpu", ("cpu",), timer, samples=5)
     assert not outcome.wrong
@@ -276,7 +258,7 @@ def test_every_op_goes_into_the_ledger(bench, timer, tmp_path, monkeypatch):
     assert picks["torch"] == picks[bench.OURS] == "1"
 
 
-def test_the_most_usual_shape_of_each_kind_of_kernel_comes_first(shapes):
+def test_the_most_usual_shape_of_each_kind_of_kernel_comes_first():
     ordered = shapes.by_value(shapes.ALL)
     assert sorted(map(repr, ordered)) == sorted(map(repr, shapes.ALL))
     first = shapes.one_of_each(shapes.ALL)
@@ -286,7 +268,7 @@ def test_the_most_usual_shape_of_each_kind_of_kernel_comes_first(shapes):
 
 
 @pytest.fixture
-def paced(bench, monkeypatch):
+def paced(monkeypatch):
     """Shapes that take ten seconds each of a clock that stands still between them; returns what was timed."""
     now, timed = [0.0], []
 
@@ -304,14 +286,14 @@ def paced(bench, monkeypatch):
     return timed
 
 
-def test_a_budget_leaves_out_what_is_worth_least_and_says_so(bench, shapes, paced, timer, tmp_path):
+def test_a_budget_leaves_out_what_is_worth_least_and_says_so(paced, timer, tmp_path):
     outcome = bench.run(tmp_path / "gpu.csv", shapes.ALL, "cpu", ("cpu",), timer, budget=55)
     assert paced == shapes.by_value(shapes.ALL)[:5]
     assert (outcome.rows, len(outcome.left_out)) == (5, len(shapes.ALL) - 5)
     assert "token_logprobs T512-V151936, bfloat16" not in outcome.left_out
 
 
-def test_every_row_of_two_passes_has_a_spread(bench, shapes, paced, timer, tmp_path):
+def test_every_row_of_two_passes_has_a_spread(paced, timer, tmp_path):
     path = tmp_path / "gpu.csv"
     outcome = bench.run(path, shapes.ALL, "cpu", ("cpu",), timer, budget=65, passes=2)
     assert paced == 2 * shapes.by_value(shapes.ALL)[:3]
@@ -321,7 +303,7 @@ def test_every_row_of_two_passes_has_a_spread(bench, shapes, paced, timer, tmp_p
     assert outcome.unsteady[0].endswith("5.7% apart")
 
 
-def test_the_command_takes_what_matches(bench, shapes, paced, tmp_path, monkeypatch, capsys):
+def test_the_command_takes_what_matches(paced, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "EventTimer", types.SimpleNamespace(on=lambda device: None))
     monkeypatch.setattr(bench._dispatch, "why_not", lambda backend: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
@@ -347,23 +329,13 @@ def test_the_command_takes_what_matches(bench, shapes, paced, tmp_path, monkeypa
         (["--rest", "--one-of-each"], "not allowed with argument"),
     ],
 )
-def test_bad_options_are_one_line(bench, capsys, options, said):
+def test_bad_options_are_one_line(capsys, options, said):
     with pytest.raises(SystemExit):
         bench.main(options)
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_without_the_host_nothing_waits_for_the_processor(bench, module, shapes):
-    selection = module("gpu.selection")
-    problem = bench.problem_of(shapes.POOLS[0].small(), "cpu")
-    every, fewer = (
-        {one.name for one in bench.contenders_of(problem, ("cpu",), host=host)[0]} for host in (True, False)
-    )
-    assert every - fewer == {selection.LOOP, selection.CPU}
-
-
-def test_a_copy_of_the_tree_takes_its_commit_from_the_environment(module, tmp_path, monkeypatch):
-    ledger = module("harness.ledger")
+def test_a_copy_of_the_tree_takes_its_commit_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("RAGSYS_KERNELS_COMMIT", "0123abc")
     monkeypatch.setattr(ledger, "ROOT", tmp_path)
     assert ledger._commit() == "0123abc"
@@ -374,15 +346,15 @@ def test_a_copy_of_the_tree_takes_its_commit_from_the_environment(module, tmp_pa
     assert ledger._commit() == ""
 
 
-def test_backends_that_cannot_run_are_named(bench, timer, tmp_path, monkeypatch):
+def test_backends_that_cannot_run_are_named(timer, tmp_path, monkeypatch):
     monkeypatch.setattr(_dispatch, "why_not", lambda backend: "of the weather")
-    outcome = bench.run(tmp_path / "gpu.csv", shapes_of(bench), "cpu", ("triton",), timer)
+    outcome = bench.run(tmp_path / "gpu.csv", shapes_of(), "cpu", ("triton",), timer)
     assert outcome.rows == 0
     assert not (tmp_path / "gpu.csv").exists()
     assert outcome.absent == ["backend triton: of the weather"]
 
 
-def checked(bench, problem, entries):
+def checked(problem, entries):
     race = bench.OnDevice(problem, entries)
     race.check()
     return race
@@ -397,7 +369,7 @@ PEERS = {  # name: shapes, module, function
 
 
 @pytest.mark.parametrize("peer", PEERS)
-def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, shapes, monkeypatch, peer):
+def test_peers_are_compared_where_they_are_and_named_where_they_are_not(monkeypatch, peer):
     form, path, function = PEERS[peer]
     name = peer.partition(" ")[0]
 
@@ -420,11 +392,11 @@ def test_peers_are_compared_where_they_are_and_named_where_they_are_not(bench, s
         found = [entry for entry in entries if entry.name == name]
         named = [line for line in absent if line.startswith(f"{path}.{function}: ")]
         assert (len(found), len(named)) == ((1, 0) if there else (0, 1))
-    race = checked(bench, problem, [entries[0], *found])
+    race = checked(problem, [entries[0], *found])
     assert (len(race.contenders), race.wrong) == (2, [])
 
 
-def test_liger_s_kernels_in_cutedsl_take_bfloat16(bench, shapes, monkeypatch):
+def test_liger_s_kernels_in_cutedsl_take_bfloat16(monkeypatch):
     """They are compared where their compiler is, too: without it other kernels would answer."""
     path = "liger_kernel.ops.LigerFusedLinearScaledCrossEntropyFunction"
 
@@ -439,7 +411,7 @@ def test_liger_s_kernels_in_cutedsl_take_bfloat16(bench, shapes, monkeypatch):
         entries, absent = bench.contenders_of(problem, ("cpu",))
         mine = [entry for entry in entries if entry.name == "Liger, CuTe DSL"]
         if mine:
-            assert checked(bench, problem, mine).wrong == []
+            assert checked(problem, mine).wrong == []
             assert mine[0].note == "a loss of training, forward alone"
         return bool(mine), [line for line in absent if "cutlass" in line or "CuTe" in line or path in line]
 
@@ -456,17 +428,17 @@ def test_liger_s_kernels_in_cutedsl_take_bfloat16(bench, shapes, monkeypatch):
     assert found("float32") == (False, ["Liger's kernels in CuTe DSL take bfloat16, got torch.float32"])
 
 
-def test_blocks_of_logits_in_float32_have_torch_s_log_p(module, shapes, bench):
+def test_blocks_of_logits_in_float32_have_torch_s_log_p():
     shape = next(shape for shape in shapes.HIDDEN if shape.dtype == "float32").small()
     problem = bench.problem_of(shape, "cpu")
     given = (problem.rows, problem.targets, problem.weight)
     logits = problem.rows @ problem.weight.T
     want = logits.log_softmax(1).gather(1, problem.targets[:, None])[:, 0]
     for columns in (1, 7, logits.shape[1] - 1, logits.shape[1], 1000):
-        torch.testing.assert_close(module("gpu.scoring").logps_of_blocks(*given, columns), want)
+        torch.testing.assert_close(scoring.logps_of_blocks(*given, columns), want)
 
 
-def test_trl_is_compared_where_both_its_functions_are(bench, shapes, monkeypatch):
+def test_trl_is_compared_where_both_its_functions_are(monkeypatch):
     problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
     fake = types.ModuleType("trl.trainer.utils")
     called = []
@@ -478,16 +450,15 @@ def test_trl_is_compared_where_both_its_functions_are(bench, shapes, monkeypatch
     assert any(line.startswith("trl.trainer.utils.selective_log_softmax: ") for line in absent)
     fake.selective_log_softmax = lambda x, targets: x.float().log_softmax(-1).gather(1, targets[:, None])[:, 0]
     entries, _ = bench.contenders_of(problem, ("cpu",))
-    race = checked(bench, problem, [entry for entry in entries if entry.name == "TRL, entropy"])
+    race = checked(problem, [entry for entry in entries if entry.name == "TRL, entropy"])
     assert (len(race.contenders), len(called)) == (1, 1)
 
 
-def test_wrong_results_are_not_timed(bench, timer, module, shapes, tmp_path, monkeypatch):
+def test_wrong_results_are_not_timed(timer, tmp_path, monkeypatch):
     """A defect of ours is reported and stops the shape; one of a peer is only left out."""
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    scoring = module("suites.scoring")
-    right = scoring.logps_of_torch
-    monkeypatch.setattr(scoring, "logps_of_torch", lambda *arguments: right(*arguments) + 1)
+    right = suite.logps_of_torch
+    monkeypatch.setattr(suite, "logps_of_torch", lambda *arguments: right(*arguments) + 1)
     shape = next(shape for shape in shapes.LOGITS if shape.dtype == "float32").small()
     outcome = bench.run(tmp_path / "gpu.csv", (shape,), "cpu", ("cpu",), timer, samples=5)
     assert not outcome.wrong
@@ -502,50 +473,49 @@ def test_wrong_results_are_not_timed(bench, timer, module, shapes, tmp_path, mon
     assert line.startswith("token_logprobs T3-V500, ragsys_kernels")
 
 
-def test_wrong_picks_are_found(bench, shapes):
-    problem = bench.problem_of(next(shape for shape in shapes.POOLS if shape.dtype == "float32").small(), "cpu")
-    (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
-    result = ours.run()
-    swapped = result._replace(indices=result.indices.flip(1))
-    race = checked(bench, problem, [ours, replace(ours, run=lambda: swapped)])
-    assert race.contenders == [ours]
-    assert "AssertionError" in race.wrong[0]
+def test_contenders_can_be_left_out():
+    """Those for whom the processor has to wait; those that are compiled."""
+
+    def names(shape, *given, **options):
+        problem = bench.problem_of(shape.small(), "cpu")
+        return {entry.name for entry in bench.contenders_of(problem, ("cpu",), *given, **options)[0]}
+
+    pools, logits = shapes.POOLS[0], shapes.LOGITS[0]
+    assert names(pools) - names(pools, host=False) == {selection.LOOP, selection.CPU}
+    assert names(logits, True) - names(logits, False) == {bench.COMPILED}
 
 
-def test_a_pick_outside_of_its_pool_is_found(bench, shapes):
-    problem = bench.problem_of(next(shape for shape in shapes.POOLS if shape.dtype == "float32").small(), "cpu")
-    (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
-    result = ours.run()
+def with_a_pick_of_no_pool(result):
     indices = result.indices.clone()
     indices[2, 1] = 10**6
-    race = checked(bench, problem, [replace(ours, run=lambda: result._replace(indices=indices))])
-    assert race.wrong[0].endswith("AssertionError: a pick is in no pool")
+    return result._replace(indices=indices)
 
 
-def test_torch_compile_can_be_left_out(bench, shapes):
-    problem = bench.problem_of(shapes.LOGITS[0].small(), "cpu")
-    with_it, without = ([entry.name for entry in bench.contenders_of(problem, ("cpu",), x)[0]] for x in (True, False))
-    assert [name for name in with_it if name != bench.COMPILED] == without
-    assert len(without) == len(with_it) - 1
+WRONG = {
+    "picks": ("POOLS", lambda result: result._replace(indices=result.indices.flip(1)), "AssertionError"),
+    "a pick of no pool": ("POOLS", with_a_pick_of_no_pool, "a pick is in no pool"),
+    "rows": ("SEARCH", lambda result: (result[0] * 0, result[1]), "from the nearest rows'"),
+}
 
 
-def test_rows_that_are_not_nearest_are_found(bench, shapes):
-    problem = bench.problem_of(shapes.SEARCH[0].small(), "cpu")
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_results_of_a_contender_are_found(what):
+    of, spoil, said = WRONG[what]
+    shape = next(shape for shape in getattr(shapes, of) if of == "SEARCH" or shape.dtype == "float32")
+    problem = bench.problem_of(shape.small(), "cpu")
     (ours, *_), _ = bench.contenders_of(problem, ("cpu",))
-    indices, scores = ours.run()
-    race = checked(bench, problem, [ours, replace(ours, run=lambda: (indices * 0, scores))])
+    wrong = spoil(ours.run())
+    race = checked(problem, [ours, replace(ours, run=lambda: wrong)])
     assert race.contenders == [ours]
-    assert "from the nearest rows'" in race.wrong[0]
+    assert said in race.wrong[0]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("options", [[], ["--look"], ["--stage", "ledger"]])
+@pytest.mark.parametrize("options", [[], ["--stage", "ledger"]])
 def test_without_a_gpu_nothing_is_recorded(tmp_path, options, run_python):
     path = tmp_path / "gpu.csv"
     command = [sys.executable, ROOT / "benchmarks" / "gpu_check.py", "--ledger", path, *options]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    if "--look" in options and result.returncode == 0:
-        pytest.skip("there is a driver")
     assert result.returncode == 2
     assert result.stderr.startswith("gpu-check: no GPU here: ")
     assert not result.stdout

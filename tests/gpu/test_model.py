@@ -1,24 +1,17 @@
 """The model of the GPU: its arithmetic on figures made by hand, and what it says of the ledgers at hand."""
 
 import math
-from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import compiled, model, shapes, static
 from benchmarks.gpu.compilation import Task
 from benchmarks.gpu.resources import Compiled
-
-ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
+from benchmarks.harness import ledger
 
 
 @pytest.fixture
-def model(module):
-    return module("gpu.model")
-
-
-@pytest.fixture
-def case(module):
+def case():
     """A case with 1,056 programs, on 132 multiprocessors: eight of each."""
 
     def made(**changed):
@@ -26,7 +19,7 @@ def case(module):
             "op": "mmr", "shape": "P100", "dtype": "float16", "words": ("gram",), "unit": "queries", "units": 10,
             "programs": 1056, "floor": 1e6, "once": 42e6, "flops": 989e6, "matrix": True, "cached": 45e6,
         }  # fmt: skip
-        return module("gpu.static").Case(**{**given, **changed})
+        return static.Case(**{**given, **changed})
 
     return made
 
@@ -36,11 +29,11 @@ KERNEL = Compiled("a gram kernel", "sm_90", 32, 255, 0, 0, 0)
 
 
 @pytest.mark.parametrize(("warps", "cycles"), [(0.5, 2.25), (2, 2.25), (3, 1.675), (4, 1.1), (16, 1.1)])
-def test_slots_of_a_scheduler(model, warps, cycles):
+def test_slots_of_a_scheduler(warps, cycles):
     assert model.slot(warps) == pytest.approx(cycles)
 
 
-def test_seconds_of_each_limit(model, case):
+def test_seconds_of_each_limit(case):
     # 10 + 3 x 100 + 12 x 20 instructions of each of 1,056 warps, by 528 schedulers of which each has two.
     found = model.seconds(model.Work(case(), (3, 12)), KERNEL, ("10", "100M", "20"))
     assert found["instructions"] == pytest.approx(2 * 550 * 2.25 / 1.98e9)
@@ -58,7 +51,7 @@ def test_seconds_of_each_limit(model, case):
     assert "instructions" not in model.seconds(model.Work(case(), None), KERNEL, ())
 
 
-def test_code_of_its_own_for_each_warp(model, case):
+def test_code_of_its_own_for_each_warp(case):
     four = Compiled("a gram kernel", "sm_90", 128, 126, 0, 0, 0)
     # 1,000 + 3 x 200 + 3 x 240 + 10 x 50 + 7 + 1 x 9 instructions of four warps together.
     work = model.Work(case(), marked={"MB": 3, "RS": 10})
@@ -68,12 +61,12 @@ def test_code_of_its_own_for_each_warp(model, case):
     assert found == pytest.approx(2 * 2836 / 4 * 4 * 1.1 / 1.98e9)  # four blocks at a time, four warps on a scheduler
 
 
-def test_loops_that_are_no_longer_those_that_were_looked_at(model, case):
+def test_loops_that_are_no_longer_those_that_were_looked_at(case):
     with pytest.raises(SystemExit, match="a gram kernel has 1 loops by now, of 100 instructions: say in"):
         model.seconds(model.Work(case(), (3, 12)), KERNEL, ("10", "100"))
 
 
-def test_what_is_kept_of_machine_code(model):
+def test_what_is_kept_of_machine_code():
     """Each loop by itself: its length, and whether it has matrix instructions, reductions, stores, barriers."""
     listing = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;
@@ -90,26 +83,24 @@ def test_what_is_kept_of_machine_code(model):
     assert model.count(Compiled("rsk", "sm_90", 0, 32, 0, 0, 0, asm=listing)) == "3 3RB 2M"
 
 
-def form_of(model, module, case, **changed):
-    shapes = module("gpu.shapes")
+def form_of(case, **changed):
     given = {"works": (model.Work(case(), (3, 12)), model.Work(case(once=420e6), times=2)), "launches": 3, "empty": 1}
     return model.Form(shapes.Pools(100, 10, 384, "float16"), "triton", **{**given, **changed})
 
 
-def test_a_call_is_its_launches(model, module, case):
-    us, limits = model.predict(form_of(model, module, case), {KERNEL.name: KERNEL}, {KERNEL.name: ("10", "100M", "20")})
+def test_a_call_is_its_launches(case):
+    us, limits = model.predict(form_of(case), {KERNEL.name: KERNEL}, {KERNEL.name: ("10", "100M", "20")})
     # 10 µs of memory, which take longer than the instructions; twice 100; three launches and one that finds nothing.
     assert us == pytest.approx(10 + 2 * 100 + 3 * 4.4 + 2)
     assert limits == "memory"
 
 
-def test_what_was_measured_stands_beside_it(model, module, case):
-    compiled = module("gpu.compiled")
+def test_what_was_measured_stands_beside_it(case):
     texts = compiled.LEDGER.texts(compiled.row_of(Task("sm_90", "a", "digest"), KERNEL, "triton 3.9.0"))
     counted = [{"kernel": KERNEL.name, "compiler": "triton 3.9.0", "source": "digest", "instructions": "10 100M 20"}]
     row = {"op": "mmr", "backend": "triton", "shape": "N2000003-D384-P100-K10-Q2000", "dtype": "float16"}
     row |= {"device": "NVIDIA H200", "contender": "ragsys_kernels", "us": "290", "graph_us": "280"}
-    forms = [form_of(model, module, case), form_of(model, module, case, measured=None)]
+    forms = [form_of(case), form_of(case, measured=None)]
 
     def found(measured):
         return model.predictions([texts], counted, measured, forms)
@@ -129,26 +120,26 @@ def test_what_was_measured_stands_beside_it(model, module, case):
 # --- What is kept.
 
 
-def read(module, name):
-    return module("harness.ledger").read(ROOT / "benchmarks" / "results" / f"{name}.csv")
+def read(name):
+    return ledger.read(ledger.RESULTS / f"{name}.csv")
 
 
 # What the model does not explain, and by how much it is off.
 NOT_UNDERSTOOD = {("mmr N100000-D384-Pall-K6-Q256, float16", "triton")}
 
 
-def test_what_was_measured_is_predicted_or_named_as_not_understood(model, module):
+def test_what_was_measured_is_predicted_or_named_as_not_understood():
     pytest.importorskip("triton")
-    found = model.predictions(*(read(module, name) for name in ("compiled", "model", "gpu")))
+    found = model.predictions(*(read(name) for name in ("compiled", "model", "gpu")))
     off = {(one.form.name, one.form.backend): one.off for one in found if not one.understood}
     assert set(off) == NOT_UNDERSTOOD
     assert sum(one.measured is not None for one in found) >= 14
 
 
-def test_all_kernels_of_the_model_are_counted(model, module):
+def test_all_kernels_of_the_model_are_counted():
     pytest.importorskip("triton")
-    rows = {row["kernel"]: row for row in model._of_hopper(read(module, "compiled"))}
-    counted = {row["kernel"]: row for row in read(module, "model")}
+    rows = {row["kernel"]: row for row in model._of_hopper(read("compiled"))}
+    counted = {row["kernel"]: row for row in read("model")}
     wanted = {w.case.kernel(rows) for form in model.forms() for w in form.works if w.counted}
     assert set(counted) == wanted
     assert all(counted[name][x] == rows[name][x] for name in wanted for x in ("source", "compiler"))

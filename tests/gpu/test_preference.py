@@ -1,6 +1,5 @@
 """Which backend `auto` takes for arrays on a device: by shape, by one table, which benchmarks/gpu writes."""
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,11 @@ from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._gpu import preference
 from ragsys_kernels._gpu.preference import Pools
 
-ROOT = Path(__file__).parents[2]
 TABLE = {("mmr", "float16"): (Pools(129, 200, 384), Pools(201, 300, 64))}
 
 torch = pytest.importorskip("torch")
+
+from benchmarks.gpu import preference as writer  # noqa: E402
 
 
 @pytest.fixture
@@ -107,22 +107,14 @@ def test_bits_of_16_bit_floats_reach_torch_from_another_library(monkeypatch):
 # --- The table.
 
 
-@pytest.fixture
-def writer(monkeypatch):
-    if not (ROOT / "benchmarks" / "gpu").is_dir():
-        pytest.skip("the tests run outside of the source tree")
-    monkeypatch.syspath_prepend(str(ROOT))
-    return importlib.import_module("benchmarks.gpu.preference")
-
-
-def test_the_table_is_what_the_kernels_need(writer):
+def test_the_table_is_what_the_kernels_need():
     pytest.importorskip("triton")
     source, table = writer.choice()
     again = "run `python -m benchmarks.gpu.preference`"
     assert (source, table) == (preference.SOURCE, preference.TABLE), again
 
 
-def test_intervals_of_pools_with_the_same_dimensions_are_one(writer, monkeypatch):
+def test_intervals_of_pools_with_the_same_dimensions_are_one(monkeypatch):
     monkeypatch.setattr(writer, "POOLS", (0, 10, 20, 30, 40))
     monkeypatch.setattr(writer, "DIMS", (1, 2, 3))
     least = {10: 9, 20: 2, 30: 2, 40: 1}  # dimensions from which Triton is as fast
@@ -131,7 +123,7 @@ def test_intervals_of_pools_with_the_same_dimensions_are_one(writer, monkeypatch
     assert writer.table(lambda *_: 1.0) == {}
 
 
-def test_times_take_the_place_of_bounds(writer, tmp_path):
+def test_times_take_the_place_of_bounds(tmp_path):
     ledger = writer.bench.LEDGER.at(tmp_path / "gpu.csv")
     assert writer.by_times(ledger) is None
     row = {"op": "mmr", "dtype": "float16", "device": "x", "contender": writer.OURS}
@@ -145,7 +137,7 @@ def test_times_take_the_place_of_bounds(writer, tmp_path):
     assert faster("vrsd", "float16", 300, 768) == 1.0
 
 
-def test_the_table_is_written_into_its_module(writer):
+def test_the_table_is_written_into_its_module():
     text = Path(preference.__file__).read_text(encoding="utf-8")
     assert writer.written(text, preference.SOURCE, preference.TABLE) == text
     scope = {}

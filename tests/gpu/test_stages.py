@@ -11,22 +11,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks.gpu import bench, race  # noqa: E402
+from benchmarks.harness import facts, machine  # noqa: E402
+from benchmarks.stages import calls, stage, steps  # noqa: E402
+
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
 
 
 @pytest.fixture
-def stage(module):
-    return module("stages.stage")
-
-
-@pytest.fixture
-def steps(module):
-    return module("stages.steps")
-
-
-@pytest.fixture
-def step(stage):
+def step():
     """Makes a step that runs code in Python, several at once if there are more."""
 
     def made(name, *codes, most=60.0, **options):
@@ -37,7 +30,7 @@ def step(stage):
 
 
 @pytest.fixture
-def ran(stage, tmp_path, capfd):
+def ran(tmp_path, capfd):
     """Runs steps as a stage; returns whether nothing is wrong, the summary, the log and what was printed."""
 
     def run(*steps, budget=100.0):
@@ -93,7 +86,7 @@ print("begun", flush=True)
 time.sleep(60)
 """
     begin = monotonic()
-    right, summary, log, _ = ran(step("hangs", code, most=3.0), step("next", "print(1)"))
+    right, summary, log, _ = ran(step("hangs", code, most=2.0), step("next", "print(1)"))
     assert monotonic() - begin < 30
     assert not right
     assert summary["wrong"] == ["hangs: did not end in its time"]
@@ -105,8 +98,8 @@ time.sleep(60)
 
 def test_what_the_budget_does_not_reach_is_named(ran, step):
     right, summary, _, printed = ran(
-        step("long", "import time; time.sleep(4)"),
-        step("big", "print(1)", least=40.0),
+        step("long", "import time; time.sleep(1)"),
+        step("big", "print(1)", least=9.5),
         step("small", "print(1)", least=0.5),
         budget=10.0,
     )
@@ -118,7 +111,7 @@ def test_what_the_budget_does_not_reach_is_named(ran, step):
     assert f"left out: {line}" in printed
 
 
-def test_a_long_output_is_kept_from_its_end(ran, step, stage):
+def test_a_long_output_is_kept_from_its_end(ran, step):
     code = f"print('x' * {stage.LOG_BYTES}); print('the end')"
     _, _, log, _ = ran(step("talks", code))
     assert len(log) < stage.LOG_BYTES + 1000
@@ -138,8 +131,7 @@ def driver(tmp_path, monkeypatch):
     return made
 
 
-def test_the_driver_describes_the_device(module, driver):
-    machine, bench = module("harness.machine"), module("gpu.bench")
+def test_the_driver_describes_the_device(driver):
     driver("echo 'NVIDIA H200, 580.159.03, 1980, 3201, 1980, 3201, 700.00, 80.1, 31, 0, 4, 143771, 0x0000000000000001'")
     assert machine.state()["driver_version"] == "580.159.03"
     assert machine.moving()["clocks.sm"] == "1980"
@@ -157,12 +149,12 @@ def test_the_driver_describes_the_device(module, driver):
 
 
 @pytest.fixture
-def given(steps, tmp_path):
+def given(tmp_path):
     return steps.Given(out=tmp_path, ledger=tmp_path / "gpu.csv", budget=60.0, backends="cpu", small=True)
 
 
 @pytest.fixture
-def tool(steps, tmp_path, monkeypatch):
+def tool(tmp_path, monkeypatch):
     """Puts a tool of the CUDA toolkit in place, which is a line of shell."""
 
     def made(**lines):
@@ -182,7 +174,7 @@ def tool(steps, tmp_path, monkeypatch):
 RUN_THE_REST = 'while [ "$1" != %s ]; do shift; done; exec "$@"' % sys.executable  # noqa: UP031
 
 
-def test_a_tool_that_is_missing_or_refuses_is_named_and_not_fatal(ran, steps, given, tool):
+def test_a_tool_that_is_missing_or_refuses_is_named_and_not_fatal(ran, given, tool):
     tool(ncu="echo 'Failed to initialize the profiler'; exit 1")
     right, summary, _, _ = ran(steps.sanitizers(given, 60), steps.profiler(given))
     assert right
@@ -192,14 +184,14 @@ def test_a_tool_that_is_missing_or_refuses_is_named_and_not_fatal(ran, steps, gi
     ]
 
 
-def test_a_sanitizer_that_does_not_know_the_device_is_not_fatal(ran, steps, given, tool):
+def test_a_sanitizer_that_does_not_know_the_device_is_not_fatal(ran, given, tool):
     tool(compute_sanitizer="echo '========= Error: Device not supported'; exit 9")
     right, summary, _, _ = ran(steps.sanitizers(given, 60))
     assert right
     assert summary["steps"][0]["status"] == "refused"
 
 
-def test_what_a_sanitizer_finds_is_wrong(ran, steps, given, tool):
+def test_what_a_sanitizer_finds_is_wrong(ran, given, tool):
     tool(compute_sanitizer='[ "$2" = racecheck ] || exit 0; echo "RACECHECK SUMMARY: 1 hazard displayed"; exit 9')
     right, summary, log, _ = ran(steps.sanitizers(given, 60))
     assert not right
@@ -207,7 +199,7 @@ def test_what_a_sanitizer_finds_is_wrong(ran, steps, given, tool):
     assert log.count("===== sanitizers: ") == 3
 
 
-def test_tools_are_given_the_calls(ran, steps, given, tool):
+def test_tools_are_given_the_calls(ran, given, tool):
     tool(compute_sanitizer=RUN_THE_REST, ncu=RUN_THE_REST)
     right, _, log, _ = ran(steps.sanitizers(given, 60), steps.profiler(given))
     assert right
@@ -216,7 +208,7 @@ def test_tools_are_given_the_calls(ran, steps, given, tool):
     assert "--clock-control none" in log
 
 
-def test_a_check_that_is_stopped_has_found_nothing(ran, step, stage):
+def test_a_check_that_is_stopped_has_found_nothing(ran, step):
     slow = step("slow", "import time; time.sleep(60)", most=1.0, judge=stage.checked)
     right, summary, _, _ = ran(slow, step("bad", "raise SystemExit(1)", judge=stage.checked))
     assert not right
@@ -230,7 +222,7 @@ def test_many_lines_of_a_kind_are_counted(ran, step):
     assert "left out: 18 more, in stage.json" in printed
 
 
-def test_an_extension_that_is_younger_than_its_sources_is_not_built_again(steps, tmp_path, monkeypatch):
+def test_an_extension_that_is_younger_than_its_sources_is_not_built_again(tmp_path, monkeypatch):
     monkeypatch.setattr(steps, "ROOT", tmp_path)
     built = tmp_path / "ragsys_kernels" / f"_C{steps.sysconfig.get_config_var('EXT_SUFFIX')}"
     for path in (tmp_path / "setup.py", tmp_path / "csrc" / "cpu" / "a.cpp", built):
@@ -242,7 +234,7 @@ def test_an_extension_that_is_younger_than_its_sources_is_not_built_again(steps,
         assert ("setup.py" in steps.build().commands(60)["setup.py"]) == builds
 
 
-def test_what_pytest_skipped_is_said(steps, stage):
+def test_what_pytest_skipped_is_said():
     lines = [
         "SKIPPED [2] tests/gpu/test_gpu.py:9: needs 9 GB",
         "SKIPPED [1] a.py:7: needs 9 GB",
@@ -256,13 +248,11 @@ def test_what_pytest_skipped_is_said(steps, stage):
 
 
 @pytest.fixture
-def calls(module, compiled, monkeypatch):
-    found = module("stages.calls")
-    monkeypatch.setattr(found, "device", lambda: "cpu")
-    return found
+def on_cpu(compiled, monkeypatch):
+    monkeypatch.setattr(calls, "device", lambda: "cpu")
 
 
-def test_small_problems_are_right_and_repeat(calls, capsys):
+def test_small_problems_are_right_and_repeat(on_cpu, capsys):
     for command in ("config", "picks", "sanitize", "soak"):
         assert calls.main([command, "--backends", "cpu", "--small"]) == 0
     printed = capsys.readouterr().out
@@ -271,16 +261,16 @@ def test_small_problems_are_right_and_repeat(calls, capsys):
     assert "0 of 3 runs differ" in printed
 
 
-def test_a_soak_keeps_to_its_time_and_says_how_far_it_came(calls, module, monkeypatch, capsys):
+def test_a_soak_keeps_to_its_time_and_says_how_far_it_came(on_cpu, monkeypatch, capsys):
     now = iter(range(10**6))
     monkeypatch.setattr(calls, "monotonic", lambda: next(now))
     assert calls.main(["soak", "--backends", "cpu", "--budget", "50"]) == 0
-    facts = module("harness.facts").told(capsys.readouterr().out.splitlines())
-    assert facts["soak"]["calls"] == 22
-    assert 3 <= facts["soak"]["runs of each, at least"] < 10
+    told = facts.told(capsys.readouterr().out.splitlines())
+    assert told["soak"]["calls"] == 22
+    assert 3 <= told["soak"]["runs of each, at least"] < 10
 
 
-def test_wrong_picks_and_bits_are_found(calls, monkeypatch, capsys):
+def test_wrong_picks_and_bits_are_found(on_cpu, monkeypatch, capsys):
     ours = calls.rk.mmr
     seen = []
 
@@ -297,22 +287,22 @@ def test_wrong_picks_and_bits_are_found(calls, monkeypatch, capsys):
         assert all(line.startswith("WRONG: mmr, ") and text in line for line in wrong)
 
 
-def test_a_backend_that_is_asked_for_and_cannot_run_is_wrong(calls, capsys):
+def test_a_backend_that_is_asked_for_and_cannot_run_is_wrong(on_cpu, capsys):
     if calls._dispatch.why_not("cuda") is None:
         pytest.skip("it can run here")
     assert calls.main(["config", "--backends", "cpu,cuda"]) == 1
     assert "WRONG: backend cuda: " in capsys.readouterr().out
 
 
-def test_the_error_of_long_sums_is_measured(calls, capsys, module):
+def test_the_error_of_long_sums_is_measured(on_cpu, capsys):
     assert calls.main(["linear", "--backends", "cpu", "--small"]) == 0
-    facts = module("harness.facts").told(capsys.readouterr().out.splitlines())
-    assert len(facts["linear"]) == len(calls.LINEAR_DIMS) * 3
-    worst, bias = facts["linear"]["D=4096, float32, cpu"]
+    told = facts.told(capsys.readouterr().out.splitlines())
+    assert len(told["linear"]) == len(calls.LINEAR_DIMS) * 3
+    worst, bias = told["linear"]["D=4096, float32, cpu"]
     assert abs(bias) <= worst < 1e-5
 
 
-def test_one_call_of_each_kind_is_profiled(calls, capsys):
+def test_one_call_of_each_kind_is_profiled(on_cpu, capsys):
     assert calls.main(["profile", "--backends", "cpu", "--small"]) == 0
     assert "streamed pools, cpu" in capsys.readouterr().out
 
@@ -357,15 +347,15 @@ def test_two_stages_on_a_stub_of_a_device(check, compiled, tmp_path):
     tests, out = tmp_path / "test_few.py", tmp_path / "out"
     tests.write_text("import warnings\n\ndef test_of_a_package_that_warns():\n    warnings.warn('foreign')\n")
     options = ("--budget", "200", "--no-compile", "--out", out, "--match", "^token_logprobs T8-V151936, bfloat16")
-    for stage in ("works", "ledger"):
-        result = check("--stage", stage, *options, prepared=PREPARED.format(str(tests)))
-        log = (out / f"{stage}.log").read_text()
+    for name in ("works", "ledger"):
+        result = check("--stage", name, *options, prepared=PREPARED.format(str(tests)))
+        log = (out / f"{name}.log").read_text()
         assert result.returncode == 0, result.stdout + result.stderr + log
     assert "1 passed" in (out / "works.log").read_text()
     assert sorted(path.name for path in out.iterdir()) == [
         "gpu.csv", "gpu.md", "ledger.json", "ledger.log", "works.json", "works.log",
     ]  # fmt: skip
-    works, ledger = (json.loads((out / f"{stage}.json").read_text()) for stage in ("works", "ledger"))
+    works, ledger = (json.loads((out / f"{name}.json").read_text()) for name in ("works", "ledger"))
     assert [step["status"] for step in works["steps"]] == ["done"] * 5
     assert [step["name"] for step in ledger["steps"]] == ["build", "config", "rows", "page"]
     assert ledger["steps"][2]["facts"]["rows"] > 1
@@ -414,8 +404,7 @@ def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
     assert {line.split()[0] for line in lines} == {"mmr", "vrsd", "search", "token_logprobs", "answer_logprobs"}
 
 
-def test_a_form_below_its_stop_is_named(module):
-    race = module("gpu.race")
+def test_a_form_below_its_stop_is_named():
     goal = race.GOALS[0]
     shape = {"op": goal.shape.op, "shape": str(goal.shape), "dtype": goal.shape.dtype}
     times = (("ragsys_kernels", "triton", 130.0), ("ragsys_kernels, gram=query-beside", "triton", 140.0))

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import compilation
+from benchmarks.gpu import compilation, compiled, devices
+from benchmarks.gpu import static as report
 from benchmarks.gpu.compilation import Task
 from benchmarks.gpu.resources import Compiled
+from benchmarks.harness import ledger
+from benchmarks.reports import gpu, gpu_measured, places
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
 
 
 # (architecture, threads, registers, shared memory) -> blocks of a multiprocessor, counted by hand.
@@ -31,29 +33,22 @@ OCCUPANCY = {
 
 
 @pytest.mark.parametrize("case", OCCUPANCY.values(), ids=OCCUPANCY)
-def test_blocks_of_a_multiprocessor(module, case):
+def test_blocks_of_a_multiprocessor(case):
     arch, threads, registers, shared, blocks = case
-    assert module("gpu.devices").PROCESSORS[arch].blocks_resident(threads, registers, shared) == blocks
+    assert devices.PROCESSORS[arch].blocks_resident(threads, registers, shared) == blocks
 
 
-def test_every_architecture_has_a_device(module):
-    devices = module("gpu.devices")
+def test_every_architecture_has_a_device():
     assert {device.arch for device in devices.DEVICES} == set(devices.PROCESSORS) == set(compilation.ARCHITECTURES)
 
 
 @pytest.fixture
-def report(module):
-    return module("gpu.static")
-
-
-@pytest.fixture
-def compiling(module, monkeypatch):
-    compiled = module("gpu.compiled")
+def compiling(monkeypatch):
     monkeypatch.setattr(compiled, "at_hand", lambda: {"triton 3.9.0": None})  # which need not be there
     return compiled
 
 
-def case_of(report, **changed):
+def case_of(**changed):
     given = {
         "op": "mmr", "shape": "P100", "dtype": "float16", "words": ("gram", "128"), "unit": "queries", "units": 10,
         "programs": 10, "floor": 1e6, "once": 2e6, "again": 4e6, "working_set": 1e5, "flops": 1e6, "matrix": True,
@@ -61,44 +56,44 @@ def case_of(report, **changed):
     return report.Case(**{**given, **changed})
 
 
-def test_bound_by_memory(report, module):
-    device = module("gpu.devices").DEVICES[1]
-    found = case_of(report).bounds(device, 2)
+def test_bound_by_memory():
+    device = devices.DEVICES[1]
+    found = case_of().bounds(device, 2)
     assert found["bound"] == pytest.approx(10 * device.bandwidth / 2e6)
     assert (found["bytes"], found["floor_bytes"], found["flops"], found["limit"]) == (2e5, 1e5, 1e5, "memory")
     assert found["waves"] == 10 / (2 * device.processors)
     assert found["what"] == "computed bound, not a measurement"
 
 
-def test_bound_by_products(report, module):
-    device = module("gpu.devices").DEVICES[1]
+def test_bound_by_products():
+    device = devices.DEVICES[1]
     for matrix, rate in ((True, device.matrix16), (False, device.float32)):
-        found = case_of(report, flops=1e15, matrix=matrix).bounds(device, 2)
+        found = case_of(flops=1e15, matrix=matrix).bounds(device, 2)
         assert found["bound"] == pytest.approx(10 * rate / 1e15)
         assert found["limit"] == "products"
 
 
-def test_what_does_not_fit_in_the_cache_is_read_again(report, module):
-    device = module("gpu.devices").DEVICES[1]
-    fits = case_of(report, programs=1000, working_set=device.cache / device.processors / 2)
+def test_what_does_not_fit_in_the_cache_is_read_again():
+    device = devices.DEVICES[1]
+    fits = case_of(programs=1000, working_set=device.cache / device.processors / 2)
     assert fits.bounds(device, 2)["bytes"] == 2e5
     assert fits.bounds(device, 3)["bytes"] == 6e5
 
 
-def test_bound_by_the_cache(report, module):
-    devices = {device.name: device for device in module("gpu.devices").DEVICES}
+def test_bound_by_the_cache():
+    by_name = {device.name: device for device in devices.DEVICES}
     for name in ("H100 SXM", "MI300X"):
-        found = case_of(report, cached=1e12, again=0).bounds(devices[name], 2)
-        assert found["bound"] == pytest.approx(10 * devices[name].cache_bandwidth / 1e12)
+        found = case_of(cached=1e12, again=0).bounds(by_name[name], 2)
+        assert found["bound"] == pytest.approx(10 * by_name[name].cache_bandwidth / 1e12)
         assert (found["limit"], found["bytes"]) == ("cache", 2e5)
-    assert case_of(report, cached=1e12).bounds(devices["B200"], 2)["limit"] == "memory"
+    assert case_of(cached=1e12).bounds(by_name["B200"], 2)["limit"] == "memory"
     # What fits there is read from it again.
-    found = case_of(report, again=1e12, working_set=1).bounds(devices["H100 SXM"], 2)
-    assert found["bound"] == pytest.approx(10 * devices["H100 SXM"].cache_bandwidth / 1e12)
+    found = case_of(again=1e12, working_set=1).bounds(by_name["H100 SXM"], 2)
+    assert found["bound"] == pytest.approx(10 * by_name["H100 SXM"].cache_bandwidth / 1e12)
 
 
-def test_case_wants_one_kernel(report):
-    case = case_of(report)
+def test_case_wants_one_kernel():
+    case = case_of()
     assert case.kernel(["gram 128 fp16", "gram 64 fp16", "stream 128"]) == "gram 128 fp16"
     for names in ([], ["gram 1280"], ["gram 128 a", "gram 128 b"]):
         with pytest.raises(SystemExit, match="not one kernel"):
@@ -118,11 +113,11 @@ def test_rows_of_compiled_kernels_read_back(compiling):
 
 
 def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
-    compiled = []
+    done = []
 
     def compile_all(tasks, processes, triton):
         for task in tasks:
-            compiled.append(task.source)
+            done.append(task.source)
             yield task, [Compiled(task.name, task.arch, 32, 16, 0, 0, 0)]
 
     tasks = [Task("sm_90", f"kernel {name}", f"{name}1") for name in "abc"]
@@ -133,21 +128,21 @@ def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     # The last compiles to what the first does, and still has a row of its own.
     tasks[:] = [Task("sm_90", "kernel a", "a1"), Task("sm_90", "kernel b", "b2"), Task("sm_90", "kernel d", "a1")]
     rows = compiling.refresh(path)
-    assert compiled == ["a1", "b1", "c1", "b2", "a1"]
+    assert done == ["a1", "b1", "c1", "b2", "a1"]
     assert [row["kernel"] for row in rows] == ["kernel a", "kernel b", "kernel d"]
     assert [row["source"] for row in rows] == ["a1", "b2", "a1"]
     # What was edited by hand, or compiled and read by other code, is compiled again.
     path.write_text(path.read_text().replace(",16,", ",15,"))
-    compiled.clear()
+    done.clear()
     assert {row["registers"] for row in compiling.refresh(path)} == {"16"}
-    assert compiled == ["a1", "b2", "a1"]
+    assert done == ["a1", "b2", "a1"]
     other = tmp_path / "resources.py"
     other.write_text("# other code")
     monkeypatch.setattr(compiling, "READER", other)
-    compiled.clear()
+    done.clear()
     for _ in range(2):
         compiling.refresh(path)
-        assert compiled == ["a1", "b2", "a1"]
+        assert done == ["a1", "b2", "a1"]
     monkeypatch.setattr(compiling.resources, "compile_all", lambda tasks, *_: [(task, "no") for task in tasks])
     tasks[0] = Task("sm_90", "kernel a", "a2")
     with pytest.raises(SystemExit, match=r"not everything compiles:\ntriton 3\.9\.0: no"):
@@ -157,11 +152,11 @@ def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
 
 def test_every_compiler_has_rows_of_its_own(compiling, tmp_path, monkeypatch):
     """Those by a compiler that is not at hand stay, of the kernels that are as they were."""
-    compiled = []
+    done = []
 
     def compile_all(tasks, processes, triton):
         for task in tasks:
-            compiled.append((task.name, triton))
+            done.append((task.name, triton))
             yield task, [Compiled(task.name, task.arch, 32, 16 if triton is None else 20, 0, 0, 0)]
 
     def rows():
@@ -175,7 +170,7 @@ def test_every_compiler_has_rows_of_its_own(compiling, tmp_path, monkeypatch):
     monkeypatch.setattr(compiling, "at_hand", lambda: {oldest: folder, newest: None})
     every = [(f"kernel {name}", *by) for name in "ab" for by in ((oldest, "20"), (newest, "16"))]
     assert rows() == every
-    assert sorted(compiled, key=str) == [
+    assert sorted(done, key=str) == [
         ("kernel a", None),
         ("kernel a", folder),
         ("kernel b", None),
@@ -183,20 +178,19 @@ def test_every_compiler_has_rows_of_its_own(compiling, tmp_path, monkeypatch):
     ]
     assert compiling.newest(compiling.read(path)) == [row for row in compiling.read(path) if row["compiler"] == newest]
     monkeypatch.setattr(compiling, "at_hand", lambda: {newest: None})
-    compiled.clear()
+    done.clear()
     assert rows() == every
-    assert not compiled
+    assert not done
     tasks[1] = Task("sm_90", "kernel b", "b2")
     assert rows() == [*every[:2], every[3]]
-    assert compiled == [("kernel b", None)]
+    assert done == [("kernel b", None)]
     # What is refused is not compiled, and has no row.
     monkeypatch.setattr(compiling, "at_hand", lambda: {oldest: folder, newest: None})
     monkeypatch.setitem(compiling.compilers.REFUSED, ((3, 6), "sm_90"), "its code is wrong")
     assert rows() == [every[1], every[3]]
 
 
-def test_tritons_in_folders_are_at_hand(module, tmp_path, monkeypatch):
-    compiled = module("gpu.compiled")
+def test_tritons_in_folders_are_at_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(compiled, "installed", lambda: "triton 3.9.0")
     monkeypatch.setattr(compiled, "TRITONS", tmp_path / "none")
     assert compiled.at_hand() == {"triton 3.9.0": None}
@@ -209,41 +203,36 @@ def test_tritons_in_folders_are_at_hand(module, tmp_path, monkeypatch):
 # --- What is generated and kept.
 
 
-def read(module, name):
-    return module("harness.ledger").read(ROOT / "benchmarks" / "results" / f"{name}.csv")
+def read(name):
+    return ledger.read(ledger.RESULTS / f"{name}.csv")
 
 
-def test_static_report_is_up_to_date(module, report, compiling):
+def test_static_report_is_up_to_date(compiling):
     pytest.importorskip("triton")
-    kernels = [compiling.compiled_of(row) for row in compiling.newest(read(module, "compiled"))]
-    text = module("harness.ledger").text
-    made = [{name: text(row[name]) for name in report.LEDGER.columns} for row in report.rows_of(kernels)]
-    assert made == read(module, "static")
+    kernels = [compiling.compiled_of(row) for row in compiling.newest(read("compiled"))]
+    made = [{name: ledger.text(row[name]) for name in report.LEDGER.columns} for row in report.rows_of(kernels)]
+    assert made == read("static")
 
 
-def test_every_bound_is_labelled(module, report):
-    rows = read(module, "static")
+def test_every_bound_is_labelled():
+    rows = read("static")
     assert rows
     assert {row["what"] for row in rows} == {report.LABEL}
     page = (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
     assert "**Every figure here is a computed bound, not a measurement**" in page
 
 
-def test_page_is_up_to_date(module):
-    gpu = module("reports.gpu")
-    page = gpu.page(*(read(module, name) for name in ("compiled", "static", "gpu", "host", "model")))
+def test_page_is_up_to_date():
+    page = gpu.page(*(read(name) for name in ("compiled", "static", "gpu", "host", "model")))
     assert page == (ROOT / "benchmarks" / "results" / "gpu.md").read_text(encoding="utf-8")
 
 
-def test_table_of_the_readme_is_up_to_date(module):
-    gpu = module("reports.gpu")
-    text = gpu.executed(*(read(module, name) for name in ("compiled", "gpu", "ledger")))
-    places = module("reports.places")
+def test_table_of_the_readme_is_up_to_date():
+    text = gpu.executed(*(read(name) for name in ("compiled", "gpu", "ledger")))
     assert places.filled("executed", text) in (ROOT / places.PLACES["executed"]).read_text(encoding="utf-8")
 
 
-def test_table_names_the_devices_that_were_measured(module):
-    gpu = module("reports.gpu")
+def test_table_names_the_devices_that_were_measured():
     rows = [
         {"backend": "triton", "device": "NVIDIA H100", "date": "2030-01-02"},
         {"backend": "triton", "device": "NVIDIA H100", "date": "2030-01-01"},
@@ -267,8 +256,7 @@ def measured_row(**given):
     return {**row, **given}
 
 
-def test_measurements_are_shown_with_their_floor_and_their_peers(module):
-    gpu = module("reports.gpu_measured")
+def test_measurements_are_shown_with_their_floor_and_their_peers():
     rows = [
         measured_row(backend="triton", spread="0.012", graph_us="190"),
         measured_row(backend="triton", contender="ragsys_kernels, gram=tiled", us="160"),
@@ -282,7 +270,7 @@ def test_measurements_are_shown_with_their_floor_and_their_peers(module):
         measured_row(op="answer_logprobs", shape="T1-V151936-D1024", backend="cuda", flops="3e8", bytes="2e8"),
         measured_row(op="answer_logprobs", shape="T1-V151936-D1024", contender="matrix product", us="90"),
     ]
-    text = gpu.section(rows)
+    text = gpu_measured.section(rows)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
     table = {(line[0], line[1]): line[2:] for line in lines}
     shape = "N2000003-D384-P100-K10-Q2000, float16"
@@ -297,15 +285,14 @@ def test_measurements_are_shown_with_their_floor_and_their_peers(module):
     assert len(table) == 2 + 4  # a header with its rule, twice the same
     assert "Commit abc, 2030-01-02. Driver 580;" in text
     assert "power limit 700 W. triton 3.6.0." in text
-    assert gpu.section([]) == ""
-    page = module("reports.gpu").page([], [], rows)
+    assert gpu_measured.section([]) == ""
+    page = gpu.page([], [], rows)
     assert page.startswith("# The GPU kernels: what was measured")
     assert "## Measured" in page
     assert "Nothing has been measured" not in page
 
 
-def test_the_most_usual_shapes_are_shown_by_the_faster_backend(module):
-    gpu = module("reports.gpu_measured")
+def test_the_most_usual_shapes_are_shown_by_the_faster_backend():
     rows = [
         measured_row(backend="triton"),
         measured_row(backend="cuda", us="160"),
@@ -318,19 +305,23 @@ def test_the_most_usual_shapes_are_shown_by_the_faster_backend(module):
         measured_row(op="token_logprobs", shape="T512-V151936", dtype="bfloat16", us="600", contender="logsumexp"),
         measured_row(device="another", date="2029-01-01", backend="triton", us="1"),
     ]
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gpu.usual(rows).splitlines() if "|" in line]
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in gpu_measured.usual(rows).splitlines()
+        if "|" in line
+    ]
     assert lines[2:] == [
         ["MMR, 10 of 100; D = 384, 2,000 queries, float16", "cuda", "160", "12.5 M queries", "50%",
          "torch, one Gram matrix 3.0x"],
         ["log p of 512 rows from logits; 151,936 tokens, bfloat16", "triton", "50.0", "10.2 M rows", "",
          "logsumexp 12.0x"],
     ]  # fmt: skip
-    assert gpu.usual(rows).startswith("NVIDIA H100, 2030-01-02, commit abc,")
-    assert gpu.usual([]) == "Nothing has been measured on a GPU.\n"
-    pools, logits = gpu.headline(rows).removeprefix("On an NVIDIA H100, by time on the device: ").split(". ")
+    assert gpu_measured.usual(rows).startswith("NVIDIA H100, 2030-01-02, commit abc,")
+    assert gpu_measured.usual([]) == "Nothing has been measured on a GPU.\n"
+    pools, logits = gpu_measured.headline(rows).removeprefix("On an NVIDIA H100, by time on the device: ").split(". ")
     assert pools.endswith("float16: 12.5 M queries a second, 3.0 times as fast as torch's fastest form")
     assert logits.endswith("bfloat16: 10.2 M rows a second, 12.0 times as fast as torch's fastest form.\n")
-    assert gpu.headline([]) == "The kernels have not yet run on a GPU.\n"
+    assert gpu_measured.headline([]) == "The kernels have not yet run on a GPU.\n"
 
 
 # --- The command.
@@ -351,24 +342,23 @@ def checkout(tmp_path, monkeypatch):
     return folder
 
 
-def bench(run_python, checkout, *options, status=0):
+def bench(command, checkout, *options, status=0):
     path = checkout / "reports" / "gpu.py"
     path.write_text(path.read_text().replace("STATUS", str(status)))
-    code = "import os, sys; os.chdir(sys.argv.pop(1)); from ragsys_kernels import cli; cli.main()"
-    return run_python(code, checkout.parent, "bench", *options, check=False)
+    return command(checkout.parent, "bench", *options)
 
 
-def test_command_runs_the_static_report_alone(run_python, checkout):
-    result = bench(run_python, checkout, "--static")
+def test_command_runs_the_static_report_alone(command, checkout):
+    result = bench(command, checkout, "--static")
     assert (result.returncode, result.stdout) == (0, "compiled\n"), result.stderr
 
 
-def test_command_fails_where_the_static_report_does(run_python, checkout):
-    assert bench(run_python, checkout, "--static", status=7).returncode == 7
+def test_command_fails_where_the_static_report_does(command, checkout):
+    assert bench(command, checkout, "--static", status=7).returncode == 7
 
 
 @pytest.mark.parametrize("option", [["--quick"], ["--select", "x"]])
-def test_static_goes_with_no_other_option(run_python, checkout, option):
-    result = bench(run_python, checkout, "--static", *option)
+def test_static_goes_with_no_other_option(command, checkout, option):
+    result = bench(command, checkout, "--static", *option)
     assert result.returncode == 1
     assert result.stderr == "error: bench: --static must be given alone, got --quick, --select or the other\n"

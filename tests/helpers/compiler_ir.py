@@ -7,7 +7,7 @@ from benchmarks.gpu import resources
 
 
 def stages_of(module, name, arch, **changes):
-    """The text of each stage ("ttir", "ttgir", ..) of a module's compilation with this name for an architecture.
+    """The text of each stage ("ttir", "ttgir", ..) of a module's compilation of this name, and its ``num_stages``.
 
     In a process without TRITON_INTERPRET: of `resources.pool`. ``changes``: other fields of the compilation.
     """
@@ -21,7 +21,8 @@ def stages_of(module, name, arch, **changes):
         resources.compile_for(compilation, arch)
     finally:
         triton.compile = compile
-    return {stage: text for stage, text in made[0].asm.items() if isinstance(text, str)}
+    texts = {stage: text for stage, text in made[0].asm.items() if isinstance(text, str)}
+    return {**texts, "num_stages": compilation.num_stages}
 
 
 def accumulators(ttir):
@@ -30,7 +31,7 @@ def accumulators(ttir):
     return [re.search(rf"^\s*{name}(?::\d+)? = (.*)", ttir, re.M) for name in names]
 
 
-def overwritten(ttgir, num_stages):
+def overwritten(ttgir, num_stages, **_):
     """Whether a slice may be loaded into a buffer that Hopper's matrix units still read.
 
     Loads of ``num_stages`` are that many slices ahead of the products, less one. Where a product is still under way

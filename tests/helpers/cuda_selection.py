@@ -1,12 +1,71 @@
-"""What tests of CUDA C++ selection share: their problems, and memory in which what was not written shows."""
+"""What tests of CUDA C++ selection share: runs on the CPU, problems, and memory in which what was not written shows."""
+
+import functools
 
 import numpy as np
 import pytest
+from backends import missing
+from cuda_on_cpu import emulator
 
 from ragsys_kernels import Corpus, testing
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels._gpu import cuda_module
 from ragsys_kernels.selection import validate
+from ragsys_kernels.selection.cuda import backend as cuda_kernels
 
 OPS = ("mmr", "vrsd", "msd")
+STORED = ("float32", "float16", "bfloat16", "int8")  # the last of a corpus
+# Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 or 8 bits;
+# only the state; neither. And rows in the registers of a cluster, which are of 16 bits and 129 or more.
+PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700, "held": emulator.MAX_SHARED}
+IN_MEMORY = ("streaming", "workspace")
+WITHOUT_VARIANT = ("resident", *IN_MEMORY)
+# The most items and initial items of a small pool; the query has slots too.
+SMALL = {"float16": 126, "bfloat16": 125, "int8": 124}
+# Types and places of every kernel; of each kind of kernel.
+HELD = (("float16", "held"), ("bfloat16", "held"))
+KERNELS = (*((dtype, place) for dtype in STORED for place in WITHOUT_VARIANT), *HELD)
+KINDS = (
+    *(("float32", place) for place in WITHOUT_VARIANT),
+    *((dtype, "resident") for dtype in SMALL),
+    HELD[0],
+)
+# With a sanitizer one element type is built, as that takes long.
+_TYPES = {"greedy_select": "RSK_SELECT_TYPES=2", "greedy_small": "RSK_SMALL_TYPES=5", "greedy_held": "RSK_HELD_TYPES=1"}
+
+
+@functools.cache
+def kernels(source, sanitizer=""):
+    """The kernels of a source."""
+    if reason := emulator.why_not():
+        missing("cuda", reason)
+    return emulator.Module(source, sanitizer, defines=(_TYPES[source],) if sanitizer else ())
+
+
+class Runs:
+    """Runs operations of the backend; ``launches`` are all so far."""
+
+    def __init__(self, monkeypatch):
+        self.launches, self.patch, self.capability = [], monkeypatch, 90
+        monkeypatch.setattr(_arrays, "empty", not_empty)
+
+    def __call__(self, op, arguments, *, place="resident", seed=0, removed=0, sanitizer=""):
+        """What the operation selects; ``removed`` is the barrier that is left out."""
+
+        def load(source):
+            module = kernels(source, sanitizer)
+            module.seed, module.removed, module.shared_limit = seed, removed, PLACES[place]
+            module.launches, module.capability = self.launches, lambda like: self.capability
+            return module
+
+        self.patch.setattr(cuda_module, "load", load)
+        self.patch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held" if place == "held" else "")
+        return getattr(cuda_kernels, op)(checked(op, arguments), 1)
+
+    @property
+    def kernel(self):
+        """The kernel that was launched last."""
+        return self.launches[-1][0]
 
 
 def not_empty(like, shape, dtype):
@@ -31,15 +90,24 @@ def problem_of(op, *shape, dtype="float32", metric=None, **options):
     return {k: v for k, v in arguments.items() if op != "vrsd" or k not in ("lambda_d", "lambda_b")}
 
 
+def pool_of(place, few):
+    """The items of a pool: so few, or as many as the kernel is for."""
+    return 140 if place == "held" else few
+
+
 def checked(op, arguments):
     """The problem of these arguments, whose weights have the library's defaults unless they are given."""
     defaults = {"lambda_d": 0.75, "lambda_b": 0.95} if op != "vrsd" else {}
     return validate.selection(op, **{**defaults, **arguments})
 
 
-def kernel_of(module):
-    """The kernel that was launched last."""
-    return module.launches[-1][0]
+def of_a_sector(rows):
+    """The same rows where a sector of memory begins, so that reads of them can be counted."""
+    memory = np.empty(rows.size + 32 // rows.itemsize, rows.dtype)
+    begin = -memory.ctypes.data % 32 // rows.itemsize
+    moved = memory[begin : begin + rows.size].reshape(rows.shape)
+    moved[...] = rows
+    return moved
 
 
 def assert_same(a, b):

@@ -34,7 +34,7 @@ def _gram(name, block_d=64, even_d=True, by_dot=True, warps=8, stages=2, block_p
 def ahead_of_time():
     return [
         _gram("fine"),
-        _gram("spills", warps=4, block_p=256),
+        _gram("spills", warps=1),
         _gram("D mask known at run time only", even_d=False),
         _gram("no matrix instructions", by_dot=False),
         _gram("too much shared memory", block_d=256, stages=6),

@@ -1,10 +1,8 @@
-"""How selection's CUDA C++ kernels are launched, by shape, and what each is."""
+"""How selection's CUDA C++ kernels are launched, by shape."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from ..._gpu.cuda_module import NEEDS, Kernel
 
 SOURCE = "greedy_select"
 # Pools of few rows of 16 or 8 bits, whose products with one another lie in shared memory.
@@ -13,7 +11,7 @@ SMALL_SOURCE = "greedy_small"
 SMALL_CAPABILITY = 80
 # Larger pools of rows of 16 bits, which stay in the registers of a cluster of blocks.
 HELD_SOURCE = "greedy_held"
-HELD_CAPABILITY = NEEDS[HELD_SOURCE]
+HELD_CAPABILITY = 90
 
 OPS = ("mmr", "vrsd", "msd")
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -120,79 +118,3 @@ def configure_held(
     shared += 8 * (min(P, K) + num_initial) if capped else 0
     kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
     return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)
-
-
-# What a block of an H100 may have; of an A100 166,912.
-MAX_SHARED = 232_448
-
-
-def kernels() -> list[Kernel]:
-    """Return every kernel of the source; its sizes are functions of (P, D, K)."""
-    return [_kernel(op, dtype, kind) for op in OPS for kind in ("resident", "streaming") for dtype in _ITEMSIZES] + [
-        kernel
-        for op in OPS
-        for kernel in (
-            *(_small(op, dtype, slots) for dtype in _PARTS for slots in SMALL_SLOTS),
-            *(_held(op, dtype, rows, dims) for dtype in _HELD_DTYPES for rows in _HELD_ROWS for dims in _HELD_DIMS),
-        )
-    ]
-
-
-def _small(op: str, dtype: str, slots: int) -> Kernel:
-    name, most = f"rsk_{op}_small_{slots}_{dtype}", slots - _PARTS[dtype]
-
-    def as_if_of(P: int, D: int) -> Configuration:
-        how = configure_small(op, dtype, min(P, most), D)
-        assert how is not None
-        return how
-
-    return Kernel(
-        name,
-        SMALL_SOURCE,
-        lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
-        lambda P, D, K: SMALL_SLOTS[slots],
-        lambda P, D, K: as_if_of(most, D).shared,
-        lambda P, D, K: P * D * _ITEMSIZES[dtype] + 8 * P + 4 * D,
-    )
-
-
-def _held(op: str, dtype: str, rows: int, dims: int) -> Kernel:
-    def as_if_of(K: int) -> Configuration:
-        how = configure_held(op, dtype, rows, dims, K, False)
-        assert how is not None
-        return how
-
-    def fits(P: int, D: int, K: int) -> bool:
-        how = configure_held(op, dtype, P, D, K, False)
-        return how is not None and how.kernel == as_if_of(K).kernel
-
-    return Kernel(
-        as_if_of(1).kernel,
-        HELD_SOURCE,
-        fits,
-        lambda P, D, K: as_if_of(K).threads,
-        lambda P, D, K: as_if_of(K).shared,
-        lambda P, D, K: P * D * 2 + 8 * P + 4 * D,
-    )
-
-
-def _kernel(op: str, dtype: str, kind: str) -> Kernel:
-    name = f"rsk_{op}_{kind}_{dtype}"
-
-    def configuration(P: int, D: int, K: int) -> Configuration:
-        return configure_rows(op, dtype, P, D, K, False, MAX_SHARED)
-
-    def shared_bytes(P: int, D: int, K: int) -> int:
-        how = configuration(P, D, K)
-        if how.kernel != name:  # as if rows were to fit, or not to
-            how = configure_rows(op, dtype, P, D, K, False, how.shared - 1 if kind == "streaming" else 1 << 62)
-        return how.shared
-
-    return Kernel(
-        name,
-        SOURCE,
-        lambda P, D, K: configure(op, dtype, P, D, K, False, MAX_SHARED).kernel == name,
-        lambda P, D, K: configuration(P, D, K).threads,
-        shared_bytes,
-        lambda P, D, K: P * D * _ITEMSIZES[dtype] + 8 * P + 4 * D,
-    )

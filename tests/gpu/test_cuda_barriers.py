@@ -1,0 +1,151 @@
+"""The barriers of the CUDA kernels of selection: each is left out once, and an answer is wrong or a race is found."""
+
+import re
+
+import cuda_selection
+import numpy as np
+import pytest
+from clustered_pools import pools
+from cuda_on_cpu import emulator
+from cuda_selection import IN_MEMORY, OPS, WITHOUT_VARIANT, assert_same, problem_of
+
+pytestmark = pytest.mark.sampled(6)
+
+# What each barrier is for; the tests remove it.
+BARRIERS = {
+    1: "the best item of every warp is there before it is compared, and the pick's row before it is read",
+    2: "VRSD: the sum is whole before items are added to it",
+    3: "MMR from memory: the initial items and the empty bests are there before they are read",
+    4: "MMR from memory: a pick's row, and at first what is known of the items, is there before others read it",
+    5: "MMR from memory: the scores of a step's first round are known before more items are read",
+    6: "small pools: a slice of the rows is there before it is multiplied",
+    7: "small pools: all slices are multiplied before the products take their place",
+    8: "small pools: all products are there before a warp picks",
+    # Of pools in the registers of a cluster.
+    9: "the query and the first columns are there before they are met",
+    10: "every block of the cluster has begun before another writes to it",
+    11: "the bests of all warps are there before they are compared",
+    12: "the columns are there before they are met",
+    13: "VRSD: a row is added to the sum before it is read",
+    14: "nothing of the last step is read any more when it is changed",
+    15: "the columns have been met before initial items take their place",
+    16: "initial items are there before they are met",
+    17: "the group of an initial item is there before others are compared with it",
+}
+# Without 3 reads go astray, without 5 they are more, without 14 what a warp tells comes after what it has read: an
+# answer may still be right.
+NEEDED = [
+    *((op, 1, place) for op in OPS for place in WITHOUT_VARIANT),
+    *(("vrsd", 2, place) for place in WITHOUT_VARIANT),
+    *(("mmr", 4, place) for place in IN_MEMORY),
+    *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
+    ("vrsd", 13, "held"),
+    *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 10, 11, 12, 15, 16, 17)),
+]
+RACES = [
+    *((op, 1, "resident") for op in OPS),
+    *(("mmr", 3, "streaming"), ("mmr", 4, "streaming"), ("msd", 1, "streaming"), ("vrsd", 2, "resident")),
+    *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
+    *(("vrsd", barrier, "held") for barrier in (9, 12, 13)),
+    *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 12, 14)),
+]
+
+
+@pytest.fixture
+def run(monkeypatch):
+    return cuda_selection.Runs(monkeypatch)
+
+
+def test_every_barrier_is_listed():
+    files = (path for kind in ("select", "small", "pool", "held") for path in emulator.SOURCES.glob(f"*{kind}*.cu*"))
+    text = "".join(path.read_text() for path in files)
+    assert {int(n) for n in re.findall(r"\b(?:SYNC|CLUSTER_SYNC|AWAIT)\((\d+)", text)} == set(BARRIERS)
+    assert "__syncthreads" not in text
+
+
+@pytest.mark.parametrize(
+    ("op", "barrier", "place", "dtype"),
+    [*((*needed, "float16") for needed in NEEDED), *((*needed, "int8") for needed in NEEDED if needed[1] in (6, 7, 8))],
+)
+def test_a_missing_barrier_is_caught(run, op, barrier, place, dtype):
+    """By a wrong answer under some schedule, by what the emulation finds, or by threads that wait in different ones."""
+    arguments = _that_needs(op, barrier, place, dtype)
+    expected = run(op, arguments, place=place)
+
+    def right(seed):
+        try:
+            result = run(op, arguments, place=place, seed=seed, removed=barrier)
+        except emulator.LaunchError:
+            return False
+        return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(result, expected, strict=True))
+
+    assert not all(right(seed) for seed in range(12)), BARRIERS[barrier]
+
+
+def _that_needs(op, barrier, place, dtype):
+    if barrier == 13:
+        return against_the_first(200, 80)
+    if place != "held":
+        few = place != "resident" or barrier > 5
+        arguments = problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
+        return arguments | ({"initial": np.array([[7, 21, 35, 40]])} if barrier in (3, 4, 5) else {})
+    arguments = problem_of(op, 1, 200, 6, 80, dtype=dtype, kind="clustered", seed=6)
+    if barrier > 14:
+        arguments["initial"] = np.arange(40)[None] * 9 % 200
+    if barrier == 17:  # without which 15 has nothing to keep apart
+        pairs = np.arange(16)[:, None] + [0, 20]  # of each group as many as there may be, one after the other
+        arguments |= {"groups": np.arange(400) % 20, "max_per_group": 2, "initial": pairs.reshape(1, -1), "k": 40}
+    return arguments
+
+
+def against_the_first(P, D):
+    """Rows of which each nearly cancels the first pick, so that all warps read VRSD's sum."""
+    rng = np.random.default_rng(7)
+    rows = rng.standard_normal((1, D)) * np.sign(np.arange(P) - 0.5)[:, None] + 0.03 * rng.standard_normal((P, D))
+    return {"queries": -rows[1:2].astype(np.float32), "embeddings": rows.astype(np.float16), "k": 5}
+
+
+# --- In processes of their own, built with a sanitizer. One element type: what differs between them is covered above.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("place", cuda_selection.PLACES)
+@pytest.mark.parametrize("op", OPS)
+def test_sanitizers(run, sanitizer, op, place):
+    P, D = (137, 24) if place == "held" else (37, 19)
+    arguments = problem_of(op, 1, P, 4, D, N=P + 3, dtype="float16", bias=True, groups=True, ragged=True, seed=2)
+    if (op, place) != ("vrsd", "held"):
+        arguments["initial"] = np.array([[3, -1, 1 << 40, *range(20, 35 if place == "held" else 20)]])
+    arguments["candidates"][0, :2] = [P + 3, -7]
+    expected = run(op, arguments, place=place)
+    for seed in (0, 1):
+        assert_same(run(op, arguments, place=place, seed=seed, sanitizer=sanitizer), expected)
+    # Of int8 there are small pools only.
+    for dtype in {"resident": ("float16", "int8"), "held": ()}.get(place, ("float16",)):
+        aligned = problem_of(op, 1, 35, 3, 144, dtype=dtype, kind="duplicates")
+        assert_same(run(op, aligned, place=place, sanitizer=sanitizer), run(op, aligned, place=place))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "barrier", "place"), RACES)
+def test_a_missing_barrier_is_a_race(run, op, barrier, place):
+    """ThreadSanitizer names both accesses."""
+    arguments = _that_races(op, barrier, place)
+    for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
+        with pytest.raises(emulator.LaunchError) as error:
+            run(op, arguments, place=place, seed=seed, removed=barrier, sanitizer="thread")
+        if re.search(r"data race(.|\n)*(select|small|held)_\w+\.cuh", str(error.value)):
+            return
+    raise error.value
+
+
+def _that_races(op, barrier, place):
+    if barrier == 14:  # groups of picks; the first columns are the best items, so no other barrier is met
+        arguments = pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0, "max_per_group": 2}
+        return arguments | {"embeddings": arguments["embeddings"].astype(np.float16), "groups": np.arange(160)}
+    if place == "held":
+        return against_the_first(140, 40)
+    few = place != "resident" or barrier > 5
+    arguments = problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)
+    return arguments | ({"initial": np.array([[7, 21]])} if barrier == 3 else {})
