@@ -215,7 +215,7 @@ def per_query(
     With ``errors``, a query whose own number is out of range is put there and gets ``high`` instead. ``unread``: what
     to return for a number that nothing reads.
     """
-    if isinstance(x, (float, int)) and not isinstance(x, bool):
+    if type(x) is float or (isinstance(x, (float, int)) and not isinstance(x, bool)):  # the common case first
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
         return place.filled(num_queries, x) if unread is None else unread

@@ -124,10 +124,7 @@ def compare_files(
         else:
             rows = saved
         wanted = sources.vectors(queries, "queries", query_vector_column, usual=skips)
-        of_queries = {
-            "queries": wanted,
-            "ids": sources.ids(queries, "queries", query_id_column),
-        }
+        of_queries = {"queries": wanted, "ids": sources.ids(queries, "queries", query_id_column)}
         answered = sources.usable("queries", of_queries, bad_rows)
         asked, names = (answered.columns[name] for name in of_queries)
         number = wanted.rows

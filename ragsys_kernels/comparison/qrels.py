@@ -30,14 +30,7 @@ def read(path: PathLike) -> list[Judgement]:
     """Read judgements: ``query subtopic document grade`` in each line, separated by blanks.
 
     The second field is "0" in most files. Files for diversity have the number of a subtopic there. A grade above 0 is
-    relevant.
-
-    Raises
-    ------
-    ValueError
-        A line of another form; its number is named.
-    FileNotFoundError
-        There is no such file.
+    relevant. A line of another form is a ValueError with its number.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"{OP}: qrels must be an existing file, got {path}")
@@ -142,20 +135,12 @@ def relevant_queries(judgements: Sequence[Judgement]) -> set[str]:
 
 
 def placed(judgements: Sequence[Judgement], query_ids: Sequence[str], corpus: rk.Corpus) -> Judged:
-    """Find the queries and the rows that judgements speak of.
+    """Find the queries and the rows that judgements speak of; some judgement is of one of the queries.
 
-    Raises
-    ------
-    ValueError
-        No query, or no document, has a name that occurs in the judgements: ids are likely missing.
+    Where no document has a name that occurs in the judgements, ids are likely missing: a ValueError.
     """
     number = {name: q for q, name in enumerate(query_ids)}
     ours = [each for each in judgements if each.query in number]
-    if not ours:
-        raise ValueError(
-            f"{OP}: qrels must judge queries by their ids, got {judgements[0].query!r} and so on where the first query "
-            f"is {query_ids[0]!r}"
-        )
     documents = {name: place for place, name in enumerate(dict.fromkeys(each.document for each in ours))}
     row_of = _rows(corpus, list(documents))
     if (row_of < 0).all():

@@ -60,14 +60,9 @@ class Setting(NamedTuple):
 def settings(
     methods: Sequence[str] | Mapping[str, tuple[str, Mapping[str, Any]]] | None, *, biased: bool
 ) -> tuple[Setting, ...]:
-    """Return what is compared: top-k (MMR with λ = 1) and random picks always, then what is asked for.
+    """Return what is compared: top-k (MMR with λ = 1) and random picks always, then what is asked for as in `compare`.
 
-    Parameters
-    ----------
-    methods : sequence of str, or mapping, optional
-        As in `compare`.
-    biased : bool
-        Whether rows have a bias; then top-k by relevance alone takes part too.
+    Where rows have a bias, top-k by relevance alone takes part too.
     """
     found = {TOP: Setting(TOP, "Top-k (λ = 1)", "mmr", {"lambda_d": 1.0})}
     if biased:

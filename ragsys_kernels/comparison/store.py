@@ -41,7 +41,6 @@ class Store:
         text = json.dumps(described, sort_keys=True)
         self._key = hashlib.sha256(text.encode()).hexdigest()
         self.folder = None if out is None else Path(out)
-        self.again = 0  # methods that were there
         if self.folder is None:
             return
         self._check(self.folder, described, {_ABOUT, _METHODS, *reports}, overwrite)
@@ -71,7 +70,6 @@ class Store:
         path = self.folder / _METHODS / f"{name}.npz"
         found = self._read(path)
         if found is not None:
-            self.again += 1
             return found
         made = make()
         content = io.BytesIO()

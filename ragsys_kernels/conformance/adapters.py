@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -67,35 +66,57 @@ NAMES: dict[str, tuple[str, ...]] = {
     "shown": ("initial", "already_selected", "selected", "shown"),
     "offset": ("offset", "skip"),
 }  # fmt: skip
-_WANTED = ("rows", "k")
+# How arrays are handed over: a query of one dimension, of two, lists of numbers; and as tensors, where torch is loaded.
+_FORMS = ("arrays", "batch", "lists")
+_TENSORS = ("tensors", "tensor batch")
+_BATCHES = ("batch", "tensor batch")
 
 
-@dataclass
 class Call(Adapter):
-    """A function, called by the names of its parameters."""
+    """A function, called by the names of its parameters; ``arguments`` has those that are not usual, by role."""
 
-    function: Callable[..., Any]
-    roles: Mapping[str, str]  # the parameter of each role of `NAMES` that the function has
-    options: Mapping[str, Any] = field(default_factory=dict)  # further arguments
-    name: str = "by parameter names"
-    form: str | None = None  # that of `_FORMS` which the function takes
-
-    def __post_init__(self) -> None:
-        parameters = inspect.signature(self.function).parameters
-        needed = {name for name in self.roles.values() if parameters[name].default is inspect.Parameter.empty}
-        self.weight = self.roles.get("weight")
-        query, scores = self.roles.get("query"), self.roles.get("scores")
+    def __init__(
+        self, function: Callable[..., Any], arguments: Mapping[str, str] | None, options: Mapping[str, Any]
+    ) -> None:
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError) as error:
+            raise CallError(f"conform: function must have a signature, got {function!r}") from error
+        roles = dict(arguments or {})
+        for role, name in roles.items():
+            if role not in NAMES:
+                raise ValueError(f"conform: arguments must be of {', '.join(NAMES)}, got {role!r}")
+            if name not in parameters:
+                raise ValueError(f"conform: arguments must name parameters of the function, got {role}={name}")
+        for role, names in NAMES.items():
+            taken = {*roles.values(), *options}
+            found = next((name for name in names if name in parameters and name not in taken), None)
+            if role not in roles and found is not None:
+                roles[role] = found
+        for role in ("rows", "k"):
+            if role not in roles:
+                raise _unnamed(role, parameters)
+        kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        needed = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in kinds]
+        left = [name for name in needed if name not in {*roles.values(), *options}]
+        if left:
+            raise CallError(f"conform: options must have a value for the parameter {left[0]!r}, got none")
+        query, scores = roles.get("query"), roles.get("scores")
         if query and scores:
-            self.takes = "both" if needed >= {query, scores} else "either"
+            self.takes = "both" if {query, scores} <= set(needed) else "either"
         elif query or scores:
             self.takes = "query" if query else "scores"
         else:
             raise _unnamed("query or scores", parameters)
-        self.pages = "shown" in self.roles or "offset" in self.roles
+        self.name, self.weight = "by parameter names", roles.get("weight")
+        self.pages = "shown" in roles or "offset" in roles
+        self.options, self._function, self._roles = options, function, roles
+        self._first = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]
+        self._form: str | None = None  # that of `_FORMS` which the function takes
 
     def ask(self, question: Question, shown: tuple[int, ...] = ()) -> list[int | None]:
-        if self.form is not None:
-            return self._asked(self.form, question, shown)
+        if self._form is not None:
+            return self._asked(self._form, question, shown)
         errors: dict[str, list[str]] = {}
         for form in (*_FORMS, *(_TENSORS if "torch" in sys.modules else ())):
             try:
@@ -103,7 +124,7 @@ class Call(Adapter):
             except Exception as error:  # of the function, whatever it is
                 errors.setdefault(told(error), []).append(form)
                 continue
-            self.form = form
+            self._form = form
             return found
         if len(errors) == 1:
             raise NoFormError(*errors)
@@ -127,11 +148,11 @@ class Call(Adapter):
         given["query"] = query if form not in _BATCHES else query[None]
         if self.takes in ("scores", "both") or (self.takes == "either" and question.scores is not None):
             given["scores"] = scores if form not in _BATCHES else scores[None]
-        if "ids" in self.roles:
+        if "ids" in self._roles:
             given["ids"] = list(map(str, range(len(rows))))
-        if shown and "shown" in self.roles:
+        if shown and "shown" in self._roles:
             given["shown"] = np.array(shown) if form not in _BATCHES else np.array(shown)[None]
-        elif shown and "offset" in self.roles:
+        elif shown and "offset" in self._roles:
             given["offset"] = len(shown)
         if form == "lists":
             given = {role: x.tolist() if isinstance(x, np.ndarray) else x for role, x in given.items()}
@@ -143,55 +164,12 @@ class Call(Adapter):
 
     def _called(self, given: dict[str, Any], question: Question) -> list[int | None]:
         rows = np.array(question.rows, np.float32)
-        arguments = {self.roles[role]: x for role, x in given.items() if role in self.roles}
-        found = positions(_called(self.function, {**arguments, **self.options}), rows)
+        arguments = {self._roles[role]: x for role, x in given.items() if role in self._roles} | dict(self.options)
+        first = [arguments.pop(name) for name in self._first if name in arguments]
+        found = positions(self._function(*first, **arguments), rows)
         if any(i is not None and not 0 <= i < len(rows) for i in found):
             raise UnreadableError(f"{shown(found)}, not positions below {len(rows)}")
         return found
-
-
-# How arrays are handed over: a query of one dimension, of two, lists of numbers; and as tensors, where torch is loaded.
-_FORMS = ("arrays", "batch", "lists")
-_TENSORS = ("tensors", "tensor batch")
-_BATCHES = ("batch", "tensor batch")
-
-
-def _called(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call by keyword, except for positional-only parameters."""
-    parameters = inspect.signature(function).parameters.values()
-    first = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in arguments]
-    positional = [arguments.pop(name) for name in first]
-    return function(*positional, **arguments)
-
-
-def by_names(
-    function: Callable[..., Any], arguments: Mapping[str, str] | None = None, options: Mapping[str, Any] | None = None
-) -> Call:
-    """Return the call of a function by its parameters' names; ``arguments`` has those that are not usual, by role."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError) as error:
-        raise CallError(f"conform: function must have a signature, got {function!r}") from error
-    roles = dict(arguments or {})
-    for role, name in roles.items():
-        if role not in NAMES:
-            raise ValueError(f"conform: arguments must be of {', '.join(NAMES)}, got {role!r}")
-        if name not in parameters:
-            raise ValueError(f"conform: arguments must name parameters of the function, got {role}={name}")
-    for role, names in NAMES.items():
-        taken = {*roles.values(), *(options or {})}
-        found = next((name for name in names if name in parameters and name not in taken), None)
-        if role not in roles and found is not None:
-            roles[role] = found
-    for role in _WANTED:
-        if role not in roles:
-            raise _unnamed(role, parameters)
-    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    known = {*roles.values(), *(options or {})}
-    left = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in kinds and p.name not in known]
-    if left:
-        raise CallError(f"conform: options must have a value for the parameter {left[0]!r}, got none")
-    return Call(function, roles, options or {})
 
 
 def _unnamed(role: str, parameters: Mapping[str, Any]) -> CallError:

@@ -102,6 +102,9 @@ class QdrantLocal(Adapter):
     name, takes, weight, pages = "Qdrant's local mode", "query", "diversity", True
 
     def __init__(self, client: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        unknown = set(options) - {"candidates_limit", "distance"}
+        if unknown:
+            raise CallError(f"conform: options must be candidates_limit and distance for Qdrant, got {min(unknown)!r}")
         self._client = client
         self._limit = options.get("candidates_limit")
         self._distance = options.get("distance", "Cosine")
@@ -118,10 +121,3 @@ class QdrantLocal(Adapter):
         query = models.NearestQuery(nearest=_float32(question.query).tolist(), mmr=mmr)
         found = client.query_points("sets", query=query, limit=question.k, offset=len(shown) or None)
         return [point.id for point in found.points]
-
-
-def qdrant(client: Any, options: Mapping[str, Any]) -> QdrantLocal:
-    unknown = set(options) - {"candidates_limit", "distance"}
-    if unknown:
-        raise CallError(f"conform: options must be candidates_limit and distance for Qdrant, got {min(unknown)!r}")
-    return QdrantLocal(client, options)

@@ -107,15 +107,13 @@ class Report:
     @property
     def textbook(self) -> bool:
         """Whether it is MMR as it is published, in every respect that the definition speaks of."""
-        wanted = {name for name, respect in RESPECTS.items() if respect.textbook is not None}
-        said = {finding.respect: finding.textbook for finding in self.findings}
-        return self.matched == self.asked and all(said.get(name) is True for name in wanted)
+        return self.fits and not self.departures
 
     @property
     def departures(self) -> tuple[Finding, ...]:
         """What keeps it from being the textbook's MMR."""
-        wanted = {name for name, respect in RESPECTS.items() if respect.textbook is not None}
-        return tuple(each for each in self.findings if each.respect in wanted and each.textbook is not True)
+        asked = (each for each in self.findings if RESPECTS[each.respect].textbook is not None)
+        return tuple(each for each in asked if each.textbook is not True)
 
     @property
     def verdict(self) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .._base import checks
-from .adapters import Adapter, CallError, by_names
-from .peers import HaystackRanker, LangChainStore, qdrant
+from .adapters import Adapter, Call, CallError
+from .peers import HaystackRanker, LangChainStore, QdrantLocal
 
-ADAPTERS = ("auto", "function", "langchain-store", "haystack", "qdrant")
+_CLASSES = {"langchain-store": LangChainStore, "haystack": HaystackRanker, "qdrant": QdrantLocal}
+ADAPTERS = ("auto", "function", *_CLASSES)
 
 
 def resolved(target: str) -> Any:
@@ -56,31 +57,23 @@ def adapter_of(
     if kind != "function" and arguments:
         raise ValueError(f"conform: arguments must be left out with the adapter {kind!r}, got {', '.join(arguments)}")
     options = dict(options or {})
-    if kind == "langchain-store":
-        return LangChainStore(called, options)
-    if kind == "haystack":
-        return HaystackRanker(called, options)
-    return qdrant(called, options) if kind == "qdrant" else _function(called, arguments, options)
-
-
-def _kind(called: Any) -> str:
-    if inspect.isclass(called):
-        if hasattr(called, "max_marginal_relevance_search_by_vector"):
-            return "langchain-store"
-        if "documents" in inspect.signature(getattr(called, "run", _nothing)).parameters:
-            return "haystack"
-        if called.__name__ == "QdrantClient":
-            return "qdrant"
-    return "function"
-
-
-def _nothing() -> None: ...
-
-
-def _function(called: Callable[..., Any], arguments: Mapping[str, str] | None, options: dict[str, Any]) -> Adapter:
-    call = by_names(called, arguments, options)
+    if kind in _CLASSES:
+        return _CLASSES[kind](called, options)
+    call = Call(called, arguments, options)
     if "strategy" in inspect.signature(called).parameters and "strategy" not in options:
         # One call for several rules.
         call.options = {**options, "strategy": "mmr"}
         call.name += ", strategy mmr"
     return call
+
+
+def _kind(called: Any) -> str:
+    if inspect.isclass(called):
+        run = getattr(called, "run", None)
+        if hasattr(called, "max_marginal_relevance_search_by_vector"):
+            return "langchain-store"
+        if run is not None and "documents" in inspect.signature(run).parameters:
+            return "haystack"
+        if called.__name__ == "QdrantClient":
+            return "qdrant"
+    return "function"

@@ -68,8 +68,7 @@ class Report:
         self._parts.append(Text(" ".join(text.split())))
 
     def notes(self, lines: Sequence[str]) -> None:
-        if lines:
-            self._parts.append(Notes(tuple(" ".join(line.split()) for line in lines)))
+        self._parts.append(Notes(tuple(" ".join(line.split()) for line in lines)))
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: bool = True) -> None:
         """Add a table whose columns but the first hold numbers, or text."""

@@ -162,11 +162,8 @@ def bootstrap_ratios(
 
     Parameters
     ----------
-    columns : (Q, S) or (Q,) floating point
     counts : (Q,) or (Q, S) floating point or integers, at least 0
         For all columns or for each. Not all 0; a draw in which they are has no ratio, and then the interval is NaN.
-    samples, level, seed
-        As for `bootstrap_means`.
 
     Examples
     --------
@@ -193,15 +190,8 @@ def bootstrap_class_means(
 ) -> list[Interval]:
     """Return intervals as `bootstrap_means`, of the mean over classes of each column's mean within the class.
 
-    With 1 for a right answer as values this is balanced accuracy. Rows are drawn within their class.
-
-    Parameters
-    ----------
-    columns : (Q, S) or (Q,) floating point or bool
-    labels : (Q,) any
-        The class of each row.
-    samples, level, seed
-        As for `bootstrap_means`.
+    With 1 for a right answer as values this is balanced accuracy. Rows are drawn within their class, which `labels`
+    (Q,) have, of any type.
 
     Examples
     --------
@@ -224,23 +214,11 @@ def bootstrap_class_means(
 def bootstrap_f1(
     labels: Any, predictions: Any, *, samples: int = 10_000, level: float = 0.95, seed: int = 0
 ) -> tuple[list[Interval], list[list[Interval]]]:
-    """Return intervals of the macro F1 of S classifiers, and of the difference of each two.
+    """Return intervals as `bootstrap_means`, of the macro F1 of S classifiers and of the differences of each two.
 
-    All classifiers are drawn together. The classes of a classifier are those of `metrics.macro_scores`, in every draw;
-    one that a draw has neither among labels nor predictions counts 0 there.
-
-    Parameters
-    ----------
-    labels : (Q,) integers
-    predictions : (Q, S) integers
-    samples, level, seed
-        As for `bootstrap_means`.
-
-    Returns
-    -------
-    scores : list of S Interval
-    differences : S lists of S Interval
-        ``differences[i][j]`` is of the F1 of i minus that of j.
+    Labels are integers (Q,), predictions (Q, S); ``differences[i][j]`` is of the F1 of i minus that of j. The classes
+    of a classifier are those of `metrics.macro_scores`, in every draw; one that a draw has neither among labels nor
+    predictions counts 0 there.
     """
     truth, predicted = np.asarray(labels), np.asarray(predictions)
     if truth.ndim != 1 or predicted.ndim != 2 or len(truth) != len(predicted) or not len(truth):

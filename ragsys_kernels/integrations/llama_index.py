@@ -104,18 +104,37 @@ def get_top_k_mmr_embeddings(
         return [], []
     weight = 0.5 if mmr_threshold is None else mmr_threshold
     keep = list(dict(zip(ids, range(n), strict=True)).values())
+    rows: Any
     if similarity_fn is None:
-        values, picks = _by_cosine(query_embedding, embeddings, keep, similarity_top_k, weight, penalty)
+        query, rows, closed = _vectors(query_embedding, embeddings, keep)
     else:
-        values, picks = _by_function(
-            query_embedding, embeddings, keep, similarity_top_k, weight, penalty, similarity_fn
-        )
+        similarity, rows = similarity_fn, [embeddings[i] for i in keep]
+        relevance = np.array([similarity(query_embedding, row) for row in rows], np.float64)
+        closed = np.isnan(relevance)
+    k = number_of_picks(_OP, int(np.count_nonzero(~closed)), similarity_top_k)
+    if k == 0:
+        return [], []
+    if similarity_fn is None and penalty == "max" and 0 < weight <= 1:
+        pool = np.flatnonzero(~closed)[None]
+        found = run("mmr", rows, k, query[None], candidates=pool, lambda_d=float(weight))
+        return found.scores[0].tolist(), [ids[keep[i]] for i in found.indices[0]]
+    if similarity_fn is None:
+        vectors = unit(rows)
+        relevance = vectors @ unit(query)
+
+    def with_pick(i: int) -> Array:
+        if similarity_fn is None:
+            return np.asarray(vectors @ vectors[i])
+        return np.array([similarity(row, rows[i]) for row in rows], np.float64)
+
+    first = int(np.argmax(np.where(closed, -np.inf, weight * relevance)))
+    fold = np.maximum if penalty == "max" else newest
+    picks, values = greedy(relevance, with_pick, k, weight=weight, first=first, fold=fold, closed=closed)
     return values, [ids[keep[i]] for i in picks]
 
 
-def _by_cosine(
-    query_embedding: Any, embeddings: Any, keep: list[int], wanted: int | None, weight: float, penalty: str
-) -> tuple[list[float], list[int]]:
+def _vectors(query_embedding: Any, embeddings: Any, keep: list[int]) -> tuple[Array, Array, Array]:
+    """Return the query, the rows to keep, and which of them have no cosine, which are zeros."""
     rows = matrix(_OP, "embeddings", embeddings)
     query = vector(_OP, "query_embedding", query_embedding, rows.shape[1])
     if not (np.isfinite(query).all() and query.any()):
@@ -123,48 +142,7 @@ def _by_cosine(
     if len(keep) < len(rows):
         rows = rows[keep]
     closed = np.asarray(~(np.isfinite(rows).all(axis=1) & rows.any(axis=1)))
-    if closed.any():
-        rows = np.where(closed[:, None], np.float32(0), rows)
-    pool = np.flatnonzero(~closed)[None]
-    k = number_of_picks(_OP, pool.size, wanted)
-    if k == 0:
-        return [], []
-    if penalty == "max" and 0 < weight <= 1:
-        found = run("mmr", rows, k, query[None], candidates=pool, lambda_d=float(weight))
-        return found.scores[0].tolist(), found.indices[0].tolist()
-    vectors = unit(rows)
-    return _greedy(vectors @ unit(query), lambda i: vectors @ vectors[i], closed, k, weight, penalty)
-
-
-def _by_function(
-    query: Any,
-    embeddings: Any,
-    keep: list[int],
-    wanted: int | None,
-    weight: float,
-    penalty: str,
-    similarity: Callable[..., float],
-) -> tuple[list[float], list[int]]:
-    rows = [embeddings[i] for i in keep]
-    relevance = np.array([similarity(query, row) for row in rows], np.float64)
-    closed = np.isnan(relevance)
-    k = number_of_picks(_OP, int(np.count_nonzero(~closed)), wanted)
-    if k == 0:
-        return [], []
-
-    def with_pick(i: int) -> Array:
-        return np.array([similarity(row, rows[i]) for row in rows], np.float64)
-
-    return _greedy(relevance, with_pick, closed, k, weight, penalty)
-
-
-def _greedy(
-    relevance: Array, similarity: Callable[[int], Array], closed: Array, k: int, weight: float, penalty: str
-) -> tuple[list[float], list[int]]:
-    first = int(np.argmax(np.where(closed, -np.inf, weight * relevance)))
-    fold = np.maximum if penalty == "max" else newest
-    picks, values = greedy(relevance, similarity, k, weight=weight, first=first, fold=fold, closed=closed)
-    return values, picks
+    return query, np.where(closed[:, None], np.float32(0), rows) if closed.any() else rows, closed
 
 
 class _Installed(NamedTuple):

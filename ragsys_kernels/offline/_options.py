@@ -20,9 +20,10 @@ from ..selection.relevance import SCALES
 
 # Options of one rule each, as `Corpus.select` takes them.
 OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density", "eps")
-# What says how a corpus is held and what belongs to its rows: a saved one says it itself.
-OF_CORPUS = ("vector_column", "id_column", "bias", "bias_column", "groups", "group_column", "costs", "cost_column",
-             "metric", "dtype")  # fmt: skip
+# Names of files and columns of what belongs to the rows of a corpus.
+OF_ROWS = ("ids", "bias", "groups", "costs", "vector_column", "id_column", "bias_column", "group_column", "cost_column")
+# These, but for a file of ids, and how a corpus is held: a saved one says it itself.
+OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
 # What a job picks by, as `Corpus.select` takes it.
 OF_SELECTION = ("method", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", *OF_ONE_RULE)
 # How this process runs the job: no option of what it is.

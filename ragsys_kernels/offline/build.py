@@ -23,22 +23,12 @@ from ..corpus.ids import Ids
 from ..corpus.rows import Blocks, as_is
 from ..selection import codes
 from . import sources
+from ._options import OF_ROWS
 from ._pipeline import ahead
 from .sinks import write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
-OF_ROWS = (  # options that name what belongs to the rows
-    "ids",
-    "bias",
-    "groups",
-    "costs",
-    "vector_column",
-    "id_column",
-    "bias_column",
-    "group_column",
-    "cost_column",
-)
 _ROWS = re.compile(r"(?<=\brow )\d+|(?<=\brows )\d+|(?<= and )\d+$")
 _BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most

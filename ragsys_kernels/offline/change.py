@@ -15,7 +15,8 @@ from .._base import checks
 from ..corpus import segments, versions
 from ..corpus.folder import DESCRIPTION
 from . import sources
-from .build import OF_ROWS, columns_of, ids_of, pieces, words_of
+from ._options import OF_ROWS
+from .build import columns_of, ids_of, pieces, words_of
 from .sources import PathLike
 
 _TEXT = ("", ".txt", ".ids")  # files of ids with one a line

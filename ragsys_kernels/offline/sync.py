@@ -24,8 +24,9 @@ from ..corpus import rows as stored_rows
 from ..corpus import segments, versions
 from ..corpus.ids import Ids, make
 from . import stores
+from ._options import OF_ROWS
 from ._pipeline import ahead
-from .build import OF_ROWS, columns_of, words_of
+from .build import columns_of, words_of
 
 _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time

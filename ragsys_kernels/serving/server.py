@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import threadpoolctl
 import uvicorn
@@ -22,11 +22,13 @@ import uvicorn
 from . import connections
 from .app import make_service
 from .corpora import Watch, fingerprint
-from .encoder import Encoder, LocalEncoder, TextEncoder
 from .http.hosts import Hosts
 from .limits import Limits, RefusedError
 from .service import Service
 from .texts import TextFile
+
+if TYPE_CHECKING:
+    from .encoder import TextEncoder
 
 _logger = logging.getLogger("ragsys_kernels.serving")
 
@@ -74,11 +76,6 @@ class Settings:
 
     def service(self) -> Service:
         """Load the corpora and make the service."""
-        encoder: TextEncoder | None = None
-        if is_url(self.encoder):
-            encoder = Encoder(self.encoder, self.encoder_model, self.encoder_token)
-        elif self.encoder is not None:
-            encoder = LocalEncoder(self.encoder, self.num_threads)
         service = make_service(
             self.corpora,
             limits=self.limits,
@@ -88,7 +85,7 @@ class Settings:
             batch_wait_us=self.batch_wait_us,
             log=1 if self.log else None,
             workers=self.workers,
-            encoder=encoder,
+            encoder=self._encoder(),
             hosts=self.hosts(),
             verify=self.verify and self.workers == 1,
             unknown=self.unknown,
@@ -99,6 +96,15 @@ class Settings:
 
             attach(service, self.host, self.flight_port, self.token, self.grace, self.workers)
         return service
+
+    def _encoder(self) -> TextEncoder | None:
+        if self.encoder is None:
+            return None
+        from .encoder import Encoder, LocalEncoder  # httpx takes time
+
+        if is_url(self.encoder):
+            return Encoder(self.encoder, self.encoder_model, self.encoder_token)
+        return LocalEncoder(self.encoder, self.num_threads)
 
 
 def is_url(encoder: str | None) -> TypeGuard[str]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI
@@ -19,7 +19,6 @@ from ..corpus import Corpus
 from .asked import Asked
 from .batcher import Batcher
 from .corpora import Corpora, Served
-from .encoder import TextEncoder
 from .http import openapi
 from .http.accesslog import AccessLog
 from .http.hosts import Hosts
@@ -29,6 +28,9 @@ from .limits import Limits, RefusedError
 from .metrics import Metrics
 from .texts import TextFile
 from .together import Together
+
+if TYPE_CHECKING:
+    from .encoder import TextEncoder
 
 _Found = TypeVar("_Found")
 

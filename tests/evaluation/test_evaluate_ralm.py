@@ -3,24 +3,17 @@
 import functools
 import re
 
+import lm_models
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("matplotlib")
-pytest.importorskip("bm25s")
-pytest.importorskip("typer")
-
-import lm_models
 import ralm_data
-from evaluations import check_files, invoke, settings_of, stopping, values_of
+from evaluations import check_files, invoke, model, settings_of, stopping, values_of
 from tiny_encoder import TinyEncoder
 
 from ragsys_kernels import evaluation
 from ragsys_kernels._base import env as _env
 from ragsys_kernels.evaluation.ralm import report as ralm_report
-from ragsys_kernels.icl import BM25Retriever, HuggingFaceModel, PredictiveRanker
+from ragsys_kernels.icl import BM25Retriever, PredictiveRanker
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 
 SIZES = {
@@ -39,15 +32,10 @@ def data(tmp_path_factory):
     return ralm_data.write(tmp_path_factory.mktemp("ralm") / "data")
 
 
-@pytest.fixture(scope="module")
-def model():
-    return HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
-
-
 @pytest.fixture
-def evaluated(data, model, tmp_path):
+def evaluated(data, tmp_path):
     def run(**options):
-        given = {"out": tmp_path / "out", "cache": tmp_path / "cache", "data": data, "model": model, "samples": 100}
+        given = {"out": tmp_path / "out", "cache": tmp_path / "cache", "data": data, "model": model(), "samples": 100}
         return evaluation.ralm(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, **options})
 
     return run
@@ -220,8 +208,7 @@ def brute(data):
 
 
 def test_values_are_the_definitions(evaluated, data):
-    ranker = HuggingFaceModel(lm_models.model("gpt2"), lm_models.tokenizer())
-    summary = evaluated(encoder=[TinyEncoder(), TinyEncoder(16, "other")], ranker=ranker)
+    summary = evaluated(encoder=[TinyEncoder(), TinyEncoder(16, "other")], ranker=model("gpt2"))
     result = summary.result
     expected = brute(data)
     assert list(result.nll) == LABELS

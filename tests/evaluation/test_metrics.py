@@ -66,14 +66,6 @@ def test_impossible_answers():
     assert np.isnan([none.mc3[0], none.mc3_ratio[0]]).all()
 
 
-def test_numbers_are_ragsys_and_not_truthfulqas():
-    """One of three correct answers above the wrong one, and half of the probability."""
-    result = multiple_choice(np.log([0.2, 0.04, 0.06, 0.1, 0.2]), np.array([True] * 3 + [False] * 2), [0, 5])
-    assert (result.mc2[0], round(result.mc3[0], 12)) == (0, 0.5)
-    result = multiple_choice(np.log([0.3, 0.04, 0.06, 0.2, 0.2]), np.array([True] * 3 + [False] * 2), [0, 5])
-    assert (result.mc2[0], round(result.mc3[0], 12)) == (1 / 3, 0.5)
-
-
 @given(st.lists(QUESTION, min_size=1, max_size=3), st.sampled_from([0.1, 1.0, 2.5]), st.booleans())
 def test_dpo_is_its_definition(questions, beta, with_reference):
     logp, flags, cu = flat(questions)

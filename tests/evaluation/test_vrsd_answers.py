@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 from tiny_encoder import TinyEncoder, write_sets
 
-pytest.importorskip("torch")
-pytest.importorskip("matplotlib")
-pytest.importorskip("transformers")
 pytest.importorskip("rouge_score")
 pytest.importorskip("rank_bm25")
-pytest.importorskip("typer")
 
 import lm_models
-from evaluations import check_files, settings_of, stopping, values_of
+from evaluations import check_files, model, settings_of, stopping, values_of
 from matplotlib.figure import Figure
 
 from ragsys_kernels import evaluation
@@ -42,10 +38,9 @@ def data(tmp_path, monkeypatch):
 
 
 def evaluated(folder, **options):
-    home = folder.parent
-    given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 100}
-    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
-    return evaluation.vrsd_answers(**{**given, "model": model, "queries": 3, "pool": 9, "k": 3, **options})
+    home = folder.parent  # what is kept is there for all tests
+    given = {"out": home / "out", "cache": home.parent / "answers", "data": folder, "samples": 100, "model": model()}
+    return evaluation.vrsd_answers(**{**given, "encoder": TinyEncoder(), "queries": 3, "pool": 9, "k": 3, **options})
 
 
 def asked(result, label):
@@ -127,12 +122,11 @@ def test_options_are_rated_by_their_log_probability(data, monkeypatch):
     """By a forward pass of each option on its own; more questions than are scored at once."""
     monkeypatch.setattr(answers, "_BLOCK", 3)
     (result,) = evaluated(data, sets=["openbookqa"], queries=5).results
-    model = HuggingFaceModel(lm_models.model(), lm_models.tokenizer())
     assert list(result.likeliest) == list(result.per_character) == METHODS
     for label in METHODS:
         for q, prompt, question, truth in asked(result, label):
             options = question.split("be: ")[1].split(". ")
-            logp = {option: float(model.score([prompt], [f" {option}"]).sum[0]) for option in options}
+            logp = {option: float(model().score([prompt], [f" {option}"]).sum[0]) for option in options}
             best = logp.pop(truth)
             assert result.likeliest[label][q] == (best > max(logp.values()))
             rivals = [value / len(option) for option, value in logp.items()]
@@ -150,7 +144,7 @@ def test_options_are_rated_by_their_log_probability(data, monkeypatch):
 def test_answers_are_scored_without_being_written(data, monkeypatch):
     """The mean log-probability of a token of the set's answer, by full logits; no answer is generated."""
     monkeypatch.setattr(GreedyGenerator, "generate", None)
-    summary = evaluated(data, sets=["puzzle", "openbookqa"], queries=4, scores_only=True)
+    summary = evaluated(data, sets=["puzzle", "openbookqa"], queries=4, scores_only=True, cache=data.parent)
     tokenizer = lm_models.tokenizer()
     for result in summary.results:
         assert (result.rouge, result.right, list(result.truth)) == ({}, {}, METHODS)
@@ -281,9 +275,9 @@ def test_a_stopped_run_goes_on(data):
     options = {"sets": ["arc-da"], "queries": 9, "answers_only": True}
     whole = evaluated(data, **options, out=data.parent / "whole", cache=data.parent / "another")
     with pytest.raises(KeyboardInterrupt):
-        evaluated(data, **options, progress=stopping(lambda done, total: done == _WINDOW))
+        evaluated(data, **options, cache=data.parent, progress=stopping(lambda done, total: done == _WINDOW))
     assert not (data.parent / "out").exists()
-    summary = evaluated(data, **options)
+    summary = evaluated(data, **options, cache=data.parent)
     assert summary.generated == whole.generated - _WINDOW > 0
     for one, two in zip(whole.results, summary.results, strict=True):
         for label in METHODS:

@@ -1,20 +1,37 @@
-"""Commands of the evaluations in this process, what they find (an encoder without a model, or no packages), reports."""
+"""Commands of the evaluations in this process, what they find (an encoder, a model, or no packages), reports."""
 
 import csv
 import json
+from functools import cache
 from importlib import metadata
 
+import pytest
+
+pytest.importorskip("bm25s")
+pytest.importorskip("matplotlib")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("typer")
+
+import lm_models
 from tiny_encoder import TinyEncoder
 from typer.testing import CliRunner
 
 import ragsys_kernels.cli.evaluate  # noqa: F401 -- commands are made of the functions, before a test replaces one
 from ragsys_kernels import cli
 from ragsys_kernels.evaluation import _run
+from ragsys_kernels.icl import HuggingFaceModel
 
 
 def invoke(name, *arguments):
     """Run ``ragsys-kernels evaluate`` of that name."""
     return CliRunner().invoke(cli.app, ["evaluate", name, *map(str, arguments)])
+
+
+@cache
+def model(kind="llama"):
+    """A tiny model with its tokenizer, the same for all tests."""
+    return HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer())
 
 
 def use_tiny_encoder(monkeypatch):

@@ -13,7 +13,7 @@ from job_arrays import read  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline._recall import Recall, sampled  # noqa: E402
+from ragsys_kernels.offline._recall import sampled  # noqa: E402
 
 N, D, Q, K, POOL = 3000, 16, 730, 5, 40
 RNG = np.random.default_rng(12)
@@ -102,8 +102,3 @@ def test_a_sample_is_the_same_however_queries_are_cut(total):
     for size in (1, 7, 64, total):
         parts = [begin + sampled(begin, min(size, total - begin), total) for begin in range(0, total, size)]
         assert np.concatenate(parts).tolist() == whole
-
-
-def test_sums_of_samples():
-    assert Recall.total([]) is None
-    assert Recall.total([[2, 1.5, 1.25, 9, 1], [1, 1.0, 1.0, 5, 0]]) == Recall(3, 2.5, 2.25, 14, 1)

@@ -55,7 +55,7 @@ def tuples(result):
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.slow  # of which ten seconds are imports of torch
 @pytest.mark.parametrize(("name", "given"), dict(CALLS).items())
 def test_operator_passes_the_checks_of_torch(name, given):
     """Without what leaves a query too few picks: NaN, which opcheck does not find equal to itself."""

@@ -15,8 +15,8 @@ from ragsys_kernels import testing
 @pytest.mark.parametrize("rule", OPTIONS)
 def test_picks_are_those_of_the_replay(rule, shape):
     """The compiled kernels' are asked in test_rule_kernels.py."""
-    for seed in range(3):
-        method, problem = problem_of(rule, shape, seed, initial=seed == 2)
+    for seed in range(2):
+        method, problem = problem_of(rule, shape, seed, initial=seed == 1)
         found = run(method, problem)
         testing.check_selection(method, problem, found)
         if "max_similarity" not in problem and "until" not in rule and shape != "one item":

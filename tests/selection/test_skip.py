@@ -26,69 +26,37 @@ def pools(**options):
     return problem
 
 
-def put(array, where, value):
-    array[where] = value
-
-
-def set_default(problem, name, value):
-    problem.setdefault(name, np.array(value))
-    return problem[name]
-
-
-# What makes query q bad, and what is said of it.
-BAD = {
-    "query_nan": (lambda p, q: put(p["queries"], (q, 2), np.nan), "queries must be finite, got NaN or inf"),
-    "query_inf": (lambda p, q: put(p["queries"], (q, 0), -np.inf), "queries must be finite, got NaN or inf"),
-    "id_beyond": (
-        lambda p, q: put(p["candidates"], (q, 3), 9999),
-        f"candidates must be -1 or rows of the corpus, below N = {Q * P}, got 9999",
-    ),
-    "id_repeated": (
-        lambda p, q: put(p["candidates"], (q, 3), p["candidates"][q, 5]),
-        "candidates must not repeat an id within a query, got {repeated} twice",
-    ),
-    "shown_beyond": (
-        lambda p, q: put(set_default(p, "initial", [[-1]] * Q), (q, 0), -7),
-        f"initial must be -1 or rows of the corpus, below N = {Q * P}, got -7",
-    ),
-    "k_below_1": (lambda p, q: put(set_default(p, "k", [K] * Q), q, 0), "k must be at least 1, got 0"),
-    "relevance_nan": (
-        lambda p, q: put(set_default(p, "relevance", np.ones((Q, P), np.float32)), (q, 7), np.nan),
+ROWS = f"must be -1 or rows of the corpus, below N = {Q * P}, got"
+# An argument, what it holds where it is not that of `pools`, where query q has a bad value, the value, what is said.
+BAD = [
+    ("queries", None, lambda q: (q, 2), np.nan, "queries must be finite, got NaN or inf"),
+    ("queries", None, lambda q: (q, 0), -np.inf, "queries must be finite, got NaN or inf"),
+    ("candidates", None, lambda q: (q, 3), 9999, f"candidates {ROWS} 9999"),
+    ("candidates", None, lambda q: (q, [3, 5]), 7, "candidates must not repeat an id within a query, got 7 twice"),
+    ("initial", np.full((Q, 1), -1), lambda q: (q, 0), -7, f"initial {ROWS} -7"),
+    ("k", np.full(Q, K), lambda q: q, 0, "k must be at least 1, got 0"),
+    (
+        "relevance", np.ones((Q, P), np.float32), lambda q: (q, 7), np.nan,
         "relevance must be finite, got NaN or inf at position 7",
     ),
-    "row_nan": (
-        lambda p, q: put(p["embeddings"], (p["candidates"][q, 4], 1), np.nan),
+    (
+        "embeddings", None, lambda q: (q * P + 4, 1), np.nan,
         "embeddings must be finite, got NaN or inf in row {row}",
     ),
-    "row_huge": (
-        lambda p, q: put(p["embeddings"], p["candidates"][q, 4], 1e30),
+    (
+        "embeddings", None, lambda q: q * P + 4, 1e30,
         "embeddings must have row norms of 0 or within [1e-15, 1e+15], got 2.44949e+30 in row {row}; rescale them",
     ),
-}
-MMR = {
-    "lambda_d_beyond": (
-        lambda p, q: put(set_default(p, "lambda_d", [0.5] * Q), q, 1.5), "lambda_d must be within [0, 1], got 1.5",
-    ),
-    "lambda_b_nan": (
-        lambda p, q: put(set_default(p, "lambda_b", [0.5] * Q), q, np.nan), "lambda_b must be within [0, 1], got nan",
-    ),
-    "bias_inf": (
-        lambda p, q: put(set_default(p, "bias", np.zeros((Q, P), np.float32)), (q, 2), np.inf),
-        "bias must be finite, got NaN or inf at position 2",
-    ),
-}  # fmt: skip
-
-
-def harmless(problem, name):
-    """The arguments that `BAD` adds, without a bad query."""
-    added = {
-        "initial": np.full((Q, 1), -1), "k": np.full(Q, K), "relevance": np.ones((Q, P), np.float32),
-        "lambda_d": np.full(Q, 0.5), "lambda_b": np.full(Q, 0.5), "bias": np.zeros((Q, P), np.float32),
-    }  # fmt: skip
-    return problem | {key: value for key, value in added.items() if name.startswith(key) or (key, name) in ALSO}
-
-
-ALSO = {("initial", "shown_beyond")}
+    ("lambda_d", np.full(Q, 0.5), lambda q: q, 1.5, "lambda_d must be within [0, 1], got 1.5"),
+    ("lambda_b", np.full(Q, 0.5), lambda q: q, np.nan, "lambda_b must be within [0, 1], got nan"),
+    ("bias", np.zeros((Q, P)), lambda q: (q, 2), np.inf, "bias must be finite, got NaN or inf at position 2"),
+]  # fmt: skip
+CASES = [
+    pytest.param(method, *case, id=f"{method}-{case[0]}-{case[3]}")
+    for case in BAD
+    for method in METHODS
+    if method == "mmr" or case[0] not in ("lambda_d", "lambda_b", "bias")
+]
 
 
 def check(found, expected, reasons):
@@ -106,20 +74,17 @@ def check(found, expected, reasons):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("bad", [(4,), (0, 5, 8), tuple(range(Q))], ids=["one", "some", "all"])
-@pytest.mark.parametrize(("method", "name"), [*((m, n) for n in BAD for m in METHODS), *(("mmr", n) for n in MMR)])
-def test_bad_queries_are_named_and_the_others_answered(backend, method, name, bad):
-    spoil, reason = {**BAD, **MMR}[name]
-    problem = harmless(pools(), name)
+@pytest.mark.parametrize(("method", "name", "values", "at", "value", "reason"), CASES)
+def test_bad_queries_are_named_and_the_others_answered(backend, method, name, values, at, value, reason, bad):
+    problem = pools() if values is None else pools() | {name: values}
     expected = METHODS[method](**problem, backend=backend)
     assert expected.errors is None
     spoiled = copy.deepcopy(problem)
-    reasons = {}
     for q in bad:
-        ids = problem["candidates"][q]
-        reasons[q] = f"{method}: " + (reason.format(repeated=ids[5], row=ids[4]) if "{" in reason else reason)
-        spoil(spoiled, q)
+        spoiled[name][at(q)] = value
     with pytest.raises(ValueError, match=f"^{method}: "):
         METHODS[method](**spoiled, backend=backend)
+    reasons = {q: f"{method}: {reason.format(row=q * P + 4)}" for q in bad}
     check(METHODS[method](**spoiled, backend=backend, on_error="skip"), expected, reasons)
 
 
@@ -142,7 +107,7 @@ def test_bad_values_of_a_rule_alone(backend, case, bad):
         problem["aspects"] = np.random.default_rng(4).standard_normal((Q, 3, D)).astype(np.float32)
     expected = call(**problem, backend=backend)
     for q in bad:
-        put(problem[name], (q, *at), value)
+        problem[name][(q, *at)] = value
     before = problem[name].copy()
     with pytest.raises(ValueError, match=f"^{call.__name__}: {reason} in row {bad[0]}, position {at[0]}$"):
         call(**problem, backend=backend)
@@ -272,12 +237,11 @@ def test_arrays_on_a_device(place):
     problem["candidates"][7, 1] = problem["candidates"][7, 9]
     relevant = {**problem, "queries": None, "relevance": np.ones((Q, P), np.float32)}
     relevant["relevance"][0, 2] = np.inf
-    rows = f"must be -1 or rows of the corpus, below N = {Q * P}, got"
     expected = {
         3: "bias must be finite, got NaN or inf at position 7",
         4: f"initial must not repeat an id within a query, got {problem['initial'][4, 0]} twice",
-        5: f"candidates {rows} -5",
-        6: f"candidates {rows} 9999",
+        5: f"candidates {ROWS} -5",
+        6: f"candidates {ROWS} 9999",
         7: f"candidates must not repeat an id within a query, got {problem['candidates'][7, 9]} twice",
     }
     of_query = {2: "queries must be finite, got NaN or inf"}

@@ -247,6 +247,7 @@ def stream(offsets=(0, 1), names=("ids", "scores", "relevance", "redundancy", "e
         (b"", "arrow"),
         (b'{"results": [{}, {}]}', "json"),
         (b'{"results": {}}', "json"),
+        (b'{"results": [{"ids": [1, 2], "scores": [1], "relevance": [1, 1], "redundancy": [1, 1]}]}', "json"),
         (b'{"results": [{"ids": [1', "json"),
         (b"[]", "json"),
         (b"<html>", "json"),

@@ -297,18 +297,25 @@ class Slow:
         monkeypatch.setattr(batcher, "answer", slow)
         monkeypatch.setattr(batcher, "_INLINE", 0)
 
+    async def begun(self):
+        """Wait until a call has begun."""
+        while not self.calls:
+            await asyncio.sleep(0.001)
+
+
+def asking(client, n=1, headers=(), **query):
+    """Begin to ask n equal queries."""
+    body = {"queries": [{"query_id": 1, **query}] * n}
+    return asyncio.ensure_future(client.post("/v1/select", json=body, headers=dict(headers)))
+
 
 def test_what_arrives_during_a_call_is_the_next_call(corpus, monkeypatch):
     slow = Slow(monkeypatch)
 
     async def use(client, service):
-        def ask(**query):
-            return asyncio.ensure_future(client.post("/v1/select", json={"queries": [{"query_id": 1, **query}]}))
-
-        first = ask()
-        while not slow.calls:
-            await asyncio.sleep(0.001)
-        others = [ask(k=i, lambda_d=i / 10) for i in range(1, 9)]
+        first = asking(client)
+        await slow.begun()
+        others = [asking(client, k=i, lambda_d=i / 10) for i in range(1, 9)]
         while service.batcher.queued < 8:
             await asyncio.sleep(0.001)
         assert (await client.get("/health/live")).status_code == 200  # nothing blocks the loop
@@ -327,7 +334,7 @@ def test_a_server_that_waits_for_others_shares_more_calls(corpus, monkeypatch):
     async def use(client, _):
         asked = []
         for _ in range(3):
-            asked.append(asyncio.ensure_future(client.post("/v1/select", json={"queries": [{"query_id": 1}]})))
+            asked.append(asking(client))
             await asyncio.sleep(0.005)
         return [(await answer).status_code for answer in asked]
 
@@ -339,22 +346,17 @@ def test_deadlines_and_a_full_queue(corpus, monkeypatch):
     slow = Slow(monkeypatch)
 
     async def use(client, service):
-        def ask(n, **headers):
-            body = {"queries": [{"query_id": 1}] * n}
-            return asyncio.ensure_future(client.post("/v1/select", json=body, headers=headers))
-
-        first = ask(1)
-        while not slow.calls:
-            await asyncio.sleep(0.001)
-        late, waiting = ask(3, **{"x-timeout-ms": "30"}), ask(4)
+        first = asking(client)
+        await slow.begun()
+        late, waiting = asking(client, 3, {"x-timeout-ms": "30"}), asking(client, 4)
         while service.batcher.queued < 7:
             await asyncio.sleep(0.001)
-        full = await ask(2)
+        full = await asking(client, 2)
         assert (full.status_code, int(full.headers["retry-after"]) >= 1) == (429, True)
         assert (await late).status_code == 504
         slow.go.set()
         assert [(await answer).status_code for answer in (first, waiting)] == [200, 200]
-        assert (await ask(8)).status_code == 200
+        assert (await asking(client, 8)).status_code == 200
         assert service.batcher.queued == 0
 
     servers.run({"docs": corpus}, use, limits=Limits(queue=8, queries=8))
@@ -385,19 +387,15 @@ def test_what_is_too_late_is_dropped_whoever_set_the_limit(corpus, monkeypatch, 
     slow = Slow(monkeypatch)
 
     async def use(client, service):
-        def ask(method):
-            body = {"queries": [{"query_id": 1}], "method": method}
-            return asyncio.ensure_future(client.post("/v1/select", json=body, headers=headers))
-
-        asked = [ask("mmr")]
-        while not slow.calls:
-            await asyncio.sleep(0.001)
-        asked += [ask(method) for method in ("vrsd", "msd", "dpp")]  # no two of them in one call
+        asked = [asking(client, headers=headers)]
+        await slow.begun()
+        others = ("vrsd", "msd", "dpp")  # no two of them in one call
+        asked += [asking(client, headers=headers, method=method) for method in others]
         assert [(await answer).status_code for answer in asked] == [504] * 4
         slow.go.set()
         while service.batcher.queued:
             await asyncio.sleep(0.001)
-        assert (await client.post("/v1/select", json={"queries": [{"query_id": 1}] * 2})).status_code == 200
+        assert (await asking(client, 2)).status_code == 200
 
     servers.run({"docs": corpus}, use, limits=Limits(timeout_ms=30_000 if headers else 300))
     assert slow.calls == [1, 2]
@@ -407,9 +405,8 @@ def test_a_client_that_would_wait_longer_has_the_time_of_the_server(corpus, monk
     slow = Slow(monkeypatch)
 
     async def use(client, service):
-        body = {"queries": [{"query_id": 1}]}
         begin = asyncio.get_running_loop().time()
-        late = await client.post("/v1/select", json=body, headers={"x-timeout-ms": "9" * 18})
+        late = await asking(client, headers={"x-timeout-ms": "9" * 18})
         waited = asyncio.get_running_loop().time() - begin
         slow.go.set()
         return late, waited
@@ -430,7 +427,7 @@ def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
     monkeypatch.setattr(batcher, "answer", failing)
 
     async def use(client, _):
-        bodies = ({"queries": [{"query_id": 1}], "k": k} for k in (4, 5, 6))
+        bodies = ({"queries": [{"query_id": 1}], "k": k} for k in (4, 5, 6))  # which are blocks of their own
         asked = (client.post("/v1/select", json=body) for body in bodies)
         return [answer.status_code for answer in await asyncio.gather(*asked)]
 

@@ -20,19 +20,7 @@ from ...icl.encoders import Encoder
 from ...icl.language_model import LanguageModel
 from ...icl.prompts import QA
 from ...icl.quality import quality_bias
-from ...icl.ragsys import (
-    LAMBDA_B,
-    LAMBDA_D,
-    NONE,
-    POOL,
-    PRIMER,
-    RANDOM,
-    K,
-    Setting,
-    by_rule,
-    pick,
-    read_primer,
-)
+from ...icl.ragsys import LAMBDA_B, LAMBDA_D, NONE, POOL, PRIMER, RANDOM, K, Setting, by_rule, pick, read_primer
 from ...icl.ragsys import methods as of_the_paper
 from ...icl.storage.portions import portions
 from ...metrics import dpo, multiple_choice, pairwise_cosine

@@ -20,15 +20,11 @@ TABLE = {
 }
 
 
-def changes(text: str, method: str, rival: str) -> list[float]:
-    """Return by what share a method changes the perplexity of another, for each model; [] where the paper has none."""
+def said(text: str, method: str, rival: str) -> str:
+    """Return by what shares a method changes the perplexity of another, from the least to the most; "" where the paper
+    has none."""
     rows = TABLE[text]
     if method not in rows or rival not in rows:
-        return []
-    return [ours / theirs - 1 for ours, theirs in zip(rows[method], rows[rival], strict=True)]
-
-
-def said(text: str, method: str, rival: str) -> str:
-    """Return the smallest and the largest of the changes, as a table has them."""
-    found = changes(text, method, rival)
-    return f"{max(found):+.1%} to {min(found):+.1%}" if found else ""
+        return ""
+    found = [ours / theirs - 1 for ours, theirs in zip(rows[method], rows[rival], strict=True)]
+    return f"{max(found):+.1%} to {min(found):+.1%}"

@@ -19,20 +19,7 @@ from ...icl.encoders import Encoder
 from ...icl.retrievers import BM25Retriever, DenseRetriever
 from ...metrics import pairwise_cosine, sum_cosine, win_rate
 from .._run import Progress, Run, Summary, described_encoder, digests, sets_named
-from .picks_report import (
-    BEST,
-    BM25,
-    MMR,
-    OKAPI,
-    PAPER,
-    POOL,
-    RULES,
-    TOLERANCE,
-    VRSD,
-    K,
-    SetResult,
-    report_of,
-)
+from .picks_report import BEST, BM25, MMR, OKAPI, PAPER, POOL, RULES, TOLERANCE, VRSD, K, SetResult, report_of
 
 QUICK_SETS = ("arc-da", "puzzle")
 _SUBSETS = 20_000  # sets of k candidates that are tried for the best of all; 4 of 20 are 4,845

@@ -67,7 +67,10 @@ class Reranking:
         self.shape, self.documents = shapes.shape_of(content)
         if len(self.documents) > limits.candidates:
             raise invalid("rerank", "documents", f"be 0 to {limits.candidates} ids", len(self.documents))
-        self._refuse_a_slice()
+        if (size := _count(content, "pool_size")) is not None and size > len(self.documents):
+            rule = f"be at most the number of documents, {len(self.documents)}"
+            why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
+            raise invalid("rerank", "pool_size", rule, f"{size}: {why}")
         self.served, self.common = rule_of(content.get("model"), corpora)
         self.common |= {name: content[name] for name in _RULES if content.get(name) is not None}
         self._query = {name: content[name] for name in _FIELDS if content.get(name) is not None}
@@ -93,9 +96,7 @@ class Reranking:
             self.candidates = [each for each in self.candidates if each not in unknown]
             self._repeats = [(each, i) for each, i in self._repeats if each not in unknown]
         most = max(1, min(len(self.candidates), limits.k))
-        top_n = content.get("top_n")
-        if top_n is not None and (type(top_n) is not int or top_n < 1):
-            raise invalid("rerank", "top_n", "be an integer of at least 1", shown(top_n))
+        top_n = _count(content, "top_n")
         self.k = most if top_n is None else min(top_n, most)
 
     def text(self, encodes: bool) -> str | None:
@@ -147,17 +148,6 @@ class Reranking:
             found.append((index, (total - place) / total, _selection(each, False)))
         return found
 
-    def _refuse_a_slice(self) -> None:
-        size = self.content.get("pool_size")
-        if size is None:
-            return
-        if type(size) is not int or size < 1:
-            raise invalid("rerank", "pool_size", "be an integer of at least 1", shown(size))
-        if size > len(self.documents):
-            rule = f"be at most the number of documents, {len(self.documents)}"
-            why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
-            raise RefusedError(422, f"rerank: pool_size must {rule}, got {size}: {why}", "pool_size")
-
     def _ids(self, skips: bool) -> list[Any]:
         """Return the ids that documents stand for; with ``skips`` None for what cannot be one, which is unknown."""
         texts, kinds = self.documents, set(map(type, self.documents))
@@ -195,6 +185,14 @@ class Reranking:
         named = ", ".join(shown(x) for x in ids[:_NAMED]) + (", .." if len(ids) > _NAMED else "")
         rule = f"be ids of corpus {self.served.name!r}"
         return invalid("rerank", "documents", rule, f"{len(ids)} unknown: {named}")
+
+
+def _count(content: dict[str, Any], name: str) -> int | None:
+    """Return a field that is a number of documents, None where it is not given."""
+    value: int | None = content.get(name)
+    if value is not None and (type(value) is not int or value < 1):
+        raise invalid("rerank", name, "be an integer of at least 1", shown(value))
+    return value
 
 
 def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served, dict[str, Any]]:
