@@ -90,9 +90,11 @@ def free_port():
 class _Server(Server):
     @contextlib.contextmanager
     def capture_signals(self):  # which only the main thread may
-        look = asyncio.get_running_loop().create_task(self._close_slow())
+        looks = [self._close_slow(), *([self._watch()] if self._settings.watch else [])]
+        tasks = [asyncio.ensure_future(look) for look in looks]
         yield
-        look.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 class Thread:

@@ -438,7 +438,7 @@ def test_blas_is_held_to_one_thread():
     assert set(pools) == {1}
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [0, *(pytest.param(workers, marks=pytest.mark.slow) for workers in (1, 2))])
 def test_a_watched_folder_is_served_soon_after_its_change(tmp_path, number):
     """Segments are appended and deleted while queries are asked: no request fails, each has one version."""
     folder, rows = tmp_path / "docs", np.random.default_rng(1).standard_normal((N, D), dtype=np.float32)
@@ -451,7 +451,7 @@ def test_a_watched_folder_is_served_soon_after_its_change(tmp_path, number):
 
     expected = [answer()]
     arguments = ("--corpus", f"docs={folder}", "--workers", number, "--threads", 1, "--watch")
-    with servers.Process(*arguments) as server:
+    with servers.Process(*arguments) if number else servers.Thread({"docs": str(folder)}, watch=True) as server:
         load = Load(server.url, threads=1).under_way()
         for step in range(2):
             if step:
