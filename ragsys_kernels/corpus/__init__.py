@@ -20,7 +20,8 @@ from ..selection.filtered_problems import narrowed
 from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.skip import answered
 from . import certified, faiss_index, first_stage, folder, pools, segments, windows
-from .ids import Ids, Joined, make
+from .ids import Ids, make
+from .joined_ids import Joined
 from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store, with_columns
 
 

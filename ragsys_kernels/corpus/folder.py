@@ -149,10 +149,14 @@ def written_to(place: Path) -> Iterator[None]:
     except OSError as error:
         found = _identity(place)
         left = "nothing was written" if found is None else "it is as it was" if found == before else "it is the new one"
-        text = f"Corpus: path must be a folder that can be written, got {place}: {error.strerror or error}; {left}"
-        worded = type(error)(text)
-        worded.errno = error.errno
-        raise worded from error
+        raise unwritable(error, "Corpus: path must be a folder", place, left) from error
+
+
+def unwritable(error: OSError, rule: str, place: Path, left: str) -> OSError:
+    """Return an error of the disk as one of its kind that says which folder it is, and what has become of it."""
+    worded = type(error)(f"{rule} that can be written, got {place}: {error.strerror or error}; {left}")
+    worded.errno = error.errno
+    return worded
 
 
 def place_of(path: PathLike) -> Path:
@@ -387,10 +391,10 @@ def _blocks_crc32(file: Path, size: int) -> int:
 def opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
     """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
     with one_form():
-        return checked(folder, description_of(folder), verify)
+        return _checked(folder, description_of(folder), verify)
 
 
-def checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
+def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
     files = description["files"]
     read = verify or sum(known["bytes"] for known in files.values()) <= _SMALL
     if wrong := unlike(folder, files, read):

@@ -14,7 +14,8 @@ import numpy as np
 from .._base import arrays as _arrays
 from .._base.tables import numbered
 from ..selection.problem import Rows
-from .ids import Ids, Joined, Strings
+from .ids import Ids, Strings
+from .joined_ids import Joined
 
 # Arrays of a folder.
 ARRAYS = ("group_text", "group_offsets", "group_keys", "group_order")

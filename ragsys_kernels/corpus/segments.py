@@ -37,17 +37,15 @@ from .._base.checks import shown
 from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.problem import Rows
-from . import folder, groups, ids, spans
+from . import folder, groups, ids, joined_ids, spans
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
+from .joined_ids import Joined
 from .spans import Piece
 
 SEGMENTS, DELETED = "segments", "deleted"
-_PROGRESS = "_build.json"  # of a build that is under way
 _NAME = re.compile(r"[0-9a-z-]{1,64}")
 DUPLICATES = ("error", "replace")
 
-# Bytes of a segment of `compacted` where the folder does not say how many rows it has.
-_COMPACT_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 24
 
 
@@ -146,8 +144,8 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
             groups.check(rows, rows.group_names)
         most = max(segment["max_norm"] for segment in description["segments"])
         mask = joined_live(live, [segment["rows"] for segment in description["segments"]])
-        known = ids.joined(parts.ids, mask)
-        if new and isinstance(known, ids.Joined) and (twice := known.twice(new)) is not None:
+        known = joined_ids.joined(parts.ids, mask)
+        if new and isinstance(known, Joined) and (twice := known.twice(new)) is not None:
             raise DamageError(f"its ids must be unique, got {shown(twice)} twice")
         compared.update(sums[number] for number in new)
         return Opened(replace(rows, max_norm=most, live=mask), known, parts)
@@ -371,7 +369,7 @@ def parts_of(rows: Rows, known: ids.Ids, parts: Parts | None) -> tuple[dict[str,
         assert parts is not None
         return {name: list(pieces) for name, (_, pieces) in kept.items()}, list(parts.ids)
     pieces = spans.in_memory(own, dict.fromkeys(own, 128))  # as deep in a page as in a file
-    segments = known.parts if isinstance(known, ids.Joined) else [known]
+    segments = known.parts if isinstance(known, Joined) else [known]
     return {name: [piece] for name, piece in pieces.items()}, segments
 
 
@@ -396,7 +394,7 @@ def appended(old: tuple[Rows, ids.Ids, Parts | None], new: tuple[Rows, ids.Ids],
         masks[0] = without(rows, gone)
     live = joined_live(masks, [start, len(more.data)])
     norm = max(remaining_norm(rows, masks[0], gone), _norm(more))
-    return Opened(_arrays.changed(found, live=live, max_norm=norm), ids.joined(made.ids, live), made)
+    return Opened(_arrays.changed(found, live=live, max_norm=norm), joined_ids.joined(made.ids, live), made)
 
 
 def without(rows: Rows, gone: np.ndarray) -> np.ndarray:
@@ -457,7 +455,7 @@ def duplicates(op: str, known: ids.Ids, names: ids.Ids, on_duplicate: str) -> np
     """Return the rows of a corpus whose ids new rows have, to be replaced; refuse them unless that is asked for."""
     if known.kind == "row":
         return np.zeros(0, np.int64)
-    found = (known if isinstance(known, ids.Joined) else ids.Joined([known])).rows_with(names)
+    found = (known if isinstance(known, Joined) else Joined([known])).rows_with(names)
     there = found >= 0
     if there.any() and on_duplicate != "replace":
         row = int(np.argmax(there))
@@ -475,7 +473,7 @@ def whole(rows: Rows, known: ids.Ids) -> tuple[Rows, ids.Ids]:
     if rows.live is not None:
         return taken(rows, known, np.flatnonzero(_arrays.to_host(rows.live)))
     rows = groups.whole(rows)
-    return rows, ids.make("Corpus", known.whole(), len(known)) if isinstance(known, ids.Joined) else known
+    return rows, ids.make("Corpus", known.whole(), len(known)) if isinstance(known, Joined) else known
 
 
 def taken(rows: Rows, known: ids.Ids, some: np.ndarray) -> tuple[Rows, ids.Ids]:

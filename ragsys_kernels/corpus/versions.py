@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,25 @@ from .._base.types import PathLike
 from ..selection.problem import Rows
 from . import folder, groups, ids, segments
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
+from .joined_ids import Joined
 
 _PROGRESS = "_build.json"  # of a build that is under way
 # Bytes of a segment of `compacted` where the folder does not say how many rows it has.
 _COMPACT_BYTES = 1 << 30
+
+
+@dataclass
+class _Segment:
+    """A segment of the version: what the description says of it, its ids, the names of its groups, and what is left."""
+
+    described: dict[str, Any]
+    known: ids.Ids
+    group_names: ids.Ids | None
+    live: np.ndarray | None = None  # which rows are not deleted; None: all
+    masked: bool = False  # rows of it have been deleted in this version
+
+    def __len__(self) -> int:
+        return int(self.described["rows"])
 
 
 class Version:
@@ -36,16 +51,17 @@ class Version:
 
     def __init__(self, op: str, place: Path, before: dict[str, Any] | None) -> None:
         self._op, self._place = op, place
-        self._kinds = None if before is None else segments.kinds_of(before)
-        self.version = 1 if before is None else before["version"] + 1
-        self.rows_per_segment = None if before is None else before["rows_per_segment"]
-        self._segments: list[dict[str, Any]] = [] if before is None else list(before["segments"])
-        opened = [segments.segment_of(place, before, segment, False) for segment in self._segments] if before else []
-        self._known = [known for _, known in opened]
-        self._names = [rows.group_names for rows, _ in opened]
-        self._live = [segments.live_of(place, segment) for segment in self._segments]
-        self._masked: set[int] = set()  # segments of which rows have been deleted
+        self._kinds: dict[str, Any] | None = None
+        self.version, self.rows_per_segment = 1, None
+        self._segments: list[_Segment] = []
         self.changed = False
+        if before is not None:
+            self._kinds = segments.kinds_of(before)
+            self.version, self.rows_per_segment = before["version"] + 1, before["rows_per_segment"]
+            for segment in before["segments"]:
+                rows, known = segments.segment_of(place, before, segment, False)
+                live = segments.live_of(place, segment)
+                self._segments.append(_Segment(segment, known, rows.group_names, live))
 
     @property
     def kinds(self) -> dict[str, Any]:
@@ -55,12 +71,12 @@ class Version:
 
     @property
     def num_rows(self) -> int:
-        return sum(segment["rows"] for segment in self._segments)
+        return sum(map(len, self._segments))
 
-    def known(self) -> ids.Joined:
+    def known(self) -> Joined:
         """Return the ids of all rows, to look up those that are not deleted."""
-        lengths = [segment["rows"] for segment in self._segments]
-        return ids.Joined(self._known, segments.joined_live(self._live, lengths))
+        live = segments.joined_live([each.live for each in self._segments], list(map(len, self._segments)))
+        return Joined([each.known for each in self._segments], live)
 
     def add(self, rows: Rows, known: ids.Ids, on_duplicate: str = "error") -> None:
         """Write rows as a segment."""
@@ -71,7 +87,7 @@ class Version:
         if self._segments:
             self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate))
             if rows.group_names is not None:
-                rows = groups.continued(rows, groups.joined(self._names))
+                rows = groups.continued(rows, groups.joined(each.group_names for each in self._segments))
         name = self._name()
         inner = self._place / segments.SEGMENTS / name
         with _worded(self._op, self._place):
@@ -80,38 +96,36 @@ class Version:
             for each in os.listdir(inner):
                 _files.sync(inner / each)
             _files.sync(inner)
-        size = sum((inner / each).stat().st_size for each in os.listdir(inner))
         segment = {
             "name": name,
             "rows": len(rows.data),
-            "bytes": size,
+            "bytes": sum(file.stat().st_size for file in inner.iterdir()),
             "sha256": hashlib.sha256(content).hexdigest(),
             "max_norm": rows.max_norm,
             "deleted": None,
         }
-        self._segments.append(segment)
-        self._live.append(None)
         opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
-        self._known.append(ids_opened)
-        self._names.append(opened.group_names)
+        self._segments.append(_Segment(segment, ids_opened, opened.group_names))
         self.changed = True
 
     def delete(self, rows: np.ndarray) -> None:
         """Delete rows, given by their numbers."""
-        starts = np.cumsum([0, *(segment["rows"] for segment in self._segments)])
+        starts = np.cumsum([0, *map(len, self._segments)])
         of_segment = np.searchsorted(starts, rows, side="right") - 1
         for number in np.unique(of_segment).tolist():
-            before = self._live[number]
-            live = np.ones(self._segments[number]["rows"], bool) if before is None else before.copy()
+            segment = self._segments[number]
+            live = np.ones(len(segment), bool) if segment.live is None else segment.live.copy()
             live[rows[of_segment == number] - starts[number]] = False
-            self._live[number] = live
-            self._masked.add(number)
+            segment.live, segment.masked = live, True
             self.changed = True
+
+    def _described(self) -> list[dict[str, Any]]:
+        return [each.described for each in self._segments]
 
     def note(self, key: str) -> None:
         """Write down what there is, for another process to go on with; see `build`."""
         with _worded(self._op, self._place), _files.replacing(self._place / _PROGRESS) as file:
-            file.write(json.dumps({"key": key, "segments": self._segments}).encode())
+            file.write(json.dumps({"key": key, "segments": self._described()}).encode())
 
     def go_on(self, noted: list[dict[str, Any]]) -> None:
         """Take the segments that another process has noted, as far as they are whole."""
@@ -120,15 +134,12 @@ class Version:
                 with segments.naming(segment):
                     rows, known = folder.opened(segments.own_folder(self._place, segment), False)
                 self._kinds = segments.kinds(rows, known)
-                self._segments.append(segment)
-                self._live.append(None)
-                self._known.append(known)
-                self._names.append(rows.group_names)
-        _sweep(self._place, {"segments": self._segments})
+                self._segments.append(_Segment(segment, known, rows.group_names))
+        _sweep(self._place, {"segments": self._described()})
 
     def replace_all(self) -> None:
         """Leave out all segments that there are: what is added counts alone."""
-        self._segments, self._known, self._names, self._live, self._masked = [], [], [], [], set()
+        self._segments = []
 
     def commit(self) -> None:
         """Make it the version of the folder, in one step."""
@@ -136,41 +147,39 @@ class Version:
             self._commit()
 
     def _commit(self) -> None:
-        assert self._kinds is not None
-        if self._masked:
+        if masked := [each for each in self._segments if each.masked]:
             (self._place / segments.DELETED).mkdir(exist_ok=True)
-            for number in sorted(self._masked):
-                self._segments[number] = self._with_deleted(number)
+            for segment in masked:
+                segment.described = self._with_deleted(segment)
             _files.sync(self._place / segments.DELETED)
         _files.sync(self._place / segments.SEGMENTS)
         content = folder.content_of({
             "format": SEGMENTED,
             "version": self.version,
-            "metric": self._kinds["metric"],
-            "dtype": self._kinds["dtype"],
-            "shape": [self.num_rows, self._kinds["dims"]],
-            "columns": self._kinds["columns"],
+            "metric": self.kinds["metric"],
+            "dtype": self.kinds["dtype"],
+            "shape": [self.num_rows, self.kinds["dims"]],
+            "columns": self.kinds["columns"],
             "rows_per_segment": self.rows_per_segment,
-            "segments": self._segments,
+            "segments": self._described(),
         })  # fmt: skip
         with _files.replacing(self._place / DESCRIPTION) as file:
             file.write(content)
 
-    def _with_deleted(self, number: int) -> dict[str, Any]:
+    def _with_deleted(self, segment: _Segment) -> dict[str, Any]:
         """Write which rows of a segment are deleted; return what the description says of it then."""
-        segment, live = self._segments[number], self._live[number]
+        described, live = segment.described, segment.live
         assert live is not None
         bits = np.packbits(~live, bitorder="little").tobytes()
         name = self._name()
-        (self._place / segments.bits_file(name)).write_bytes(bits)
-        _files.sync(self._place / segments.bits_file(name))
-        found = {**segment, "deleted": {
-            "name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest(),
-        }}  # fmt: skip
-        assert self._kinds is not None
-        if self._kinds["metric"] == "dot":
-            rows = folder.opened(self._place / segments.SEGMENTS / segment["name"], False)[0]
-            rows = replace(rows, max_norm=segment["max_norm"])
+        file = self._place / segments.bits_file(name)
+        file.write_bytes(bits)
+        _files.sync(file)
+        deleted = {"name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest()}
+        found = {**described, "deleted": deleted}
+        if self.kinds["metric"] == "dot":
+            rows = folder.opened(self._place / segments.SEGMENTS / described["name"], False)[0]
+            rows = replace(rows, max_norm=described["max_norm"])
             found["max_norm"] = segments.remaining_norm(rows, live, np.flatnonzero(~live))
         return found
 
@@ -185,10 +194,7 @@ def _worded(op: str, place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        text = f"{op}: folder must be one that can be written, got {place}: {error.strerror or error}; it is as it was"
-        worded = type(error)(text)
-        worded.errno = error.errno
-        raise worded from error
+        raise folder.unwritable(error, f"{op}: folder must be one", place, "it is as it was") from error
 
 
 @contextmanager

@@ -218,9 +218,14 @@ def test_two_columns_of_one_name(run, folder, columns):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), MemoryError("std::bad_alloc"), np.zeros, pa.ArrowMemoryError("malloc of size 7")]
+    ("error", "skip"),
+    [
+        (MemoryError(), ()),
+        (MemoryError("std::bad_alloc"), ("--on-error", "skip")),
+        (np.zeros, ()),
+        (pa.ArrowMemoryError("malloc of size 7"), ("--on-error", "skip")),
+    ],
 )
-@pytest.mark.parametrize("skip", [(), ("--on-error", "skip")])
 def test_no_memory_is_one_line(run, folder, monkeypatch, error, skip):
     """Not a file that cannot be read, nor queries to skip, although Arrow's errors are one kind."""
     pq.write_table(

@@ -100,11 +100,7 @@ def test_bad_argument_of_select_is_named(backend):
             corpus.select(f32(3, 4), 2, backend=backend, **changes)
 
 
-@pytest.mark.parametrize("name", ["bias", "lambda_d", "lambda_b"])
-@pytest.mark.parametrize("pool", [5, None])
-def test_select_refuses_options_of_mmr_for_vrsd(name, pool):
-    corpus = rk.Corpus(f32(12, 4))
-    value = f32(12) if name == "bias" else 0.5
-    got = "ndarray" if name == "bias" else "0.5"
-    with pytest.raises(ValueError, match=f"^select: {name} must be left out with method 'vrsd', got {got}$"):
-        corpus.select(f32(2, 4), 3, method="vrsd", pool=pool, **{name: value})
+@pytest.mark.parametrize(("name", "value"), [("bias", f32(12)), ("lambda_d", 0.5), ("lambda_b", 0.5)])
+def test_select_refuses_options_of_mmr_for_vrsd(name, value):
+    with pytest.raises(ValueError, match=f"^select: {name} must be left out with method 'vrsd', got (ndarray|0.5)$"):
+        rk.Corpus(f32(12, 4)).select(f32(2, 4), 3, method="vrsd", **{name: value})

@@ -18,7 +18,8 @@ from ragsys_kernels import corpus as corpus_module
 from ragsys_kernels._base.arrays import HOST
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.corpus import ids as corpus_ids
-from ragsys_kernels.corpus.ids import Joined, make
+from ragsys_kernels.corpus.ids import make
+from ragsys_kernels.corpus.joined_ids import Joined
 
 # Two strings of one CRC-32: they share a key.
 SAME_KEY = ("plumless", "buckeroo")

@@ -54,9 +54,8 @@ def test_folders_and_appended_rows(tmp_path):
     np.testing.assert_array_equal(rk.Corpus.load(tmp_path / "c").data, INT8)
 
 
-@pytest.mark.parametrize("form", ["npy", "fixed", "lists", "bin"])
+@pytest.mark.parametrize(("form", "size"), [("npy", None), ("fixed", 130), ("lists", None), ("bin", 130)])
 @pytest.mark.parametrize("rows", [INT8, UINT8], ids=["int8", "uint8"])
-@pytest.mark.parametrize("size", [None, 130])
 def test_files(tmp_path, rows, form, size):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")

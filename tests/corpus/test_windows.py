@@ -17,7 +17,7 @@ RNG = np.random.default_rng(6)
 QUERIES = RNG.standard_normal((Q, D), dtype=np.float32)
 
 
-def built(folder, dtype="float32", metric="cosine", cuts=()):
+def built(folder, dtype, metric, cuts):
     """Save rows with everything beside them, some of them equal far apart, as one piece or in segments."""
     rng = np.random.default_rng(5)
     rows = rng.standard_normal((N, D), dtype=np.float32)
@@ -39,6 +39,20 @@ def built(folder, dtype="float32", metric="cosine", cuts=()):
         version.delete(np.arange(0, N, 7))
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Load such a corpus whole and with little memory; each is built once."""
+    folders = {}
+
+    def load(*kind):
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp("built") / "c"
+            built(folders[kind], *kind)
+        return rk.Corpus.load(folders[kind]), rk.Corpus.load(folders[kind], memory=MEMORY)
+
+    return load
+
+
 def same(a, b):
     for x, y in zip(a, b, strict=True):
         assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
@@ -58,9 +72,8 @@ FILTERS = {
 @pytest.mark.parametrize(
     ("dtype", "metric", "cuts"), [("float32", "cosine", CUTS), ("float16", "dot", ()), ("int8", "cosine", CUTS)]
 )
-def test_searches_are_those_of_the_whole(tmp_path, dtype, metric, cuts):
-    built(tmp_path / "c", dtype, metric, cuts)
-    whole, small = rk.Corpus.load(tmp_path / "c"), rk.Corpus.load(tmp_path / "c", memory=MEMORY)
+def test_searches_are_those_of_the_whole(both, dtype, metric, cuts):
+    whole, small = both(dtype, metric, cuts)
     for filters in FILTERS.values():
         same(whole.search(QUERIES, 50, **filters), small.search(QUERIES, 50, **filters))
     bad = QUERIES.copy()
@@ -76,9 +89,8 @@ def test_searches_are_those_of_the_whole(tmp_path, dtype, metric, cuts):
 @pytest.mark.parametrize(
     ("method", "cuts"), [("mmr", ()), ("vrsd", CUTS), ("dpp", ()), ("coverage", CUTS), ("mmr", CUTS)]
 )
-def test_picks_are_those_of_the_whole(tmp_path, method, cuts):
-    built(tmp_path / "c", cuts=cuts)
-    whole, small = rk.Corpus.load(tmp_path / "c"), rk.Corpus.load(tmp_path / "c", memory=MEMORY)
+def test_picks_are_those_of_the_whole(both, method, cuts):
+    whole, small = both("float32", "cosine", cuts)
     live = np.arange(N) if whole.live is None else np.flatnonzero(whole.live)
     pools = np.array([RNG.choice(live, 60, False) for _ in range(Q)])
     pools[0, 40:] = -1
@@ -105,16 +117,14 @@ def test_picks_are_those_of_the_whole(tmp_path, method, cuts):
             each.select(QUERIES, 8, method=method, candidates=bad)
 
 
-def test_certified_picks_are_those_of_the_whole(tmp_path):
-    built(tmp_path / "c")
-    whole, small = rk.Corpus.load(tmp_path / "c"), rk.Corpus.load(tmp_path / "c", memory=MEMORY)
+def test_certified_picks_are_those_of_the_whole(both):
+    whole, small = both("float32", "cosine", ())
     same(small.select(QUERIES, 6, pool="certified"), whole.select(QUERIES, 6, pool="certified"))
     same(small.select(QUERIES, 3, pool=None), whole.select(QUERIES, 3, pool=None))
 
 
-def test_pages_that_segments_share_are_kept(tmp_path):
-    built(tmp_path / "c", cuts=tuple(range(100, N, 613)))
-    small = rk.Corpus.load(tmp_path / "c", memory=MEMORY)
+def test_pages_that_segments_share_are_kept(both):
+    _, small = both("float32", "cosine", CUTS)
     before = np.array(small.data), np.array(small.codes)
     windows.forget(small, 0, N)
     assert np.array_equal(small.data, before[0])
@@ -163,6 +173,6 @@ def test_memory_is_held(tmp_path):
 
 @pytest.mark.parametrize("memory", [0, -1, True, 1.5, "2X"])
 def test_memory_must_be_a_number_of_bytes(tmp_path, memory):
-    built(tmp_path / "c")
+    rk.Corpus(QUERIES).save(tmp_path / "c")
     with pytest.raises((ValueError, TypeError), match="memory must"):
         rk.Corpus.load(tmp_path / "c", memory=memory)

@@ -18,7 +18,7 @@ PACKAGE = "ragsys_kernels"
 def private_uses(path, root):
     """Names with a leading underscore that a file takes from another folder: (line, dotted name)."""
     folder = path.relative_to(root).parent.parts
-    tree, taken = ast.parse(path.read_text(encoding="utf-8")), {}
+    nodes, taken = list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))), {}
 
     def foreign(name):
         """Whether the first private part of the dotted name belongs to a folder that the file is not in."""
@@ -28,7 +28,7 @@ def private_uses(path, root):
         owner = next(name[:i] for i in range(depth, 0, -1) if root.joinpath(*name[:i]).is_dir())
         return folder[: len(owner)] != owner
 
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             base = folder[: len(folder) - node.level + 1] if node.level else ()
             module = (*base, *(node.module or "").split(".")) if node.module else base
@@ -39,7 +39,7 @@ def private_uses(path, root):
             continue
         taken.update(names)
         yield from ((node.lineno, ".".join(name)) for name in names.values() if foreign(name))
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in taken:
             name = (*taken[node.value.id], node.attr)
             if foreign(name) and not foreign(name[:-1]):

@@ -11,7 +11,8 @@ import ragsys_kernels as rk
 
 from ..._base.types import PathLike
 from ...corpus.folder import DESCRIPTION
-from ...corpus.ids import Ids, Joined
+from ...corpus.ids import Ids
+from ...corpus.joined_ids import Joined
 from ...corpus.segments import files, is_segmented
 from ._column import Column
 from ._place import Place
