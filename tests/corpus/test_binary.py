@@ -67,8 +67,9 @@ def check(picks, method, rows, queries, lambda_d, pools=None):
             assert pick == equal[0]
 
 
-@pytest.mark.parametrize("asked", ["signs", "floats"])
-@pytest.mark.parametrize("D", WIDTHS)
+@pytest.mark.parametrize(
+    ("D", "asked"), [*((D, "signs") for D in WIDTHS), (24, "floats"), (200, "floats"), (1024, "floats")]
+)
 def test_picks(binary_backend, D, asked):
     rows, queries = clustered(D)
     corpus = rk.Corpus(np.packbits(rows > 0, axis=1), dtype="binary")

@@ -29,11 +29,18 @@ def rows():
     return Rows(300)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Three segments, the rows 3 and 120 deleted."""
+    folder, rows = tmp_path_factory.mktemp("made") / "corpus", Rows(300)
+    in_folder(folder, rows, [100, 30, 70])
+    offline.delete_rows(rows.columns["ids"][[3, 120]], folder)
+    return folder
+
+
 @pytest.fixture
-def path(tmp_path, rows):
-    in_folder(tmp_path / "corpus", rows, [100, 30, 70])
-    offline.delete_rows(rows.columns["ids"][[3, 120]], tmp_path / "corpus")
-    return tmp_path / "corpus"
+def path(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "corpus")
 
 
 def names(path):

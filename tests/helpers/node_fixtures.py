@@ -49,12 +49,8 @@ def fixtures() -> dict[str, Any]:
         call = rk.mmr if op == "mmr" else rk.vrsd
         found = call(query[None].astype(np.float32), rows.astype(np.float32), k, backend="reference", **options)
         answers = {
-            name: [None if np.isnan(x) else round(float(x), 6) for x in values[0]]
-            for name, values in (
-                ("scores", found.scores),
-                ("relevance", found.relevance),
-                ("redundancy", found.redundancy),
-            )
+            name: [None if np.isnan(x) else round(float(x), 6) for x in getattr(found, name)[0]]
+            for name in ("scores", "relevance", "redundancy")
         }
         js_options = {JS_NAMES.get(name, name): value for name, value in given.items()}
         selections.append({"op": op, "k": k, "options": js_options, "indices": found.indices[0].tolist(), **answers})

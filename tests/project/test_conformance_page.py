@@ -1,8 +1,6 @@
 """The page of which MMR the libraries have is of the libraries that are installed here."""
 
-import importlib
 import re
-import sys
 import warnings
 from pathlib import Path
 
@@ -15,27 +13,19 @@ pytestmark = pytest.mark.skipif(not PAGE.is_file(), reason="the tests run outsid
 SECTIONS = ["LangChain", "LlamaIndex", "Haystack", "pyversity", "Qdrant", "KeyBERT", "ragsys_kernels"]
 
 
-@pytest.fixture(scope="module")
-def module():
-    sys.path.insert(0, str(ROOT))
-    try:
-        return importlib.import_module("benchmarks.reports.conformance")
-    finally:
-        sys.path.remove(str(ROOT))
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in ("Haystack", "KeyBERT") else []) for n in SECTIONS]
 )
 def test_page_says_what_the_functions_do(module, name):
     """Of the versions that the page names; another one may differ, and the page is written anew then."""
+    conformance = module("reports.conformance")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for peer in module.PEERS[name]:
+        for peer in conformance.PEERS[name]:
             pytest.importorskip(peer.target.partition(":")[0])
-        made = module.section(name)
+        made = conformance.section(name)
     page = PAGE.read_text(encoding="utf-8")
-    assert list(module.PEERS) == SECTIONS
+    assert list(conformance.PEERS) == SECTIONS
     assert f"\n## {name}\n\n{made}\n" in page, "python -m benchmarks.reports.conformance writes it again"
 
 

@@ -12,12 +12,8 @@ pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the 
 
 
 @pytest.fixture
-def parts(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT))
-    from benchmarks.reports import serve
-    from benchmarks.serve import bits, measures
-
-    return serve, bits, measures
+def parts(module):
+    return [module(name) for name in ("reports.serve", "serve.bits", "serve.measures")]
 
 
 def rows(measures, **shared):
