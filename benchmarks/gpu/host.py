@@ -78,8 +78,11 @@ class Libcuda(nvidia.Driver):
         self._current = lambda found: setattr(found._obj, "value", 1)
 
     def attribute(self, device: int, attribute: int) -> int:
-        known = {nvidia.SHARED_OF_BLOCK: SHARED, nvidia.MULTIPROCESSORS: MULTIPROCESSORS}
-        return known.get(attribute, ARCH // 10 if attribute == nvidia.CAPABILITY_MAJOR else ARCH % 10)
+        return {
+            nvidia.SHARED_OF_BLOCK: SHARED,
+            nvidia.CAPABILITY_MAJOR: ARCH // 10,
+            nvidia.CAPABILITY_MINOR: ARCH % 10,
+        }[attribute]
 
 
 @contextmanager

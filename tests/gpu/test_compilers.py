@@ -65,7 +65,7 @@ def test_pair_that_is_refused(device, installed, monkeypatch):
     with pytest.raises(_dispatch.BackendUnavailableError, match=f"requested but cannot run here: {reason}"):
         _dispatch.choose("mmr", "selection", "cuda:0", "triton")
     monkeypatch.setattr(_dispatch, "why_not", lambda name: None if name == "cuda" else reason)
-    monkeypatch.setattr(_dispatch, "_module", lambda family, name: name)
+    monkeypatch.setattr(_dispatch, "module_of", lambda family, name: name)
     assert _dispatch.choose("mmr", "selection", "cuda:0", "auto")[0] == "cuda"
 
 

@@ -73,7 +73,7 @@ def test_calls_are_described_alike_whatever_the_library(library):
 def test_public_calls_tell_their_shape(place, tabled, monkeypatch):
     asked = []
 
-    def choose(op, family, device, backend, call=None):
+    def choose(op, family, device, backend, call, lacking):
         asked.append((op, device, call))
         raise rk.BackendUnavailableError("no more is needed")
 
