@@ -336,7 +336,7 @@ def test_a_search_keeps_half_as_much_of_a_query_as_a_selection(monkeypatch):
     assert sizes == [(64, 128 * 48 * 4)] * 2
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", ["float16", pytest.param("float32", marks=pytest.mark.slow)])
 def test_of_equal_rows_a_search_finds_the_lowest_in_whatever_tiles_they_are(dtype, monkeypatch):
     """Tiles of 32 rows, whose bests are equal in many; k below, at and above the number of tiles."""
     force("corpus", monkeypatch)

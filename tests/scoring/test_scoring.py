@@ -31,8 +31,9 @@ CASES = [
 @pytest.mark.parametrize(("V", "dtype", "scale", "shift"), CASES)
 def test_fields_are_those_of_the_definition(scorer, V, dtype, scale, shift):
     """Whatever the size of the vocabulary and of the logits: a shift of all of them costs no accuracy."""
-    x, z = logits(3, V, dtype, scale=scale, shift=shift)
-    targets = [V - 1, V // 2, int(z[2].argmax())]
+    T = 3 if V < 40000 else 2
+    x, z = logits(T, V, dtype, scale=scale, shift=shift)
+    targets = [V // 2, V - 1, int(z[-1].argmax())][-T:]
     check_logits(rk.answer_logprobs(x, targets=targets, want=EVERYTHING, backend=scorer), z, targets)
 
 
