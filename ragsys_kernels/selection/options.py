@@ -191,4 +191,4 @@ def of_rule(op: str, given: dict[str, Any]) -> Any:
     if op not in _OF_RULES:
         return None
     make, names = _OF_RULES[op]
-    return make(op, *(given[name] for name in names))
+    return make(op, *map(given.__getitem__, names))

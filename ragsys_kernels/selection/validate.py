@@ -114,10 +114,11 @@ def selection(
     **given: Any,
 ) -> Problem:
     """Return the problem that some arguments describe, by the names that `mmr` has for them; see `problem_of`."""
-    if unknown := given.keys() - _LEFT_OUT.keys():
-        raise TypeError(f"selection: got unexpected keyword arguments {sorted(unknown)}")
-    named = {"queries": queries, "embeddings": embeddings, "k": k}
-    return problem_of(op, {**_LEFT_OUT, **given, **named}, place, errors, k_name)
+    named = {**_LEFT_OUT, **given}
+    if len(named) > len(_LEFT_OUT):
+        raise TypeError(f"selection: got unexpected keyword arguments {sorted(given.keys() - _LEFT_OUT.keys())}")
+    named.update(queries=queries, embeddings=embeddings, k=k)
+    return problem_of(op, named, place, errors, k_name)
 
 
 def problem_of(

@@ -455,3 +455,8 @@ def test_without_memory_the_error_says_of_what(monkeypatch):
         message = f"^{op}: memory must suffice for the call, got: Unable to allocate 9 GiB$"
         with pytest.raises(MemoryError, match=message):
             call()
+
+
+def test_a_problem_of_arguments_that_none_has_is_refused():
+    with pytest.raises(TypeError, match=r"unexpected keyword arguments \['lamda_d'\]"):
+        validate.selection("mmr", f32(3, 4), f32(12, 4), 2, lamda_d=0.5)
