@@ -188,7 +188,7 @@ def test_bounds_change_no_bit(isa, monkeypatch):
 
 
 def test_as_sentence_transformers_quantises():
-    quantization = pytest.importorskip("sentence_transformers.quantization")
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
     rows, queries = clustered(256)
     unsigned, signed = (quantization.quantize_embeddings(rows, precision=name) for name in ("ubinary", "binary"))
     made = rk.Corpus(unsigned, dtype="binary")
