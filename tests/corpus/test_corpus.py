@@ -424,11 +424,6 @@ def test_values_beyond_float16():
     rk.Corpus(rows * np.float32(1e30), dtype="float16")  # unit rows fit
 
 
-def test_repr_tells_what_it_is():
-    corpus = rk.Corpus(normal(36, 5, 3), groups=np.arange(5), dtype="float16")
-    assert repr(corpus) == "Corpus(N=5, D=3, metric='cosine', dtype='float16', groups)"
-
-
 # --- Its folder.
 
 

@@ -25,10 +25,6 @@ CORPUS = {
         {"embeddings": np.ones((3, 4), bool)}, TypeError,
         "embeddings must be float32, float16 or bfloat16, got bool; convert it once with .astype('float32')",
     ),
-    "embeddings_nan": (
-        {"embeddings": with_value(f32(9, 4), ([5, 7], 0), np.nan)}, ValueError,
-        "embeddings must be finite, got NaN or inf in row 5",
-    ),
     "bias_shape": ({"bias": f32(3)}, ValueError, "bias must have shape (N,) = (12,), got (3,)"),
     "bias_nan": ({"bias": with_value(f32(12), 4, np.nan)}, ValueError, "bias must be finite, got NaN or inf in row 4"),
     "bias_integers": ({"bias": np.zeros(12, int)}, TypeError, "bias must be floating point, got int64"),
@@ -43,10 +39,6 @@ CORPUS = {
     ),
     "device": (
         {"device": "gpu"}, ValueError, "device must be None, 'cpu', 'cuda' or 'cuda:<number>', got 'gpu'",
-    ),
-    "float16_overflow": (
-        {"embeddings": with_value(f32(12, 4), (3, 2), 1e5), "metric": "dot", "dtype": "float16"}, ValueError,
-        "embeddings must be within the range of float16, got a larger value in row 3",
     ),
 }  # fmt: skip
 
@@ -77,14 +69,14 @@ SEARCH = {
 
 
 @pytest.mark.parametrize("case", SEARCH)
-def test_bad_argument_of_search_is_named(backend, case):
+def test_bad_argument_of_search_is_named(case):
     changes, error, message = SEARCH[case]
     with pytest.raises(error) as caught:
-        rk.Corpus(f32(12, 4)).search(**{"queries": f32(3, 4), "n": 2, "backend": backend, **changes})
+        rk.Corpus(f32(12, 4)).search(**{"queries": f32(3, 4), "n": 2, **changes})
     assert str(caught.value) == f"search: {message}"
 
 
-def test_bad_argument_of_select_is_named(backend):
+def test_bad_argument_of_select_is_named():
     corpus = rk.Corpus(f32(12, 4))
     for changes, error, message in (
         (
@@ -97,7 +89,7 @@ def test_bad_argument_of_select_is_named(backend):
         ({"metric": "dot"}, ValueError, "mmr: metric must be the corpus's own, 'cosine', got 'dot'"),
     ):
         with pytest.raises(error, match=f"^{re.escape(message)}$"):
-            corpus.select(f32(3, 4), 2, backend=backend, **changes)
+            corpus.select(f32(3, 4), 2, **changes)
 
 
 @pytest.mark.parametrize(("name", "value"), [("bias", f32(12)), ("lambda_d", 0.5), ("lambda_b", 0.5)])

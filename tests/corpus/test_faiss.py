@@ -448,8 +448,6 @@ def test_queries_are_checked_as_without_an_index(backend):
     queries[2, 3] = np.nan
     with pytest.raises(ValueError, match=r"^search: queries must be finite, got NaN or inf in row 2$"):
         corpus.search(queries, 3, index=index, backend=backend)
-    with pytest.raises(TypeError, match=r"^search: n must be one integer, got an array$"):
-        corpus.search(normal(49, 4, 6), np.ones(4, int), index=index, backend=backend)
 
 
 def test_products_beyond_float32_are_refused(compiled):
