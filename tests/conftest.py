@@ -11,10 +11,9 @@ from pathlib import Path
 
 # Haystack reports its use over the network unless told not to before it is imported.
 os.environ.setdefault("HAYSTACK_TELEMETRY_ENABLED", "False")
-# Read when torch or FAISS is loaded: threads that wait sleep, and leave the cores to the other processes of the tests.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# Read when NumPy is loaded: two processes of two threads each that wait in a loop take the cores from each other, which
-# doubled the time of what multiplies matrices. `make test-blas` leaves the number to OpenBLAS.
+# Read when torch, FAISS or NumPy is loaded: the tests run in two processes, and with two threads in each they take the
+# cores from each other, which doubled the time of what multiplies matrices. `make test-blas` sets another number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What a test names is not looked for on the Hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
