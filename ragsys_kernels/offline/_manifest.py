@@ -163,6 +163,11 @@ class Manifest:
         """Return the rows of a shard."""
         return range(index * self.shard_size, min((index + 1) * self.shard_size, self.rows))
 
+    def has(self, record: ShardRecord) -> bool:
+        """Return whether a record is of a shard of this job: its file and rows are used as they are."""
+        rows = self.shard(record.index)
+        return (record.file, record.first_row, record.rows) == (shard_file(record.index), rows.start, len(rows))
+
     @classmethod
     def read(cls, folder: Folder, op: str = "select") -> Manifest | None:
         """Return the manifest of the folder with all shards recorded; None if it has none."""
@@ -172,6 +177,8 @@ class Manifest:
             content = _unsealed(folder.read(JOB_FILE))
             complete, shards = content.pop("complete"), content.pop("shards")
             manifest = cls(content, complete, {item["index"]: ShardRecord(**item) for item in shards})
+            if len(manifest.shards) != len(shards) or not all(map(manifest.has, manifest.shards.values())):
+                raise ValueError("its shards are not those of its rows")
         except _DAMAGE as error:
             reason = error if isinstance(error, ValueError) else f"it has not the fields that a job writes ({error!r})"
             raise ValueError(
@@ -185,10 +192,10 @@ class Manifest:
         """Return the manifest with the shards that were finished since."""
         found, damaged = dict(self.shards), []
         for name, record in JobFolder(folder, self.key).records():
-            if record is None:
-                damaged.append(name)
-            else:
+            if record is not None and self.has(record):
                 found[record.index] = record
+            else:
+                damaged.append(name)
         return replace(self, shards=found, damaged=tuple(damaged))
 
     def content(self) -> bytes:

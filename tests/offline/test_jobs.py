@@ -111,6 +111,22 @@ def test_one_flipped_bit_of_a_manifest_is_found(job, old, new):
     assert contents(out) == job.expected
 
 
+@pytest.mark.parametrize(
+    "shard", [None, {"index": 3}, {"file": "../part-00002.parquet"}, {"first_row": 1}, {"rows": "x"}]
+)
+def test_a_manifest_with_a_new_checksum_has_the_shards_of_its_rows(job, shard):
+    said = json.loads(job.expected["_job.json"])
+    del said["format"], said["checksum"]
+    if shard is None:
+        said["rows"] = "x"
+    else:
+        said["shards"][2].update(shard)
+    (job.done / "_job.json").write_bytes(_manifest._sealed(said))
+    for call in each_call(job, job.done).values():
+        with pytest.raises(ValueError, match=r"_job\.json must be as a job wrote it"):
+            call()
+
+
 def test_manifest_of_the_first_format_is_refused(job):
     out = job.done
     content = json.loads(job.expected["_job.json"])
