@@ -35,7 +35,6 @@ MAX_SHARED = 232_448
 # Contraction of a * b + c depends on the compiler; nvcc's own choices can't be had here.
 FLAGS = [
     "-std=c++17",
-    "-g1",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
     "-Wall",
@@ -47,8 +46,8 @@ FLAGS = [
 NATIVE = ["-march=native"] if os.uname().machine == "x86_64" else []
 SANITIZERS = {
     "": ["-O1", "-shared", "-fPIC"],
-    "address": ["-O0", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-O1", "-DEMU_MAIN", "-fsanitize=thread"],
+    "address": ["-O0", "-g1", "-DEMU_MAIN", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    "thread": ["-O1", "-g1", "-DEMU_MAIN", "-fsanitize=thread"],
 }
 
 
