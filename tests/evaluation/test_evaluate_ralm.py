@@ -319,9 +319,9 @@ def test_an_oracle_is_no_finding_but_its_choice_by_half_of_the_tokens_is():
     costs = rng.normal(30, 1, (2, 40))
     noise = result._replace(halves=ralm_report.Halves(*costs, np.full(40, 15)))
     text = reported(noise)
-    assert "| an oracle is better than BM25's first (Figure 7) | by its making | -1" in text
+    assert "| an oracle is better than BM25's first (Figure 7) | by construction | -1" in text
     assert "(Figure 7) | undecided | " in text
-    assert "Of 5 findings that were none, 0.2 would be decided by chance." in text
+    assert "If none of the 5 differences were real, 0.2 would be decided by chance." in text
     better = result._replace(halves=ralm_report.Halves(costs[0], costs[0] - 1.5, np.full(40, 15)))
     text = reported(better)
     change = np.expm1(-1.5 / 15)

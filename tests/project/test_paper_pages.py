@@ -131,7 +131,7 @@ def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, t
     text = (
         "# T\n\n## What the paper finds, and what is found here\n\n"
         "| finding | here | change of {unit} perplexity | the paper's, {like} |\n| --- | --- | --- | --- |\n"
-        "| a (Table 1) | yes | -2% | {there} |\n| o (Figure 7) | by its making | -9% |  |\n\n"
+        "| a (Table 1) | yes | -2% | {there} |\n| o (Figure 7) | by construction | -9% |  |\n\n"
         "## Configuration\n\n| setting | value |\n| --- | --- |\n| BM25 | `{bm25}` |\n| sizes: windows | `30` |\n"
         "| sizes: window | `192` |\n"
     )
@@ -142,7 +142,7 @@ def test_a_column_says_what_it_is_of_and_the_papers_figures_stand_once(module, t
     assert rows == [
         ("", "setting", "", "30 windows of 192 tokens; word perplexity", "30 windows of 192 tokens; token perplexity"),
         ("Table 1", "a", "WikiText-103: -17%; RealNews: -18%", "**yes**: -2%", "**yes**: -2%"),
-        ("Figure 7", "o", "", "by its making: -9%", "by its making: -9%"),
+        ("Figure 7", "o", "", "by construction: -9%", "by construction: -9%"),
     ]
     shared = directions._shared(tmp_path, directions.TEXTS, [head, *rows])
     assert shared.startswith("Changes of perplexity, below 0 for the better, with 95 % intervals. BM25: k1 2 or k1 1. ")

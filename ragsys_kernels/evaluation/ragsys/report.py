@@ -93,8 +93,8 @@ def report_of(
     report.heading("The paper's directions")
     report.text(
         f"""Which of two retrievers is better, by the paper's two models and here. "Undecided": our interval has 0 in
-        it; "models differ": the paper's two models disagree, so that there is no direction to find. Of {len(lines)}
-        differences that were none, {len(lines) / 20:.1f} would be outside their interval by chance."""
+        it; "models differ": the paper's two models disagree, so there is no direction to find. If none of the
+        {len(lines)} differences were real, {len(lines) / 20:.1f} would be decided by chance."""
     )
     report.table(("ordering", "metric", *TABLES, "here", "same direction?"), lines)
     report.heading("Against random demonstrations")
@@ -195,7 +195,7 @@ def _rules(report: Report, named: Sequence[Result], by_name: Sequence[Result], s
     report.text(
         f"""Further rules, without bias, out of the same candidates: the difference of their metrics to those of Rel,
         the most relevant demonstrations, and of Rel+Div, which is MMR, with paired 95 % bootstrap intervals over the
-        questions. Of twenty differences that were none, one would have 0 outside its interval by chance.
+        questions. If none were real, one of twenty would exclude 0 by chance.
         {_sentences({1: "Above", -1: "Below"}, signs)}"""
     )
     report.table(

@@ -31,7 +31,7 @@ from .labels import (
 from .paper import said
 
 STRIDE, QUERY = 4, 32  # tokens, the paper's choices
-MADE = "by its making"  # the answer for what cannot come out otherwise
+MADE = "by construction"  # the answer for what cannot come out otherwise
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,11 @@ def report_of(
     findings = _findings(result, versus, samples, like, sizes.stride)
     tests = sum(answer != MADE for _, answer, *_ in findings)
     report.text(
-        f"""Same direction? A change below 0 is for the better. "Undecided": 0 is in the interval. Of {tests} findings
-        that were none, {tests / 20:.1f} would be decided by chance. An oracle chooses by what it is judged by, so that
-        it is better {MADE}, on noise too; that says how much there is to choose, not that it can be chosen. {
-            _HALVES if result.halves else ""
-        } The paper's changes, of its Table 1 on {like}, are those of GPT-2 with 110 million to 1.5 billion
-        parameters."""
+        f"""Same direction? A change below 0 is an improvement. "Undecided": the interval contains 0. If none of the
+        {tests} differences were real, {tests / 20:.1f} would be decided by chance. The oracle chooses by the tokens
+        that it is judged on, so it is better {MADE}, even on noise: it shows how much there is to gain, not that a
+        ranker can gain it. {_HALVES if result.halves else ""} The paper's changes, of its Table 1
+        on {like}, are those of GPT-2 with 110 million to 1.5 billion parameters."""
     )
     report.table(("finding", "here", f"change of {unit} perplexity", f"the paper's, {like}"), findings, numbers=False)
     report.heading("Table 1 and Figure 3: perplexity by method")
@@ -242,7 +241,7 @@ def report_of(
 
 
 _HALVES = (
-    "The row of halves does: the document is chosen by the first half of the tokens that are predicted, and judged by "
+    "The row of halves tests that: it chooses the document by the first half of the predicted tokens, and is judged on "
     "the second."
 )
 _BY_SCORE = ((FIRST, NONE), (FIRST, SHORT), (RERANK, FIRST))

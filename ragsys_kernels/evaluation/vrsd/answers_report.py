@@ -107,8 +107,8 @@ def report_of(results: Sequence[AnswerResult], samples: int, k: int, *, quick: b
     lines = [*_directions(results, found)]
     report.text(
         f"""In the paper VRSD is above every other method on every set, but for one tie. "Undecided": our interval has 0
-        in it; "models differ": the paper's two models disagree, so that there is no direction to find. Of {len(lines)}
-        differences that were none, {len(lines) / 20:.1f} would be outside their interval by chance."""
+        in it; "models differ": the paper's two models disagree, so there is no direction to find. If none of the
+        {len(lines)} differences were real, {len(lines) / 20:.1f} would be decided by chance."""
     )
     report.table(("set", "VRSD minus", "measure", *PAPER_MODELS, "here", "same direction?"), lines)
     report.heading("VRSD minus the others")
