@@ -125,7 +125,7 @@ class Inputs:
         return getattr(self, name) is not None or getattr(self.saved, name, None) is not None
 
     def certifies(self, spec: JobSpec) -> bool:
-        """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itspec."""
+        """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
         own_search = self.candidates is None and self.index is None and spec.pool != "all"
         on_host = spec.device is None and spec.backend in BACKENDS
         return own_search and on_host and (spec.method, self.held["metric"]) == ("mmr", "cosine")

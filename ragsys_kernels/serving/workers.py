@@ -173,7 +173,7 @@ class _Parent:
             self._refuser.stop()
             self._refuser = None
         elif self._refuser is not None:
-            self._refuser.reason = self._why
+            self._refuser.say(self._why)
 
     def _signal(self, number: int) -> None:
         if number == signal.SIGHUP:

@@ -23,6 +23,7 @@ import ragsys_kernels as rk
 from ragsys_kernels._base.arrow_sizes import unpacked_bytes
 from ragsys_kernels.serving import Limits
 from ragsys_kernels.serving.encoder import Encoder
+from ragsys_kernels.serving.http import refusing
 from ragsys_kernels.serving.http.hosts import Hosts
 from ragsys_kernels.serving.limits import RefusedError
 from ragsys_kernels.serving.routes.flight_messages import fields_of, flight_data
@@ -501,3 +502,18 @@ def test_an_encoder_that_answers_without_end_fails_soon(mode, words):
     assert status == 502
     assert taken < 3
     assert endpoint.sent < 50 << 20
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\n"])
+def test_a_silent_client_is_refused_and_let_go_while_no_worker_runs(monkeypatch, sent):
+    monkeypatch.setattr(refusing, "_PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        refuser = refusing.Refuser([listening], "no worker can start")
+        try:
+            with socket.create_connection(listening.getsockname(), timeout=10) as client:
+                client.sendall(sent)
+                answer = b"".join(iter(lambda: client.recv(1 << 16), b""))  # until the server closes
+        finally:
+            refuser.stop()
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"serve: no worker can start" in answer

@@ -5,50 +5,73 @@ The listening sockets stay open when all workers have died; without this, caller
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
-import uvicorn
+import orjson
 
-from ..limits import RefusedError
-from .messages import Receive, Scope, Send, json_response
-
-_HEADERS = 1 << 16  # bytes
+_PATIENCE = 2.0  # seconds that a client has for its headers, and again for its body, which is not looked at
+_HEADERS, _PART = 1 << 16, 1 << 20
 
 
 class Refuser:
-    """Answers every request to some listening sockets with ``reason``, until `stop`; the sockets stay open."""
+    """Answers every request to some listening sockets, until `stop`.
+
+    Parameters
+    ----------
+    sockets : sequence of socket
+        They stay open.
+    """
 
     def __init__(self, sockets: Sequence[socket.socket], reason: str) -> None:
-        self.reason = reason
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                self._refuse,
-                interface="asgi3",
-                http="h11",  # which limits headers
-                h11_max_incomplete_event_size=_HEADERS,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
-        own = [each.dup() for each in sockets]
-        self._thread = threading.Thread(target=self._server.run, args=(own,), daemon=True, name="refuser")
+        self.say(reason)
+        self._sockets = [each.dup() for each in sockets]
+        self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="refuser")
         self._thread.start()
 
+    def say(self, reason: str) -> None:
+        """Give this reason from now on."""
+        content = {"status": "failed", "error": {"argument": None, "message": f"serve: {reason}"}}
+        body = orjson.dumps(content)
+        self._answer = (
+            b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+            b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+        )
+
     def stop(self) -> None:
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A connection that is closed with bytes unread is reset, and the client may not see its answer.
-        while (await receive()).get("more_body"):
-            pass
-        error = RefusedError(503, f"serve: {self.reason}")
-        headers = {"retry-after": "1", "connection": "close"}
-        await json_response({"status": "failed", **error.body}, error.status, headers).send(send)
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        servers = [await asyncio.start_server(self._refuse, sock=each, limit=_HEADERS) for each in self._sockets]
+        await self._ended.wait()
+        for server in servers:
+            server.close()
+
+    async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
+        with suppress(OSError, asyncio.TimeoutError):
+            writer.write(self._answer)
+            writer.write_eof()
+            # A connection that is closed with bytes unread is reset, and the client may not see its answer.
+            await asyncio.wait_for(_rest(reader), _PATIENCE)
+        writer.close()
+
+
+async def _rest(reader: asyncio.StreamReader) -> None:
+    while await reader.read(_PART):
+        pass
