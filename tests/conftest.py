@@ -41,7 +41,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Let the second of two processes read the tests from the other end: what it imports, the first need not compile."""
+    """Let the second of two processes read the tests from the other end: each compiles half of what both import."""
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and config.args == config.getini("testpaths"):
         config.args = [str(folder) for folder in sorted(Path(__file__).parent.glob("[a-z]*/"), reverse=True)]
 
