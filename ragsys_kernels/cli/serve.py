@@ -133,7 +133,7 @@ def serve(
     """
     with one_line_errors("serve", "interrupted"), needed("serve", "serve"):
         from ..serving.limits import Limits
-        from ..serving.server import Settings, listening, run
+        from ..serving.server import Settings, bound, run
         from ..serving.workers import serve as run_workers
 
         if unknown not in ("error", "skip"):
@@ -174,9 +174,8 @@ def serve(
         )
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")
         for each in range(0 if flight_port is None else workers):
-            listening(host, (flight_port or 0) + each).close()  # sooner and plainer than gRPC says that it is taken
-        with listening(host, port) as socket:
-            print(f"serve: listening on http://{host}:{socket.getsockname()[1]}", file=sys.stderr, flush=True)
+            bound(host, (flight_port or 0) + each).close()  # sooner and plainer than gRPC says that it is taken
+        with bound(host, port) as socket:
             if workers == 1:
                 run(settings, [socket])
             elif code := run_workers(settings, [socket]):

@@ -9,8 +9,9 @@ import logging
 import math
 import signal
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,19 +113,36 @@ def is_url(encoder: str | None) -> TypeGuard[str]:
     return encoder is not None and encoder.startswith(("http://", "https://"))
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens, which workers share."""
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket at an address that is free, which workers share; `listen` opens it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((host, port))
-    except OSError as error:
-        made.close()
-        raise OSError(f"serve: port must be free on {host}, got {port}: {error.strerror}") from error
-    made.listen(2048)
     made.setblocking(False)
+    try:
+        with _free(host, port):
+            made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
     return made
+
+
+def listen(sockets: Iterable[socket.socket], host: str) -> None:
+    """Let clients connect, once all that was given has been loaded, and say so."""
+    for each in sockets:
+        port = each.getsockname()[1]
+        with _free(host, port):
+            each.listen(2048)
+        print(f"serve: listening on http://{host}:{port}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _free(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"serve: port must be free on {host}, got {port}: {error.strerror}") from error
 
 
 class Server(uvicorn.Server):
@@ -234,4 +252,6 @@ def settled() -> None:
 def run(settings: Settings, sockets: list[socket.socket]) -> None:
     """Serve in this process until a signal ends it."""
     with limited():
-        Server(settings.service(), settings).run(sockets)
+        server = Server(settings.service(), settings)
+        listen(sockets, settings.host)
+        server.run(sockets)

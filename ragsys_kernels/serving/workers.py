@@ -31,7 +31,7 @@ from . import metrics
 from .corpora import Served, Watch, loaded
 from .http.refusing import Refuser
 from .limits import RefusedError
-from .server import LOOK, Server, Settings, limited
+from .server import LOOK, Server, Settings, limited, listen
 from .service import Service
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -234,6 +234,8 @@ class _Parent:
                 elif not self._reloads:
                     self._versions[name] = version
             if not self._reloads:
+                if not self._served:
+                    listen(self._sockets, self._settings.host)
                 worker.serves = self._served = True
                 self._alone, self._failed = math.inf, []
                 worker.send(("serve",))

@@ -1,6 +1,8 @@
 """Services for tests: an application called in this process, a server in a thread, and one in a process of its own."""
 
 import asyncio
+import atexit
+import base64
 import contextlib
 import io
 import os
@@ -14,11 +16,14 @@ import time
 from pathlib import Path
 
 import httpx
-import pyarrow as pa
+import pytest
 
-import ragsys_kernels as rk
-from ragsys_kernels.serving import AsyncClient, make_service
-from ragsys_kernels.serving.server import Server, Settings, listening
+pytest.importorskip("fastapi")
+pa = pytest.importorskip("pyarrow")
+
+import ragsys_kernels as rk  # noqa: E402
+from ragsys_kernels.serving import AsyncClient, make_service  # noqa: E402
+from ragsys_kernels.serving.server import Server, Settings, bound  # noqa: E402
 
 
 @contextlib.asynccontextmanager
@@ -41,6 +46,25 @@ def run(corpora, use, **options):
     return asyncio.run(main())
 
 
+class _Kept:
+    """An application that is there until the process ends: to make one takes longer than most requests to it."""
+
+    def __init__(self, corpora):
+        self._loop, self._corpora, self._context = asyncio.new_event_loop(), corpora, in_process(corpora)
+        self._found = self._loop.run_until_complete(self._context.__aenter__())
+        atexit.register(self._close)
+
+    def run(self, use):
+        return self._loop.run_until_complete(use(*self._found))
+
+    def _close(self):
+        self._loop.run_until_complete(self._context.__aexit__(None, None, None))
+        self._loop.close()
+
+
+_kept = {}
+
+
 def posted(corpora, *requests, **options):
     """Return the answers to requests: a path, a body (bytes or a JSON value) and, if wanted, headers."""
 
@@ -51,7 +75,12 @@ def posted(corpora, *requests, **options):
             found.append(await client.post(path, headers=dict(*headers), **how))
         return found
 
-    return run(corpora, use, **options)
+    if options:
+        return run(corpora, use, **options)
+    of = tuple((name, id(corpus)) for name, corpus in corpora.items())
+    if of not in _kept:
+        _kept[of] = _Kept(corpora)
+    return _kept[of].run(use)
 
 
 def with_client(corpora, use, *, limits=None, **options):
@@ -63,6 +92,11 @@ def with_client(corpora, use, *, limits=None, **options):
             return await use(client)
 
     return run(corpora, main, limits=limits)
+
+
+def encoded(array):
+    """Return an array as the JSON of a request has it."""
+    return {"b64": base64.b64encode(array.tobytes()).decode(), "shape": list(array.shape), "dtype": str(array.dtype)}
 
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
@@ -79,6 +113,22 @@ def arrow(table, compression=None):
 def table_of(answer):
     """Return the table of an answer that is an Arrow stream."""
     return pa.ipc.open_stream(answer.content).read_all()
+
+
+def until(wanted, seconds=30):
+    """Wait until a function returns something true; return it."""
+    end = time.monotonic() + seconds
+    while not (found := wanted()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+def metric(url, name, *labels, headers=None):
+    """The sum of a metric's values with these labels."""
+    lines = httpx.get(f"{url}/metrics", headers=headers).text.splitlines()
+    found = [line for line in lines if line.startswith(name) and all(label in line for label in labels)]
+    return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
 def free_port():
@@ -100,8 +150,12 @@ class _Server(Server):
 class Thread:
     """A server in a thread of this process, which starts in no time; ``options`` are those of `Settings`."""
 
-    def __init__(self, corpora, **options):
-        self._socket = listening("127.0.0.1", 0)
+    def __init__(self, corpora, flight=False, **options):
+        if flight:
+            options["flight_port"] = free_port()
+            self.flight = f"grpc://127.0.0.1:{options['flight_port']}"
+        self._socket = bound("127.0.0.1", 0)
+        self._socket.listen(2048)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         settings = Settings(corpora=corpora, port=self.port, num_threads=1, log=False, **options)
@@ -146,7 +200,7 @@ class Process:
             with contextlib.suppress(httpx.TransportError):
                 if httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
                     return self
-            time.sleep(0.05)
+            time.sleep(0.02)
         raise AssertionError(self.stop())
 
     def stop(self, number=signal.SIGTERM):
@@ -160,6 +214,9 @@ class Process:
         return self.wait_ready()
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(60)

@@ -2,20 +2,17 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 
 import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 from uvicorn.protocols.http import httptools_impl
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import connections, make_service
-from ragsys_kernels.serving.server import Server, Settings, listening
+from ragsys_kernels.serving.server import Server, Settings, bound
 
 BODY = {"k": 2, "queries": [{"query_id": 3}, {"query_id": 99}]}
 
@@ -35,7 +32,8 @@ def served(**settings):
     async def main():
         service = make_service({"docs": corpus()})
         server = Server(service, Settings(corpora={}, **settings), worker=True)
-        with listening("127.0.0.1", 0) as socket:
+        with bound("127.0.0.1", 0) as socket:
+            socket.listen()
             running = asyncio.ensure_future(server.serve([socket]))
             while service.status != "ready":
                 await asyncio.sleep(0.01)
@@ -76,17 +74,12 @@ def test_both_ways_give_the_same_answers(monkeypatch):
     assert ids[0] == corpus().select(corpus().vectors(np.array([3])).astype("f4"), 2).indices[0].tolist()
 
 
-def test_without_httptools_the_plain_way_serves():
+def test_without_httptools_the_plain_way_serves(run_python):
     """In a process of its own: what is imported stays."""
-    code = (
-        "import sys; sys.modules['httptools'] = None\n"
-        "from ragsys_kernels.serving import connections\n"
-        "print(connections.chosen())"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(rk.__file__))}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("('auto', 'asgi: uvicorn ")
-    assert "has no httptools" in result.stdout
+    imports = "import sys; sys.modules['httptools'] = None; from ragsys_kernels.serving import connections"
+    said = run_python(f"{imports}; print(connections.chosen())").stdout
+    assert said.startswith("('auto', 'asgi: uvicorn ")
+    assert "has no httptools" in said
 
 
 @pytest.mark.skipif(
