@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi")
 pytest.importorskip("playwright")
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -5,8 +5,6 @@ import time
 import httpx
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
@@ -49,18 +47,22 @@ def test_picks_have_the_bits_of_calls_in_process(wire):
     relevance = RNG.uniform(size=rows.shape).astype(np.float32)
     shown = rows[:, :2]
     k, lambda_d = RNG.integers(1, 9, Q), np.float32(RNG.uniform(size=Q))
+    allowed, none = np.array([3, 5, 7, 11, 13]), [[], [], []]
+    empty = ({"initial": none, "exclude": none}, {"allowed": none}, {"candidates": none})
 
     async def use(client):
-        return [
+        found = [
             await client.select(QUERIES, 5, pool=50, lambda_d=0.5, max_per_group=1),
             await client.select(QUERIES.astype(np.float16), k, candidates=ids, lambda_d=lambda_d),
             await client.select(None, 6, candidates=ids, relevance=relevance),
             await client.select(query_ids=IDS[:Q], method="vrsd", pool=None, k=4),
             await client.select(QUERIES, 3, initial=IDS[shown], exclude=[[int(IDS[9])]] * Q),
             await client.select(QUERIES, 6, corpus="names", candidates=[NAMES[r[r >= 0]].tolist() for r in padded]),
+            await client.select(QUERIES[:4], 3, allowed=[IDS[allowed].tolist()] * 4, pool=20, timeout=60),
         ]
+        return found, [await client.select(QUERIES[:3], 4, corpus=name, **lists) for name in CORPORA for lists in empty]
 
-    found = served(use, wire=wire)
+    found, of_empty = served(use, wire=wire)
     same(found[0], NUMBERED.select(QUERIES, 5, pool=50, lambda_d=0.5, max_per_group=1))
     half = QUERIES.astype(np.float16).astype(np.float32)
     same(found[1], NUMBERED.select(half, k, candidates=padded, lambda_d=lambda_d))
@@ -70,6 +72,10 @@ def test_picks_have_the_bits_of_calls_in_process(wire):
     assert not np.isin(found[4].ids, IDS[9]).any()
     assert not (found[4].ids[:, :, None] == IDS[shown][:, None, :]).any()
     same(found[5], CORPORA["names"].select(QUERIES, 6, candidates=padded), NAMES, None)
+    same(found[6], NUMBERED.select(QUERIES[:4], 3, allowed=allowed, pool=20))
+    same(of_empty[0], NUMBERED.select(QUERIES[:3], 4, pool=100))
+    same(of_empty[3], CORPORA["names"].select(QUERIES[:3], 4, pool=100), NAMES, None)
+    assert [picks.lengths.tolist() for picks in of_empty] == [[4] * 3, [0] * 3, [0] * 3] * 2
 
 
 def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):
@@ -135,7 +141,8 @@ class Flaky:
         return Client("http://flaky", transport=httpx.MockTransport(self), token="of-tests", **options)
 
 
-def test_full_and_broken_servers_are_asked_again():
+def test_full_and_broken_servers_are_asked_again(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     server = Flaky((429, {"retry-after": "0"}), (503, {}), httpx.ConnectError("down"), httpx.ReadError("reset"))
     with server.client() as client:
         assert client.select(QUERIES[:1]).ids.tolist() == [[3]]
@@ -176,30 +183,6 @@ def test_failures_that_stay_are_raised():
         assert len(server.requests) == sent
 
 
-def test_a_client_may_wait_longer_than_the_server():
-    async def use(client):
-        return await client.select(QUERIES[:2], 3, timeout=60)
-
-    same(served(use), NUMBERED.select(QUERIES[:2], 3, pool=100))
-
-
-@pytest.mark.parametrize("wire", ["json", "arrow"])
-@pytest.mark.parametrize("corpus", ["docs", "names"])
-def test_lists_may_all_be_empty(wire, corpus):
-    none = [[], [], []]
-
-    async def use(client):
-        without = await client.select(QUERIES[:3], 4, corpus=corpus)
-        found = await client.select(QUERIES[:3], 4, corpus=corpus, initial=none, exclude=none)
-        nothing = await client.select(QUERIES[:3], 4, corpus=corpus, allowed=none)
-        without_hits = await client.select(QUERIES[:3], 4, corpus=corpus, candidates=none)
-        return without, found, nothing, without_hits
-
-    without, found, *nothing = served(use, wire=wire)
-    assert found.ids.tolist() == without.ids.tolist()
-    assert [picks.lengths.tolist() for picks in nothing] == [[0, 0, 0]] * 2
-
-
 @pytest.mark.parametrize("wire", ["json", "arrow"])
 def test_no_queries_have_no_picks(wire):
     server = Flaky()
@@ -208,16 +191,6 @@ def test_no_queries_have_no_picks(wire):
             assert (len(picks), picks.ids.shape, picks.scores.shape, picks.errors) == (0, (0, 0), (0, 0), {})
             assert len(picks.certified) == 0
     assert not server.requests
-
-
-@pytest.mark.parametrize("wire", ["json", "arrow"])
-def test_allowed_ids_limit_what_is_picked(wire):
-    rows = np.array([3, 5, 7, 11, 13])
-
-    async def use(client):
-        return await client.select(QUERIES[:4], 3, allowed=[IDS[rows].tolist()] * 4, pool=20)
-
-    same(served(use, wire=wire), NUMBERED.select(QUERIES[:4], 3, allowed=rows, pool=20))
 
 
 def stream(offsets=(0, 1), names=("ids", "scores", "relevance", "redundancy", "error")):

@@ -1,18 +1,16 @@
 """Arrow Flight: streams of batches have the bits of calls in process, in their order; errors and the token."""
 
-import asyncio
 import json
 import threading
 
 import numpy as np
-import pytest
-
-pytest.importorskip("fastapi")
 import pyarrow as pa
+import pytest
+import servers
 from pyarrow import flight
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving import Limits, make_service
+from ragsys_kernels.serving import Limits
 
 N, D = 150, 8
 RNG = np.random.default_rng(24)
@@ -25,27 +23,13 @@ TOKEN = "of-the-tests"
 @pytest.fixture(scope="module")
 def client():
     """A client of a server whose queue is short, so that streams meet its end."""
-    from ragsys_kernels.serving.routes.flight import attach
-
+    corpora = {"docs": CORPUS, "names": rk.Corpus(ROWS, ids=NAMES)}
     limits = Limits(queue=700, queries=600, body_bytes=1 << 20)
-    service = make_service({"docs": CORPUS, "names": rk.Corpus(ROWS, ids=NAMES)}, limits=limits)
-    server, started, end = attach(service, "127.0.0.1", 0, TOKEN, 5.0), threading.Event(), []
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        end.extend((loop, asyncio.Event()))
-        async with service.app.router.lifespan_context(service.app):
-            started.set()
-            await end[1].wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    assert started.wait(30)
-    with flight.connect(f"grpc://127.0.0.1:{server.port}") as connected:
+    with (
+        servers.Thread(corpora, flight=True, token=TOKEN, limits=limits, grace=5) as server,
+        flight.connect(server.flight) as connected,
+    ):
         yield connected
-    end[0].call_soon_threadsafe(end[1].set)
-    thread.join(30)
-    assert not thread.is_alive()
 
 
 def opened(client, token=TOKEN, **rules):

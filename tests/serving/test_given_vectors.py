@@ -1,27 +1,19 @@
 """Candidates that come with their vectors: no corpus is needed, and answers have the bits of the rules' functions."""
 
 import asyncio
-import base64
 
 import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import AsyncClient, InvalidRequestError, Limits
 
 D = 16
-METHODS = ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
 CORPUS = rk.Corpus(np.random.default_rng(1).standard_normal((40, 24), dtype=np.float32))
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
-
-
-def encoded(array):
-    return {"b64": base64.b64encode(array.tobytes()).decode(), "shape": list(array.shape), "dtype": str(array.dtype)}
 
 
 def posted(body, path="/v1/select", corpora=(), headers=(), **options):
@@ -32,64 +24,10 @@ def results_of(queries, corpora=(), **common):
     return posted({"queries": queries, **common}, corpora=corpora).json()["results"]
 
 
-def some(rng, dtype=np.float32, dims=D):
-    """A query with vectors of its candidates: as the JSON has it, and the call in process that it stands for."""
-    count = int(rng.integers(1, 40))
-    vectors = rng.standard_normal((count, dims)).astype(dtype)
-    query = rng.standard_normal(dims).astype(np.float32)
-    kind = rng.integers(3)
-    ids = [None, rng.permutation(10**6 + np.arange(count)).tolist(), [f"doc {i}" for i in rng.permutation(count)]][kind]
-    asked = {"vectors": encoded(vectors), "k": int(rng.integers(1, 9)), "query": encoded(query)}
-    if rng.random() < 0.5:
-        asked["query"] = query.tolist()
-    if ids is not None:
-        asked["candidates"] = ids
-    names = list(range(count)) if ids is None else ids
-    method, metric = str(rng.choice(METHODS)), str(rng.choice(["cosine", "cosine", "dot"]))
-    call = {"metric": metric, "candidates": np.arange(count)[None]}
-    if method not in ("vrsd", "sift"):
-        asked["lambda_d"] = call["lambda_d"] = float(np.float32(rng.uniform()))
-    if rng.random() < 0.3:
-        scores = rng.uniform(size=count).astype(np.float32)
-        asked["relevance"], call["relevance"] = scores.tolist(), scores[None]
-    for name, share in (("initial", 3), ("exclude", 4), ("allowed", 20)):
-        if rng.random() < 0.25:
-            places = rng.choice(count, min(count, share), replace=False)
-            asked[name], call[name] = [names[place] for place in places], places[None]
-    return {**asked, "method": method, "metric": metric}, (query, vectors, names, method, call)
-
-
-def in_process(asked, query, vectors, method, call):
-    picks = getattr(rk, method)(query[None], vectors, asked["k"], num_threads=1, **call)
-    n = int(picks.lengths[0])
-    return [array[0, :n] for array in picks[:4]]
-
-
-def test_answers_have_the_bits_of_calls_in_process_whatever_comes_with_them():
-    rng = np.random.default_rng(2)
-    dtypes, sizes = (np.float32, np.float16), (1, 1, 1, 2, 5, 20) * 6
-    asked = [[some(rng, dtypes[int(rng.integers(2))], int(rng.choice([D, D, 24]))) for _ in range(n)] for n in sizes]
-
-    async def use(client, _):
-        bodies = [{"queries": [query for query, _ in queries]} for queries in asked]
-        return await asyncio.gather(*(client.post("/v1/select", json=body) for body in bodies))
-
-    for corpora in ({}, {"docs": CORPUS}, {"docs": CORPUS, "more": CORPUS}):
-        for queries, answer in zip(asked, servers.run(corpora, use), strict=True):
-            assert answer.status_code == 200
-            for (query, (vector, vectors, names, method, call)), result in zip(
-                queries, answer.json()["results"], strict=True
-            ):
-                rows, *values = in_process(query, vector, vectors, method, call)
-                assert result["ids"] == [names[row] for row in rows]
-                for name, expected in zip(("scores", "relevance", "redundancy"), values, strict=True):
-                    assert np.array(result[name], np.float32).tobytes() == expected.tobytes()
-
-
 def test_pages_and_empty_lists():
     rng = np.random.default_rng(4)
     vectors, ids = rng.standard_normal((30, D), dtype=np.float32), [f"d{i}" for i in range(30)]
-    query = {"vectors": encoded(vectors), "candidates": ids, "query": vectors[3].tolist(), "k": 5}
+    query = {"vectors": servers.encoded(vectors), "candidates": ids, "query": vectors[3].tolist(), "k": 5}
     [first] = results_of([query])
     [second] = results_of([{**query, "cursor": first["cursor"]}])
     shown = np.array([[ids.index(x) for x in first["ids"]]])
@@ -102,7 +40,7 @@ def test_pages_and_empty_lists():
     assert results_of([known, known])[0]["skipped"] == ["gone"]
 
 
-GOOD = encoded(np.ones((2, 3), np.float32))
+GOOD = servers.encoded(np.ones((2, 3), np.float32))
 BAD = {
     "no object": ({"vectors": [[1.0, 2.0, 3.0]]}, "vectors"),
     "text": ({"vectors": "AAAA"}, "vectors"),
@@ -118,7 +56,7 @@ BAD = {
     "dtype no text": ({"vectors": {**GOOD, "dtype": ["float32"]}}, "vectors.dtype"),
     "no base64": ({"vectors": {**GOOD, "b64": "ä"}}, "vectors.b64"),
     "b64 no text": ({"vectors": {**GOOD, "b64": 3}}, "vectors.b64"),
-    "nan": ({"vectors": encoded(np.array([[1, 1, 1], [1, np.nan, 1]], np.float32))}, "vectors"),
+    "nan": ({"vectors": servers.encoded(np.array([[1, 1, 1], [1, np.nan, 1]], np.float32))}, "vectors"),
     "null": ({"vectors": None}, "vectors"),
     "ids too few": ({"candidates": ["a"]}, "candidates"),
     "ids of two kinds": ({"candidates": ["a", 1]}, "candidates"),
@@ -223,69 +161,12 @@ def test_arrow_takes_a_column_of_lists_of_vectors(dtype, ids, fixed):
         assert np.array(row["scores"], np.float32).tobytes() == picks.scores[0, :n].tobytes()
 
 
-ZEROS = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(0, np.float32)), 1)
-
-
-@pytest.mark.parametrize(
-    ("column", "argument"),
-    [
-        (pa.array([[1.0, 2.0]]), "vectors"),
-        (pa.array([["a"]]), "vectors"),
-        (pa.array([[[1, 2]]]), "vectors"),
-        (pa.array([[[1.0, 2.0], [1.0]]]), "vectors"),
-        (pa.array([[[]]], pa.list_(pa.list_(pa.float32()))), "vectors"),
-        (pa.array([[[1.0, None]]]), "vectors"),
-        (pa.array([[None, [1.0]]]), "vectors"),
-        (pa.array([None], pa.list_(pa.list_(pa.float32()))), "vectors"),
-        (pa.array([[[np.inf, 1.0]]], pa.list_(pa.list_(pa.float32()))), "vectors"),
-        (pa.array([[[1e39, 1.0]]]), "vectors"),
-        (pa.array([[[]] * 1000], pa.list_(pa.list_(pa.float32(), 0))), "vectors"),
-        (pa.array([[[[1.0]]]]), "vectors"),
-    ],
-    ids=str,
-)
-def test_bad_columns_of_vectors_are_told(column, argument):
-    table = pa.table({"vector": [[1.0, 2.0]], "vectors": column})
-    answer = posted(servers.arrow(table), headers=servers.ARROW)
-    whole = answer.headers["content-type"] == "application/json"
-    message = answer.json()["error"]["message"] if whole else servers.table_of(answer)["error"][0].as_py()
-    assert answer.status_code == 422
-    assert argument in message or "embeddings must be finite" in message
-
-
 def test_lists_without_bytes_take_no_memory():
     """A list of 2**31 - 1 vectors of no dimensions has no bytes at all."""
     inner = pa.Array.from_buffers(pa.list_(pa.float32(), 0), 2**31 - 1, [None], children=[pa.array([], pa.float32())])
     column = pa.ListArray.from_arrays(pa.array([0, 2**31 - 1], pa.int32()), inner)
     answer = posted(servers.arrow(pa.table({"vector": [[1.0]], "vectors": column})), headers=servers.ARROW)
     assert answer.status_code == 422
-
-
-def test_tensors():
-    rng = np.random.default_rng(6)
-    vectors = rng.standard_normal((2, 9, D)).astype(np.float16)
-    queries = rng.standard_normal((2, D), dtype=np.float32)
-    ids = np.arange(18).reshape(2, 9) + 70
-    ids[1, 5:] = -1
-    inputs = [
-        {"name": "vector", "shape": [2, D], "datatype": "FP32", "data": queries.ravel().tolist()},
-        {"name": "vectors", "shape": [2, 9, D], "datatype": "FP16", "data": vectors.ravel().tolist()},
-        {"name": "candidates", "shape": [2, 9], "datatype": "INT64", "data": ids.ravel().tolist()},
-    ]
-    body = {"inputs": inputs, "parameters": {"k": 3}}
-    for path, corpora in (("/v2/models/vectors/infer", {}), ("/v2/models/docs:mmr/infer", {"docs": CORPUS})):
-        answer = posted(body, path, corpora)
-        assert answer.status_code == 200, answer.text
-        outputs = {x["name"]: x for x in answer.json()["outputs"]}
-        found = np.array(outputs["ids"]["data"]).reshape(2, 3)
-        for q, n in ((0, 9), (1, 5)):
-            assert found[q].tolist() == ids[q][rk.mmr(queries[[q]], vectors[q, :n], 3).indices[0]].tolist()
-    about = servers.run({}, lambda client, _: client.get("/v2/models/vectors")).json()
-    assert next(x["shape"] for x in about["inputs"] if x["name"] == "vectors") == [-1, -1, -1]
-    wrong = {**body, "inputs": [inputs[0], {**inputs[1], "shape": [2, 9 * D]}]}
-    assert "vectors must have 3 dimensions" in posted(wrong, "/v2/models/vectors/infer").json()["error"]
-    none = [inputs[0], {"name": "vectors", "shape": [2, 4, 0], "datatype": "FP32", "data": []}]
-    assert posted({"inputs": none}, "/v2/models/vectors/infer").status_code == 422
 
 
 @pytest.mark.parametrize("wire", ["json", "arrow", "auto"])
@@ -328,9 +209,9 @@ def test_long_calls_are_cut_by_bytes():
 
 def test_what_they_hold_is_counted():
     limits = Limits(body_bytes=1 << 20, memory_bytes=1 << 20)
-    query = {"vectors": encoded(np.ones((1000, 64), np.float32)), "query": [1.0] * 64}
+    query = {"vectors": servers.encoded(np.ones((1000, 64), np.float32)), "query": [1.0] * 64}
     assert posted({"queries": [query] * 2}, limits=limits).status_code == 200
     assert posted({"queries": [query] * 4}, limits=limits).status_code == 413
-    few = {"vectors": encoded(np.ones((11, 1), np.float32)), "query": [1.0]}
+    few = {"vectors": servers.encoded(np.ones((11, 1), np.float32)), "query": [1.0]}
     [result] = posted({"queries": [few]}, limits=Limits(candidates=10)).json()["results"]
     assert result["error"]["message"] == "select: vectors must have 0 to 10 rows, got 11"

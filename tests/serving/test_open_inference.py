@@ -5,8 +5,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
@@ -63,9 +61,9 @@ def outputs_of(response):
     return found
 
 
-def post(*requests):
+def post(*requests, corpora=CORPORA):
     """The answers to (path, body, headers), a body of bytes or a JSON value."""
-    return servers.posted(CORPORA, *requests)
+    return servers.posted(corpora, *requests)
 
 
 def same(found, picks, ids=IDS):
@@ -124,6 +122,39 @@ def test_padding_of_candidates_is_no_candidate_and_numbers_are_per_query():
     named = rk.Corpus(ROWS).select(None, k, candidates=rows, relevance=relevance, lambda_d=same_k["lambda_d"])
     texts = [NAMES[row] if row >= 0 else "" for row in named.indices.ravel()]
     assert outputs_of(answers[2])["ids"] == packed(texts)
+
+
+def test_candidates_may_come_with_their_vectors():
+    vectors, ids = RNG.standard_normal((2, 9, D)).astype(np.float16), np.arange(18).reshape(2, 9) + 70
+    ids[1, 5:] = -1
+    given = {"vector": QUERIES[:2], "vectors": vectors, "candidates": ids}
+    flat, empty = {**given, "vectors": vectors.reshape(2, -1)}, {**given, "vectors": vectors[:, :, :0]}
+    bodies = [{"inputs": in_json(**tensors), "parameters": {"k": 3}} for tensors in (given, flat, empty)]
+    alone, wrong, none = post(*(("/v2/models/vectors/infer", body) for body in bodies), corpora={})
+    for answer in (alone, *post(("/v2/models/docs:mmr/infer", bodies[0]))):
+        found = outputs_of(answer)["ids"]
+        for q, n in ((0, 9), (1, 5)):
+            assert found[q].tolist() == ids[q][rk.mmr(QUERIES[[q]], vectors[q, :n], 3).indices[0]].tolist()
+    assert "vectors must have 3 dimensions" in wrong.json()["error"]
+    assert none.status_code == 422
+
+
+def test_unknown_ids_are_told_padded():
+    candidates = np.array([[IDS[2], 5, 6], [IDS[3], IDS[4], -1]])
+    names = np.array([[NAMES[2], "gone", ""], [NAMES[3], NAMES[4], ""]], object)
+    inputs, skip = in_json(query_id=IDS[:2], candidates=candidates), {"parameters": {"unknown": "skip"}}
+    named = in_json(query_id=np.array(NAMES[:2], object), candidates=names)
+    numbers, words, strict = post(
+        ("/v2/models/docs/infer", {"inputs": inputs, **skip}),
+        ("/v2/models/names/infer", {"inputs": named, **skip}),
+        ("/v2/models/docs/infer", {"inputs": inputs}),
+    )
+    found = outputs_of(numbers)
+    assert (found["skipped"].tolist(), found["lengths"].tolist()) == ([[5, 6], [-1, -1]], [1, 2])
+    assert outputs_of(words)["skipped"].tolist() == [["gone"], [""]]
+    found = outputs_of(strict)
+    assert list(found) == ["ids", "scores", "relevance", "redundancy", "lengths", "errors"]
+    assert "candidates must be ids of the corpus" in found["errors"][0]
 
 
 def test_a_bad_query_has_its_own_error():
@@ -222,9 +253,10 @@ def test_a_shape_alone_takes_no_memory():
 def test_health_and_metadata():
     async def use(client, service):
         paths = ("", "/health/live", "/health/ready", "/models/docs", "/models/names/ready", "/models/x/ready")
+        paths = (*paths, "/models/vectors")
         return [await client.get(f"/v2{path}") for path in paths]
 
-    about, live, ready, model, model_ready, unknown = servers.run(CORPORA, use)
+    about, live, ready, model, model_ready, unknown, vectors = servers.run(CORPORA, use)
     assert about.json()["extensions"] == ["binary_tensor_data"]
     assert live.json() == {"live": True}
     assert ready.json() == {"ready": True}
@@ -233,3 +265,4 @@ def test_health_and_metadata():
     assert inputs["candidates"]["datatype"] == "INT64"
     assert model_ready.json() == {"name": "names", "ready": True}
     assert unknown.status_code == 404
+    assert next(x["shape"] for x in vectors.json()["inputs"] if x["name"] == "vectors") == [-1, -1, -1]

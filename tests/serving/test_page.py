@@ -4,8 +4,6 @@ import re
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk

@@ -10,7 +10,6 @@ import subprocess
 import numpy as np
 import pytest
 
-pytest.importorskip("fastapi")
 pytest.importorskip("cohere")
 import pyarrow as pa
 import servers

@@ -6,8 +6,6 @@ import httpx
 import numpy as np
 import orjson
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
@@ -54,7 +52,7 @@ def order_of(shape, answer, ids):
         results = answer if shape == "tei" else answer["results" if shape == "cohere" else "rerank"]
         pairs = [(x["score" if shape == "tei" else "relevance_score"], ids[x["index"]]) for x in results]
     pairs.sort(key=lambda pair: -np.float32(pair[0]))
-    return [int(x) for _, x in pairs], [score for score, _ in pairs]
+    return [x for _, x in pairs], [score for score, _ in pairs]
 
 
 @pytest.mark.parametrize("shape", BODIES)
@@ -73,6 +71,7 @@ def test_every_shape_has_the_picks_of_the_formula_in_the_order_of_its_scores(sha
     for response, (_, body), (picks, scores) in zip(post(*requests), requests, expected, strict=True):
         assert response.status_code == 200, response.text
         order, given = order_of(shape, response.json(), names)
+        order = list(map(int, order))
         assert order[: len(picks)] == picks
         assert (np.diff(np.float32(given)) < 0).all()
         assert 0 < given[-1] < given[0] <= 1
@@ -108,6 +107,36 @@ def test_lists_of_ids_limit_the_picks(name):
     expected = NUMBERED.select(ROWS[[50]], 6, candidates=pool, **rows)
     picked = [x["selection"]["id"] for x in answer.json() if x["selection"]["picked"]]
     assert picked == IDS[expected.indices[0]].tolist()
+
+
+@pytest.mark.parametrize(("shape", "how"), [*((shape, "body") for shape in BODIES), ("tei", "url"), ("tei", "server")])
+def test_unknown_ids_come_last_where_they_are_skipped(shape, how):
+    unknown, options = ["text", "999", "-" + "9" * 18], {"unknown": "skip"}
+    ids = [str(IDS[0]), unknown[0], str(IDS[1]), unknown[1], str(IDS[2]), unknown[2], str(IDS[0])]
+    strict = BODIES[shape](ids, str(IDS[5]), {"model": "docs"})
+
+    async def use(client, service):
+        path = "/rerank?unknown=skip" if how == "url" else "/rerank"
+        answer = await client.post(path, json={**strict, **options} if how == "body" else strict)
+        return answer, service.metrics.text().decode()
+
+    answer, metrics = servers.run({"docs": NUMBERED}, use, **options if how == "server" else {})
+    assert answer.status_code == 200, answer.text
+    order, scores = order_of(shape, answer.json(), ids)
+    assert scores == sorted(set(scores), reverse=True)
+    assert (order[-4:], sorted(order)) == ([ids[6], *unknown], sorted(ids))
+    assert 'ragsys_skipped_ids_total{corpus="docs"} 3.0' in metrics
+    selections = answer.json() if shape == "tei" else next(x for x in answer.json().values() if isinstance(x, list))
+    assert [x["selection"]["id"] for x in selections[-3:]] == unknown
+    assert not any(x["selection"]["picked"] for x in selections[-4:])
+    assert post(("/rerank", strict))[0].json()["error"]["argument"] == "documents"
+
+
+@pytest.mark.parametrize("documents", [[], ["nothing", "999"]])
+def test_rerank_of_nothing_that_is_known(documents):
+    [answer] = post(("/rerank", {"query": str(IDS[5]), "texts": documents, "unknown": "skip"}))
+    assert answer.status_code == 200
+    assert [x["index"] for x in answer.json()] == list(range(len(documents)))
 
 
 def test_documents_may_be_objects_repeated_and_of_string_ids():

@@ -1,18 +1,16 @@
 """``/v1/select``: the picks and bits of calls in process, whatever was batched with a query."""
 
 import asyncio
-import base64
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
 
 RNG = np.random.default_rng(20)
 N, D = 300, 24
+METHODS = ["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage"]
 
 
 @pytest.fixture(scope="module", params=["cosine", "dot"])
@@ -22,74 +20,76 @@ def corpus(request):
     return rk.Corpus(rows, bias=rng.uniform(-2, 0, N).astype("f4"), groups=rng.integers(0, 40, N), metric=request.param)
 
 
-def encoded(vector):
-    return {"b64": base64.b64encode(vector.tobytes()).decode(), "shape": [len(vector)], "dtype": str(vector.dtype)}
+def some_query(rng, corpus):
+    """A query as the JSON has it, and what the call in process that it stands for returns: ids, values, certificate.
 
-
-def some_query(rng):
-    """A query as the JSON has it, and the call in process that it stands for."""
-    method = str(rng.choice(["mmr", "vrsd"]))
-    vector = rng.standard_normal(D, dtype=np.float32)
-    query, call = {"method": method, "k": int(rng.integers(1, 9))}, {"method": method}
-    if method == "mmr":
-        for name in ("lambda_d", "lambda_b"):
+    Its candidates are rows of the corpus, or come with their vectors.
+    """
+    own = rng.random() < 0.4
+    method, dims = str(rng.choice(METHODS if own else ["mmr", "vrsd"])), int(rng.choice([D, 16])) if own else D
+    query, call = {"method": method, "k": int(rng.integers(1, 9))}, {"num_threads": 1}
+    if method not in ("vrsd", "sift"):
+        for name in ("lambda_d",) if own else ("lambda_d", "lambda_b"):
             query[name] = call[name] = float(np.float32(rng.uniform()))
+    vector = rng.standard_normal(dims, dtype=np.float32)
     if rng.random() < 0.5:
-        query["query"] = vector.tolist() if rng.random() < 0.5 else encoded(vector)
-    elif rng.random() < 0.5:
-        half = vector.astype(np.float16)
-        query["query"], vector = encoded(half), half.astype(np.float32)
+        query["query"] = vector.tolist() if rng.random() < 0.5 else servers.encoded(vector)
+    elif own or rng.random() < 0.5:
+        query["query"], vector = servers.encoded(vector.astype("f2")), vector.astype("f2").astype("f4")
     else:
-        query["query_id"] = row = int(rng.integers(N))
-        vector = row
-    kind = rng.random()
-    if kind < 0.4:
-        ids = rng.choice(N, int(rng.integers(1, 60)), replace=False)
-        query["candidates"], call["candidates"] = ids.tolist(), ids[None]
-        if rng.random() < 0.3:
-            scores = rng.uniform(size=len(ids)).astype(np.float32)
-            query["relevance"], call["relevance"] = scores.tolist(), scores[None]
-    elif kind < 0.8:
-        query["pool"] = call["pool"] = int(rng.integers(1, 80))
+        query["query_id"] = int(rng.integers(N))
+        vector = corpus.vectors(np.array([query["query_id"]]))[0].astype(np.float32)
+    kind, ids, count = rng.random(), range(N), int(rng.integers(1, 60))
+    if own:
+        vectors = rng.standard_normal((count, dims)).astype(rng.choice(["f4", "f2"]))
+        query["vectors"], call["candidates"] = servers.encoded(vectors), np.arange(count)[None]
+        query["metric"] = call["metric"] = str(rng.choice(["cosine", "dot"]))
+        mixed = rng.permutation(count).tolist()
+        ids = [range(count), [10**6 + i for i in mixed], [f"doc {i}" for i in mixed]][int(3 * kind)]
+        if kind >= 1 / 3:
+            query["candidates"] = ids
+    elif kind < 0.4:
+        rows = rng.choice(N, count, replace=False)
+        query["candidates"], call["candidates"] = rows.tolist(), rows[None]
     else:
-        query["pool"] = call["pool"] = None
-    if rng.random() < 0.3:
-        shown = rng.choice(N, int(rng.integers(1, 5)), replace=False)
-        query["initial"], call["initial"] = shown.tolist(), shown[None]
-    for name, share in (("exclude", 20), ("allowed", 200)):
+        query["pool"] = call["pool"] = int(rng.integers(1, 80)) if kind < 0.8 else None
+    if "candidates" in call and rng.random() < 0.3:
+        scores = rng.uniform(size=count).astype(np.float32)
+        query["relevance"], call["relevance"] = scores.tolist(), scores[None]
+    for name, share in (("initial", 4), ("exclude", 20), ("allowed", 200)):
         if rng.random() < 0.25:
-            rows = rng.choice(N, int(rng.integers(1, share)), replace=False)
-            query[name], call[name] = rows.tolist(), rows[None]
-    if rng.random() < 0.2:
+            places = rng.choice(len(ids), int(rng.integers(1, min(share, len(ids)) + 1)), replace=False)
+            query[name], call[name] = [ids[place] for place in places], places[None]
+    if not own and rng.random() < 0.2:
         query["max_per_group"] = call["max_per_group"] = int(rng.integers(1, 3))
-    return query, vector, call
+    if own:
+        picks = getattr(rk, method)(vector[None], vectors, query["k"], **call)
+    else:
+        picks = corpus.select(vector[None], query["k"], method=method, **call)
+    return query, answer_of(picks, ids)
 
 
-def in_process(corpus, query, vector, call):
-    if isinstance(vector, int):
-        vector = corpus.vectors(np.array([vector]))[0].astype(np.float32)
-    picks = corpus.select(vector[None], query["k"], num_threads=1, **call)
-    n = int(picks.lengths[0])
-    certified = None if picks.certified is None else bool(picks.certified[0])
-    return [*(np.asarray(field[0, :n]) for field in picks[:4]), certified]
+def answer_of(picks, ids):
+    """What an answer has to the bit."""
+    n, certified = int(picks.lengths[0]), getattr(picks, "certified", None)
+    values = [np.asarray(field[0, :n]).tobytes() for field in picks[1:4]]
+    return [ids[row] for row in picks.indices[0, :n]], values, None if certified is None else bool(certified[0])
 
 
-def same_bits(result, expected):
-    got = [np.array(result["ids"], np.int64)]
-    got += [np.array(result[name], np.float32) for name in ("scores", "relevance", "redundancy")]  # null: NaN
-    *expected, certified = expected
-    same = (a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(got, expected, strict=True))
-    return result["certified"] is certified and all(same)
+def told(result):
+    """What a result of the JSON has."""
+    values = [np.array(result[name], np.float32).tobytes() for name in ("scores", "relevance", "redundancy")]
+    return result["ids"], values, result["certified"]  # null among the values: NaN
 
 
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 def test_answers_have_the_bits_of_calls_in_process(corpus):
     rng = np.random.default_rng(5)
-    asked = [[some_query(rng) for _ in range(size)] for size in (1, 1, 1, 2, 3, 7, 20) * 8]
+    asked = [[some_query(rng, corpus) for _ in range(size)] for size in (1, 1, 1, 2, 3, 7, 20) * 8]
 
     def body(queries):
         """Some of the rules of a query alone stand beside it: those of two requests then meet in a call."""
-        given = [dict(query) for query, _, _ in queries]
+        given = [dict(query) for query, _ in queries]
         beside = ("k", "lambda_d", "lambda_b", "method", "pool") if len(given) == 1 and rng.random() < 0.7 else ()
         return {"queries": given, **{name: given[0].pop(name) for name in beside if name in given[0]}}
 
@@ -101,8 +101,8 @@ def test_answers_have_the_bits_of_calls_in_process(corpus):
     certified = set()
     for queries, answer in zip(asked, answers, strict=True):
         assert answer.status_code == 200
-        for (query, vector, call), result in zip(queries, answer.json()["results"], strict=True):
-            assert same_bits(result, in_process(corpus, query, vector, call)), (query, result)
+        for (query, expected), result in zip(queries, answer.json()["results"], strict=True):
+            assert told(result) == expected, (query, result)
             certified.add(result["certified"])
     assert certified == ({True, False, None} if corpus.metric == "cosine" else {True, None})
 
@@ -133,6 +133,5 @@ def test_relevance_on_a_scale_has_the_bits_of_calls_in_process(corpus, scale, me
     vector = corpus.vectors(np.array([3])).astype(np.float32)
     for x, y, one, other in zip(ids, scores, alone, together, strict=True):
         call = {"candidates": x[None], "relevance": y[None], "relevance_scale": scale, "method": method}
-        expected = in_process(corpus, {"k": 4}, vector[0], call)
-        assert same_bits(one, expected)
-        assert same_bits(other, expected)
+        expected = answer_of(corpus.select(vector, 4, num_threads=1, **call), range(N))
+        assert told(one) == told(other) == expected

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk

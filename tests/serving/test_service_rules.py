@@ -1,13 +1,13 @@
 """Every rule of the library by the service: the same picks, with budgets and ceilings, in JSON and in Arrow."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
+from ragsys_kernels.serving.ray_serve import answered
 
 N, D, K = 300, 16, 4
 LIMITS = ({}, {"budget": 9.0}, {"max_similarity": 0.2}, {"budget": 7.5, "max_similarity": 0.3})
@@ -60,7 +60,6 @@ def test_picks_are_those_of_the_library(corpus, method):
 
 
 def test_queries_with_limits_of_their_own_and_without_in_one_request(corpus):
-    pa = pytest.importorskip("pyarrow")
     asked = [
         {"query_id": 1},
         {"query_id": 1, "budget": 6},
@@ -87,9 +86,6 @@ def test_queries_with_limits_of_their_own_and_without_in_one_request(corpus):
 @pytest.mark.parametrize("name", ["candidates", "initial", "allowed", "exclude"])
 def test_a_list_of_ids_beside_the_queries_holds_for_all_of_them(corpus, name):
     """In JSON, and beside columns, where a column goes before it."""
-    pa = pytest.importorskip("pyarrow")
-    from ragsys_kernels.serving.ray_serve import answered
-
     listed, own = list(range(0, N, 7)), [[3, 4, 5, 6, 8], [9, 10, 12]]
     common = {"k": K, "pool": 30, name: listed}
 
@@ -123,9 +119,6 @@ def test_a_list_of_ids_beside_the_queries_holds_for_all_of_them(corpus, name):
     ],
 )
 def test_what_cannot_hold_for_all_rows_of_columns_is_refused(corpus, rules):
-    pa = pytest.importorskip("pyarrow")
-    from ragsys_kernels.serving.ray_serve import answered
-
     async def use(_, service):
         with pytest.raises(ValueError, match=f"^select: {next(iter(rules))} must "):
             await answered(service, pa.table({"query_id": [1, 2]}), rules)

@@ -11,10 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("fastapi")
 import postgres
+import pytest
 import servers
 
 import ragsys_kernels as rk

@@ -5,8 +5,6 @@ import asyncio
 import numpy as np
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("fastapi")
 import servers
 
 import ragsys_kernels as rk
@@ -135,75 +133,6 @@ def test_arrow_has_a_column_of_them(corpus):
     assert found["error"].null_count == 4
     assert "skipped" not in strict.column_names
     assert [why is None for why in strict["error"].to_pylist()] == [False, True, False, True]
-
-
-def test_tensors_have_them_padded():
-    inputs = [
-        {"name": "query_id", "shape": [2], "datatype": "INT64", "data": [300, 301]},
-        {"name": "candidates", "shape": [2, 3], "datatype": "INT64", "data": [302, 5, 6, 303, 304, -1]},
-    ]
-    body = {"inputs": inputs, "parameters": {"unknown": "skip"}}
-    outputs = {x["name"]: x for x in posted(body, "/v2/models/docs/infer")[0].json()["outputs"]}
-    assert (outputs["skipped"]["shape"], outputs["skipped"]["data"]) == ([2, 2], [5, 6, -1, -1])
-    assert outputs["lengths"]["data"] == [1, 2]
-    names = [{**inputs[0], "datatype": "BYTES", "data": [NAMES[0], NAMES[1]]}]
-    names.append({**inputs[1], "datatype": "BYTES", "data": [NAMES[2], "gone", "", NAMES[3], NAMES[4], ""]})
-    answer = posted({**body, "inputs": names}, "/v2/models/names/infer")[0].json()
-    assert next(x["data"] for x in answer["outputs"] if x["name"] == "skipped") == ["gone", ""]
-    body["parameters"] = {}
-    strict = posted(body, "/v2/models/docs/infer")[0].json()["outputs"]
-    assert [x["name"] for x in strict] == ["ids", "scores", "relevance", "redundancy", "lengths", "errors"]
-    assert "candidates must be ids of the corpus" in next(x["data"] for x in strict if x["name"] == "errors")[0]
-
-
-SHAPES = {
-    "tei": (lambda ids: {"texts": ids}, lambda answer: [(x["index"], x["score"]) for x in answer]),
-    "cohere": (
-        lambda ids: {"documents": ids},
-        lambda answer: [(x["index"], x["relevance_score"]) for x in answer["results"]],
-    ),
-    "elasticsearch": (
-        lambda ids: {"input": ids},
-        lambda answer: [(x["index"], x["relevance_score"]) for x in answer["rerank"]],
-    ),
-    "weaviate": (
-        lambda ids: {"documents": ids, "property": "text"},
-        lambda answer: [(int(x["document"] == "?"), x["score"]) for x in answer["scores"]],
-    ),
-}
-
-
-@pytest.mark.parametrize(("shape", "how"), [*((shape, "body") for shape in SHAPES), ("tei", "url"), ("tei", "server")])
-def test_rerank_puts_them_last(shape, how):
-    made, read = SHAPES[shape]
-    ids = [str(IDS[0]), "text", str(IDS[1]), "999", str(IDS[2]), "-" + "9" * 18, str(IDS[0])]
-    body, path, options = {"query": str(IDS[5]), "model": "docs", **made(ids)}, "/rerank", {}
-    if how == "body":
-        body["unknown"] = "skip"
-    elif how == "url":
-        path += "?unknown=skip"
-    else:
-        options = {"unknown": "skip"}
-    answer, metrics = posted(body, path, **options)
-    assert answer.status_code == 200, answer.text
-    found = read(answer.json())
-    assert [score for _, score in found] == sorted({score for _, score in found}, reverse=True)
-    if shape != "weaviate":
-        assert [index for index, _ in found][-4:] == [6, 1, 3, 5]
-        assert sorted(index for index, _ in found) == list(range(7))
-    assert 'ragsys_skipped_ids_total{corpus="docs"} 3.0' in metrics
-    selections = answer.json() if shape == "tei" else next(x for x in answer.json().values() if isinstance(x, list))
-    assert [x["selection"]["id"] for x in selections[-3:]] == ["text", "999", "-" + "9" * 18]
-    assert not any(x["selection"]["picked"] for x in selections[-4:])
-    strict = {name: x for name, x in body.items() if name != "unknown"}
-    assert posted(strict, "/rerank")[0].json()["error"]["argument"] == "documents"
-
-
-@pytest.mark.parametrize("documents", [[], ["nothing", "999"]])
-def test_rerank_of_nothing_that_is_known(documents):
-    answer, _ = posted({"query": str(IDS[5]), "model": "docs", "texts": documents, "unknown": "skip"}, "/rerank")
-    assert answer.status_code == 200
-    assert [x["index"] for x in answer.json()] == list(range(len(documents)))
 
 
 @pytest.mark.parametrize("wire", ["json", "arrow"])
