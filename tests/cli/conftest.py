@@ -14,5 +14,5 @@ def folder(tmp_path):
 
 @pytest.fixture
 def run(command):
-    """In this process: what only one of its own can show is started by `commands.start`, or by a test itself."""
+    """In this process: what only one of its own can show is started by a test itself."""
     return command

@@ -1,10 +1,12 @@
 """The command line: exit codes, one-line errors, progress, the summary."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -14,16 +16,16 @@ typer_testing = pytest.importorskip("typer.testing")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from commands import COMMAND, SELECT, start  # noqa: E402
+from commands import COMMAND, SELECT  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels import cli, offline  # noqa: E402
 from ragsys_kernels.cli import _app  # noqa: E402
 
 
-def test_select_prints_one_summary_line(folder):
-    result = start(folder, *SELECT, "--k", "4", "--pool", "20", "--num-threads", "1")
+def test_select_prints_one_summary_line(run, folder):
+    result = run(folder, *SELECT, "--k", "4", "--pool", "20", "--num-threads", "1")
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(
         r"90 queries in \d+\.\d\d s \(\d+ queries/s, corpus read in \d+\.\d\d s\), "
@@ -75,7 +77,8 @@ def test_error_in_a_later_chunk_is_one_line(run, folder):
 
 def test_full_disk_is_one_line(folder):
     limited = "trap '' XFSZ; ulimit -f 1; exec \"$@\""  # in blocks of 512 or 1024 bytes
-    result = start(folder, *SELECT, command=["sh", "-c", limited, "sh", *COMMAND])
+    command = ["sh", "-c", limited, "sh", *COMMAND, *SELECT]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert result.returncode == 1
     assert re.fullmatch(r"error: select: .*File too large.*\n", result.stderr)
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
@@ -143,7 +146,7 @@ def test_id_columns_that_are_not_there(run, folder):
     assert run(folder, *SELECT, "--overwrite").stderr == ""
 
 
-def test_files_may_have_any_names(folder):
+def test_files_may_have_any_names(run, folder):
     """Bytes that are no UTF-8 too; the summary and the errors show them escaped, whatever the terminal."""
     odd = os.fsdecode(b"odd\xff")
     (folder / odd).mkdir()
@@ -155,29 +158,20 @@ def test_files_may_have_any_names(folder):
         pq.write_table(corpus, file)
     with open(folder / odd / "q.arrow", "wb") as file, pa.ipc.new_file(file, queries.schema) as writer:
         writer.write_table(queries)
-    arguments = ("select", "--corpus", f"{odd}/c.parquet", "--queries", f"{odd}/q.arrow", "--out", f"{odd}/out")
-    environment = {
-        "PYTHONIOENCODING": "utf-8:strict",
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    commands = [arguments, arguments, ("job", "verify", f"{odd}/out"), ("job", "status", f"{odd}/out")]
-    commands.append((*arguments, "--k", "2"))
-    code = f"""if True:
-        import sys
-        from ragsys_kernels import cli
-        for sys.argv in {[["ragsys-kernels", *command] for command in commands]}:
-            try:
-                cli.main()
-            except SystemExit as ended:
-                print("status", ended.code or 0)"""
-    result = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, env=environment)
-    shown = result.stdout.decode().splitlines()
-    assert [line for line in shown if line.startswith("status")] == ["status 0"] * 4 + ["status 1"]
-    assert shown[0].endswith(r"/odd\udcff/out (1 shard)")
-    assert shown[2].startswith("nothing to do")
-    assert shown[4].startswith("right: 90 queries in 1 shard")
-    assert result.stderr.startswith(b"error: select: out must hold a job of the same inputs")
+    job = ("select", "--corpus", f"{odd}/c.parquet", "--queries", f"{odd}/q.arrow", "--out", f"{odd}/out")
+    for command, begin, end in (
+        (job, "90 queries in ", r"/odd\udcff/out (1 shard)"),
+        (job, "nothing to do", r"/odd\udcff/out (1 shard)"),
+        (("job", "verify", f"{odd}/out"), "right: 90 queries in 1 shard", ""),
+    ):
+        done = run(folder, *command)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(begin)
+        assert done.stdout.rstrip().endswith(end)
+    assert r"odd\udcff" in run(folder, "job", "status", f"{odd}/out").stdout
+    done = run(folder, *job, "--k", "2")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: select: out must hold a job of the same inputs")
 
 
 def test_indexes_and_tensors_may_have_any_names(folder):
@@ -245,34 +239,46 @@ def test_no_memory_is_one_line(run, folder, monkeypatch, error, skip):
     assert not (folder / "out").exists()
 
 
-def start_long_job(folder, shard_size):
-    """A job that takes minutes, once its first shard is there."""
-    np.save(folder / "queries.npy", np.random.default_rng(0).standard_normal((500_000, 8)).astype(np.float32))
-    command = [*COMMAND, *SELECT, "--chunk-size", "10", "--shard-size", shard_size]
-    process = subprocess.Popen([*map(str, command)], cwd=folder, stderr=subprocess.PIPE, text=True)
-    while not list(folder.glob("out/part-*" if shard_size < 10**6 else "out/.part-*")) and process.poll() is None:
-        time.sleep(0.02)
-    return process
+def write_long_queries(folder):
+    """For a job that takes long, and its command but for the size of shards."""
+    np.save(folder / "queries.npy", np.random.default_rng(0).standard_normal((100_000, 8)).astype(np.float32))
+    return (*SELECT, "--chunk-size", "10", "--shard-size")
 
 
-def test_stopped_job_finishes_its_shard_and_goes_on_later(run, folder):
-    number = signal.SIGTERM
-    with start_long_job(folder, 500) as process:
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert "stopping: finishing the current shard of at most 500 queries first" in errors
+def test_stopped_job_finishes_its_shard_and_goes_on_later(run, folder, monkeypatch):
+    command, number = write_long_queries(folder), signal.SIGTERM
+    monkeypatch.setattr(cli, "_leave_threads", lambda: None)  # which may end this process
+    ended = threading.Event()
+
+    def stop_soon():
+        while not list(folder.glob("out/part-*")) and not ended.wait(0.01):
+            pass
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(number, signal.SIG_IGN)  # but while the command runs
+    thread = threading.Thread(target=stop_soon)
+    thread.start()
+    try:
+        stopped = run(folder, *command, 500)
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(number, before)
+    assert stopped.returncode == 128 + number
+    assert "stopping: finishing the current shard of at most 500 queries first" in stopped.stderr
     state = offline.status(folder / "out")
     assert 0 < state.shards < state.num_shards
     assert state.done == 500 * state.shards
     assert not [name for name in os.listdir(folder / "out") if name.startswith(".")]
     np.save(folder / "queries.npy", np.load(folder / "queries.npy")[:90])
-    assert "queries's rows 500000, now 90" in run(folder, *SELECT, "--shard-size", 500).stderr
+    assert "queries's rows 100000, now 90" in run(folder, *SELECT, "--shard-size", 500).stderr
 
 
 def test_second_signal_stops_at_once(folder):
-    number = signal.SIGINT
-    with start_long_job(folder, 10**6) as process:
+    command, number = [*COMMAND, *write_long_queries(folder), str(10**6)], signal.SIGINT
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
+        while not list(folder.glob("out/.part-*")) and process.poll() is None:
+            time.sleep(0.01)
         process.send_signal(number)
         line = process.stderr.readline()
         process.send_signal(number)
@@ -312,8 +318,8 @@ def test_threads_of_an_interrupted_command_are_left(run_python, code, waits):
         f"""
 import atexit, sys, threading, time
 from ragsys_kernels import cli
-from ragsys_kernels.cli import _app
-cli.app  # all commands are there before it is replaced
+from ragsys_kernels.cli import _app, config  # a command, which is there before the application is replaced
+sys.argv.append("show-config")
 def fail(prog_name):
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     raise SystemExit({code})
@@ -384,22 +390,27 @@ def test_progress_of_several_steps(monkeypatch, capsys, terminal):
         assert len(shown.splitlines()) == 3
 
 
-def test_bar_on_a_terminal(folder):
+def test_bar_on_a_terminal(run, folder, monkeypatch):
     """In a pseudo-terminal: a bar with rate and time left, then the summary."""
     pty = pytest.importorskip("pty")
     parent, child = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150"}
-    process = subprocess.Popen([*COMMAND, *SELECT], cwd=folder, stdout=child, stderr=child, env=environment)
-    os.close(child)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(parent, 4096)
-        except OSError:  # the end of a pseudo-terminal, on Linux
-            break
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):  # the end of a pseudo-terminal, on Linux
+            while part := os.read(parent, 4096):
+                shown.append(part)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    monkeypatch.setenv("TERM", "xterm")
+    with open(child, "w") as terminal, monkeypatch.context() as patch:
+        for name in ("stdout", "stderr"):
+            patch.setattr(sys, name, terminal)
+        assert run(folder, *SELECT).returncode == 0
+    reading.join()
     os.close(parent)
-    assert process.wait() == 0
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", b"".join(shown).decode())
     assert "selecting" in text
     assert "90/90" in text
     assert re.search(r"90 queries in \d", text)

@@ -6,7 +6,6 @@ import inspect
 import itertools
 import json
 import re
-import sys
 import types
 import typing
 
@@ -16,7 +15,7 @@ typer_testing = pytest.importorskip("typer.testing")
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-from commands import SELECT, start  # noqa: E402
+from commands import SELECT  # noqa: E402
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels import cli, comparison, evaluation, offline  # noqa: E402
@@ -111,16 +110,22 @@ def test_all_commands_with_options_are_compared():
     assert set(COMMANDS) - without - set(CALLS) <= {("corpus",), ("corpus", "verify"), ("corpus", "show")}
 
 
-@pytest.mark.parametrize("names", CALLS, ids=" ".join)
-def test_defaults_of_options_are_those_of_the_function(monkeypatch, names):
-    module, name, required = CALLS[names]
+def called(monkeypatch, names, arguments):
+    """The parameters of what a command calls, and what it is called with."""
+    module, name, _ = CALLS[names]
     function, seen = getattr(module, name), {}
     monkeypatch.setattr(module, name, lambda **options: seen.update(options) or types.SimpleNamespace(complete=True))
-    result = typer_testing.CliRunner().invoke(cli.app, [*names, *required])
+    result = typer_testing.CliRunner().invoke(cli.app, [*names, *arguments])
     assert result.exit_code == 0, result.output
+    return inspect.signature(function).parameters, seen
+
+
+@pytest.mark.parametrize("names", CALLS, ids=" ".join)
+def test_defaults_of_options_are_those_of_the_function(monkeypatch, names):
+    parameters, seen = called(monkeypatch, names, CALLS[names][2])
     defaults = {
         parameter.name: parameter.default
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in parameters.values()
         if parameter.default is not inspect.Parameter.empty and parameter.name not in OF_THE_COMMAND
     }
     if names == ("evaluate", "aicl"):  # where the function's are "the usual", and MMR's lambda is no default of a rule
@@ -169,27 +174,22 @@ def given(option, number):
 @pytest.mark.parametrize("names", CALLS, ids=" ".join)
 def test_every_option_reaches_the_function(monkeypatch, names):
     """Under its own name; and no parameter of a job is forgotten."""
-    module, name, _ = CALLS[names]
-    function, seen = getattr(module, name), {}
-    monkeypatch.setattr(module, name, lambda **options: seen.update(options) or types.SimpleNamespace(complete=True))
     numbered = enumerate(COMMANDS[names].params)
     options = {option.name: given(option, number) for number, option in numbered if option.name != "every"}
-    arguments = [part for words, _ in options.values() for part in words]
-    result = typer_testing.CliRunner().invoke(cli.app, [*names, *arguments])
-    assert result.exit_code == 0, result.output
-    parameters = set(inspect.signature(function).parameters) - {"progress", "stop"}
+    parameters, seen = called(monkeypatch, names, [part for words, _ in options.values() for part in words])
+    parameters = set(parameters) - {"progress", "stop"}
     expected = {name: str(value) for name, (_, value) in options.items() if name in parameters}
-    if name == "aicl":  # with --quick too, each of the sizes that is given counts
+    if names[-1] == "aicl":  # with --quick too, each of the sizes that is given counts
         expected |= {
             "rule": "Rule(method='a13', lambda_d=0.21875)",
             "sizes": str(dataclasses.replace(evaluation.QUICK, test=10)),
         }
         del expected["quick"]
-    elif name == "ralm":
+    elif names[-1] == "ralm":
         sizes = ["windows", "window", "stride", "query", "dense_query", "document", "passage", "candidates"]
         expected["sizes"] = str({size: number + 12 for number, size in enumerate(sizes)})
     assert {name: str(value) for name, value in seen.items() if name in parameters} == expected
-    assert module is evaluation or parameters == set(options) - {"quiet"}
+    assert names[0] == "evaluate" or parameters == set(options) - {"quiet"}
 
 
 LAMBDA_D, LAMBDA_B = (inspect.signature(rk.mmr).parameters[name].default for name in ("lambda_d", "lambda_b"))
@@ -241,8 +241,9 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
 
 
 @pytest.mark.parametrize("module", ["typer", "rich", "pyarrow"])
-def test_missing_extra_is_one_line(folder, module):
-    code = f"import sys; sys.modules[{module!r}] = None; from ragsys_kernels.cli import main; main()"
-    result = start(folder, "-c", code, command=[sys.executable])
+def test_missing_extra_is_one_line(run_python, module):
+    result = run_python(
+        f"import sys; sys.modules[{module!r}] = None; from ragsys_kernels.cli import main; main()", check=False
+    )
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(rf"error: {module} is not installed: pip install '.+\[cli\]'\n", result.stderr)

@@ -307,7 +307,6 @@ def pytest_report_header(config):
 @pytest.fixture
 def checkout(tmp_path):
     """A checkout with one benchmark and a report, which say how they were run."""
-    pytest.importorskip("typer")
     folder = tmp_path / "benchmarks"
     (folder / "reports").mkdir(parents=True)
     for package in (folder, folder / "reports"):
@@ -319,31 +318,23 @@ def checkout(tmp_path):
     return tmp_path
 
 
-def bench(*arguments, cwd):
-    command = ("-m", "ragsys_kernels.cli", "bench")
-    return run(*command, *arguments, cwd=cwd, OMP_NUM_THREADS="7", PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+@pytest.mark.parametrize(
+    ("options", "code", "end"),
+    [(["--select", "good"], 0, "reported"), (["--select", "good", "--quick"], 0, "="), ([], 1, "=")],
+    ids=["all", "quick", "one fails"],
+)
+def test_command_runs_suite_and_report(checkout, command, monkeypatch, options, code, end):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    done = command(checkout, "bench", *options)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith(end)
+    if not code:
+        assert f"quick {'--quick' in options} -k 'good' 1" in done.stdout
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_command_runs_suite_and_report(checkout, quick):
-    result = bench("--select", "good", *["--quick"] * quick, cwd=checkout)
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert f"quick {quick} -k 'good' 1" in result.stdout
-    assert result.stdout.endswith("reported\n") != quick
-
-
-def test_command_fails_where_a_benchmark_fails(checkout):
-    result = bench(cwd=checkout)
-    assert result.returncode == 1
-    assert "reported" not in result.stdout
-
-
-def test_command_outside_of_a_checkout(tmp_path, monkeypatch):
-    testing = pytest.importorskip("typer.testing")
-    from ragsys_kernels import cli
-
-    monkeypatch.chdir(tmp_path)
+def test_command_outside_of_a_checkout(tmp_path, monkeypatch, command):
     monkeypatch.setattr(rk, "__file__", str(tmp_path / "site" / "ragsys_kernels" / "__init__.py"))
-    result = testing.CliRunner().invoke(cli.app, ["bench"])
-    assert result.exit_code == 1
-    assert result.output.startswith("error: bench: no folder benchmarks in ")
+    done = command(tmp_path, "bench")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: bench: no folder benchmarks in ")

@@ -113,22 +113,31 @@ def test_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, where):
     assert path.read_text() == "old"
 
 
+OTHER = """
+import sys, pathlib
+from ragsys_kernels._base import files as _files
+place = pathlib.Path(sys.argv[1])
+def wait():
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(code, place):
+    """A process that has come to its `wait`, until its input is closed."""
+    command = [sys.executable, "-c", OTHER + code, str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "ready\n"
+        yield other
+
+
 def test_file_of_a_killed_process_is_removed(tmp_path):
     """And that of one at work is not: it takes its place later."""
     path = tmp_path / "file"
-    code = """if True:
-        import sys, pathlib
-        from ragsys_kernels._base import files as _files
-        with _files.replacing_and_sweeping(pathlib.Path(sys.argv[1])) as file:
-            file.write(b"theirs")
-            print("ready", flush=True)
-            sys.stdin.read()
-    """
+    code = "with _files.replacing_and_sweeping(place) as file: file.write(b'theirs'), wait()"
     for fate in ("killed", "finished"):
-        with subprocess.Popen(
-            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other:
-            assert other.stdout.readline() == "ready\n"
+        with another_process(code, path) as other:
             if fate == "killed":
                 other.kill()
                 other.wait()
@@ -220,20 +229,13 @@ def test_what_killed_processes_left_is_removed(tmp_path):
 def test_what_another_process_writes_is_left_alone(tmp_path):
     """Also by a process that ends before the other: it is the lock that counts."""
     place = tmp_path / "folder"
-    code = """if True:
-        import sys, pathlib
-        from ragsys_kernels._base import files as _files
-        place = pathlib.Path(sys.argv[1])
-        with _files.staging(place) as folder:
-            (folder / "mine").write_text("x")
-            print("ready", flush=True)
-            sys.stdin.read()
-            _files.put(folder, place, overwrite=True)
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "ready\n"
+    code = """
+with _files.staging(place) as folder:
+    (folder / "mine").write_text("x")
+    wait()
+    _files.put(folder, place, overwrite=True)
+"""
+    with another_process(code, place) as other:
         fill(place, "ours")
         assert len(os.listdir(tmp_path)) == 2
         other.stdin.close()

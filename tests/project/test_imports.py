@@ -4,6 +4,7 @@ import-linter checks the directions of imports (pyproject.toml).
 """
 
 import ast
+import functools
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +14,9 @@ from ragsys_kernels._base import extras as _extras
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "ragsys_kernels"
+
+
+is_folder = functools.cache(Path.is_dir)
 
 
 def private_uses(path, root):
@@ -25,7 +29,7 @@ def private_uses(path, root):
         depth = next((i for i, part in enumerate(name) if part.startswith("_") and not part.endswith("_")), None)
         if depth is None or name[0] != PACKAGE:
             return False
-        owner = next(name[:i] for i in range(depth, 0, -1) if root.joinpath(*name[:i]).is_dir())
+        owner = next(name[:i] for i in range(depth, 0, -1) if is_folder(root.joinpath(*name[:i])))
         return folder[: len(owner)] != owner
 
     for node in nodes:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
+from ragsys_kernels.selection import cpu
 
 ROOT = Path(__file__).parents[2]
 WHEELS = ROOT / "wheels"
@@ -68,35 +70,32 @@ def test_versions_that_are_here_are_built_if_told(build, capsys):
     assert capsys.readouterr().out == "left out: Python 3.12, of which no interpreter with headers is here\n"
 
 
-def test_smoke_program_runs_every_instruction_set_and_sees_a_wrong_kernel(tmp_path):
+def test_smoke_program_runs_every_instruction_set_and_sees_a_wrong_kernel(tmp_path, monkeypatch):
     if _dispatch.extension() is None:
         pytest.skip("the kernels are not compiled")
-    folder = Path(rk.__file__).parents[1]
     good = subprocess.run(
         [sys.executable, WHEELS / "smoke.py"],
         capture_output=True,
         text=True,
-        env={"PYTHONPATH": str(folder)},
+        env={"PYTHONPATH": str(Path(rk.__file__).parents[1])},
         cwd=tmp_path,
     )
     assert good.returncode == 0, good.stderr
     assert f"| {', '.join(_dispatch.extension().SUPPORTED_ISAS)} |" in good.stdout
-    # The same, with a module before it that makes the compiled MMR return its picks in another order.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ragsys_kernels.selection.cpu as cpu\n"
-        "right = cpu.mmr\n"
-        "def wrong(*args, **kwargs):\n"
-        "    found = right(*args, **kwargs)\n"
-        "    found[0][:] = found[0][:, ::-1].copy()\n"
-        "    return found\n"
-        "cpu.mmr = wrong\n"
-    )
-    bad = subprocess.run(
-        [sys.executable, WHEELS / "smoke.py"], capture_output=True, text=True,
-        env={"PYTHONPATH": f"{tmp_path}:{folder}"}, cwd=tmp_path,
-    )  # fmt: skip
-    assert bad.returncode != 0
-    assert "Arrays are not equal" in bad.stderr
+    monkeypatch.setenv("RAGSYS_KERNELS_SMOKE_PYTHON", "/bin/false")
+    with pytest.raises(SystemExit, match="base: "):
+        runpy.run_path(str(WHEELS / "smoke.py"), run_name="__main__")
+    right = cpu.mmr
+
+    def wrong(*arguments, **options):
+        found = right(*arguments, **options)
+        found[0][:] = found[0][:, ::-1].copy()
+        return found
+
+    monkeypatch.setattr(cpu, "mmr", wrong)
+    monkeypatch.setenv("RAGSYS_KERNELS_SMOKE_CHILD", "1")
+    with pytest.raises(AssertionError, match="Arrays are not equal"):
+        runpy.run_path(str(WHEELS / "smoke.py"), run_name="__main__")
 
 
 def test_workflows_call_targets_that_the_makefile_has():
