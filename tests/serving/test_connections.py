@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 
-import httpx
 import numpy as np
 import pytest
 import servers
@@ -22,7 +21,7 @@ def corpus():
 
 
 def asked(url):
-    answers = [httpx.post(f"{url}/v1/select", json=BODY), httpx.get(f"{url}/info")]
+    answers = [servers.http.post(f"{url}/v1/select", json=BODY), servers.http.get(f"{url}/info")]
     return answers[0].json(), answers[1].json()["connections"]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -107,9 +106,9 @@ def test_where_there_is_no_corpus():
 def test_a_server_without_a_corpus_starts_and_stops():
     body = {"queries": [{"vectors": GOOD, "query": [1.0, 0, 0]}]}
     with servers.Process("--no-access-log", "--workers", "2") as server:
-        assert httpx.post(f"{server.url}/v1/select", json=body).json()["results"][0]["ids"] == [0, 1]
-        assert httpx.get(f"{server.url}/info").json()["corpora"] == {}
-        assert httpx.get(f"{server.url}/").status_code == 200
+        assert servers.http.post(f"{server.url}/v1/select", json=body).json()["results"][0]["ids"] == [0, 1]
+        assert servers.http.get(f"{server.url}/info").json()["corpora"] == {}
+        assert servers.http.get(f"{server.url}/").status_code == 200
         assert server.stop()[0] == 0
 
 

@@ -218,15 +218,15 @@ def test_headers_have_limits(server, parts):
     received = answer_to(server, parts)
     assert received.startswith(b"HTTP/1.1 431 ")
     assert b"headers must have at most 100 fields and 20000 bytes" in received
-    assert httpx.get(f"{server.url}/health/live").status_code == 200
+    assert servers.http.get(f"{server.url}/health/live").status_code == 200
 
 
 def test_headers_within_the_limits_and_long_bodies_are_taken(server):
     headers = {f"x-{i}": "y" * 150 for i in range(80)}
-    assert httpx.get(f"{server.url}/info", headers=headers).status_code == 200
+    assert servers.http.get(f"{server.url}/info", headers=headers).status_code == 200
     body = json.dumps({"queries": [{"query_id": 1}], "x": ["y"] * 100_000}).encode()
-    assert httpx.post(f"{server.url}/v1/select", content=body).status_code == 422
-    assert httpx.post(f"{server.url}/v1/select", content=iter([body])).status_code == 422  # in chunks
+    assert servers.http.post(f"{server.url}/v1/select", content=body).status_code == 422
+    assert servers.http.post(f"{server.url}/v1/select", content=iter([body])).status_code == 422  # in chunks
 
 
 def queued(server):
@@ -258,7 +258,7 @@ def test_queries_of_clients_that_have_gone_leave_the_queue(server, content, coun
     for client in clients:
         client.close()
     servers.until(lambda: not queued(server), seconds=2)  # with them there is work for many seconds
-    answer = httpx.post(f"{server.url}/v1/select", json={"k": 1, "queries": [{"query_id": 1}]}, timeout=30)
+    answer = servers.http.post(f"{server.url}/v1/select", json={"k": 1, "queries": [{"query_id": 1}]}, timeout=30)
     assert answer.status_code == 200
 
 
@@ -327,12 +327,12 @@ def test_pages_of_other_sites_cannot_call_a_server_without_a_token(server):
         ({"origin": "http://evil.example"}, 403),
         (own, 200),
     ):
-        answer = httpx.post(f"{server.url}/v1/select", json=body, headers=headers)
+        answer = servers.http.post(f"{server.url}/v1/select", json=body, headers=headers)
         assert answer.status_code == status
-        assert httpx.get(f"{server.url}/", headers=headers).status_code == 200  # the page holds no data
+        assert servers.http.get(f"{server.url}/", headers=headers).status_code == 200  # the page holds no data
     reload = f"{server.url}/v1/corpora/docs/reload"
-    assert httpx.post(reload, headers={"content-type": "text/plain"}).status_code == 403
-    assert httpx.post(reload, headers={"x-requested-with": "test", **own}, timeout=30).status_code == 200
+    assert servers.http.post(reload, headers={"content-type": "text/plain"}).status_code == 403
+    assert servers.http.post(reload, headers={"x-requested-with": "test", **own}, timeout=30).status_code == 200
 
 
 def exchanged(client, options=None, rules=b'{"k": 3}'):

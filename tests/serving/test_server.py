@@ -67,7 +67,7 @@ class Load:
 
     def _ask(self):
         statuses, answers, broken = {}, [], 0
-        with httpx.Client(timeout=20) as client:
+        with httpx.Client(timeout=20, verify=False) as client:
             left = self._retries
             while not self._stop.is_set():
                 try:
@@ -136,7 +136,7 @@ NOT_A_PAGE = {"x-requested-with": "test"}
 
 
 def reload(server):
-    return httpx.post(f"{server.url}/v1/corpora/docs/reload", headers=NOT_A_PAGE, timeout=30)
+    return servers.http.post(f"{server.url}/v1/corpora/docs/reload", headers=NOT_A_PAGE, timeout=30)
 
 
 def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
@@ -145,7 +145,7 @@ def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
     load = Load(server.url).under_way()
     expected.append(save(folder, 2))
     assert reload(server).status_code == 200
-    last = [answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) for _ in range(6)]
+    last = [answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) for _ in range(6)]
     assert last == [expected[-1]] * 6  # in all workers, from the answer to the reload on
     save(folder, 1)
     server.process.send_signal(signal.SIGHUP)
@@ -158,7 +158,7 @@ def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
 
 def test_picks_have_the_texts_of_the_file_that_the_command_names(server):
     body = {"k": 2, "texts": True, "queries": [{"query_id": 3}]}
-    [result] = httpx.post(f"{server.url}/v1/select", json=body).json()["results"]
+    [result] = servers.http.post(f"{server.url}/v1/select", json=body).json()["results"]
     assert result["texts"] == [{"text": f"row {i}", "chars": len(f"row {i}")} for i in result["ids"]]
 
 
@@ -171,8 +171,8 @@ def test_a_folder_that_does_not_load_leaves_the_old_one(server, folder, tmp_path
     answer = reload(server)
     assert answer.status_code == 409
     assert "stays as it was" in answer.json()["error"]["message"]
-    assert answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) == expected
-    assert httpx.post(f"{server.url}/v1/corpora/other/reload", headers=NOT_A_PAGE).status_code == 404
+    assert answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) == expected
+    assert servers.http.post(f"{server.url}/v1/corpora/other/reload", headers=NOT_A_PAGE).status_code == 404
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "kept", folder)
 
@@ -191,7 +191,7 @@ def checked_at_reload(server, folder):
     answer = reload(server)
     assert answer.status_code == 409
     assert "data.npy is damaged: its checksum" in answer.text
-    assert httpx.post(f"{server.url}/v1/select", content=BODY).status_code == 200
+    assert servers.http.post(f"{server.url}/v1/select", content=BODY).status_code == 200
     save(folder, 2)
     assert reload(server).status_code == 200
 
@@ -236,7 +236,7 @@ def test_a_new_worker_goes_on_where_the_dead_one_stopped(server, folder):
         return len(now) == 2 and len(files) == 2 and len({*map(len, files)}) == 1
 
     def ask(times):  # each over a connection of its own, which either worker may take
-        return [answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) for _ in range(times)]
+        return [answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) for _ in range(times)]
 
     expected = [save(folder, 1)]
     reload(server)
@@ -273,7 +273,7 @@ def test_a_new_worker_goes_on_where_the_dead_one_stopped(server, folder):
 def asked(url, seconds):
     """The answer to a selection, None where the connection is closed without one; no answer in time is an error."""
     with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
-        return httpx.post(f"{url}/v1/select", content=BODY, timeout=seconds)
+        return servers.http.post(f"{url}/v1/select", content=BODY, timeout=seconds)
 
 
 @pytest.mark.slow
@@ -292,9 +292,9 @@ def test_while_no_worker_can_start_requests_are_refused_with_the_reason(tmp_path
         assert refused.status_code == 503
         assert "no worker can start" in refused.json()["error"]["message"]
         assert refused.headers["retry-after"] == "1"
-        large = httpx.post(f"{process.url}/v1/select", content=whole + b" " * (8 << 20), timeout=10)
+        large = servers.http.post(f"{process.url}/v1/select", content=whole + b" " * (8 << 20), timeout=10)
         assert large.status_code == 503
-        assert httpx.get(f"{process.url}/health/ready", timeout=10).json()["status"] == "failed"
+        assert servers.http.get(f"{process.url}/health/ready", timeout=10).json()["status"] == "failed"
         expected = save(folder, 2)
         answered = until(lambda: (found := asked(process.url, 10)) is not None and found.status_code == 200 and found)
         assert answer_of(answered) == expected
@@ -326,7 +326,7 @@ def test_slow_and_idle_connections_are_closed(server):
         head + b"\r\n{": b"HTTP/1.1 408 ",  # half a body
     }
     clients = [connected(server, content) for content in slow]
-    assert httpx.get(f"{server.url}/health/live").status_code == 200
+    assert servers.http.get(f"{server.url}/health/live").status_code == 200
     begin = time.monotonic()
     for client, expected in zip(clients, slow.values(), strict=True):
         with client:
@@ -456,7 +456,7 @@ def test_a_watched_folder_is_served_soon_after_its_change(tmp_path, number):
             changed = time.monotonic()
             expected.append(answer())
             assert expected[-1] != expected[-2]
-            while answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
+            while answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
                 assert time.monotonic() < changed + 5
             print(f"{time.monotonic() - changed:.2f} s after the change")
         statuses, answers, found = load.end()
@@ -505,7 +505,7 @@ def test_a_service_follows_a_store_that_lives(tmp_path, number):
                 while fingerprint(folder) == before and time.monotonic() < end:
                     time.sleep(0.005)
                 changed = time.monotonic()
-                while answer_of(httpx.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
+                while answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
                     assert time.monotonic() < changed + 10, (tmp_path / "said").read_text()
                 delays.append(time.monotonic() - changed)
             statuses, answers, found = load.end()
