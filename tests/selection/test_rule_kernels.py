@@ -95,3 +95,14 @@ def test_coverage_of_too_many_similarities_is_refused(compiled):
     rows = np.zeros((20_000, 1), np.float32)
     with pytest.raises(ValueError, match="coverage: candidates must leave at most 268435456 similarities"):
         rk.coverage(rows[:1], rows, 2, backend="cpu")
+
+
+@pytest.mark.parametrize("kind", ["facility", "cover", "xquad"])
+def test_equal_rows_of_coverage_are_picked_in_their_order(isa, kind):
+    """Each similarity is computed once for both items, so the lengths of the two rows must enter alike."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = np.tile(rng.standard_normal((10, 8)).astype(np.float32), (2, 1))
+        queries = rng.standard_normal((3, 8)).astype(np.float32)
+        for picks in rk.coverage(queries, rows, 20, kind=kind, backend="cpu").indices.tolist():
+            assert all(picks.index(i) < picks.index(i + 10) for i in range(10)), seed

@@ -154,7 +154,9 @@ struct Coverage {
           for (int v = 0; v < kAspectVectors && a + v < end; ++v) {
             v4 similarity;
             std::memcpy(&similarity, dots + v * kAspectRows, sizeof similarity);
-            similarity = similarity * ws.aspect_scale[a + v] * scale;
+            // The larger scale first, so that two items have the same bits whichever of them is the aspect.
+            const v4 other = v4{} + ws.aspect_scale[a + v];
+            similarity = similarity * (other > scale ? other : scale) * (other > scale ? scale : other);
             rest += similarity - similarity;  // not 0 where one is not finite
             similarity = counted(similarity);
             most = similarity > most ? similarity : most;
