@@ -57,5 +57,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
         _load(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))(prog_name="ragsys-kernels")
+    except OSError as error:  # what no command reports as its own: help or the version, written to a full disk
+        raise SystemExit(f"error: {error}") from None
     finally:
         _leave_threads()

@@ -84,6 +84,13 @@ def test_full_disk_is_one_line(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
 
 
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_an_answer_on_a_full_disk_is_one_line(tmp_path, option):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([*COMMAND, option], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
+
+
 def test_memory_that_torch_does_not_get_is_one_line(capsys):
     torch = pytest.importorskip("torch")
     with pytest.raises(_app.typer.Exit) as stopped, _app.one_line_errors("bias"):
