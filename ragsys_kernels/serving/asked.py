@@ -47,7 +47,7 @@ class Asked:
         self.picks = picks
         for block, picked in zip(self.blocks, picks, strict=True):
             for q, message in (picked.errors or {}).items():
-                self.errors[block.positions[q]] = RefusedError(422, message, argument_of(message))
+                self.errors[block.positions[q]] = RefusedError(422, block.named(q, message), argument_of(message))
 
     def fail(self, why: RefusedError) -> None:
         """Give this error to all queries that have none yet."""

@@ -30,7 +30,8 @@ _PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "rele
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")
 _WIRE = {"queries": "query", "embeddings": "vectors"}
-_ROW = re.compile(r"(?<= in row )\d+")
+_TWICE = re.compile(r"(?<=, got )\d+(?= twice$)")
+_ROW = re.compile(rf"(?<= in row )\d+|{_TWICE.pattern}")
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +113,19 @@ class Block:
             return self.served.ids_of(before)
         shown: np.ndarray = before if self.names is None else self.names[query][before]
         return shown
+
+    def named(self, query: int, message: str) -> str:
+        """Return an error of the library about a query, with the id that was sent twice in the place of its row."""
+
+        def id_of(row: re.Match[str]) -> str:
+            rows = np.array([int(row[0])])
+            if self.given is None:
+                rows = self.served.ids_of(rows)
+            elif self.names is not None:
+                rows = self.names[query][rows]
+            return repr(rows.tolist()[0])
+
+        return _TWICE.sub(id_of, message)
 
 
 def joined(blocks: Sequence[Block]) -> Block:

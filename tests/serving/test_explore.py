@@ -300,6 +300,7 @@ def test_paths_that_would_take_long_are_refused():
     corpus = rk.Corpus(ROWS, ids=IDS)
     query = {"query_id": int(IDS[4])}
     cases = [
+        ({"candidates": [query["query_id"]] * 2}, f"repeat an id within a query, got {IDS[4]} twice"),
         ({"k": 51}, "path: k must be at most 50, got 51"),
         ({"pool": 201}, "path: pool must be at most 200, got 201"),
         ({"pool": None}, "path: pool must be at most 200, got the whole corpus"),

@@ -159,3 +159,13 @@ def test_pages_go_on_after_items_have_gone():
     result = posted(body, corpora={"docs": NUMBERED.delete([gone])})[0].json()["results"][0]
     assert result["skipped"] == [gone]
     assert not set(result["ids"]) & set(NUMBERED.ids[first].tolist())
+
+
+def test_a_repeated_id_is_named_as_it_was_sent():
+    vectors = {"query": [1, 0], "vectors": servers.encoded(np.eye(2, dtype=np.float32)), "candidates": ["x", "y"]}
+    for corpus, each in (("docs", int(IDS[7])), ("names", NAMES[7])):
+        asked = [{"query_id": each, name: [each, each], "k": 1} for name in ("candidates", "initial")]
+        answer, _ = posted({"corpus": corpus, "queries": [*asked, vectors, {**vectors, "initial": ["y", "y"]}]})
+        results = answer.json()["results"]
+        for result, got in zip([*results[:2], results[3]], (each, each, "y"), strict=True):
+            assert result["error"]["message"].endswith(f"must not repeat an id within a query, got {got!r} twice")

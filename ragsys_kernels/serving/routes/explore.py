@@ -10,6 +10,7 @@ import orjson
 from pydantic import BaseModel
 
 from ...selection import mmr_path
+from ...selection.validate import listed
 from ..corpora import Served
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
@@ -204,6 +205,7 @@ def _pool(block: Block) -> np.ndarray:
     if block.candidates is not None:
         rows: np.ndarray = block.candidates[0]
         rows = rows[rows >= 0]
+        _refuse_repeated(block, rows)
         if block.allowed is not None:
             rows = rows[np.isin(rows, block.allowed[0])]
         if block.exclude is not None:
@@ -219,6 +221,13 @@ def _pool(block: Block) -> np.ndarray:
     )
     found_rows: np.ndarray = host(found.indices)[0]
     return found_rows[found_rows >= 0]
+
+
+def _refuse_repeated(block: Block, rows: np.ndarray) -> None:
+    try:
+        listed("path", "candidates", rows, block.served.rows)
+    except ValueError as error:
+        raise RefusedError(422, block.named(0, str(error)), "candidates") from error
 
 
 def _column(corpus: Any, name: str, rows: np.ndarray) -> np.ndarray | None:
