@@ -71,6 +71,15 @@ def test_picks_are_those_of_the_vectors(rule, options, backend):
         np.testing.assert_allclose(found.cost, expected.cost)
 
 
+def test_the_cost_is_that_of_the_picks_whatever_their_names_are():
+    call = {"similarity": S, "relevance": RELEVANCE, **OPTIONS["budget"]}
+    expected = rk.mmr(**call)
+    for names in (np.arange(P)[::-1], 1000 - np.arange(P)):  # of other positions, and of none
+        found = rk.mmr(**call, candidates=np.tile(names, (Q, 1)))
+        np.testing.assert_array_equal(found.indices, np.where(expected.indices < 0, -1, names[expected.indices]))
+        np.testing.assert_array_equal(found.cost, expected.cost)
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rule", RULES)
 def test_torch_makes_the_same_picks(rule, options):

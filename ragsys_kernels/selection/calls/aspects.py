@@ -53,6 +53,8 @@ def coverage(
         cover      gain_i = sum_a w_a * ((A_a + S_ia)**gamma - A_a**gamma),     A_a = sum of S over the picks
         xquad      gain_i = sum_a w_a * S_ia * rho_a,                           rho_a = product of 1 - S over the picks
 
+    S above 1 counts as 1 for "xquad", and in a given ``similarity`` unless ``metric="dot"``.
+
     All three are monotone and submodular: the greedy picks reach at least 1 - 1/e of the best coverage. ``lambda_d=1``
     is plain top-k. Ties go to the lowest position. Parameters, results, errors and notes are those of `mmr`, with these
     differences.

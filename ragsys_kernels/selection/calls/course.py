@@ -110,10 +110,11 @@ def run(op: str, given: dict[str, Any]) -> Selection:
                 result = _padded(result, columns)
             if outside is not None:
                 certificate.conclude(problem, result, asked)
-        if names is not None:
+        cost = None if problem.constraints.costs is None else place.upload(cost_of(problem, result))
+        if names is not None:  # of the positions that have been picked
             result = by_similarity.named(result, names)
-        if problem.constraints.costs is not None:
-            result.cost = place.upload(cost_of(problem, result))
+        if cost is not None:
+            result.cost = cost
         if adaptive:
             result.lambda_d = problem.lambda_d
         if library != "numpy" or name in ("triton", "torch"):
