@@ -1,5 +1,6 @@
 """The backends under test, Hypothesis profiles, and Python in a sub-process."""
 
+import gc
 import importlib
 import os
 import subprocess
@@ -17,6 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What a test names is not looked for on the Hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# Waits for the disk a thousand times, for a loss of power that no test has.
+os.fsync = lambda descriptor: None
 
 # Of the benchmarks, which are no part of the package.
 sys.path.append(str(Path(__file__).parents[1]))
@@ -63,6 +67,10 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if zlib.adler32(item.nodeid.encode()) % parts == index]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # what is imported is no garbage, and takes a second to go through
 
 
 @pytest.fixture(scope="session", params=_dispatch.BACKENDS["selection"])
