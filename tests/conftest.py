@@ -19,9 +19,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What a test names is not looked for on the Hub.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# Waits for the disk a thousand times, for a loss of power that no test has.
-os.fsync = lambda descriptor: None
-
 # Of the benchmarks, which are no part of the package.
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -33,6 +30,9 @@ from backends import missing
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
 from ragsys_kernels._base import arrays as _arrays
+
+# Waits for the disk a thousand times, for a loss of power that no test has.
+os.fsync = lambda descriptor: None
 
 # The same examples at every run; --hypothesis-profile=search looks for new ones.
 hypothesis.settings.register_profile("repeatable", max_examples=20, deadline=None, derandomize=True)
