@@ -125,6 +125,8 @@ def array(op: str, name: str, x: Any) -> np.ndarray:
     TypeError
         Rows of unequal length, or what is no number.
     """
+    if of_table(x) == "pyarrow" and hasattr(x, "as_py"):
+        return np.asarray(x.as_py())
     if of_table(x) == "pyarrow" and hasattr(x, "type"):
         return _of_arrow(op, name, x)
     try:
@@ -175,6 +177,8 @@ def padded(x: Any) -> Any:
     if isinstance(x, np.ndarray) and x.dtype.kind != "O":
         return x
     if of_table(x):
+        if len(getattr(x, "shape", ())) == 2:  # a table of numbers: its iterator gives columns, or their names
+            return x
         if hasattr(x, "type") and "list" not in str(x.type).partition("<")[0]:
             return x
         x = x.to_pylist() if hasattr(x, "to_pylist") else list(x)

@@ -140,6 +140,9 @@ def lists_of(lists):
     yield pa.chunked_array([pa.array(lists[:1], pa.list_(pa.int64())), pa.array(lists[1:], pa.list_(pa.int64()))])
     yield pandas.Series(lists)
     yield polars.Series(lists, dtype=polars.List(polars.Int64))
+    if len({len(each) for each in lists}) == 1:  # tables, of which iterators give columns or their names
+        frame = pandas.DataFrame(lists)
+        yield from (frame, pa.Table.from_pandas(frame), polars.DataFrame(np.array(lists)))
 
 
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
@@ -217,3 +220,9 @@ def test_k_is_named_as_what_it_is(k, error, message):
     with pytest.raises(error) as raised:
         rk.mmr(QUERIES, EMBEDDINGS, k)
     assert str(raised.value) == message
+
+
+def test_numbers_of_arrow():
+    pa = pytest.importorskip("pyarrow")
+    found = rk.mmr(QUERIES, EMBEDDINGS, pa.scalar(4), lambda_d=pa.scalar(0.5))
+    np.testing.assert_array_equal(found.indices, rk.mmr(QUERIES, EMBEDDINGS, 4, lambda_d=0.5).indices)
