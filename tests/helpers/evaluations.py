@@ -7,8 +7,6 @@ from importlib import metadata
 
 import pytest
 
-pytest.importorskip("bm25s")
-pytest.importorskip("matplotlib")
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("typer")

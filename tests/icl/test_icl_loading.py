@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from backends import needs
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("gguf")
-pytest.importorskip("accelerate")
 
 import lm_models  # noqa: E402
 from evaluations import without_packages  # noqa: E402
@@ -17,6 +16,8 @@ from ragsys_kernels.evaluation._run import Run, described  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, packaged  # noqa: E402
 from ragsys_kernels.icl.forward import loading as _loading  # noqa: E402
 from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
+
+pytestmark = needs("gguf", "accelerate")
 
 PROMPTS, ANSWERS = ["Q: Why do cats purr?\nA:"] * 2, [" They are content.", " Paris"]
 

@@ -129,9 +129,8 @@ SELECTOR = "langchain_core.example_selectors:MaxMarginalRelevanceExampleSelector
 EMBEDDED = "haystack_integrations.components.rankers.sentence_transformers:SentenceTransformersDiversityRanker"
 SCORED = "haystack_integrations.components.rankers.pyversity:PyversityRanker"
 # A drop-in or a class beside it, what its defaults come from, and the arguments with their names there: all that both
-# have, where none are said.
+# have, where none are said. Of what has the peer's signature, tests of that say so.
 DEFAULTS = [
-    ("langchain:maximal_marginal_relevance", "langchain_core.vectorstores.utils:maximal_marginal_relevance"),
     *((f"langchain_stores:MaxMarginalRelevanceMixin.{prefix}max_marginal_relevance_{search}", SEARCH)
       for prefix in ("", "a")
       for search in ("search", "search_by_vector", "search_with_score", "search_with_score_by_vector")),
@@ -146,13 +145,10 @@ DEFAULTS = [
     ("langchain:MaxMarginalRelevanceExampleSelector.from_examples", f"{SELECTOR}.from_examples"),
     ("langchain:MaxMarginalRelevanceExampleSelector.from_examples", SEARCH),
     ("langchain:MaxMarginalRelevanceExampleSelector.from_examples", "ragsys_kernels:mmr"),
-    ("llama_index:get_top_k_mmr_embeddings",
-     "llama_index.core.indices.query.embedding_utils:get_top_k_mmr_embeddings"),
     ("llama_index:SelectionPostprocessor", "llama_index.core.indices.vector_store.retrievers:VectorIndexRetriever",
      {"similarity_top_k": "similarity_top_k"}),
     ("llama_index:SelectionPostprocessor", "langchain:maximal_marginal_relevance", {"mmr_threshold": "lambda_mult"}),
     ("llama_index:SelectionPostprocessor", "ragsys_kernels:mmr"),
-    ("haystack:SentenceTransformersDiversityRanker", EMBEDDED),
     ("haystack:SentenceTransformersDiversityRanker.run", f"{EMBEDDED}.run"),
     ("haystack:PyversityRanker", SCORED),
     ("haystack:PyversityRanker.run", f"{SCORED}.run"),

@@ -9,18 +9,22 @@ from enum import Enum
 
 import numpy as np
 import pytest
+from backends import needs
 from peer_pools import POOLS, check, mmr_values, unit
 
 import ragsys_kernels as rk
-
-pytest.importorskip("haystack")
-from haystack import Document, Pipeline
-from haystack.core.errors import DeserializationError
-
-from ragsys_kernels.integrations import haystack as ours
 from ragsys_kernels.integrations import pyversity as ours_of_pyversity
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+pytestmark = [needs("haystack"), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
+
+
+def setup_module():
+    """Haystack takes a second to load, and each process collects this file."""
+    global DeserializationError, Document, Pipeline, ours
+    from haystack import Document, Pipeline
+    from haystack.core.errors import DeserializationError
+
+    from ragsys_kernels.integrations import haystack as ours
 
 
 def documents(rows, scores=None):

@@ -6,20 +6,26 @@ import math
 
 import numpy as np
 import pytest
+from backends import needs
 from peer_pools import POOLS, check, mmr_values, unit
 
 import ragsys_kernels as rk
+from ragsys_kernels.integrations import langchain as ours
 from ragsys_kernels.integrations.langchain import maximal_marginal_relevance
 
-langchain = pytest.importorskip("langchain_core.vectorstores")
-from langchain_core.documents import Document  # noqa: E402
-from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings  # noqa: E402
-from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector as TheirSelector  # noqa: E402
-from langchain_core.vectorstores.utils import maximal_marginal_relevance as theirs  # noqa: E402
+pytestmark = [needs("langchain_core"), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
-from ragsys_kernels.integrations import langchain as ours  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+def setup_module():
+    """LangChain takes seconds to load, and each process collects this file."""
+    global TEXTS, Bare, DeterministicFakeEmbedding, Document, Embeddings, TheirSelector, fakes, langchain, theirs
+    import langchain_core.vectorstores as langchain
+    import langchain_fakes as fakes
+    from langchain_core.documents import Document
+    from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+    from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector as TheirSelector
+    from langchain_core.vectorstores.utils import maximal_marginal_relevance as theirs
+    from langchain_fakes import TEXTS, Bare
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.name)
@@ -112,8 +118,6 @@ def test_in_langchains_own_modules_they_do_not_ask_themselves(monkeypatch):
 
 # Vector stores
 
-TEXTS = [f"text {i}" for i in range(30)]
-
 
 def stores(kind):
     embedding = DeterministicFakeEmbedding(size=12)
@@ -177,29 +181,6 @@ def test_store_selects_by_bias_and_by_vrsd():
         store.max_marginal_relevance_search("query", bias_key="other")
 
 
-class Bare(langchain.VectorStore):
-    """A store of the least kind: texts by vector, without scores or vectors."""
-
-    def __init__(self, embedding):
-        self.embedding = embedding
-
-    @property
-    def embeddings(self):
-        return self.embedding
-
-    def similarity_search_by_vector(self, embedding, k=4, **kwargs):
-        rows = unit(np.array(self.embedding.embed_documents(TEXTS)))
-        best = np.argsort(-rows @ unit(np.array(embedding)), kind="stable")[:k]
-        return [Document(page_content=TEXTS[i], metadata={"number": int(i)}) for i in best]
-
-    def similarity_search(self, query, k=4, **kwargs):
-        return self.similarity_search_by_vector(self.embedding.embed_query(query), k)
-
-    @classmethod
-    def from_texts(cls, texts, embedding, metadatas=None, **kwargs):
-        raise NotImplementedError
-
-
 def test_mixin_serves_a_store_that_has_no_vectors():
     class Store(ours.MaxMarginalRelevanceMixin, Bare):
         pass
@@ -215,57 +196,6 @@ def test_mixin_serves_a_store_that_has_no_vectors():
         Store(None).max_marginal_relevance_search("query")
 
 
-class TextOnly(Bare):
-    """What LangChain asks of every store: search by text."""
-
-    def similarity_search_by_vector(self, embedding, k=4, **kwargs):
-        raise NotImplementedError
-
-    def similarity_search(self, query, k=4, **kwargs):
-        return Bare.similarity_search_by_vector(self, self.embedding.embed_query(query), k)
-
-
-class Awaited(Embeddings):
-    """Embeddings of a client that has awaitable calls alone."""
-
-    def embed_documents(self, texts):
-        raise AssertionError("only awaited")
-
-    embed_query = embed_documents
-
-    async def aembed_documents(self, texts):
-        return DeterministicFakeEmbedding(size=12).embed_documents(texts)
-
-    async def aembed_query(self, text):
-        return DeterministicFakeEmbedding(size=12).embed_query(text)
-
-
-class AsyncOnly(Bare):
-    """A store of such a client."""
-
-    def similarity_search_by_vector(self, embedding, k=4, **kwargs):
-        raise AssertionError("only awaited")
-
-    similarity_search = similarity_search_by_vector
-
-    async def asimilarity_search_by_vector(self, embedding, k=4, **kwargs):
-        return Bare(DeterministicFakeEmbedding(size=12)).similarity_search_by_vector(embedding, k)
-
-
-class AsyncScored(AsyncOnly):
-    async def asimilarity_search_with_score_by_vector(self, embedding, k=4, **kwargs):
-        found = await self.asimilarity_search_by_vector(embedding, k)
-        return [(document, 0.25) for document in found]
-
-
-class AsyncText(AsyncOnly):
-    async def asimilarity_search_by_vector(self, embedding, k=4, **kwargs):
-        raise NotImplementedError
-
-    async def asimilarity_search(self, query, k=4, **kwargs):
-        return Bare(DeterministicFakeEmbedding(size=12)).similarity_search(query, k)
-
-
 def chosen(examples):
     return [example["number"] for example in examples]
 
@@ -277,11 +207,11 @@ def mixed(store):
 def test_a_store_that_searches_by_text_alone_is_asked_for_the_text():
     expected = picked(stores(langchain.InMemoryVectorStore).max_marginal_relevance_search("query", 5, 12, 0.4))
     embedding = DeterministicFakeEmbedding(size=12)
-    retriever = ours.SelectionRetriever(vectorstore=TextOnly(embedding), k=5, fetch_k=12, lambda_mult=0.4)
+    retriever = ours.SelectionRetriever(vectorstore=fakes.TextOnly(embedding), k=5, fetch_k=12, lambda_mult=0.4)
     assert picked(both(retriever, "invoke", "query")) == expected
-    store = mixed(TextOnly)(embedding)
+    store = mixed(fakes.TextOnly)(embedding)
     assert picked(both(store, "max_marginal_relevance_search", "query", 5, 12, 0.4)) == expected
-    for kind in (TextOnly, Bare):
+    for kind in (fakes.TextOnly, Bare):
         selector = ours.MaxMarginalRelevanceExampleSelector(
             vectorstore=kind(embedding), k=5, fetch_k=12, lambda_mult=0.4
         )
@@ -290,17 +220,18 @@ def test_a_store_that_searches_by_text_alone_is_asked_for_the_text():
         store.max_marginal_relevance_search_by_vector(embedding.embed_query("query"))
 
 
-@pytest.mark.parametrize("kind", [AsyncOnly, AsyncScored, AsyncText])
+@pytest.mark.parametrize("kind", ["AsyncOnly", "AsyncScored", "AsyncText"])
 def test_a_store_that_is_only_awaited_is_awaited(kind):
+    kind = getattr(fakes, kind)
     expected = picked(stores(langchain.InMemoryVectorStore).max_marginal_relevance_search("query", 5, 12, 0.4))
-    retriever = ours.SelectionRetriever(vectorstore=kind(Awaited()), k=5, fetch_k=12, lambda_mult=0.4)
+    retriever = ours.SelectionRetriever(vectorstore=kind(fakes.Awaited()), k=5, fetch_k=12, lambda_mult=0.4)
     assert picked(asyncio.run(retriever.ainvoke("query"))) == expected
-    store = mixed(kind)(Awaited())
+    store = mixed(kind)(fakes.Awaited())
     found = asyncio.run(store.amax_marginal_relevance_search_with_score("query", 5, 12, 0.4))
     assert picked(document for document, _ in found) == expected
     scores = [score for _, score in found]
-    assert scores == [0.25] * 5 if kind is AsyncScored else np.isnan(scores).all()
-    options = {"vectorstore": kind(Awaited()), "k": 5, "fetch_k": 12, "lambda_mult": 0.4}
+    assert scores == [0.25] * 5 if kind is fakes.AsyncScored else np.isnan(scores).all()
+    options = {"vectorstore": kind(fakes.Awaited()), "k": 5, "fetch_k": 12, "lambda_mult": 0.4}
     selector = ours.MaxMarginalRelevanceExampleSelector(**options)
     assert chosen(asyncio.run(selector.aselect_examples({"input": "query"}))) == expected
     selector = ours.MaxMarginalRelevanceExampleSelector(
@@ -310,7 +241,7 @@ def test_a_store_that_is_only_awaited_is_awaited(kind):
 
 
 def test_a_store_with_candidates_of_its_own_is_asked_for_them():
-    class Store(mixed(TextOnly)):
+    class Store(mixed(fakes.TextOnly)):
         def mmr_candidates(self, embedding, fetch_k, **kwargs):
             return [(Document(page_content=""), float(i), row) for i, row in enumerate(np.eye(12)[:fetch_k])]
 
@@ -460,9 +391,9 @@ def test_metadata_that_is_no_number_is_named(key, bad, got):
 EXAMPLES = [{"input": f"input {i}", "output": f"output {i % 5}"} for i in range(15)]
 
 
-@pytest.mark.parametrize("store", [langchain.InMemoryVectorStore, ours.InMemoryVectorStore])
-def test_selector_replaces_langchains(store):
-    embedding = DeterministicFakeEmbedding(size=12)
+@pytest.mark.parametrize("own", [False, True])
+def test_selector_replaces_langchains(own):
+    embedding, store = DeterministicFakeEmbedding(size=12), (ours if own else langchain).InMemoryVectorStore
     arguments = (EXAMPLES, embedding, store, 4, ["input"], 10)
     selector, reference = (
         kind.from_examples(*arguments) for kind in (ours.MaxMarginalRelevanceExampleSelector, TheirSelector)

@@ -6,25 +6,41 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from backends import needs
 from peer_pools import POOLS, check, last, mmr_values, unit
 
 import ragsys_kernels as rk
 from ragsys_kernels.integrations import llama_index as ours
 from ragsys_kernels.integrations.llama_index import get_top_k_mmr_embeddings
 
-pytest.importorskip("llama_index.core")
-from llama_index.core import MockEmbedding, VectorStoreIndex
-from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.indices.query import embedding_utils
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
-from llama_index.core.vector_stores import simple
-
-theirs = embedding_utils.get_top_k_mmr_embeddings
-
 pytestmark = [
+    needs("llama_index"),
     pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"),
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),  # theirs divides by zero norms
 ]
+
+
+def setup_module():
+    """LlamaIndex takes seconds to load, and each process collects this file."""
+    global Fake, MockEmbedding, NodeWithScore, QueryBundle, TextNode, VectorStoreIndex, embedding_utils, simple, theirs
+    from llama_index.core import MockEmbedding, VectorStoreIndex
+    from llama_index.core.base.embeddings.base import BaseEmbedding
+    from llama_index.core.indices.query import embedding_utils
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+    from llama_index.core.vector_stores import simple
+
+    theirs = embedding_utils.get_top_k_mmr_embeddings
+
+    class Fake(BaseEmbedding):
+        """Vectors drawn from the text."""
+
+        def _get_text_embedding(self, text):
+            return np.random.default_rng(list(text.encode())).standard_normal(8).tolist()
+
+        _get_query_embedding = _get_text_embedding
+
+        async def _aget_query_embedding(self, query):
+            return self._get_text_embedding(query)
 
 
 def cosine(a, b):
@@ -157,19 +173,6 @@ def test_departures():
 
 
 # In an index
-
-
-class Fake(BaseEmbedding):
-    """Vectors drawn from the text."""
-
-    def _get_text_embedding(self, text):
-        return np.random.default_rng(list(text.encode())).standard_normal(8).tolist()
-
-    def _get_query_embedding(self, query):
-        return self._get_text_embedding(query)
-
-    async def _aget_query_embedding(self, query):
-        return self._get_text_embedding(query)
 
 
 def nodes():

@@ -4,11 +4,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from backends import needs
 
-pytest.importorskip("matplotlib")
 pytest.importorskip("fastapi")
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree")
+pytestmark = [
+    needs("matplotlib"),
+    pytest.mark.skipif(not (ROOT / "benchmarks").is_dir(), reason="the tests run outside of the source tree"),
+]
 
 
 @pytest.fixture

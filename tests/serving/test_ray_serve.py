@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
-pytest.importorskip("ray")
 pytest.importorskip("grpc_reflection", reason="ray[serve] is not installed: make test-serve")
+pytest.importorskip("ray")
 
 import ragsys_kernels as rk
 
