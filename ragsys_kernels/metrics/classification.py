@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base import tables
 from .._base.types import ArrayLike
 from .._base.types import NDArray as Array
 from . import _values
@@ -70,6 +71,8 @@ def macro_scores(labels: ArrayLike, predictions: ArrayLike) -> MacroScores:
 
 def _labels(op: str, name: str, values: Any) -> Array:
     """Check names of classes: strings, or numbers that are not NaN."""
+    if tables.of_table(values) and tables.holds_text(values):
+        values = tables.texts(values)
     try:
         array = np.asarray(values) if isinstance(values, (list, tuple)) else values
     except ValueError:  # ragged: refused below

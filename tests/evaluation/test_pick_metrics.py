@@ -193,6 +193,9 @@ def test_arrays_of_other_libraries_are_taken():
     assert nqc(scores).tolist() == [1.0, 0.25]
     assert nqc(scores.to(torch.bfloat16)).tolist() == [1.0, 0.25]
     assert macro_scores(torch.tensor([0, 1]), [0, 0]) == macro_scores([0, 1], [0, 0])
+    for kind in ("object", "category"):  # strings of a table
+        names = pytest.importorskip("pandas").Series(["a", "b"], dtype=kind)
+        assert macro_scores(names, ["a", "a"]) == macro_scores(["a", "b"], ["a", "a"])
 
 
 @pytest.mark.parametrize(
