@@ -263,7 +263,10 @@ class Replay:
         self, pool: Pool, left: list[int], picked: list[int], spent: float
     ) -> tuple[np.ndarray, Values, np.ndarray]:
         """Return what limits and rule leave of some items of a pool: their places, values, and largest similarities."""
-        at = np.array([i for i in left if self._group_count(picked, pool.rows[i]) < self.cap], np.int64)
+        at = np.array(left, np.int64)
+        if self.groups is not None:
+            of_picks = self.groups[np.array(picked, np.int64)]
+            at = at[(self.groups[pool.rows[at], None] == of_picks).sum(axis=1) < self.cap]
         if self.costs is not None:
             assert self.budget is not None
             at = at[spent + pool.costs[at] <= self.budget[pool.q]]
@@ -292,12 +295,11 @@ class Replay:
         v_tolerance = self.tolerance * pool.largest
         if self.relevance is not None:
             v_tolerance = 0.0 if self.bias is None else self.tolerance * pool.largest_given
-        places = {int(row): place for place, row in enumerate(pool.rows)}
         return Query(
             self.e[pool.rows],
             pool.reported,
             self.e[picked],
-            np.array([places.get(row, -1) for row in picked], int),
+            np.array([place[0] if (place := np.flatnonzero(pool.rows == row)).size else -1 for row in picked], int),
             self.unit_queries[pool.q] if self.problem.get("queries") is not None else None,
             float(self.lambda_d[pool.q]),
             options,
@@ -306,11 +308,6 @@ class Replay:
             float(v_tolerance),
             self.tolerance,
         )
-
-    def _group_count(self, picked: list[int], row: int) -> int:
-        if self.groups is None:
-            return 0
-        return sum(self.groups[other] == self.groups[row] for other in picked)
 
     @staticmethod
     def _close(where: str, name: str, got: Any, expected: float, tolerance: float) -> None:

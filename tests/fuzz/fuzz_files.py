@@ -10,14 +10,12 @@ import functools
 import hashlib
 import json
 import random
-import re
 import resource
 import shutil
 import struct
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
-from fuzz_runs import Fuzzer, WrongError, main
+from fuzz_runs import Fuzzer, WrongError, ended, main
 from safetensors.numpy import save_file
 
 import ragsys_kernels as rk
@@ -273,17 +271,6 @@ def _unzigzag(varint: bytes) -> int:
 _COUNTS = {_zigzag(each)[0] for each in (12, 4, 8, N, Q)}  # rows of a group and of all
 
 
-def _call(op: str, call: Callable[[], Any]) -> Any:
-    """What a call returns; None where it ends in a documented error."""
-    try:
-        return call()
-    except ValueError as error:
-        text = str(error)
-        if not re.match(rf"{op}: ", text) or "\n" in text or isinstance(error, (UnicodeError, pa.ArrowException)):
-            raise WrongError(f"its error is {error!r}") from error
-        return None
-
-
 def little_memory() -> None:
     """A file of some KB needs some MB: what its header says must not be taken."""
     templates()
@@ -324,7 +311,7 @@ def _judge(case: Case, path: Path, out: Path) -> None:
         job |= {"group_column": "groups", "max_per_group": 1}
     if case.skip:
         job["on_error"] = "skip"
-    made = _call("select", lambda: offline.select(**job))
+    made, _ = ended("select", lambda: offline.select(**job), (ValueError,))
     if made is not None:
         if not (made.complete and made.queries > 0 and made.k == 2):
             raise WrongError(f"it is {made!r}")
@@ -334,12 +321,12 @@ def _judge(case: Case, path: Path, out: Path) -> None:
     if case.format == "saved":
         _load(path)
     if case.format == "parquet":
-        _call("show", lambda: _texts(path))
+        ended("show", lambda: _texts(path), (ValueError,))
 
 
 def _load(path: Path) -> None:
     for verify in (False, True):
-        corpus = _call("Corpus", lambda verify=verify: rk.Corpus.load(path, verify=verify))
+        corpus, _ = ended("Corpus", lambda verify=verify: rk.Corpus.load(path, verify=verify), (ValueError,))
         if corpus is None:
             continue
         found = corpus.search(_rows()["queries"], 3)

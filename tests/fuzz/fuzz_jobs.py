@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-from fuzz_runs import Fuzzer, WrongError, main
+from fuzz_runs import Fuzzer, WrongError, ended, main
 from job_files import contents, write_inputs
 
 from ragsys_kernels import offline
@@ -189,17 +189,6 @@ class Case:
                 os.mkfifo(out / name)
 
 
-def _call(what: str, call: Any) -> tuple[Any, str | None]:
-    """What a call returns, or the error that it ends in."""
-    try:
-        return call(), None
-    except DOCUMENTED as error:
-        text = str(error)
-        if not re.match(rf"{what}: ", text) or "\n" in text or isinstance(error, UnicodeError):
-            raise WrongError(f"{what}: its error is {error!r}") from error
-        return None, text
-
-
 def run_one(seed: int, number: int) -> int:
     case, made = Case(seed, number), template()
     out = made.folder / f"out-{seed}-{number}"
@@ -221,7 +210,7 @@ def _judge(case: Case, made: Template, out: Path) -> None:
         """Whether all files of the undisturbed job are there."""
         return all(found.get(name) == content for name, content in made.whole.items())
 
-    state, _ = _call("status", lambda: offline.status(out))
+    state, _ = ended("status", lambda: offline.status(out), DOCUMENTED)
     if state is not None:
         str(state)
         gone = {number for run in state.missing for number in run}
@@ -230,11 +219,11 @@ def _judge(case: Case, made: Template, out: Path) -> None:
                 raise WrongError(f"status: shard {number} is not missing")
         if state.complete and gone:
             raise WrongError("status: the job is complete, with shards missing")
-    wrong, _ = _call("verify", lambda: offline.verify(out))
+    wrong, _ = ended("verify", lambda: offline.verify(out), DOCUMENTED)
     if wrong == [] and not right(_files(out)):
         raise WrongError("verify: nothing is wrong")
     before = _files(out)
-    summary, refused = _call("select", lambda: offline.select(**made.inputs, **OPTIONS, out=out))
+    summary, refused = ended("select", lambda: offline.select(**made.inputs, **OPTIONS, out=out), DOCUMENTED)
     if refused is None:
         if not summary.complete or not right(_files(out)):
             raise WrongError("select: ends without an error and another result")
@@ -246,7 +235,7 @@ def _judge(case: Case, made: Template, out: Path) -> None:
         return
     if {name: before[name] for name in before if name.startswith("part-")} != _shards(out):
         raise WrongError(f"select: refuses, and shards are others: {refused}")
-    _, why = _call("select", lambda: offline.select(**made.inputs, **OPTIONS, out=out, overwrite=True))
+    _, why = ended("select", lambda: offline.select(**made.inputs, **OPTIONS, out=out, overwrite=True), DOCUMENTED)
     if why is None:
         if contents(out) != made.whole:
             raise WrongError("select: overwrites, and ends in another result")

@@ -29,6 +29,13 @@ ODD = [
     None, True, False, 0, -1, 1, 2, 63, 64, 2**31, 2**63, 2**64, -(2**63), 1e39, -1e-300, 0.5, "", "x", "0", "mmr",
     "\u0000", "\U0001f600", "skip", "dot", [], {}, [[]], [None], [1, "a"], [1.5], [True], {"b64": 3}, [0] * 300,
     {"b64": "AAAA", "shape": [1, 2]}, {"b64": "", "shape": [0, 8]}, {"b64": "AAAA", "shape": [2**62, 2**62]},
+    -0.0, 1e308, 2**70, "id:", "id:5", "1,2", "é\0", "A" * 44, {"b64": "AA"}, {"id": 5}, {"text": None}, {"id": {}},
+    {"b64": "A" * 43 + "=", "dtype": "float16"}, "docs::", "::", "docs:mmr:1e999", "docs:mmr:-0", "names:vrsd",
+    "FP32", "INT8", "BYTES", [1, 8], [2**40, 2**40], [0, 8], [-1],
+]  # fmt: skip
+FIELDS = [
+    "budget", "x", "", "corpus", "queries", "relevance", "query", "top_n", "query_id", "pool_size", "model",
+    "parameters", "lambda_d", "k", "shape", "texts", "method",
 ]  # fmt: skip
 
 
@@ -91,10 +98,7 @@ def spoiled(value: object, rng: random.Random) -> object:
         if rng.random() < 0.2:
             return {name: x for name, x in value.items() if name != key}
         if rng.random() < 0.2:
-            return {
-                **value,
-                rng.choice(["budget", "x", "", "corpus", "queries", "relevance", "query"]): rng.choice(ODD),
-            }
+            return {**value, rng.choice(FIELDS): rng.choice(ODD)}
         return {**value, key: spoiled(value[key], rng)}
     place = rng.randrange(len(value))
     return [*value[:place], spoiled(value[place], rng), *value[place + 1 :]]

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HANGS = 60  # seconds that a case may take, on a busy machine too
 MEMORY = 8 << 30
@@ -28,6 +28,18 @@ ENOUGH = 50  # failures of a process
 
 class WrongError(AssertionError):
     """What a case found."""
+
+
+def ended(op: str, call: Callable[[], Any], documented: tuple[type[Exception], ...]) -> tuple[Any, str | None]:
+    """What a call returns, or the text of the error that it ends in: one line that begins with its name."""
+    try:
+        return call(), None
+    except documented as error:
+        text = str(error)
+        plain = type(error).__module__ == "builtins" and not isinstance(error, UnicodeError)
+        if not (plain and text.startswith(f"{op}: ") and "\n" not in text):
+            raise WrongError(f"{op}: its error is {error!r}") from error
+        return None, text
 
 
 class Fuzzer(NamedTuple):

@@ -1,39 +1,40 @@
-"""Random selections and searches against brute force.
+"""Random selections, by every rule that picks an item at a time, and searches, against their replay in float64.
 
 `python tests/fuzz/fuzz_selections.py --seed 1 --selections 100000`
 
-A case is drawn from (seed, number) alone. It makes a call, checks every query of it with `fuzz_oracle`, then makes the
-call again in another way (other threads, some of the queries, another order of them, another layout of the arrays) that
-must not change a bit, and with another instruction set, which is checked like the first. What fails is printed with the
-command that repeats it, and with the least of its arguments that still fail.
+A case is drawn from (seed, number) alone. It makes a call, holds its picks against exact arithmetic and, where
+sums are exact, against the reference, then makes the call again in another way (other threads, some of the queries,
+another order of them, another layout of the arrays) that must not change a bit, and with another instruction set, which
+is checked like the first. What fails is printed with the command that repeats it, and with the least of its arguments
+that still fail.
 """
 
 import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from fuzz_oracle import Question, unit_rows, walk
 from fuzz_runs import Fuzzer, WrongError, main
 from selecting import ISA, draw_isa, in_words, of_queries, same, short, strict
 
 import ragsys_kernels as rk
+from ragsys_kernels import testing
 from ragsys_kernels.corpus import rows as corpus_rows
 from ragsys_kernels.selection import cpu
 
 EIGHTHS = np.arange(-24, 25) / 8  # of which sums and products are exact in float32
-HALF = ("float16", "bfloat16")
 
 
 @dataclass
 class Case:
     """What is asked, as an engineer would say it; how arrays are laid out is decided in `call`."""
 
-    call: str  # "mmr" | "vrsd" | "search" | "select"
+    call: str  # a rule, "search" or "select"
     kind: str
     metric: str
     rows: np.ndarray  # (N, D), or (Q, P, D) for dense pools, float32 that the storage type holds exactly
@@ -126,7 +127,10 @@ def draw(seed: int, number: int) -> Case:
     corpus = shape in ("search", "select") or (shape != "dense" and rng.random() < 0.6)
     kinds = ("float32", "float16", "bfloat16", "int8") if corpus else ("float32", "float16", "bfloat16")
     dtype = str(rng.choice(kinds, p=(0.55, 0.15, 0.15, 0.15) if corpus else (0.6, 0.2, 0.2)))
-    method = "vrsd" if rng.random() < 0.3 and shape not in ("large corpus", "search") else "mmr"
+    method = "mmr" if shape in ("large corpus", "search") else str(rng.choice(RULES, p=OFTEN))
+    other = method not in ("mmr", "vrsd")
+    if other and kind != "integers":
+        metric = "cosine"
 
     if shape == "dense":
         N = Q * P
@@ -158,11 +162,13 @@ def draw(seed: int, number: int) -> Case:
     if rng.random() < 0.2 and shape != "search":
         case.k = rng.integers(1, K + 1, Q)
     if shape == "select":
-        case.pool = None if rng.random() < 0.15 else int(rng.integers(1, 61))
+        case.pool = None if rng.random() < 0.15 and not (other and N > 400) else int(rng.integers(1, 61))
     return case
 
 
 PARTS = (0.4, 0.13, 0.1, 0.12, 0.1, 0.15)
+RULES = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage")
+OFTEN = (0.45, 0.2, 0.07, 0.07, 0.07, 0.07, 0.07)
 
 
 def _options(rng, case, shape, Q, P, N, K):
@@ -185,7 +191,8 @@ def _options(rng, case, shape, Q, P, N, K):
         drawn = rng.choice((0, 0.25, 0.5, 0.75, 1), Q) if exact or rng.random() < 0.3 else rng.random(Q)
         return drawn.astype(np.float32) if rng.random() < 0.3 else float(np.float32(drawn[0]))
 
-    if case.method == "mmr":
+    taken = rk.METHODS[case.method].parameters
+    if "bias" in taken:
         if rng.random() < (0.8 if shape == "large corpus" else 0.5):
             by_row = shape not in ("pools", "dense") or (shape == "pools" and rng.random() < 0.6)
             bias = values(N) if by_row else values(Q, pool)
@@ -193,7 +200,7 @@ def _options(rng, case, shape, Q, P, N, K):
         if shape != "search":
             options["lambda_d"] = weights()
         options["lambda_b"] = weights()
-    if shape in ("pools", "dense") and rng.random() < 0.3:
+    if shape in ("pools", "dense") and case.method in ("mmr", "vrsd") and rng.random() < 0.3:
         options["relevance"] = values(Q, pool)
     if rng.random() < (0.7 if shape == "search" else 0.3):
         groups = rng.integers(0, max(1, int(N ** rng.random())), N)
@@ -210,7 +217,37 @@ def _options(rng, case, shape, Q, P, N, K):
         options["initial"] = initial
     if rng.random() < 0.3:
         options.update(_filter(rng, Q, P if shape == "dense" else N))
+    items = (Q, P) if shape == "dense" else (N,)
+    if shape != "search" and rng.random() < 0.3:
+        options["costs"] = rng.integers(0, 10, items).astype(np.float64)
+        options["budget"] = rng.integers(K, 4 * K + 1, Q).astype(np.float64)
+    if shape != "search" and rng.random() < 0.2:
+        options["max_similarity"] = rng.uniform(-0.2, 0.6, Q).astype(np.float32)
+    options.update(_of_rule(rng, case, Q, items))
+    if options.get("density") and "budget" not in options:
+        options["density"] = False
     return options
+
+
+def _of_rule(rng, case: Case, Q: int, items: tuple[int, ...]) -> dict[str, Any]:
+    """What the rule takes of its own."""
+    if case.method == "dpp":
+        own = {"quality": rng.uniform(0.5, 2, items)} if rng.random() < 0.4 else {}
+        return {**own, "scale": float(rng.choice((0.5, 1.0, 2.0)))}
+    if case.method == "ssd":
+        return {"gamma": float(rng.choice((0.3, 1.0))), "window": [None, 1, 2, 4][rng.integers(4)]}
+    if case.method == "sift":
+        return {"noise": float(rng.choice((0.05, 0.3, 1.0))), "min_gain": float(rng.choice((0.0, 0.0, 0.01)))}
+    if case.method != "coverage":
+        return {}
+    made: dict[str, Any] = {"kind": str(rng.choice(("facility", "cover", "xquad"))), "density": rng.random() < 0.3}
+    if made["kind"] == "cover":
+        made["gamma"] = float(rng.choice((0.3, 0.5, 1.0)))
+    if rng.random() < 0.5:
+        made["aspects"] = rng.standard_normal((Q, 5, case.rows.shape[-1])).astype(np.float32)
+        if rng.random() < 0.5:
+            made["weights"] = rng.uniform(0, 1, (Q, 5))
+    return made
 
 
 def _filter(rng, Q: int, N: int) -> dict[str, Any]:
@@ -228,23 +265,30 @@ def _filter(rng, Q: int, N: int) -> dict[str, Any]:
 # The call
 
 
+def _plain(case: Case) -> Any:
+    """The rows as an array of their type."""
+    if case.dtype == "bfloat16":
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(case.rows)).to(torch.bfloat16)
+    return case.rows.astype("float32" if case.dtype == "int8" else case.dtype)
+
+
 def _stored(case: Case, rng) -> Any:
-    """The rows as an array of their type, laid out in one of the ways that are taken as they are."""
-    x = case.rows
+    """The same, laid out in one of the ways that are taken as they are."""
     layout = rng.choice(("plain", "wide", "every second", "file", "torch"))
-    if layout in ("wide", "every second") and not case.dense:
+    x = _plain(case)
+    if layout in ("wide", "every second") and not case.dense and case.dtype == "float32":
         N, D = x.shape
         around = np.full((2 * N, D + 3), np.nan, np.float32)
         view = around[:N, :D] if layout == "wide" else around[::2, 1 : D + 1]
-        if case.dtype == "float32":
-            view[:] = x
-            return view
-    if case.dtype == "bfloat16" or (layout == "torch" and case.dtype != "int8"):
+        view[:] = x
+        return view
+    if layout == "torch" and case.dtype in ("float32", "float16"):
         import torch
 
-        return torch.from_numpy(np.ascontiguousarray(x)).to(getattr(torch, _given(case)))
-    x = x.astype(_given(case))
-    if layout == "file":
+        return torch.from_numpy(x)
+    if layout == "file" and case.dtype != "bfloat16":
         with tempfile.TemporaryFile() as file:
             file.write(x.tobytes())
             file.flush()
@@ -252,8 +296,8 @@ def _stored(case: Case, rng) -> Any:
     return x
 
 
-def _given(case: Case) -> str:
-    return "float32" if case.dtype == "int8" else case.dtype
+def _embeddings(case: Case, stored: Callable[[], Any], **columns: np.ndarray) -> Any:
+    return rk.Corpus(stored(), metric=case.metric, dtype=case.dtype, **columns) if case.corpus else stored()
 
 
 def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None) -> list[np.ndarray]:
@@ -265,172 +309,94 @@ def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None
         chosen = np.asfortranarray(chosen.astype(np.float64))
     if threads is not None:
         options["num_threads"] = threads
-    if case.corpus:
-        columns = {}
-        for name in ("bias", "groups"):
-            if name in options and options[name].ndim == 1 and (case.call == "search" or rng.random() < 0.5):
-                columns[name] = options.pop(name)
-        embeddings: Any = rk.Corpus(_stored(case, rng), metric=case.metric, dtype=case.dtype, **columns)
-    else:
-        embeddings = _stored(replace(case, rows=case.rows[queries]) if case.dense else case, rng)
+    columns = {}
+    for name in ("bias", "groups") if case.corpus else ():
+        if name in options and options[name].ndim == 1 and (case.call == "search" or rng.random() < 0.5):
+            columns[name] = options.pop(name)
+    part = replace(case, rows=case.rows[queries]) if case.dense else case
+    embeddings = _embeddings(case, lambda: _stored(part, rng), **columns)
     if case.call == "search":
-        found = embeddings.search(chosen, k, **options)
+        found = embeddings.search(chosen, k, backend=case.backend, **options)
     elif case.call == "select":
-        found = embeddings.select(chosen, k, method=case.method, pool=case.pool, **options)
+        found = embeddings.select(chosen, k, method=case.method, pool=case.pool, backend=case.backend, **options)
     else:
         if not case.corpus:
             options["metric"] = case.metric
-        function = rk.mmr if case.method == "mmr" else rk.vrsd
-        found = function(chosen, embeddings, k, backend=case.backend, **options)
-    return [np.asarray(x) for x in found]
+        found = getattr(rk, case.method)(chosen, embeddings, k, backend=case.backend, **options)
+    return [np.asarray(x) for x in (*found, getattr(found, "cost", None)) if x is not None]
 
 
 # The check
 
 
-def questions(case: Case):
-    """Each query of a case with its pool."""
-    options = case.options
-    Q = len(case.queries)
-    flat = case.rows.reshape(-1, case.rows.shape[-1])
-    vectors = _formula_rows(case, flat)
-    unit = case.metric == "cosine" or case.method == "vrsd"
-    queries = unit_rows(case.queries) if unit else case.queries.astype(np.float64)
-    ks = np.broadcast_to(case.k, Q)
-    column = {name: np.broadcast_to(np.asarray(options.get(name, d), np.float64), Q) for name, d in LAMBDAS.items()}
-    for q in range(Q):
-        if case.dense:
-            positions = ids = np.arange(case.rows.shape[1])
-            rows = q * case.rows.shape[1] + ids
-        else:
-            positions = np.arange(len(flat))
-            ids = positions
-            if "candidates" in options:
-                positions = np.flatnonzero(options["candidates"][q] >= 0)
-                ids = options["candidates"][q][positions].astype(np.int64)
-            rows = ids
-        if case.call != "select" or case.pool is None:  # else the pool has none of the others
-            may = np.array([_may(options, q, item) for item in ids.tolist()], bool)
-            positions, ids, rows = positions[may], ids[may], rows[may]
-        groups = options["groups"].reshape(-1) if "groups" in options else None
-        question = Question(
-            case.method,
-            ids,
-            vectors[rows],
-            flat[rows],
-            int(ks[q]),
-            queries[q],
-            lambda_d=1.0 if case.call == "search" else float(column["lambda_d"][q]),
-            lambda_b=float(column["lambda_b"][q]),
-            cap=options.get("max_per_group"),
-            precise=case.backend != "reference",
-            exact=case.exact and (case.method == "mmr" or case.kind == "signs"),
-        )
-        if "relevance" in options:
-            question.relevance = options["relevance"][q, positions].astype(np.float64)
-        if "bias" in options:
-            bias = options["bias"].astype(np.float64)
-            question.bias = bias[rows] if bias.ndim == 1 else bias[q, positions]
-        if groups is not None:
-            question.groups = groups[rows]
-            if "query_groups" in options:
-                question.own_group = options["query_groups"][q]
-        if "initial" in options:
-            shown = options["initial"][q]
-            question.shown = shown[shown >= 0]
-            shown_rows = question.shown + (q * case.rows.shape[1] if case.dense else 0)
-            question.shown_vectors = vectors[shown_rows]
-            question.shown_groups = None if groups is None else groups[shown_rows]
-        yield question
-
-
-def _may(options: dict[str, Any], q: int, item: int) -> bool:
-    """Whether a query may pick an item."""
-    for name, wanted in (("allowed", True), ("exclude", False)):
-        if name in options:
-            given = options[name][q] if options[name].ndim == 2 else options[name]
-            if (bool(given[item]) if given.dtype == bool else item in given) != wanted:
-                return False
-    return True
-
-
-LAMBDAS = {"lambda_d": 0.75, "lambda_b": 0.95}
-
-
-def _formula_rows(case: Case, rows: np.ndarray) -> np.ndarray:
-    """What the formulas have for each row: unit vectors under cosine, and what rounding to a corpus's type leaves."""
-    cosine = case.metric == "cosine"
-    exact = unit_rows(rows) if cosine else rows.astype(np.float64)
-    if not case.corpus:
-        return exact
-    if case.dtype == "float32":
-        return exact.astype(np.float32).astype(np.float64)
-    if case.dtype == "int8":
-        # Steps are rounded in float32, a half up or down: they are taken from the corpus and held against the rows.
-        corpus = rk.Corpus(rows, metric=case.metric, dtype="int8")
-        steps = np.asarray(corpus.data, np.float64)
-        largest = np.abs(exact).max(axis=1, keepdims=True)
-        if (np.abs(127 * exact - steps * largest) > (0.5 + 1e-4) * largest).any():
-            raise WrongError("a row is more than half a step from the one stored")
-        return unit_rows(steps) if cosine else steps * (largest / 127)
-    if not cosine:
-        return exact  # they were drawn so that the type holds them
-    if case.dtype == "float16":
-        return unit_rows(exact.astype(np.float32).astype(np.float16))
-    bits = exact.astype(np.float32).view(np.uint32).astype(np.uint64)  # to nearest, ties to even
-    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return unit_rows(bits.astype(np.uint32).view(np.float32))
-
-
 def judge(case: Case, found: list[np.ndarray]) -> None:
-    indices, scores = found[:2]
-    width = int(np.max(case.k))
-    if indices.shape != (len(case.queries), width):
-        raise WrongError(f"indices have shape {indices.shape}, not {(len(case.queries), width)}")
-    pools = _pools(case) if case.call == "select" and case.pool is not None else None
-    for q, question in enumerate(questions(case)):
-        try:
-            if pools is not None:
-                question = _within(question, pools[q])
-            if case.call == "search":
-                walk(question, indices[q], scores[q])
-                continue
-            made = walk(question, indices[q], scores[q], found[2][q], found[3][q])
-            if found[4][q] != made:
-                raise WrongError(f"lengths is {found[4][q]}, not {made}")
-        except WrongError as error:
-            raise WrongError(f"query {q}: {error}") from None
+    """Hold the picks against their replay in float64, those of equal items against the order of the pool."""
+    options = {name: x for name, x in case.options.items() if name not in ("allowed", "exclude")}
+    if not case.corpus:
+        options["metric"] = case.metric
+    if case.call == "search":
+        options["lambda_d"] = 1.0
+        if "query_groups" not in options:
+            options.pop("groups", None)
+    problem = {**options, "queries": case.queries, "k": case.k, "candidates": _pools(case)}
+    problem["embeddings"] = _embeddings(case, lambda: _plain(case))
+    if case.call == "search":  # which are picks by relevance alone
+        picks = [np.asarray(x) for x in rk.mmr(**problem)]
+        same(picks[:2], found, "from picks of the same rows")
+        found = picks
+    few = np.arange(len(case.queries))[:: 8 if len(case.rows) > 1_000 else 1]
+    problem_of_few, tolerance = of_queries(problem, few), 0.0 if case.exact and case.method == "mmr" else None
+    width = np.max(problem_of_few["k"])
+    picks = [x[few, :width] if x.ndim == 2 else x[few] for x in found[:5]]
+    testing.check_selection(case.method, problem_of_few, picks, tolerance=tolerance)
+    _, of_row = np.unique(case.rows.reshape(-1, case.rows.shape[-1]), axis=0, return_inverse=True)
+    for q in few.tolist():
+        _in_order(case, q, problem["candidates"][q], of_row.ravel(), found[0][q])
 
 
 def _pools(case: Case) -> np.ndarray:
-    """What `select` retrieves: the search of its pool, which is checked as a search."""
-    names = ("bias", "lambda_b") if case.method == "mmr" else ()
-    options = {
-        name: case.options[name]
-        for name in (*names, "groups", "query_groups", "allowed", "exclude")
-        if name in case.options
-    }
-    if "query_groups" not in options:
-        options.pop("groups", None)
-    shown = case.options["initial"].shape[1] if "initial" in case.options else 0
-    n = min(case.pool + shown, len(case.rows))
-    search = replace(case, call="search", method="mmr", k=n, options=options)
-    found = make(search, np.random.default_rng(0))
-    try:
+    """The items that each query may pick, in the order that ties go by; -1 for others. `select` retrieves them by a
+    search, which is checked as such."""
+    options, Q, N = case.options, len(case.queries), case.rows.shape[-2]
+    if case.call == "select" and case.pool is not None:
+        names = ("bias", "lambda_b") if "bias" in rk.METHODS[case.method].parameters else ()
+        if "query_groups" in options:
+            names = (*names, "groups", "query_groups")
+        own = {name: options[name] for name in (*names, "allowed", "exclude") if name in options}
+        shown = options["initial"].shape[1] if "initial" in options else 0
+        search = replace(case, call="search", method="mmr", k=min(case.pool + shown, N), options=own)
+        found = make(search, np.random.default_rng(0))
         judge(search, found)
-    except WrongError as error:
-        raise WrongError(f"its search: {error}") from None
-    return found[0]
+        return found[0]
+    pools = np.array(options.get("candidates", np.tile(np.arange(N), (Q, 1))), np.int64)
+    for name, wanted in (("allowed", True), ("exclude", False)):
+        if name in options:
+            for q, given in enumerate(np.broadcast_to(options[name], (Q, options[name].shape[-1]))):
+                among = given if given.dtype == bool else np.isin(np.arange(N), given)
+                pools[q, among[pools[q]] != wanted] = -1
+    return pools
 
 
-def _within(question: Question, ids: np.ndarray) -> Question:
-    """The question over a pool of its own, in the order of that."""
-    ids = ids[ids >= 0]
-    part = {}
-    for name in ("vectors", "given", "bias", "groups"):
-        if getattr(question, name) is not None:
-            part[name] = getattr(question, name)[ids]
-    return replace(question, ids=ids, **part)
+def _in_order(case: Case, q: int, pool: np.ndarray, of_row: np.ndarray, picks: np.ndarray) -> None:
+    """Refuse picks of items that are equal in all that counts, but for the first of them in their order."""
+    options = case.options
+    positions = np.flatnonzero((pool >= 0) & ~np.isin(pool, options.get("initial", [[]] * (q + 1))[q]))
+    ids = pool[positions]
+    rows = ids + q * case.rows.shape[1] if case.dense else ids
+    counts = [of_row[rows]]
+    for name in ("relevance", "bias", "groups", "costs", "quality"):
+        if name in options and options[name].ndim == 1:
+            counts.append(options[name][rows])
+        elif name in options:
+            counts.append(options[name][q, positions])
+    kinds: dict[Any, list[int]] = {}
+    for item, kind in zip(ids.tolist(), zip(*counts, strict=True), strict=True):
+        kinds.setdefault(kind, []).append(item)
+    kind_of = {item: equal for equal in kinds.values() for item in equal}
+    for item in picks[picks >= 0].tolist():
+        first = kind_of[item].pop(0)
+        if first != item:
+            raise WrongError(f"query {q}: item {item} was picked, item {first} is worth the same and comes before")
 
 
 @contextmanager
@@ -473,11 +439,18 @@ def _check(case: Case, rng) -> int:
     judge(case, found)
     if case.backend == "reference":
         return Q
+    if case.exact and case.method == "mmr":  # where ties go by the order of the pool, also of rows that differ
+        same(found, make(replace(case, backend="reference"), rng), "from the reference's, and all sums are exact")
     same(found, make(case, rng, threads=int(rng.integers(1, 4))), "with other threads")
     order = rng.permutation(Q)[: int(rng.integers(1, Q + 1))]
     # Whole dense pools are one array, so that another order is another array; all else is the same.
     again = make(case, rng, order, threads=int(rng.integers(1, 4)))
     same([x[order] for x in found], again, f"for queries {order.tolist()}")
+    # Two rules look at how many picks there are to be: a window of all of them, and the best single item.
+    if np.ndim(case.k) == 0 and case.k > 1 and not case.options.get("density") and case.method != "ssd":
+        size = 2 if case.call == "search" else 4
+        less = make(replace(case, k=case.k - 1), rng, threads=1)
+        same(found[:size], less[:size], "with a smaller k")
     if rng.random() < 0.1 and not (case.method == "mmr" and "relevance" in case.options):
         _skips(case, found, rng)
     if rng.random() < 0.5:

@@ -21,12 +21,17 @@ OF_BOTH = ("bias", "costs", "quality", "groups", "allowed", "exclude")  # of the
 
 @contextmanager
 def strict():
-    """Let warnings be errors, but for that of a small pool, and the instruction set that of the machine."""
+    """Let warnings be errors, but for those of pools and of relevance, the instruction set that of the machine, and
+    what a check finds what the case found."""
     os.environ.pop(ISA, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
-        yield
+        for usual in (rk.PoolSizeWarning, rk.RelevanceRangeWarning):
+            warnings.simplefilter("ignore", usual)
+        try:
+            yield
+        except AssertionError as error:
+            raise WrongError(str(error)) from None
 
 
 def draw_isa(rng: np.random.Generator, but: str | None = None) -> None:

@@ -1,5 +1,10 @@
 """A job of seven shards, an undisturbed run of it, and runs that end early."""
 
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
 import pyarrow.parquet as pq
 import pytest
 from job_files import contents, restate, write_inputs
@@ -8,10 +13,21 @@ from ragsys_kernels import offline
 from ragsys_kernels.offline import sinks
 
 Q, SHARD, SHARDS = 1000, 150, 7
+OPTIONS = {"k": 3, "shard_size": SHARD, "chunk_size": 40, "num_threads": 1}
 
 
 class StoppedError(Exception):
     pass
+
+
+@functools.cache
+def _made():
+    """A folder with the inputs of a job and its undisturbed result, of which each test has a copy."""
+    kept = tempfile.TemporaryDirectory(prefix="jobs-")
+    home = Path(kept.name)
+    inputs = write_inputs(home, Q)
+    offline.select(**inputs, **OPTIONS, out=home / "undisturbed")
+    return kept
 
 
 class Job:
@@ -21,9 +37,12 @@ class Job:
     """
 
     def __init__(self, home):
-        self.options = {**write_inputs(home, Q), "k": 3, "shard_size": SHARD, "chunk_size": 40, "num_threads": 1}
+        shutil.copytree(_made().name, home, dirs_exist_ok=True)
+        inputs = {name: home / f"{name}.npy" for name in ("corpus", "queries", "candidates")}
+        self.options = {**inputs, **OPTIONS}
         self.done, self.out = home / "undisturbed", home / "out"
-        self.run(self.done)
+        for name, path in inputs.items():
+            restate(self.done / "_job.json", set_("path", str(path), "inputs", name))
         self.expected = contents(self.done)
 
     def run(self, out=None, **changed):
