@@ -1,4 +1,4 @@
-"""Rows of packed signs: an oracle over vectors of 1 and -1 in float64, FAISS's binary index, sentence-transformers."""
+"""Rows of packed signs: an oracle over vectors of 1 and -1 in float64, numbers of bits, sentence-transformers."""
 
 from importlib.util import find_spec
 
@@ -42,31 +42,7 @@ def cosines(a, b):
     return (a / np.linalg.norm(a, axis=1)[:, None]) @ (b / np.linalg.norm(b, axis=1)[:, None]).T
 
 
-def values_of(method, picks, similarity, relevance, lambda_d):
-    """The value of every item after some picks, from the definition."""
-    if method == "vrsd":
-        total = sum(relevance[p] for p in picks) + relevance
-        norm2 = sum(similarity[p, o] for p in picks for o in picks) + 2 * sum(similarity[p] for p in picks) + 1
-        return total / np.sqrt(np.maximum(norm2, 1e-12))
-    return lambda_d * relevance - ((1 - lambda_d) * similarity[picks].max(axis=0) if picks else 0)
-
-
-def check(picks, method, rows, queries, lambda_d, pools=None):
-    """Each pick is worth as much as the best item, within float32, and is the lowest of those exactly as good."""
-    similarity, relevance = cosines(rows, rows), cosines(queries, rows)
-    for q, found in enumerate(picks.indices):
-        pool = np.arange(len(rows)) if pools is None else pools[q]
-        for step, pick in enumerate(found):
-            made = list(found[:step])
-            value = values_of(method, made, similarity, relevance[q], lambda_d)
-            left = pool[~np.isin(pool, made)]
-            assert pick in left
-            assert value[pick] >= value[left].max() - 1e-6
-            assert picks.scores[q, step] == pytest.approx(value[pick], abs=2e-6)
-            equal = left[(similarity[left] == similarity[pick]).all(axis=1)]  # the same signs
-            assert pick == equal[0]
-
-
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("D", "asked"), [*((D, "signs") for D in WIDTHS), (24, "floats"), (200, "floats"), (1024, "floats")]
 )
@@ -76,34 +52,27 @@ def test_picks(binary_backend, D, asked):
     given = np.packbits(queries > 0, axis=1) if asked == "signs" else queries
     vectors, asked_for = signs(rows), signs(queries) if asked == "signs" else queries.astype(np.float64)
     pools = np.argsort(-cosines(asked_for, vectors), axis=1, kind="stable")[:, :40]
-    for method in ("mmr", "vrsd"):
+    for method, options in (("mmr", {"lambda_d": 0.6}), ("vrsd", {})):
         for candidates in (pools, None):
-            picks = corpus.select(
-                given,
-                6,
-                method=method,
-                candidates=candidates,
-                pool=None,
-                lambda_d=0.6 if method == "mmr" else None,
-                backend=binary_backend,
-            )
-            check(picks, method, vectors, asked_for, 0.6, candidates)
+            call = {"candidates": candidates, **options}
+            picks = corpus.select(given, 6, method=method, pool=None, backend=binary_backend, **call)
+            problem = {"queries": given, "embeddings": corpus, "k": 6, **call}
+            testing.check_selection(method, problem, picks)
 
 
 @pytest.mark.parametrize("D", WIDTHS)
-def test_search_is_faiss_binary_index(binary_backend, D):
-    faiss = pytest.importorskip("faiss")
+def test_search_finds_the_fewest_other_bits(binary_backend, D):
     rows, queries = clustered(D)
     packed, asked = np.packbits(rows > 0, axis=1), np.packbits(queries > 0, axis=1)
     corpus = rk.Corpus(packed, dtype="binary")
-    index = faiss.IndexBinaryFlat(D)
-    index.add(packed)
-    distances, _ = index.search(asked, N)  # FAISS leaves equal distances in any order
+    hamming = ((queries > 0)[:, None] != (rows > 0)[None]).sum(axis=2)
     for n in (5, N):
-        found = corpus.search(asked, n, backend=binary_backend)
-        np.testing.assert_allclose(found.scores, 1 - 2 * distances[:, :n] / D, atol=1e-6)
-        hamming = (np.unpackbits(asked, axis=1)[:, None] != np.unpackbits(packed, axis=1)[None]).sum(axis=2)
-        np.testing.assert_array_equal(found.indices, np.argsort(hamming, axis=1, kind="stable")[:, :n])
+        found, order = (
+            corpus.search(asked, n, backend=binary_backend),
+            np.argsort(hamming, axis=1, kind="stable")[:, :n],
+        )
+        np.testing.assert_array_equal(found.indices, order)
+        np.testing.assert_allclose(found.scores, 1 - 2 * np.take_along_axis(hamming, order, axis=1) / D, atol=1e-6)
 
 
 @pytest.mark.parametrize("D", [15_872, 16_384, 16_408])
@@ -187,6 +156,7 @@ def test_bounds_change_no_bit(isa, monkeypatch):
     assert less > 9
 
 
+@pytest.mark.slow  # the import of it; test_picks and test_files_and_jobs have rows and queries of these kinds
 def test_as_sentence_transformers_quantises():
     quantization = pytest.importorskip("sentence_transformers.util.quantization")
     rows, queries = clustered(256)

@@ -22,17 +22,6 @@ def drawn():
     return rk.Corpus(rows, **columns), queries, rows
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-def test_its_own_pools_have_certificates_that_hold(drawn, backend, compiled):
-    corpus, queries, _ = drawn
-    for lambda_d in (0.5, 0.75, 0.9):
-        picks = corpus.select(queries, 5, pool=60, lambda_d=lambda_d, backend=backend)
-        whole = corpus.select(queries, 5, pool=None, lambda_d=lambda_d)
-        assert not (picks.certified & (picks.indices != whole.indices).any(axis=1)).any()
-        assert picks.pool_needed.shape == (80,)
-    assert picks.certified.any()
-
-
 def test_outside_is_what_the_next_row_of_the_search_has_at_most(drawn):
     corpus, queries, _ = drawn
     picks = corpus.select(queries, 5, pool=60, lambda_d=0.9)
@@ -49,15 +38,6 @@ def test_a_pool_of_all_rows_leaves_nothing_outside(drawn):
     assert few.certified.all()
     assert corpus.select(queries, 5, pool=None).certified.all()
     assert corpus.select(queries, 5, pool=None, method="vrsd").certified.all()
-
-
-def test_initial_items_in_the_pool_are_taken_into_account(drawn):
-    corpus, queries, _ = drawn
-    initial = corpus.search(queries, 3).indices
-    picks = corpus.select(queries, 4, pool=60, lambda_d=0.8, initial=initial)
-    whole = corpus.select(queries, 4, pool=None, lambda_d=0.8, initial=initial)
-    assert picks.certified.any()
-    assert not (picks.certified & (picks.indices != whole.indices).any(axis=1)).any()
 
 
 def test_nothing_is_said_of_what_is_not_known(drawn):

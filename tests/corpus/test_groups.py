@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from code_rows import normal
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
@@ -17,10 +18,6 @@ NAMES = ["web", "wiki", "", "日本", "plumless", "buckeroo"]  # the last two ha
 ASKED = ["web", "absent", None, "", "日本", "buckeroo", "wiki"]
 # Queries and rows are few: k = 4 of 3 rows in places.
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
-
-
-def normal(seed, *shape):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 EMBEDDINGS, QUERIES = normal(0, N, D), normal(1, Q, D)
@@ -205,19 +202,3 @@ def test_refused(case):
     with pytest.raises(error) as raised:
         call()
     assert str(raised.value) == message
-
-
-def test_damage_is_found(tmp_path):
-    corpus = rk.Corpus(EMBEDDINGS, groups=GROUPS)
-    corpus.save(tmp_path / "corpus")
-    for name in ("group_text", "group_offsets", "group_keys", "group_order"):
-        file = tmp_path / "corpus" / f"{name}.npy"
-        content = file.read_bytes()
-        file.write_bytes(content[:-1] + bytes([content[-1] ^ 64]))
-        with pytest.raises(ValueError, match=f"{name}.npy is damaged"):
-            rk.Corpus.load(tmp_path / "corpus")
-        file.unlink()
-        with pytest.raises(ValueError, match=f"{name}.npy is missing"):
-            rk.Corpus.load(tmp_path / "corpus")
-        file.write_bytes(content)
-    rk.Corpus.load(tmp_path / "corpus", verify=True)

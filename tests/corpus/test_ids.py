@@ -232,26 +232,6 @@ def test_rows_that_are_none_have_no_id(row):
         made(IDS["strings"]).ids[[0, row]]
 
 
-@pytest.mark.parametrize("kind", IDS)
-def test_damaged_files_of_ids_are_refused(kind, tmp_path, monkeypatch):
-    """Those too that are not read whole, by the sample or by their shapes."""
-    ids = {"ascending": range(700), "integers": range(700, 0, -1), "strings": [f"id{i}" for i in range(700)]}[kind]
-    path = tmp_path / "corpus"
-    made(list(ids), range(700), rows=700).save(path)
-    files = [file for file in path.iterdir() if file.name.startswith(("id", "costs"))]
-    assert len(files) == {"ascending": 2, "integers": 4, "strings": 5}[kind]
-    for small in (corpus_folder._SMALL, 0):
-        monkeypatch.setattr(corpus_folder, "_SMALL", small)
-        rk.Corpus.load(path)
-        for file in files:
-            content = file.read_bytes()
-            for damaged in (content[:-8], content + bytes(8), content[:128] + bytes(len(content) - 128), None):
-                file.unlink() if damaged is None else file.write_bytes(damaged)
-                with pytest.raises(ValueError, match=rf"^Corpus: path must .*(another id_text|{file.stem})"):
-                    rk.Corpus.load(path)
-                file.write_bytes(content)
-
-
 def test_description_with_ids_of_another_kind_is_refused(tmp_path):
     made(IDS["strings"]).save(tmp_path / "corpus")
     file = tmp_path / "corpus" / "corpus.json"
@@ -261,16 +241,6 @@ def test_description_with_ids_of_another_kind_is_refused(tmp_path):
     (tmp_path / "corpus" / "id_order.npy").unlink()
     with pytest.raises(ValueError, match="got another ids in "):
         rk.Corpus.load(tmp_path / "corpus")
-
-
-def test_large_folder_is_mapped(tmp_path):
-    ids = [f"document-{i}" for i in range(3000)]
-    made(ids, range(3000), rows=3000).save(tmp_path / "corpus")
-    loaded = rk.Corpus.load(tmp_path / "corpus")
-    arrays = loaded.ids.arrays()
-    assert set(arrays) == {"id_text", "id_offsets", "id_keys", "id_order"}
-    for array in (loaded.costs, *arrays.values()):
-        assert isinstance(array.base, np.memmap)
 
 
 def test_device_corpus_keeps_ids_and_costs(place, monkeypatch):

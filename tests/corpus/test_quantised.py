@@ -54,6 +54,7 @@ def test_folders_and_appended_rows(tmp_path):
     np.testing.assert_array_equal(rk.Corpus.load(tmp_path / "c").data, INT8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("form", "size"), [("npy", None), ("fixed", 130), ("lists", None), ("bin", 130)])
 @pytest.mark.parametrize("rows", [INT8, UINT8], ids=["int8", "uint8"])
 def test_files(tmp_path, rows, form, size):

@@ -76,12 +76,14 @@ def test_rows_and_bits_are_those_of_every_value_sorted(isa, seed):
                 np.testing.assert_array_equal(a, b, err_msg=str((seed, part, threads)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
-def test_the_reference_finds_the_best_in_float64(seed):
-    """By float32 products first, which leave no row out that might be among them."""
+def test_the_best_in_float64_are_found(backend, seed):
+    """The reference finds them by float32 products first, which leave no row out that might be among them."""
     for part in range(4):
         corpus, queries, n, lambda_b, own = random_search(4 * seed + part)
-        indices, scores = corpus.search(queries, n, lambda_b=lambda_b, query_groups=own, backend="reference")
+        indices, scores = corpus.search(queries, n, lambda_b=lambda_b, query_groups=own, backend=backend)
+        assert (indices.dtype, scores.dtype, indices.shape) == (np.int64, np.float32, (len(queries), n))
         vectors = corpus.vectors(slice(None))
         for q, query in enumerate(queries.astype(np.float64)):
             if corpus.metric == "cosine":
@@ -95,6 +97,8 @@ def test_the_reference_finds_the_best_in_float64(seed):
             assert len(set(kept)) == number
             assert np.isin(kept, rows).all()
             assert (indices[q, number:] == -1).all()
+            assert np.isneginf(scores[q, number:]).all()
+            assert (np.diff(scores[q, :number]) <= 0).all()
             tolerance = 1e-6 * max(1, np.abs(v).max())
             np.testing.assert_allclose(scores[q, :number], v[kept], rtol=0, atol=tolerance)
             np.testing.assert_allclose(v[kept], np.sort(v[rows])[::-1][:number], rtol=0, atol=tolerance)

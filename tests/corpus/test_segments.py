@@ -67,6 +67,7 @@ def test_arrays_are_those_of_one_corpus(tmp_path, layout, made):
     assert len(several) == several.num_live == 300
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("rule", "kind"), [*zip(RULES, itertools.cycle(KINDS))])
 def test_rules_and_storage_types(backend, tmp_path, kind, rule):
     dtype, metric = KINDS[kind]

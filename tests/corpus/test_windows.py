@@ -11,8 +11,8 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels.corpus import versions, windows
 
-N, D, Q = 30_000, 24, 30
-MEMORY = 1 << 16  # windows of the least number of rows: eight of them
+N, D, Q = 14_000, 24, 30
+MEMORY = 1 << 16  # windows of the least number of rows: four of them
 RNG = np.random.default_rng(6)
 QUERIES = RNG.standard_normal((Q, D), dtype=np.float32)
 
@@ -21,7 +21,7 @@ def built(folder, dtype, metric, cuts):
     """Save rows with everything beside them, some of them equal far apart, as one piece or in segments."""
     rng = np.random.default_rng(5)
     rows = rng.standard_normal((N, D), dtype=np.float32)
-    rows[[100, 9000, 29_000]] = rows[7]
+    rows[[100, 9000, 13_900]] = rows[7]
     names = np.array([f"id{i}" for i in range(N)], object)
     columns = {"bias": rng.uniform(-1, 0, N).astype("f4"), "groups": np.arange(N) % 50, "costs": rng.uniform(1, 2, N)}
 
