@@ -4,7 +4,10 @@ import csv
 import pickle
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_arrays import read
 from tiny_encoder import TinyEncoder
 
 import ragsys_kernels as rk
@@ -12,11 +15,6 @@ from ragsys_kernels import comparison, offline
 from ragsys_kernels.offline._spec import Inputs, JobSpec
 from ragsys_kernels.offline._worker import Held, Worker
 from ragsys_kernels.offline.sources import _usable
-
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from job_arrays import read  # noqa: E402
 
 N, Q, D = 60, 8, 5
 ROWS = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)

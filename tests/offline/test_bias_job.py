@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("transformers")
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 typer_testing = pytest.importorskip("typer.testing")
 
 import lm_models  # noqa: E402
@@ -119,18 +120,6 @@ def test_a_cache_is_kept_and_used(folder, model, expected):
     assert job(folder, model, cache=folder / "kept", overwrite=True, template="{question}\n{answer}").cached == 0
 
 
-def test_result_feeds_select(folder, model):
-    vectors = np.random.default_rng(0).standard_normal((30, 8)).astype(np.float32)
-    np.save(folder / "vectors.npy", vectors)
-    job(folder, model)
-    shared = {"corpus": folder / "vectors.npy", "queries": folder / "vectors.npy", "k": 4, "pool": 20}
-    offline.select(**shared, bias=folder / "bias.npy", out=folder / "with", lambda_b=0.5)
-    offline.select(**shared, bias=folder / "bias.npy", out=folder / "without", lambda_b=1.0)
-    picks, plain = (pq.read_table(folder / name)["ids"].to_pylist() for name in ("with", "without"))
-    bias = np.load(folder / "bias.npy")
-    assert bias[np.array(picks)].mean() > bias[np.array(plain)].mean()
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "match"),
     [
@@ -194,13 +183,6 @@ def test_command_prints_one_summary_line(run, folder, model, expected):
     result = run(folder, *arguments)
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(r"error: bias: out must be new, or overwrite .*bias\.npy\n", result.stderr)
-
-
-def test_missing_model_is_one_line(run, folder):
-    for name in ("./nothing", "nobody/no-such-model"):
-        result = run(folder, "--pairs", "pairs.csv", "--model", name, "--out", "bias.npy")
-        assert (result.returncode, result.stdout) == (1, "")
-        assert re.fullmatch(rf"error: bias: model must be loadable, got {name}: .*\n", result.stderr), result.stderr
 
 
 def test_missing_extra_is_one_line(run, folder, monkeypatch):

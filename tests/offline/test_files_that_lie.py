@@ -5,14 +5,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import sources, text_files  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.offline import sources, text_files
 
 N, D = 12, 4
 OFFSETS = np.arange(N + 1, dtype=np.int32) * D
@@ -97,6 +96,13 @@ def test_shapes(tmp_path, shape, order):
             ValueError, match=r"^select: \w+ must be a complete \.npy file, got .*x\.npy: it(s shape)? "
         ):
             open_it(path, "queries")
+
+
+@pytest.mark.parametrize("content", [b"", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])
+def test_arrays_that_are_none(tmp_path, content):
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^select: queries must be a complete \.npy file, got .*x\.npy"):
+        sources.vectors(tmp_path / "x.npy", "queries")
 
 
 @pytest.mark.parametrize("head", [b"(" * 900, b"{" * 9000, b"1" * 9000, b"\xff" * 40, b"{'descr': '<f4'}", b""])

@@ -5,20 +5,13 @@ import json
 import struct
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from source_files import N, check_columns, table_of, to_memory
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from source_files import N, check_columns, make_arrays, table_of, to_memory  # noqa: E402
-
-from ragsys_kernels.offline import sources  # noqa: E402
-from ragsys_kernels.offline.sources import _text  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return make_arrays()
+from ragsys_kernels.offline import sources
+from ragsys_kernels.offline.sources import _text
 
 
 def rows_of(column, size=37):
@@ -191,19 +184,6 @@ def test_rows_of_another_length(tmp_path):
 
 
 # --- Arrays of the other byte order.
-
-
-@pytest.mark.parametrize("place", ["local", "url"])
-@pytest.mark.parametrize("dtype", [">f4", ">f2", ">f8"])
-def test_big_endian_npy(tmp_path, arrays, dtype, place):
-    np.save(tmp_path / "x.npy", arrays["embedding"].astype(dtype))
-    path = tmp_path / "x.npy"
-    column = sources.vectors(to_memory(path) if place == "url" else path, "corpus")
-    np.testing.assert_array_equal(rows_of(column), arrays["embedding"])
-    assert rows_of(column).dtype == ("float16" if dtype == ">f2" else "float32")
-    np.testing.assert_array_equal(column.whole(), arrays["embedding"])
-    corpus = sources.load_corpus(column, None, None, {"metric": "dot"})
-    np.testing.assert_array_equal(corpus.data, arrays["embedding"])
 
 
 def test_big_endian_candidates(tmp_path):

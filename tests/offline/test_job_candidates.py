@@ -4,17 +4,15 @@ import logging
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_arrays import N, Q, check_equals, check_refused, files, read, vector_lists
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from job_arrays import N, Q, check_equals, check_refused, files, read, vector_lists  # noqa: E402
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import _worker, sources  # noqa: E402
-from ragsys_kernels.offline._spec import JobSpec  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.offline import _worker, sources
+from ragsys_kernels.offline._spec import JobSpec
 
 IDS = {
     "integers": [7 * row + 10 for row in reversed(range(N))],

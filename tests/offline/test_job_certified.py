@@ -1,10 +1,8 @@
 """The column ``certified`` of a job, and what its summary and its status say of it."""
 
 import numpy as np
-import pytest
-
-pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
+import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline

@@ -6,9 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-
-pytest.importorskip("pyarrow")
-
 from job_files import contents
 
 import ragsys_kernels as rk

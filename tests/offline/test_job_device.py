@@ -3,15 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import _dispatch, offline  # noqa: E402
-from ragsys_kernels._base import arrays as _arrays  # noqa: E402
-from ragsys_kernels.offline import _device, _spec, _worker  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import _dispatch, offline
+from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels.offline import _device, _spec, _worker
 
 
 @pytest.mark.parametrize("bad", [False, True])

@@ -1,15 +1,13 @@
 """Groups that are strings, in columns of files: the picks of a job with integers that say the same."""
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_arrays import read
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from job_arrays import read  # noqa: E402
 
 N, Q, D = 90, 20, 6
 SOURCES = ["https://a.example/x", "b", "ß", "d"]

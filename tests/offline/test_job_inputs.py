@@ -4,19 +4,17 @@ import tracemalloc
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_arrays import vector_lists
+from pyarrow import feather
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-feather = pytest.importorskip("pyarrow.feather")
-
-from job_arrays import vector_lists  # noqa: E402
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.corpus import rows  # noqa: E402
-from ragsys_kernels.offline import sources  # noqa: E402
-from ragsys_kernels.offline.sources import _arrow, _parquet, _place, load_corpus  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.corpus import rows
+from ragsys_kernels.offline import sources
+from ragsys_kernels.offline.sources import _arrow, _parquet, _place, load_corpus
 
 
 def counting(counts, name, function):

@@ -1,11 +1,9 @@
 """Jobs whose candidates come with their vectors: no corpus, any ids, and the bits of calls in process."""
 
 import numpy as np
-import pytest
-
-pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from job_arrays import read
 
 import ragsys_kernels as rk

@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow")
 faiss = pytest.importorskip("faiss")
 
 from job_arrays import read  # noqa: E402

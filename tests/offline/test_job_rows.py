@@ -3,15 +3,13 @@
 import os
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_files import contents
+from jobs import SHARD, Q, flip, rewritten
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from job_files import contents  # noqa: E402
-from jobs import SHARD, Q, flip, rewritten  # noqa: E402
-
-from ragsys_kernels import offline  # noqa: E402
+from ragsys_kernels import offline
 
 
 def test_status_of_a_job_that_stopped(job):

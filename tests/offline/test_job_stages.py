@@ -5,16 +5,14 @@ import threading
 import time
 from dataclasses import asdict
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_files import contents
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from job_files import contents  # noqa: E402
-
-from ragsys_kernels.offline import _manifest, _worker, sinks  # noqa: E402
-from ragsys_kernels.offline._pipeline import ahead  # noqa: E402
-from ragsys_kernels.offline._spec import JobSpec  # noqa: E402
+from ragsys_kernels.offline import _manifest, _worker, sinks
+from ragsys_kernels.offline._pipeline import ahead
+from ragsys_kernels.offline._spec import JobSpec
 
 
 def test_stages_run_at_the_same_time():

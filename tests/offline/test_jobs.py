@@ -7,12 +7,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyarrow")
-
 import fuzz_jobs
 import fuzz_runs
+import pytest
 from job_files import contents, restate
 from jobs import SHARD, SHARDS, Q, StoppedError, flip, truncate
 

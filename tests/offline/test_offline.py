@@ -6,15 +6,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from job_arrays import N, Q, check_equals, check_refused, files, read, vector_lists
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from job_arrays import N, Q, check_equals, check_refused, files, read, vector_lists  # noqa: E402
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import offline
 
 
 @pytest.mark.parametrize("method", ["mmr", "vrsd"])
@@ -120,19 +118,6 @@ def test_ragged_candidates_from_parquet(tmp_path, data):
     direct = rk.Corpus(data["corpus"]).select(data["queries"], 6, pool=None, candidates=data["candidates"])
     assert direct.lengths[7] == 0
     check_equals(read(tmp_path / "out"), direct)
-
-
-def test_chunks_and_shards_do_not_change_the_rows(tmp_path, data):
-    paths = files(tmp_path, "corpus", "queries", "candidates")
-    offline.select(**paths, out=tmp_path / "one", chunk_size=10**9)
-    expected = read(tmp_path / "one")
-    for chunk_size, shard_size in ((1, 100), (64, 23), (1000, 77)):
-        out = tmp_path / f"{chunk_size}-{shard_size}"
-        summary = offline.select(**paths, out=out, chunk_size=chunk_size, shard_size=shard_size)
-        shards = sorted(out.glob("part-*.parquet"))
-        assert read(out).equals(expected)
-        assert summary.shards == len(shards) == -(-Q // shard_size)
-        assert {pq.read_metadata(shard).num_rows for shard in shards[:-1]} <= {shard_size}
 
 
 def test_description_of_the_job(tmp_path, data):

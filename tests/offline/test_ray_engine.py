@@ -9,15 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline.ray import engine as ray_engine  # noqa: E402
-from ragsys_kernels.offline.ray import selector as ray_selector  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.offline.ray import engine as ray_engine
+from ragsys_kernels.offline.ray import selector as ray_selector
 
 N, Q, D = 4_000, 2_000, 16
 

@@ -4,26 +4,19 @@ import sqlite3
 import zipfile
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from source_files import D, N, check_columns, to_memory, vectors_of
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from source_files import D, N, check_columns, make_arrays, to_memory, vectors_of  # noqa: E402
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import sources  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return make_arrays()
-
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.offline import sources
 
 # --- Arrays by name.
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("place", ["local", "url"])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("kind", ["float32", "float16", ">f4", "float64", "fortran"])

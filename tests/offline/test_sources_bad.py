@@ -6,16 +6,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from source_files import (  # noqa: E402
+from source_files import (
     D,
     N,
     PaddedLists,
-    make_arrays,
     table_of,
     write_arrow,
     write_dataset,
@@ -25,15 +22,9 @@ from source_files import (  # noqa: E402
     write_stream,
 )
 
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.offline import sources  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def arrays():
-    return make_arrays()
-
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.offline import sources
 
 # --- bad rows ----------------------------------------------------------------------------------------------------
 

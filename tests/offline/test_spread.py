@@ -4,17 +4,16 @@ import itertools
 import pickle
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import offline  # noqa: E402
-from ragsys_kernels.corpus import segments, versions  # noqa: E402
-from ragsys_kernels.offline import spread  # noqa: E402
-from ragsys_kernels.offline._spec import Inputs, JobSpec  # noqa: E402
-from ragsys_kernels.offline._worker import Held, Worker  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.corpus import segments, versions
+from ragsys_kernels.offline import spread
+from ragsys_kernels.offline._spec import Inputs, JobSpec
+from ragsys_kernels.offline._worker import Held, Worker
 
 N, D, Q = 700, 12, 60
 CUTS = [0, 1, 90, 91, 400, 530, N]

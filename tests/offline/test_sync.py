@@ -6,11 +6,9 @@ import signal
 import time
 
 import numpy as np
-import pytest
-
-pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline

@@ -5,10 +5,8 @@ import sys
 import types
 
 import numpy as np
-import pytest
-
-pytest.importorskip("pyarrow")
 import postgres
+import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline

@@ -7,13 +7,12 @@ import sqlite3
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 import ragsys_kernels as rk
-
-pa = pytest.importorskip("pyarrow")
-feather = pytest.importorskip("pyarrow.feather")
-pq = pytest.importorskip("pyarrow.parquet")
 
 PAGE = Path(__file__).parents[2] / "docs" / "offline.md"
 ROWS = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
