@@ -170,7 +170,8 @@ def ssd(x: Query) -> Values:
     with np.errstate(invalid="ignore"):
         spread = np.sqrt(n + delta) - np.sqrt(np.maximum(n - delta, 0))
     spread = np.where(np.isfinite(spread), spread, np.inf)
-    errors = (x.lambda_d * error if x.lambda_d > 0 else 0) + (weight * spread if weight > 0 else 0)  # either may be inf
+    relevant = x.lambda_d * error if x.lambda_d > 0 else 0 * z  # either may be inf
+    errors = relevant + (weight * spread if weight > 0 else 0)
     if not len(x.picked):
         return _plain(z, error, scores)
     return _plain(scores, errors)
