@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from .adapters import Adapter, CallError
 from .fit import Answer, Fit, Stage, refined
@@ -106,7 +107,7 @@ class _Examination:
         if found not in values:
             return ()
         asked = [
-            (question, {value: replace(best, **{respect: value}).picks(question) for value in values})
+            (question, {value: _picks(replace(best, **{respect: value}), question) for value in values})
             for question in self._questions
             if self._answers[question.name].error is None and not (question.scores and takes == "either")
         ]
@@ -141,6 +142,12 @@ class _Examination:
             return Finding(respect, values, edge.says, textbook, ())
         note = edge.says if values else f"other than known: {edge.answer}"
         return Finding(respect, values, note, textbook, (_evidence(edge.question, edge.expected or {}, edge.answer),))
+
+
+@lru_cache(maxsize=1 << 14)
+def _picks(variant: Variant, question: Question) -> tuple[int, ...]:
+    """Return the picks of a variant: those near the textbook's are asked for again with the next function."""
+    return variant.picks(question)
 
 
 def _evidence(question: Question, expected: dict[str, tuple[int, ...]], answer: Answer) -> Evidence:

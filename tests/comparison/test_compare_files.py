@@ -1,21 +1,20 @@
 """Comparisons of files: what they read, how they go on after a kill, the command."""
 
-import json
 import re
-import subprocess
-import sys
-import warnings
-from pathlib import Path
+import shutil
+from functools import partial
 
 import numpy as np
 import pytest
+from backends import needs
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-pytest.importorskip("matplotlib")
 
 import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels.comparison import compare, compare_files, plot, work  # noqa: E402
+from ragsys_kernels.comparison import compare, compare_files, files, plot, work  # noqa: E402
+
+pytestmark = needs("matplotlib")
 
 RNG = np.random.default_rng(0)
 ROWS, QUERIES = (RNG.standard_normal((n, 8)).astype(np.float32) for n in (300, 25))
@@ -45,8 +44,9 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    """Plots take longer than all else together; test_comparison.py draws them."""
+def quick(monkeypatch):
+    """Intervals and plots take longer than all else together; test_comparison.py has them."""
+    monkeypatch.setattr(files, "compare", partial(compare, samples=100))
     monkeypatch.setattr(plot, "draw", lambda *_: {"png": b"", "svg": b"", "inline": b"<svg></svg>"})
 
 
@@ -61,7 +61,7 @@ def test_files_are_the_arrays(folder, paths):
     found = compare_files(
         **paths, bias=folder / "bias.npy", text_column="text", query_texts=folder / "asked.txt", **options
     )
-    expected = compare(corpus, QUERIES, query_ids=ASKED, **options)
+    expected = compare(corpus, QUERIES, query_ids=ASKED, samples=100, **options)
     assert found.query_ids == expected.query_ids
     assert set(found.query_ids) <= set(ASKED[:20])
     for name, indices in expected.indices.items():
@@ -122,7 +122,7 @@ def test_candidates_by_the_ids_of_the_corpus(folder, paths, tmp_path, caplog, ki
         rows = {**given, "candidates": tmp_path / "rows.npy", "candidate_column": None}
         again = compare_files(**paths, **rows)  # the same comparison, which is there
     assert [text.partition(",")[0] for text in caplog.messages] == ["compare: candidates are row numbers of the corpus"]
-    expected = compare(rk.Corpus(ROWS), QUERIES, candidates=pools, **{**QUICK, "pool": None})
+    expected = compare(rk.Corpus(ROWS), QUERIES, candidates=pools, samples=100, **{**QUICK, "pool": None})
     for name, indices in expected.indices.items():
         np.testing.assert_array_equal(found.indices[name], indices)
         np.testing.assert_array_equal(again.indices[name], indices)
@@ -180,9 +180,12 @@ def made(monkeypatch):
     return names
 
 
-def test_a_run_that_was_stopped_goes_on(paths, made):
+def test_a_run_that_was_stopped_goes_on(paths, made, tmp_path):
+    """And one that was killed: it leaves what is there when it is."""
+
     def stop(done, total):
         if done == 2:
+            shutil.copytree(paths["out"], tmp_path / "killed")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -190,9 +193,13 @@ def test_a_run_that_was_stopped_goes_on(paths, made):
     assert made == ["top-k", "random"]
     assert not (paths["out"] / "report.html").exists()
     (paths["out"] / "methods" / ".left.0123456789ab.partial").write_bytes(b"x")
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "killed" / "methods").iterdir()}
+    assert len(kept) == 2
     made.clear()
+    compare_files(**{**paths, "out": tmp_path / "killed"}, **QUICK)
     found = compare_files(**paths, **QUICK)
-    assert made == ["mmr:0.5", "vrsd"]
+    assert made == ["mmr:0.5", "vrsd"] * 2
+    assert kept.items() <= {path.name: path.read_bytes() for path in (paths["out"] / "methods").iterdir()}.items()
     assert not [path for path in (paths["out"] / "methods").iterdir() if path.suffix == ".partial"]
     made.clear()
     again = compare_files(**paths, **QUICK)
@@ -240,28 +247,6 @@ def test_what_is_damaged_is_made_again(paths, made):
     (paths["out"] / "comparison.json").write_text("{")
     with pytest.raises(ValueError, match=r"comparison\.json must be as a comparison wrote it, or overwrite be given"):
         compare_files(**paths, **QUICK)
-
-
-def test_a_killed_process_goes_on(paths):
-    """What a kill leaves is whole: the next run takes it, and makes the rest."""
-    code = f"""if True:
-        import os, signal
-        from ragsys_kernels.comparison import compare_files
-        def progress(done, total):
-            if done == 3:
-                os.kill(os.getpid(), signal.SIGKILL)
-        compare_files({str(paths["corpus"])!r}, {str(paths["queries"])!r}, {str(paths["out"])!r}, progress=progress,
-                      **{QUICK!r})
-    """
-    result = subprocess.run([sys.executable, "-c", code], cwd=Path(rk.__file__).parents[1], capture_output=True)
-    assert result.returncode == -9, result.stderr
-    kept = {path.name: path.read_bytes() for path in (paths["out"] / "methods").iterdir()}
-    assert len(kept) == 3
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        compare_files(**paths, **QUICK)
-    assert kept.items() <= {path.name: path.read_bytes() for path in (paths["out"] / "methods").iterdir()}.items()
-    assert json.loads((paths["out"] / "comparison.json").read_text())["k"] == 4
 
 
 def test_the_command(command, folder, tmp_path):

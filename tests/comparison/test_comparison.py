@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from html_pages import Page
+from peer_pools import unit
 
 import ragsys_kernels as rk
 from ragsys_kernels.comparison import compare
@@ -23,10 +24,6 @@ QUICK = {"k": 4, "pool": 30, "samples": 400, "peers": False}
 @pytest.fixture(scope="module")
 def found():
     return compare(ROWS, QUERIES, **QUICK)
-
-
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def test_every_rule_takes_part_on_the_same_pools(found):
@@ -325,6 +322,7 @@ def test_the_report(tmp_path, found):
     assert found.advice.setting == reported.advice.setting
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("metric", "dtype"), [("dot", "float32"), ("cosine", "int8"), ("cosine", "bfloat16")])
 def test_corpora_of_other_metrics_and_storage(metric, dtype):
     corpus = rk.Corpus(ROWS, metric=metric, dtype=dtype, bias=np.linspace(-1, 0, 600).astype(np.float32))

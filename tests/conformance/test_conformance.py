@@ -117,6 +117,7 @@ def test_variants_of_the_core_are_told_apart_as_far_as_they_differ():
 SEARCHED = {"core": (sets.CORE,), "negative": (sets.CORE, sets.NEGATIVE), "lengths": (sets.CORE, sets.LENGTHS)}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SEARCHED)
 def test_margins_are_far_above_rounding(monkeypatch, name):
     """The best two values of every step, and any two relevances, are 5e-4 apart for each variant that a set is for."""
