@@ -1,4 +1,4 @@
-"""Reports without their figures, which take longer than what they show."""
+"""Reports without their figures and the commit, which take longer than what they show."""
 
 import pytest
 
@@ -7,10 +7,11 @@ from ragsys_kernels.evaluation import report
 
 @pytest.fixture
 def figures():
-    """A test that asks for this draws."""
+    """A test that asks for this draws, and asks Git for the commit."""
 
 
 @pytest.fixture(autouse=True)
 def undrawn(request, monkeypatch):
     if "figures" not in request.fixturenames:
         monkeypatch.setattr(report, "draw", lambda *_: b"")
+        monkeypatch.setattr(report, "_origin", dict)

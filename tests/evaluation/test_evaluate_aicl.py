@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from backends import needs
+from evaluations import check_files, model, settings_of, stopping, values_of
 from tiny_encoder import TinyEncoder
 from tiny_sets import write_classification
-
-pytest.importorskip("sklearn")
-
-from evaluations import check_files, model, settings_of, stopping, values_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
@@ -24,6 +22,8 @@ from ragsys_kernels.icl import Rule
 from ragsys_kernels.icl.adaptive_k import qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
+
+pytestmark = needs("bm25s", "matplotlib", "sklearn")
 
 SIZES = Sizes(test=8, train=24, learn=8)
 FIXED = "static k of the training texts"
@@ -136,7 +136,7 @@ def test_report(data, figures):
 
 def test_options_reach_the_prompts(data):
     """Another order, rule or similarity asks for other prompts; and the order takes more tokens."""
-    given = {"sets": ["ag-news"], "cache": data.parent / "shared", "diverse": ()}
+    given = {"sets": ["ag-news"], "cache": data.parent / "shared", "diverse": (), "sizes": replace(SIZES, test=2)}
     first = evaluated(data, **given)
     last = evaluated(data, **given, order="nearest-last")
     assert (first.cached, last.cached > 0, last.scored > 0) == (0, True, True)  # k = 0 and 1 are the same prompts

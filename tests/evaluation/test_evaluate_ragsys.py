@@ -8,6 +8,7 @@ import re
 import lm_models
 import numpy as np
 import pytest
+from backends import needs
 from evaluations import check_files, invoke, model, settings_of, stopping, use_tiny_encoder, values_of
 from tiny_encoder import WORDS, TinyEncoder
 
@@ -19,6 +20,8 @@ from ragsys_kernels.evaluation.ragsys.results import intervals, intervals_of
 from ragsys_kernels.evaluation.report import Report
 from ragsys_kernels.icl.datasets import truthfulqa
 from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, pick, read_primer
+
+pytestmark = needs("bm25s", "matplotlib")
 
 LABELS = ["Fix", "Bias", "Rel", "Rel+Bias", "Rel+Div", "Rel+Div+Bias", "random", "none"]
 METRICS = ["MC1", "MC2", "MC3", "log ratio", "DPO", "DPO, no reference"]

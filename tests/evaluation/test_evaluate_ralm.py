@@ -7,6 +7,7 @@ import lm_models
 import numpy as np
 import pytest
 import ralm_data
+from backends import needs
 from evaluations import check_files, invoke, model, settings_of, stopping, values_of
 from tiny_encoder import TinyEncoder
 
@@ -15,6 +16,8 @@ from ragsys_kernels._base import env as _env
 from ragsys_kernels.evaluation.ralm import report as ralm_report
 from ragsys_kernels.icl import BM25Retriever, PredictiveRanker
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
+
+pytestmark = needs("bm25s", "matplotlib")
 
 SIZES = {
     "windows": 5, "window": 64, "target": 8, "stride": 4, "query": 24, "dense_query": 30, "document": 12,

@@ -6,11 +6,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from tiny_encoder import TinyEncoder, write_sets
-
-pytest.importorskip("rank_bm25")
-
+from backends import needs
 from evaluations import check_files, invoke, settings_of, use_tiny_encoder, values_of, without_packages
+from peer_pools import unit
+from tiny_encoder import TinyEncoder, write_sets
 
 import ragsys_kernels as rk
 from ragsys_kernels import evaluation
@@ -19,6 +18,8 @@ from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report
 from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate, okapi
 from ragsys_kernels.icl import BM25Retriever
 from ragsys_kernels.icl.datasets import vrsd_set
+
+pytestmark = needs("bm25s", "matplotlib")
 
 METHODS = ["VRSD", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "cosine top-k", "BM25 (Lucene)", "BM25 (Okapi)", "best of all"]
 
@@ -34,14 +35,9 @@ def evaluated(folder, **options):
     return evaluation.vrsd(**{**given, **options})
 
 
-def unit(vector):
-    norm = np.linalg.norm(vector)
-    return vector / norm if norm else vector
-
-
 def brute(questions, k, pool):
     """The value of every method's picks, but BM25's."""
-    queries, items = (unit_rows(TinyEncoder().encode(texts)) for texts in (questions.questions, questions.pool))
+    queries, items = (unit(TinyEncoder().encode(texts)) for texts in (questions.questions, questions.pool))
     near = np.argsort(-(queries @ items.T), axis=1, kind="stable")[:, :pool]
     picks = {"VRSD": rk.vrsd(queries, items, k, candidates=near).indices}
     for weight in (0.0, 0.5, 1.0):
@@ -169,24 +165,7 @@ def test_okapi_takes_words_as_they_stand_and_equal_items_by_their_number():
     assert okapi(queries, items, 3).tolist() == [[1, 0, 2], [2, 0, 1], [0, 1, 2], [0, 1, 2]]
 
 
-# --- What the paper proves, and what it only says.
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_theorem_1_is_the_subset_sum(seed):
-    """k numbers have the sum t exactly where some k vectors (number, 1) have a sum that points to (t, k)."""
-    rng = np.random.default_rng(seed)
-    numbers, k = rng.choice(np.arange(-20, 40), 9, replace=False), int(rng.integers(2, 5))
-    vectors = np.stack([numbers, np.ones(9)], axis=1)
-    sums = {int(sum(some)) for some in combinations(numbers, k)}
-    asked = [*rng.choice([*sums], 3), *(t for t in range(-60, 140) if t not in sums)][:8]
-    for t in asked:
-        query = np.array([t, k], np.float64)
-        # The cosine of sums, not of unit vectors: the reduction needs the lengths.
-        best = max((unit(vectors[list(some)].sum(axis=0)) @ unit(query), some) for some in combinations(range(9), k))
-        assert (best[0] > 1 - 1e-12) == (int(t) in sums)
-        if int(t) in sums:
-            assert numbers[list(best[1])].sum() == t
+# --- What the paper only says.
 
 
 def test_pointing_to_the_query_is_not_pointing_to_what_the_first_pick_leaves():
@@ -195,21 +174,17 @@ def test_pointing_to_the_query_is_not_pointing_to_what_the_first_pick_leaves():
     for k in differ:
         rng, others = np.random.default_rng(0), np.array(list(combinations(range(1, 12), k - 1)))
         for _ in range(300):
-            items, query = unit_rows(rng.standard_normal((12, 8))), unit(rng.standard_normal(8))
+            items, query = unit(rng.standard_normal((12, 8))), unit(rng.standard_normal(8))
             items = items[np.argsort(-(items @ query))]
             first, sums = items[0], items[others].sum(axis=1)
-            to_query = (unit_rows(first + sums) @ query).argmax()
-            differ[k] += int(to_query != (unit_rows(sums) @ unit(query - first)).argmax())
+            to_query = (unit(first + sums) @ query).argmax()
+            differ[k] += int(to_query != (unit(sums) @ unit(query - first)).argmax())
     assert differ == {2: 143, 3: 205, 4: 239}  # of 300; docs/papers/vrsd.md has them
     # Two items are enough: the first of them turns the sum to the query, the second points along q - d0.
     query, first = np.array([1.0, 0.0]), unit(np.array([1.0, 1.0]))
-    rest = unit_rows(np.array([[1.0, -0.8], [0.2, -1.0]]))
-    assert (unit_rows(first + rest) @ query).argmax() == 0
+    rest = unit(np.array([[1.0, -0.8], [0.2, -1.0]]))
+    assert (unit(first + rest) @ query).argmax() == 0
     assert (rest @ unit(query - first)).argmax() == 1
-
-
-def unit_rows(rows):
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def test_quick_and_without_bm25(data, monkeypatch):

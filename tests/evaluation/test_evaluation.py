@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from backends import needs
 from html_pages import Page
 from tiny_encoder import TinyEncoder
-
-pytest.importorskip("matplotlib")
 
 from ragsys_kernels import evaluation
 from ragsys_kernels._base.files import replacing
@@ -27,6 +26,8 @@ from ragsys_kernels.evaluation.statistics import (
     bootstrap_ratios,
     wilson,
 )
+
+pytestmark = needs("matplotlib")
 
 
 def test_bootstrap_is_near_the_normal_interval():
@@ -268,7 +269,7 @@ def test_encoders_by_path_and_at_hand(tmp_path, monkeypatch):
         assert kept.encoder is encoder
 
 
-def test_configuration_names_the_command_without_the_folders_of_the_machine(monkeypatch):
+def test_configuration_names_the_command_without_the_folders_of_the_machine(monkeypatch, figures):
     words = ["evaluate", "vrsd", "--out", "/home/me/o", "--quick", "--cache=/home/me/c", "--sets", "a b"]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ragsys-kernels", *words])
     report = Report("vrsd", "Title")

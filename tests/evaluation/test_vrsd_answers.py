@@ -3,16 +3,12 @@
 import re
 import sys
 
+import lm_models
 import numpy as np
 import pytest
-from tiny_encoder import TinyEncoder, write_sets
-
-pytest.importorskip("rouge_score")
-pytest.importorskip("rank_bm25")
-
-import lm_models
+from backends import needs
 from evaluations import check_files, model, settings_of, stopping, values_of
-from matplotlib.figure import Figure
+from tiny_encoder import TinyEncoder, write_sets
 
 from ragsys_kernels import evaluation
 from ragsys_kernels.evaluation.statistics import Interval
@@ -22,6 +18,8 @@ from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, 
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import QuestionSet, vrsd_set
 from ragsys_kernels.icl.generation import _WINDOW, GreedyGenerator
+
+pytestmark = needs("bm25s", "matplotlib", "rank_bm25", "rouge_score")
 
 METHODS = ["no items", "random items", "MMR λ=0", "MMR λ=0.5", "MMR λ=1", "BM25 (Okapi)", "VRSD"]
 
@@ -201,6 +199,8 @@ def test_directions_are_the_papers(data):
 @pytest.mark.parametrize("below", [True, False])
 def test_plot_leaves_out_what_lies_far_below(below):
     """The mean without items is written at the bottom where it would press the others together."""
+    from matplotlib.figure import Figure
+
     means = {label: Interval(-2.0, -2.1, -1.9) for label in METHODS}
     means["no items"] = Interval(-5.0, -5.1, -4.9) if below else Interval(-2.2, -2.3, -2.1)
     questions = QuestionSet("puzzle", "Puzzle", ["q"], ["a"], ["p"], {})
