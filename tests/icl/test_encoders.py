@@ -3,13 +3,10 @@
 import hashlib
 import io
 import json
-import os
-import signal
 import sqlite3
-import subprocess
 import sys
-import time
 import zipfile
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -74,46 +71,23 @@ def test_what_another_process_makes_meanwhile_is_not_made_again(tmp_path):
         assert steps[-1] == (200, 200)
 
 
-KILLED = """
-import sys, time
-from tiny_encoder import TinyEncoder
-from ragsys_kernels.icl import CachedEncoder
+def test_windows_are_in_the_file_as_soon_as_they_are_made(tmp_path):
+    """So that a kill loses no more than the one that is being made."""
+    path, kept = tmp_path / "vectors", []
 
-class Slow(TinyEncoder):
-    def encode(self, texts):
-        time.sleep(0.1)
-        return super().encode(texts)
+    class Watched(TinyEncoder):
+        def encode(self, texts):
+            kept.append(rows(path))
+            return super().encode(texts)
 
-print("ready", flush=True)
-CachedEncoder(Slow(), sys.argv[1]).encode([f"text {i}" for i in range(1280)])
-"""
-
-
-def test_a_killed_run_leaves_whole_windows(tmp_path):
-    path = tmp_path / "vectors"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", KILLED, path], stdout=subprocess.PIPE, env=environment) as process:
-        process.stdout.readline()
-        while not path.exists() or rows(path) < 128:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-    count = rows(path)
-    assert 128 <= count < 1280
-    assert count % 64 == 0
-    with CachedEncoder(TinyEncoder(), path) as encoder:
-        encoder.encode([f"text {i}" for i in range(1280)])
-        assert encoder.hits == count
+    with CachedEncoder(Watched(), path) as encoder:
+        encoder.encode([f"text {i}" for i in range(320)])
+    assert [*kept, rows(path)] == [0, 64, 128, 192, 256, 320]
 
 
 def rows(path):
-    try:
-        database = sqlite3.connect(path)
-        try:
-            return database.execute("SELECT count(*) FROM embeddings").fetchone()[0]
-        finally:
-            database.close()
-    except sqlite3.OperationalError:  # not made yet, or being written
-        return 0
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT count(*) FROM embeddings").fetchone()[0]
 
 
 def test_bad_input_and_files(tmp_path):

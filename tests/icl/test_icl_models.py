@@ -56,6 +56,14 @@ def check(scores, kind, tolerance=1e-4):
             assert scores.sum[a] == 0
 
 
+def check_alone(scores, texts, of):
+    """That the last tokens of each text, which are its answer, have the scores of the text alone."""
+    for begin, end, text in zip(scores.cu_answers, scores.cu_answers[1:], texts, strict=False):
+        np.testing.assert_allclose(
+            scores.logp[begin:end], lm_models.logprobs(text, of)[begin - end :], rtol=0, atol=1e-4
+        )
+
+
 WAYS = [{}, {"share_prompts": False}, {"batch_tokens": 40}, {"batch_tokens": 1}]
 
 
@@ -126,9 +134,7 @@ def test_a_window_sees_tokens_where_rests_of_two_lengths_follow_a_beginning(kind
     contexts = [beginning + rest for rest in (rng.integers(2, 300, size).tolist() for size in (3, 6, 9)) for _ in "ab"]
     answers = [rng.integers(2, 300, 3).tolist() for _ in contexts]
     scores = HuggingFaceModel(lm_models.model(kind), lm_models.tokenizer()).score_tokens(contexts, answers)
-    for i, (context, answer) in enumerate(zip(contexts, answers, strict=True)):
-        expected = lm_models.logprobs(context + answer, kind)[-3:]
-        np.testing.assert_allclose(scores.logp[3 * i : 3 * i + 3], expected, rtol=0, atol=1e-4)
+    check_alone(scores, [c + a for c, a in zip(contexts, answers, strict=True)], kind)
 
 
 class Watched(torch.nn.Module):
@@ -424,10 +430,7 @@ def test_beginnings_that_prompts_share_are_read_once(kind, batch_tokens, monkeyp
     pairs = [(prompt, answer) for i, prompt in enumerate(prompts) for answer in ANSWERS[: 1 + i % 2 * 3]]
     seen = lm_models.reads(monkeypatch, model.network)
     scores = model.score(*zip(*pairs, strict=True))
-    for a, (prompt, answer) in enumerate(pairs):
-        begin, end = scores.cu_answers[a : a + 2]
-        expected = lm_models.logprobs(tokenizer(prompt + answer)["input_ids"], inner)[begin - end :]
-        np.testing.assert_allclose(scores.logp[begin:end], expected, rtol=0, atol=1e-4)
+    check_alone(scores, [tokenizer(prompt + answer)["input_ids"] for prompt, answer in pairs], inner)
     rows = [list(row) for batch in seen for row in batch]
     for text in prompts[:2]:
         head = tokenizer(text)["input_ids"]
@@ -449,10 +452,7 @@ def test_padding_takes_no_place_in_a_sliding_window(window, monkeypatch):
     found = model.score_tokens(*zip(*pairs, strict=True))
     lengths = [[*map(len, rows)] for rows in seen]
     assert lengths == ([[50], [11, 9, 9, 3]] if window == 200 else [[50], [11], [9, 9], [3]])
-    for a, (context, answer) in enumerate(pairs):
-        begin, end = found.cu_answers[a : a + 2]
-        expected = lm_models.logprobs(context + answer, inner)[begin - end :]
-        np.testing.assert_allclose(found.logp[begin:end], expected, rtol=0, atol=1e-4)
+    check_alone(found, [context + answer for context, answer in pairs], inner)
 
 
 def test_prompt_runs_once_for_all_its_answers(monkeypatch):

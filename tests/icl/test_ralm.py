@@ -13,8 +13,7 @@ import lm_models
 from ralm_data import WORDS
 
 from ragsys_kernels.icl import CachedModel, HuggingFaceModel, PairError, Ralm, sliding_windows
-from ragsys_kernels.icl.ralm import RULES, Window
-from ragsys_kernels.icl.retrievers import BM25Retriever
+from ragsys_kernels.icl.ralm import Window
 
 RNG = np.random.default_rng(5)
 DOCUMENTS = [f"Title {i}\n" + " ".join(RNG.choice(WORDS, RNG.integers(3, 25))) for i in range(12)]
@@ -75,52 +74,6 @@ def test_windows_refuse():
 
 
 # --- The system.
-
-
-def plain(rule, text, windows, candidates, seed=0):
-    """The paper's code in outline: overwrite the first tokens, run the whole window, keep what the targets say."""
-    tokenizer, tokens = lm_models.tokenizer(), text.tokens.tolist()
-    retriever = BM25Retriever(DOCUMENTS)
-    rng, chosen, losses = np.random.default_rng(seed), [], []
-    for start, begin, end in windows:
-        found = []
-        if rule != "none" and begin > 1:
-            query = tokenizer.decode(tokens[max(0, begin - SIZES["query_tokens"]) : begin])
-            found = [int(i) for i in retriever.search([query], candidates).ids[0] if i >= 0]
-        runs = []
-        for i in found or [-1]:
-            document = tokenizer(DOCUMENTS[i])["input_ids"][: SIZES["document_tokens"]] if i >= 0 else []
-            runs.append(lm_models.logprobs(document + tokens[start + len(document) : end])[-(end - start - 1) :])
-        count = end - begin
-        past = [run[: len(run) - count][-SIZES["past_tokens"] :].sum() for run in runs]
-        target = [run[-count:].sum() for run in runs]
-        if not found or rule == "first":
-            at = 0
-        elif rule == "random":
-            at = int(rng.integers(len(found)))
-        else:
-            at = int(np.argmax(past if rule == "rerank" else target))
-        chosen.append(found[at] if found else -1)
-        losses.append(runs[at][-count:])
-    return chosen, losses
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_scores_and_choices_are_those_of_a_plain_loop(system, rule):
-    text = system.encode(TEXT)
-    windows = sliding_windows(len(text.tokens), 40, 11)
-    assert len(windows) > 5
-    scores = system.score(text, windows, choose=rule, candidates=5)
-    chosen, expected = plain(rule, text, windows, 5)
-    assert scores.chosen.tolist() == chosen
-    assert chosen[0] == -1
-    for ours, theirs in zip(scores.logp, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-4)
-    if rule != "none":
-        assert len(set(chosen)) > 3
-    if rule == "random":
-        again = system.score(text, windows, choose=rule, candidates=5, seed=3).chosen.tolist()
-        assert again == plain(rule, text, windows, 5, seed=3)[0] != chosen
 
 
 def test_words_are_the_spaces_of_the_targets(system):

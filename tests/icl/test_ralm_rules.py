@@ -183,6 +183,17 @@ def test_reranking_looks_at_the_tokens_before_the_target_and_the_oracle_at_the_t
     assert made.score(text, [window], choose="oracle", candidates=1).chosen.tolist() == [1]
 
 
+def test_random_documents_follow_the_seed():
+    """Of those that are found; more windows than go to the model at once, each with its own scores."""
+    table = {name: dict.fromkeys(TEXT, -i) for i, name in enumerate("0123")}
+    made, text = system(3, 1, 2, 0, table=table)
+    for seed in (0, 7):
+        rng = np.random.default_rng(seed)
+        scores = made.score(text, [Window(0, 10, 12)] * 200, choose="random", candidates=5, seed=seed)
+        assert scores.chosen.tolist() == [[3, 1, 2, 0][rng.integers(4)] for _ in range(200)]
+        assert [logp.tolist() for logp in scores.logp] == [[-i, -i] for i in scores.chosen]
+
+
 def test_defaults_are_those_of_the_papers_code():
     """The first document of sixteen, 32 tokens that ask, 256 of documents, 16 that rank."""
     made = Ralm(Table(), DOCUMENTS, Told(3))
