@@ -87,12 +87,29 @@ def _compiler() -> str:
     return _run(["g++", *NATIVE, "-E", "-dM", "-x", "c++", os.devnull], "asking g++")
 
 
+def _included(name: str, sources: Path) -> str:
+    return f'#include "{HERE}/cuda_on_cpu.hpp"\n#include "{sources / name}.cu"\n'
+
+
+def _command(sanitizer: str = "", defines: tuple[str, ...] = ()) -> list[str]:
+    return ["g++", *FLAGS, *NATIVE, *SANITIZERS[sanitizer], *(f"-D{define}" for define in defines), "-x", "c++"]
+
+
+def _preprocessed(name: str, command: list[str], sources: Path) -> str:
+    return _run([*command, "-E", "-"], f"preprocessing {name}.cu", _included(name, sources))
+
+
+@functools.cache
+def kernels(name: str, sources: Path = SOURCES) -> list[str]:
+    """The kernels of ``<name>.cu``, which is not compiled for that."""
+    return [kernel for _, kernel in _KERNEL.findall(_preprocessed(name, _command(), sources))]
+
+
 @functools.cache
 def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tuple[str, ...] = ()) -> Path:
     """The shared library, or with a sanitizer the executable, of ``<name>.cu``: one build of all processes of tests."""
-    include = f'#include "{HERE}/cuda_on_cpu.hpp"\n#include "{sources / name}.cu"\n'
-    command = ["g++", *FLAGS, *NATIVE, *SANITIZERS[sanitizer], *(f"-D{define}" for define in defines), "-x", "c++"]
-    preprocessed = _run([*command, "-E", "-"], f"preprocessing {name}.cu", include)
+    command = _command(sanitizer, defines)
+    preprocessed = _preprocessed(name, command, sources)
     launch = (HERE / "launch.hpp").read_text()
     digest = hashlib.sha256("\0".join([_compiler(), *command, preprocessed, launch]).encode()).hexdigest()[:16]
     folder = BUILDS if sources in (SOURCES, HERE) else _folder()  # a test's own sources are never the same
@@ -101,10 +118,11 @@ def build(name: str, sanitizer: str = "", sources: Path = SOURCES, defines: tupl
     with binary.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not binary.exists():
-            found = _KERNEL.findall(preprocessed)
-            table = ", ".join(f"EMU_KERNEL({kernel}, {blocks or 1})" for blocks, kernel in found)
-            binary.with_suffix(".kernels").write_text("\n".join(kernel for _, kernel in found))
+            table = ", ".join(
+                f"EMU_KERNEL({kernel}, {blocks or 1})" for blocks, kernel in _KERNEL.findall(preprocessed)
+            )
             wrapper, partial = binary.with_suffix(".cpp"), binary.with_suffix(".partial")
+            include = _included(name, sources)
             wrapper.write_text(f'{include}#define RSK_KERNELS {table}\n#include "{HERE}/launch.hpp"\n')
             _run([*command, str(wrapper), "-o", str(partial)], f"compiling {name}.cu")
             partial.replace(binary)
@@ -206,14 +224,15 @@ class Module:
     def __init__(
         self, name: str, sanitizer: str = "", *, sources: Path = SOURCES, defines: tuple[str, ...] = ()
     ) -> None:
-        self.name, self.sanitizer = name, sanitizer
-        self.binary = build(name, sanitizer, sources, defines)
+        self.sanitizer = sanitizer
+        self._source = name, sanitizer, sources, defines
         self.seed = self.removed = 0
         self.shared_limit = MAX_SHARED
         self.launches: list[tuple] = []
 
-    def kernels(self) -> list[str]:
-        return self.binary.with_suffix(".kernels").read_text().split()
+    @functools.cached_property
+    def binary(self) -> Path:
+        return build(*self._source)
 
     def max_shared(self, like: object) -> int:
         return self.shared_limit

@@ -1,6 +1,7 @@
-// Kernels with faults that tests/gpu/test_cuda_on_cpu.py must see found, and one without.
+// Kernels with faults that tests/gpu/test_cuda_on_cpu.py must see found, and one without; at the end one of addresses.
 #include "../../csrc/cuda/cluster.cuh"
 #include "../../csrc/cuda/matrix.cuh"
+#include "../../csrc/cuda/selector.cuh"
 
 // The sum of a block's numbers, by halves in shared memory.
 extern "C" __global__ void block_sum(const float* x, float* out) {
@@ -103,4 +104,15 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) other_block_has_ended() {
 }
 extern "C" __global__ void __cluster_dims__(2, 1, 1) a_block_leaves() {
   if (rsk::cluster_rank() == 0) CLUSTER_SYNC(kFaultSync);
+}
+// Where the numbers of an item are, by address alone: no test has memory for pools this large.
+extern "C" __global__ void places_of_an_item(int pool, int item, float* memory, long long* out) {
+  DYN_SHARED(unsigned char, shared);
+  rsk::SelectArgs args = {};
+  args.pool = pool;
+  args.workspace = memory;
+  const rsk::Selector<float, rsk::kMmr, false> selector(args, shared);
+  out[0] = &selector.value(item) - memory;
+  out[1] = &selector.aux(item) - memory;
+  out[2] = &selector.scale(item) - memory;
 }

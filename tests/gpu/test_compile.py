@@ -340,7 +340,7 @@ DEFECTS = {
 
 
 @needs_triton
-@pytest.mark.sampled(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", compilation.ARCHITECTURES)
 def test_defects_are_found(compiled, arch):
     kernels = compiled([Task(arch, "", "", "gpu_defects", index) for index in range(len(DEFECTS))])
@@ -425,7 +425,7 @@ extern "C" __global__ void __launch_bounds__(1024) spilling(const float* x, floa
 
 @needs_nvcc
 @needs_triton
-@pytest.mark.sampled(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", compilation.NVIDIA)
 def test_defects_of_cuda_kernels_are_found(compiled, tmp_path, arch):
     path = tmp_path / "kernels.cu"

@@ -22,8 +22,10 @@ from cuda_selection import (
     WITHOUT_VARIANT,
     assert_same,
     checked,
+    dtypes,
     pool_of,
     problem_of,
+    quick_or_slow,
 )
 
 from ragsys_kernels import Corpus, testing
@@ -32,6 +34,7 @@ from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
 pytestmark = pytest.mark.sampled(6)
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def kind_of(dtype, place):
     return "small" if dtype in SMALL and place == "resident" else "resident" if place == "resident" else "streaming"
 
 
-@pytest.mark.parametrize(("dtype", "place"), KERNELS)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KERNELS))
 @pytest.mark.parametrize("op", OPS)
 def test_exact_problems_have_the_reference_s_picks(run, op, dtype, place):
     features = {"bias": True, "groups": True, "ragged": True}
@@ -69,7 +72,7 @@ def test_exact_problems_have_the_reference_s_picks(run, op, dtype, place):
                 assert np.isnan(result.redundancy).all()
 
 
-@pytest.mark.parametrize(("dtype", "place"), KERNELS)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KERNELS))
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("kind", ["random", "clustered", "duplicates"])
 def test_picks_replay(run, op, kind, dtype, place):
@@ -97,7 +100,7 @@ def test_large_pool(run, op):
     assert_same(run(op, arguments, place="workspace", seed=2), found)
 
 
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize("dtype", dtypes(*STORED))
 @pytest.mark.parametrize("op", OPS)
 def test_dimensions_and_strides(run, op, dtype):
     """Rows that cannot be loaded with 16 bytes, wholly or at their ends; those of a corpus lie one after another."""
@@ -153,7 +156,7 @@ def test_ties_go_to_the_lowest_position(run, place):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_zeros_of_both_signs_are_one(run, place):
-    rows = np.ones((130, 8), np.float16)
+    rows = np.ones((130, 8), np.float16 if place == "held" else np.float32)
     relevance = np.full((1, 130), -1, np.float32)
     relevance[0, [70, 5, 100]] = 0.0, -0.0, -0.0
     arguments = {"queries": None, "embeddings": rows, "relevance": relevance, "k": 3, "lambda_d": 1.0, "metric": "dot"}
@@ -175,7 +178,7 @@ FEATURES = (
 )
 
 
-@pytest.mark.parametrize(("dtype", "place"), KINDS)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("feature", FEATURES)
 @pytest.mark.parametrize("op", OPS)
 def test_features(run, op, feature, dtype, place):
@@ -222,8 +225,7 @@ def of_feature(op, feature, metric, dtype, P):
     return arguments
 
 
-@pytest.mark.parametrize("place", WITHOUT_VARIANT)
-@pytest.mark.parametrize("dtype", STORED)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(itertools.product(STORED, WITHOUT_VARIANT)))
 def test_corpus(run, dtype, place):
     """Rows with scales."""
     rng = np.random.default_rng(7)
@@ -253,7 +255,7 @@ def test_rows_of_a_whole_corpus_that_may_be_picked(run, monkeypatch, op):
     assert [grid for _, grid, _, _ in run.launches] == [(1, 1, 1)] * 3
 
 
-@pytest.mark.parametrize(("dtype", "place"), KINDS)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("op", OPS)
 def test_what_cannot_be_picked(run, op, dtype, place):
     """Ids out of range are padding, rows with a NaN or an infinity are left out, and nothing hangs."""
@@ -277,7 +279,7 @@ def test_what_cannot_be_picked(run, op, dtype, place):
         assert not np.isin(kept[2, -3:], result.indices[2]).any()
 
 
-@pytest.mark.parametrize(("dtype", "place"), KINDS)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 def test_nothing_is_picked_for_a_query_that_is_not_finite(run, dtype, place, metric):
     every = (np.nan,) if dtype == "float32" else (np.nan, np.inf, -np.inf)
@@ -307,7 +309,7 @@ def test_soak(run, op, P, places):
         assert_same(run(op, arguments, place=place, seed=seed), first)
 
 
-@pytest.mark.parametrize(("dtype", "place"), KINDS)
+@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("op", OPS)
 def test_a_query_has_the_same_bits_in_any_batch(run, op, dtype, place):
     shape = (3, pool_of(place, 75), 5, 40 if place == "held" else 400)
@@ -319,11 +321,13 @@ def test_a_query_has_the_same_bits_in_any_batch(run, op, dtype, place):
             np.testing.assert_array_equal(alone[0], all_of_them[q])
 
 
-@pytest.mark.parametrize("dtype", SMALL)
+# The last have more than there are slots.
+@pytest.mark.parametrize("pools", [(1, 14, 29, 30, 31, 61, 62, 63), (100, 110, 111), pytest.param((), marks=SLOW)])
+@pytest.mark.parametrize("dtype", dtypes(*SMALL))
 @pytest.mark.parametrize("op", OPS)
-def test_small_pools(run, op, dtype):
+def test_small_pools(run, op, dtype, pools):
     """Around the slots of each kernel, which the query and initial items share with the pool."""
-    for P in (1, 14, 29, 30, 31, 61, 62, 63, 100, 110, 111, SMALL[dtype], SMALL[dtype] + 1):
+    for P in pools or (SMALL[dtype], SMALL[dtype] + 1):
         for S in (0, 3):
             arguments = problem_of(op, 1, P, min(P, 4), 72, N=140, dtype=dtype, seed=P, bias=True, groups=True)
             arguments["max_per_group"] = 2
@@ -334,6 +338,7 @@ def test_small_pools(run, op, dtype):
             testing.check_selection(op, arguments, found)
 
 
+@pytest.mark.slow
 def test_devices_without_the_instructions_of_small_pools(run):
     run.capability = 75
     run("mmr", problem_of("mmr", 2, 20, 4, 16, dtype="float16"))
@@ -343,7 +348,7 @@ def test_devices_without_the_instructions_of_small_pools(run):
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize(
-    ("dtype", "place", "D"), [*((*kind, 48) for kind in KINDS if kind[0] != "bfloat16"), (*HELD[0], 400)]
+    ("dtype", "place", "D"), quick_or_slow([*((*kind, 48) for kind in KINDS if kind[0] != "bfloat16"), (*HELD[0], 400)])
 )
 def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype, place, D):
     """Where rows are of 16 or 8 bits they are read and summed again."""
@@ -367,7 +372,7 @@ def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype,
 
 
 @pytest.mark.parametrize(
-    ("dtype", "place"), [("float32", "resident"), ("float16", "resident"), ("int8", "resident"), HELD[0]]
+    ("dtype", "place"), quick_or_slow([*((dtype, "resident") for dtype in ("float32", "float16", "int8")), HELD[0]])
 )
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
@@ -380,6 +385,7 @@ def test_queries_of_any_length(run, op, size, dtype, place):
         testing.check_selection(op, arguments, run(op, arguments, place=place), tolerance=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, op):
     """Its elements differ by more than 64 times; relevance against float64."""
@@ -417,8 +423,9 @@ def test_rows_beyond_2_31_elements(run, place):
     """Memory is reserved, but of it three pages are used."""
     N, D, stride = 3, 16, (1 << 30) + (1 << 28)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    memory = np.frombuffer(mmap.mmap(-1, 2 * (N * stride), flags), np.float16)
-    rows = np.lib.stride_tricks.as_strided(memory, (N, D), (2 * stride, 2))
+    dtype = np.dtype(np.float16 if place == "resident" else np.float32)
+    memory = np.frombuffer(mmap.mmap(-1, dtype.itemsize * N * stride, flags), dtype)
+    rows = np.lib.stride_tricks.as_strided(memory, (N, D), (dtype.itemsize * stride, dtype.itemsize))
     rng = np.random.default_rng(9)
     rows[...] = rng.standard_normal((N, D))
     arguments = {"queries": rng.standard_normal((2, D)).astype(np.float32), "embeddings": rows, "k": 3}
@@ -430,7 +437,7 @@ def test_rows_beyond_2_31_elements(run, place):
 
 def test_the_state_of_a_pool_beyond_2_30_items(run):
     """Its three arrays end beyond 2^31 numbers."""
-    places, pool = emulator.Module("places", sources=emulator.HERE), cuda_kernels._LARGEST
+    places, pool = emulator.Module("faults", sources=emulator.HERE), cuda_kernels._LARGEST
     memory, out = np.zeros(4, np.float32), np.zeros(3, np.int64)
     arguments = (np.int32(pool), np.int32(pool - 1), memory, out)
     places.launch("places_of_an_item", grid=(1, 1, 1), block=(1, 1, 1), shared=256, arguments=arguments, like=None)
@@ -455,7 +462,7 @@ def test_rows_in_memory_are_hardly_read_more_than_once(run, monkeypatch, lambda_
     problem = pools(600, 32, "best first") | {"k": 10, "lambda_d": lambda_d, "metric": "dot"}
     problem["embeddings"] = rows = cuda_selection.of_a_sector(problem["embeddings"])
     monkeypatch.setitem(PLACES, "streaming", 600 * 32 * 4)
-    with cuda_selection.kernels("greedy_select").counted(rows) as reads:
+    with cuda_selection.kernels("greedy_select", "float32").counted(rows) as reads:
         found = run("mmr", problem, place="streaming")
         times = reads() / (600 * 32 * 4)
     assert run.kernel == "rsk_mmr_streaming_float32"
@@ -510,4 +517,4 @@ def test_every_kernel_is_chosen_for_some_shape():
         how += [cuda_configuration.configure_held(op, dtype, P, D, 5, False)]
         chosen |= {each.kernel for each in how if each is not None}
     sources = ("greedy_select", "greedy_small", "greedy_held")
-    assert chosen == {kernel for source in sources for kernel in cuda_selection.kernels(source).kernels()}
+    assert chosen == {kernel for source in sources for kernel in emulator.kernels(source)}

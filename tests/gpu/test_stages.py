@@ -98,8 +98,8 @@ time.sleep(60)
 
 def test_what_the_budget_does_not_reach_is_named(ran, step):
     right, summary, _, printed = ran(
-        step("long", "import time; time.sleep(1)"),
-        step("big", "print(1)", least=9.5),
+        step("long", "import time; time.sleep(0.2)"),
+        step("big", "print(1)", least=9.9),
         step("small", "print(1)", least=0.5),
         budget=10.0,
     )
@@ -209,7 +209,7 @@ def test_tools_are_given_the_calls(ran, given, tool):
 
 
 def test_a_check_that_is_stopped_has_found_nothing(ran, step):
-    slow = step("slow", "import time; time.sleep(60)", most=1.0, judge=stage.checked)
+    slow = step("slow", "import time; time.sleep(60)", most=0.3, judge=stage.checked)
     right, summary, _, _ = ran(slow, step("bad", "raise SystemExit(1)", judge=stage.checked))
     assert not right
     assert (summary["left_out"], summary["wrong"]) == (["slow: stopped at its time"], ["bad: status 1: no output"])

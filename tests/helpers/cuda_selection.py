@@ -30,16 +30,33 @@ KINDS = (
     *((dtype, "resident") for dtype in SMALL),
     HELD[0],
 )
-# With a sanitizer one element type is built, as that takes long.
-_TYPES = {"greedy_select": "RSK_SELECT_TYPES=2", "greedy_small": "RSK_SMALL_TYPES=5", "greedy_held": "RSK_HELD_TYPES=1"}
+# What each source calls its element types, as bits; each of them is a build, which takes seconds.
+_TYPES = {
+    "greedy_select": ("RSK_SELECT_TYPES", STORED),
+    "greedy_small": ("RSK_SMALL_TYPES", tuple(SMALL)),
+    "greedy_held": ("RSK_HELD_TYPES", ("float16", "bfloat16")),
+}
+# The types and places of quick tests, which are one build of each source.
+_QUICK = (*(("float32", place) for place in WITHOUT_VARIANT), ("float16", "resident"), HELD[0])
+
+
+def quick_or_slow(cases):
+    """Cases that begin with a type and a place, those of other builds as slow ones."""
+    return [pytest.param(*case, marks=() if case[:2] in _QUICK else pytest.mark.slow) for case in cases]
+
+
+def dtypes(quick, *others):
+    """Element types of which the first is for the quick tests."""
+    return [quick, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
 
 
 @functools.cache
-def kernels(source, sanitizer=""):
-    """The kernels of a source."""
+def kernels(source, dtype, sanitizer=""):
+    """The kernels of a source for one element type."""
     if reason := emulator.why_not():
         missing("cuda", reason)
-    return emulator.Module(source, sanitizer, defines=(_TYPES[source],) if sanitizer else ())
+    name, dtypes = _TYPES[source]
+    return emulator.Module(source, sanitizer, defines=(f"{name}={1 << dtypes.index(dtype)}",))
 
 
 class Runs:
@@ -51,16 +68,17 @@ class Runs:
 
     def __call__(self, op, arguments, *, place="resident", seed=0, removed=0, sanitizer=""):
         """What the operation selects; ``removed`` is the barrier that is left out."""
+        problem = checked(op, arguments)
 
         def load(source):
-            module = kernels(source, sanitizer)
+            module = kernels(source, problem.rows.dtype, sanitizer)
             module.seed, module.removed, module.shared_limit = seed, removed, PLACES[place]
             module.launches, module.capability = self.launches, lambda like: self.capability
             return module
 
         self.patch.setattr(cuda_module, "load", load)
         self.patch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held" if place == "held" else "")
-        return getattr(cuda_kernels, op)(checked(op, arguments), 1)
+        return getattr(cuda_kernels, op)(problem, 1)
 
     @property
     def kernel(self):
