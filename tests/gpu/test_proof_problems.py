@@ -49,7 +49,10 @@ def found_first(seed, dtype):
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize(
     ("pick", "dtype"),
-    [(second_pick, "float16"), (second_pick, "bfloat16"), (second_pick, "float32"), (found_first, "bfloat16")],
+    [
+        *((second_pick, "float16"), (found_first, "bfloat16")),
+        *(pytest.param(second_pick, dtype, marks=pytest.mark.slow) for dtype in ("bfloat16", "float32")),
+    ],
 )
 def test_the_bound_is_large_enough_and_no_tenth_too_large(pick, dtype, seed, monkeypatch):
     """With nine tenths of it, wrong drafts are proven and best rows are lost."""

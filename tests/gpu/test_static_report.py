@@ -100,18 +100,6 @@ def test_case_wants_one_kernel():
             case.kernel(names)
 
 
-def test_rows_of_compiled_kernels_read_back(compiling):
-    kernel = Compiled(
-        "a kernel", "sm_90", 128, 64, 0, 0, 4096, {"wgmma": 4}, {16: 8, 4: 1}, dot16=True, wide_loads=True
-    )
-    row = {
-        name: str(value)
-        for name, value in compiling.row_of(Task("sm_90", "a", "digest", path=None), kernel, "triton 3.9.0").items()
-    }
-    assert compiling.compiled_of(row) == kernel
-    assert tuple(row) == compiling.LEDGER.columns
-
-
 def test_only_what_changed_is_compiled(compiling, tmp_path, monkeypatch):
     done = []
 

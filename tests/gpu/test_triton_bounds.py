@@ -18,7 +18,7 @@ if interpreted.HERE:
     from ragsys_kernels.selection.triton import gram as triton_gram
     from ragsys_kernels.selection.triton.launch import row_tile
 
-pytestmark = [pytest.mark.sampled(4), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
+pytestmark = [pytest.mark.sampled(20), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
 
 @pytest.fixture(autouse=interpreted.HERE)

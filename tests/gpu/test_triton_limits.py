@@ -68,6 +68,7 @@ def test_dense_pools_by_dot_products_with_costs_of_their_own(rule):
         check(rule, {**problem, "metric": "dot"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_a_ceiling_alone_leaves_no_near_duplicates(rule):
     problem = problem_of(rule)
@@ -89,6 +90,7 @@ def test_a_ceiling_holds_where_all_tiles_have_their_turn(monkeypatch):
         check("mmr", {**problem, "max_similarity": np.float32([0.1, 0.3, 0.6]), "lambda_d": 0.9})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "slots"), [*((rule, 0) for rule in RULES), ("mmr", 128), ("dpp", 128)])
 def test_a_budget_is_spent_to_the_last_cent(rule, slots, monkeypatch):
     """The sum of the costs is a float64 one in the order of the picks, and may equal the budget; of small pools too."""
@@ -102,6 +104,7 @@ def test_a_budget_is_spent_to_the_last_cent(rule, slots, monkeypatch):
         assert (check(rule, {**problem, "costs": costs, "budget": budget}).lengths == picks).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["mmr", "msd"])
 def test_nothing_fits_or_all_is_the_same(rule):
     problem = problem_of(rule)

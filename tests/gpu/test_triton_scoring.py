@@ -51,7 +51,7 @@ def scorer(request):
 @pytest.mark.parametrize("dtype", ["float32", *(pytest.param(x, marks=pytest.mark.slow) for x in DTYPES[1:])])
 def test_rows_have_their_bits_wherever_they_begin(device, dtype):
     """At every distance from a multiple of 16 bytes, between neighbours that are NaN, and at the ends of the memory."""
-    V, T = 2 * 2048 + 50, 3
+    V, T = 2048 + 50, 3
     x, z = logits(T, V, dtype, seed=3)
     x, targets = as_tensor(x) if dtype != "bfloat16" else x, [0, V // 2, V - 1]
     aligned = torch.full((T, V + 14), NAN, dtype=x.dtype)[:, :V]
