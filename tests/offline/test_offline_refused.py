@@ -137,6 +137,7 @@ def test_wrong_array(tmp_path, data, monkeypatch, name, array, match):
     [
         ({"a": [1, 2]}, {}, r"corpus must have one column of lists of floats.*got \['a'\]"),
         ({"a": [[1.0], [2.0]], "b": [[1.0], [2.0]]}, {}, r"one column of lists of floats.*got \['a', 'b'\]"),
+        ({"embedding": [[1], [2]], "id": ["x", "y"]}, {}, "must hold lists of floats in column 'embedding', got list<"),
         ({"a": [[1.0], [2.0]]}, {"vector_column": "c"}, "must have a column 'c'"),
         ({"a": [[1.0], [2.0]], "b": [1, 2]}, {"vector_column": "b"}, "must hold lists of floats in column 'b'"),
         ({"a": [[1.0] * D] * 20}, {"id_column": "key"}, "must have a column 'key'"),

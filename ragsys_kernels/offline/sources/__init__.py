@@ -127,7 +127,7 @@ def vectors(
     if not isinstance(source, Table):
         names = (*_USUAL, "train" if argument == "corpus" else "test")
         return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
-    column = column or _usual_text(source)
+    column = column or _usual_name(source)
     accepts = _is_float_list
     if column is not None or not any(_is_float_list(field.type) for field in source.schema):
         accepts = _is_vector
@@ -376,12 +376,14 @@ def _is_list_of_vectors(kind: pa.DataType) -> bool:
     return _is_list(kind) and _is_float_list(kind.value_type)
 
 
-def _usual_text(table: Table) -> str | None:
-    """Return the column of text with a usual name, where no column has lists."""
+def _usual_name(table: Table) -> str | None:
+    """Return the column with a usual name, where none has lists of floats: text, or integers, which may be refused."""
     kinds = {field.name: field.type for field in table.schema}
     if any(_is_float_list(kind) for kind in kinds.values()):
         return None
-    return next((name for name in _USUAL if name in kinds and _is_text(kinds[name])), None)
+    return next(
+        (each for each in _USUAL if each in kinds and (_is_text(kinds[each]) or _is_int_list(kinds[each]))), None
+    )
 
 
 def _first_length(table: Table, name: str, text: bool, usual: bool) -> int:
