@@ -183,10 +183,11 @@ def select(quiet: Quiet = False, **given: Any) -> None:
     """Select for every query of a file and write the picks as Parquet files.
 
     Each row has query_id and four lists: ids (the picks, best first), scores (the value of each when it was picked),
-    relevance, and redundancy (the largest similarity with an earlier pick; NaN with vrsd, which looks at the sum of
-    the picks instead). MMR out of pools that it searches for itself adds certified: whether the picks are proven to
-    be those of the whole corpus. Memory holds the corpus and a few chunks of queries. A job that was killed or
-    stopped is resumed when the same command is run again; see also the commands job status and job verify.
+    relevance, and redundancy (the largest similarity with an earlier pick with mmr and gist, the mean with msd; NaN
+    with other rules, but the largest with --max-similarity). MMR out of pools that it searches for itself adds
+    certified: whether the picks are proven to be those of the whole corpus. Memory holds the corpus and a few chunks of
+    queries. A job that was killed or stopped is resumed when the same command is run again; see also the commands job
+    status and job verify.
 
     Exit codes: 0 complete, 1 error, 2 wrong usage, 130 after SIGINT, 143 after SIGTERM. After either signal the current
     shard is finished first; a second signal stops at once.
