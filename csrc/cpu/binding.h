@@ -16,18 +16,20 @@
 #include "dtype.h"
 #include "interrupt.h"
 
+namespace py = pybind11;
+
 namespace rsk {
 
 template <class T>
-using Array = pybind11::array_t<T, pybind11::array::c_style>;
+using Array = py::array_t<T, py::array::c_style>;
 // An argument's array is looked at where its memory is taken: to have pybind11 check it costs 0.1 to 0.2 us each.
-using Optional = std::optional<pybind11::array>;
+using Optional = std::optional<py::array>;
 
 inline void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(std::string("_C: ") + what);
 }
 
-inline bool swapped(const pybind11::array& array) { return array.dtype().byteorder() == '>'; }
+inline bool swapped(const py::array& array) { return array.dtype().byteorder() == '>'; }
 
 // The memory of an array of so many elements, of the type that it is assigned to.
 struct Memory {
@@ -39,9 +41,9 @@ struct Memory {
   operator const T*() const {
     if (!array) return nullptr;
     constexpr char kKind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
-    const pybind11::dtype dtype = array->dtype();
+    const py::dtype dtype = array->dtype();
     require(dtype.kind() == kKind && array->itemsize() == sizeof(T) && !swapped(*array), name);
-    require((array->flags() & pybind11::array::c_style) && array->size() == size, name);
+    require((array->flags() & py::array::c_style) && array->size() == size, name);
     return static_cast<const T*>(array->data());
   }
 };
@@ -54,7 +56,7 @@ struct Matrix {
   std::int64_t rows, columns, stride;
   DType dtype;
 };
-inline Matrix matrix(const pybind11::array& array, int dtype, const char* name) {
+inline Matrix matrix(const py::array& array, int dtype, const char* name) {
   require(dtype >= 0 && dtype <= 4, "dtype");
   const std::int64_t bytes = element_bytes(DType(dtype));
   require(array.ndim() == 2 && array.itemsize() == bytes && !swapped(array), name);
@@ -67,14 +69,14 @@ inline Matrix matrix(const pybind11::array& array, int dtype, const char* name) 
 template <class F>
 void without_gil(const F& f) {
   Watch watch([] {
-    const pybind11::gil_scoped_acquire gil;
+    const py::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
   });
   try {
-    const pybind11::gil_scoped_release nogil;
+    const py::gil_scoped_release nogil;
     f();
   } catch (const Interrupted&) {
-    throw pybind11::error_already_set();
+    throw py::error_already_set();
   }
 }
 

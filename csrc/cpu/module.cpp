@@ -1,15 +1,8 @@
-// The extension ragsys_kernels._C.
-#include <pybind11/pybind11.h>
-
+// The extension ragsys_kernels._C. All that knows Python is one translation unit: each takes six seconds for pybind11.
+#include "ids/bindings.h"
 #include "isa.h"
-
-namespace py = pybind11;
-
-namespace rsk {
-void bind_ids(py::module_& m);        // ids/bindings.cpp
-void bind_selection(py::module_& m);  // selection/bindings.cpp
-void bind_scoring(py::module_& m);    // scoring/bindings.cpp
-}  // namespace rsk
+#include "scoring/bindings.h"
+#include "selection/bindings.h"
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.doc() = "Compiled CPU kernels of ragsys_kernels; the public functions check what is passed here.";

@@ -30,7 +30,7 @@ native_cxx = $(if $(filter arm,$1),$(ARM)g++,$(CXX))
 native_files = $(wildcard $(foreach end,$1,$(NATIVE_CORE)/*.$(end) $(NATIVE_CORE)/*/*.$(end) $(NATIVE_CORE)/*/*/*.$(end)))
 native_headers := $(call native_files,h inl)
 native_all := $(patsubst $(NATIVE_CORE)/%.cpp,%,$(call native_files,cpp))
-native_bindings := $(filter module %bindings,$(native_all))
+native_bindings := module
 native_kernels := $(filter-out $(native_bindings),$(native_all))
 # A path from the root works in another folder too; a command stays one.
 native_python := $(if $(findstring /,$(NATIVE_PYTHON)),$(abspath $(NATIVE_PYTHON)),$(NATIVE_PYTHON))

@@ -1,4 +1,6 @@
 // Python for selections, searches and codes.
+#pragma once
+
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -8,8 +10,6 @@
 #include "selection/given.h"
 #include "selection/path.h"
 #include "selection/top_n.h"
-
-namespace py = pybind11;
 
 namespace rsk {
 namespace {
@@ -425,8 +425,6 @@ py::tuple given_pools(int rule, const Array<float>& similarity, const Array<floa
   return py::make_tuple(indices, scores, relevance, redundancy, lengths, status);
 }
 
-}  // namespace
-
 void bind_selection(py::module_& m) {
   m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
         py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("queries"),
@@ -472,4 +470,5 @@ void bind_selection(py::module_& m) {
         py::arg("num_threads"), py::arg("allowed") = py::none(), py::arg("exclude") = py::none());
 }
 
+}  // namespace
 }  // namespace rsk

@@ -1,8 +1,8 @@
 // Python for scoring.
+#pragma once
+
 #include "binding.h"
 #include "scoring/args.h"
-
-namespace py = pybind11;
 
 namespace rsk {
 namespace {
@@ -94,8 +94,6 @@ py::tuple score_hidden(const py::array& hidden, int hidden_dtype, const py::arra
              columns, target_logits, entropy, rank, isa, num_threads);
 }
 
-}  // namespace
-
 void bind_scoring(py::module_& m) {
   m.def("bf16_unit", &bf16_unit, py::arg("isa"));
   m.def("score_logits", &score_logits, py::arg("logits"), py::arg("dtype"), py::arg("rows").noconvert(),
@@ -111,4 +109,5 @@ void bind_scoring(py::module_& m) {
         py::arg("num_threads"));
 }
 
+}  // namespace
 }  // namespace rsk

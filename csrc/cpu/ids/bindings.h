@@ -1,11 +1,11 @@
 // Ids that are strings, one by one: their UTF-8 end to end, found by the CRC-32 of each (ragsys_kernels/corpus/ids.py).
+#pragma once
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 
 #include "binding.h"
-
-namespace py = pybind11;
 
 namespace rsk {
 namespace {
@@ -141,8 +141,6 @@ py::list texts_at(const py::array& rows_, const py::array& all, const py::array&
   return found;
 }
 
-}  // namespace
-
 void bind_ids(py::module_& m) {
   m.def("texts_of", &texts_of, py::arg("ids"));
   m.def("find_texts", &find_texts, py::arg("wanted"), py::arg("text"), py::arg("offsets"), py::arg("keys"),
@@ -150,4 +148,5 @@ void bind_ids(py::module_& m) {
   m.def("texts_at", &texts_at, py::arg("rows"), py::arg("text"), py::arg("offsets"));
 }
 
+}  // namespace
 }  // namespace rsk
