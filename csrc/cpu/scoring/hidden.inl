@@ -75,34 +75,21 @@ static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
                          ScoreState* states, void* memory) {
-  score_hidden_by<Dots<Bf16Dot, bf16> >(args, slots, linear_block(args), begin, end, states, memory);
+  score_hidden_by<Dots<Bf16Dot> >(args, slots, linear_block(args), begin, end, states, memory);
 }
 
 #else
 
-template <class H>
-static void score_hidden_of(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                            ScoreState* states, void* memory) {
+static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
+                         ScoreState* states, void* memory) {
   const std::int64_t block = linear_block(args);
   switch (args.weight_dtype) {
     case DType::f32:
-      return score_hidden_by<Dots<Widening<float>, H> >(args, slots, block, begin, end, states, memory);
+      return score_hidden_by<Dots<Widening<float> > >(args, slots, block, begin, end, states, memory);
     case DType::f16:
-      return score_hidden_by<Dots<Widening<f16>, H> >(args, slots, block, begin, end, states, memory);
+      return score_hidden_by<Dots<Widening<f16> > >(args, slots, block, begin, end, states, memory);
     default:
-      return score_hidden_by<Dots<Widening<bf16>, H> >(args, slots, block, begin, end, states, memory);
-  }
-}
-
-static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
-  switch (args.hidden_dtype) {
-    case DType::f32:
-      return score_hidden_of<float>(args, slots, begin, end, states, memory);
-    case DType::f16:
-      return score_hidden_of<f16>(args, slots, begin, end, states, memory);
-    default:
-      return score_hidden_of<bf16>(args, slots, begin, end, states, memory);
+      return score_hidden_by<Dots<Widening<bf16> > >(args, slots, block, begin, end, states, memory);
   }
 }
 

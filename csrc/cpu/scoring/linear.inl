@@ -132,8 +132,8 @@ static inline const H* hidden_row(const ScoreArgs& args, const Slots& slots, std
 
 // A run of the hidden rows of slots [begin, end), side by side. Prefetches those of the tile after them.
 template <class K, class H>
-static void pack_tokens(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end, const Run& run,
-                        float* tokens) {
+static void pack_tokens_of(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
+                           const Run& run, float* tokens) {
   for (std::int64_t j = begin; j < end; ++j) {
     const H* row = hidden_row<H>(args, slots, j, run);
     for (std::int64_t u = 0; u < run.units; u += W)
@@ -143,6 +143,16 @@ static void pack_tokens(const ScoreArgs& args, const Slots& slots, std::int64_t 
     const H* row = hidden_row<H>(args, slots, j, run);
     for (std::int64_t i = 0; i < run.elements; i += std::int64_t(64 / sizeof(H))) __builtin_prefetch(row + i, 0, 2);
   }
+}
+
+template <class K>
+static void pack_tokens(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end, const Run& run,
+                        float* tokens) {
+#ifndef RSK_BF16_DOT
+  if (args.hidden_dtype == DType::f32) return pack_tokens_of<K, float>(args, slots, begin, end, run, tokens);
+  if (args.hidden_dtype == DType::f16) return pack_tokens_of<K, f16>(args, slots, begin, end, run, tokens);
+#endif
+  pack_tokens_of<K, bf16>(args, slots, begin, end, run, tokens);
 }
 
 // R tokens by a panel; `more`: added to the products of the runs before. On the way it prefetches the first rows of
@@ -240,7 +250,7 @@ static void stream_of(std::int64_t count, const ScoreArgs& args, const Columns& 
 //
 // Few tokens are packed once and multiply all runs of a panel, which reads the weight in its order. Many are packed a
 // run at a time, which multiplies all panels before the next one is packed.
-template <class K, class H>
+template <class K>
 static void products(const ScoreArgs& args, const Slots& slots, const Columns& columns, bool follows,
                      LinearScratch& scratch) {
   const std::int64_t runs = runs_of<K>(args.dims);
@@ -251,8 +261,8 @@ static void products(const ScoreArgs& args, const Slots& slots, const Columns& c
   scratch.count = few ? slots.count : 0;
   if (few && tiles == 1) {
     for (std::int64_t r = 0; r < runs && !packed; ++r)
-      pack_tokens<K, H>(args, slots, 0, slots.count, run_of<K>(args.dims, r, runs),
-                        scratch.tokens + r * slots.count * kRun);
+      pack_tokens<K>(args, slots, 0, slots.count, run_of<K>(args.dims, r, runs),
+                     scratch.tokens + r * slots.count * kRun);
     return stream_of<K, kTokens>(slots.count, args, columns, follows, scratch.tokens, scratch.products);
   }
   const std::int64_t group = few ? kPanel : kBlockColumns;
@@ -272,7 +282,7 @@ static void products(const ScoreArgs& args, const Slots& slots, const Columns& c
         pack_panel<K>(rows, run, scratch.panel);
         for (std::int64_t t = 0; t < tiles; ++t) {
           const std::int64_t slot = slots.count * t / tiles, last = slots.count * (t + 1) / tiles;
-          if (at == begin && !packed && (!few || begin == 0)) pack_tokens<K, H>(args, slots, slot, last, run, tokens);
+          if (at == begin && !packed && (!few || begin == 0)) pack_tokens<K>(args, slots, slot, last, run, tokens);
           const std::int64_t from = kPanel * t / tiles, prefetched = kPanel * (t + 1) / tiles - from;
           tile_of<K, kTokens>(last - slot, tokens + slot * kRun, scratch.panel, run.units, next + from, prefetched,
                               scratch.products + slot * kMaxColumns + at, r > 0);
@@ -283,13 +293,13 @@ static void products(const ScoreArgs& args, const Slots& slots, const Columns& c
 }
 
 // Products of hidden rows read where they lie: nothing is packed before.
-template <class K, class H>
+template <class K>
 struct Dots {
   typedef LinearScratch Scratch;
   static constexpr std::int64_t kSlots = kDotSlots, kTargetSlots = kTokens, kColumns = kBlockColumns;
   static void multiply(const ScoreArgs& args, const Slots& slots, const Columns& columns, std::int64_t passes,
                        Scratch& scratch) {
-    products<K, H>(args, slots, columns, passes > 0, scratch);
+    products<K>(args, slots, columns, passes > 0, scratch);
   }
 };
 
