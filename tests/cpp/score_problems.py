@@ -9,7 +9,7 @@ import numpy as np
 
 from ragsys_kernels._base import arrays as _arrays
 
-from .tool import Writer
+from .tool import Writer, memory_of, stride_of, strided
 
 DTYPES = ("float32", "float16", "bfloat16")
 LOGITS, HIDDEN = range(2)
@@ -21,22 +21,11 @@ def stored(values: np.ndarray, dtype: str, gap: int = 0) -> np.ndarray:
     """Rows `gap` elements apart, with NaNs between them."""
     with np.errstate(over="ignore"):
         elements = _arrays.narrow(np.asarray(values, np.float32), dtype)
-    rows = np.full((len(elements), elements.shape[1] + gap), _arrays.narrow(np.full(1, np.nan, np.float32), dtype)[0])
-    rows[:, : elements.shape[1]] = elements
-    return rows[:, : elements.shape[1]]
+    return strided(elements, gap, _arrays.narrow(np.full(1, np.nan, np.float32), dtype)[0])
 
 
 def wide(rows: np.ndarray, dtype: str) -> np.ndarray:
     return np.asarray(_arrays.widen(np.ascontiguousarray(rows), dtype), np.float64)
-
-
-def bare(rows: np.ndarray | None) -> np.ndarray | None:
-    """The memory of strided rows, from the first element to the last."""
-    if rows is None:
-        return None
-    item = rows.itemsize
-    size = (len(rows) - 1) * rows.strides[0] // item + rows.shape[1]
-    return np.lib.stride_tricks.as_strided(rows, (size,), (item,))
 
 
 @dataclasses.dataclass
@@ -77,22 +66,19 @@ class Score:
         )
 
     def write(self, out: Writer) -> None:
-        def stride(rows: np.ndarray | None) -> int:
-            return 0 if rows is None else rows.strides[0] // rows.itemsize
-
         out.words(
             LOGITS if self.logits is not None else HIDDEN,
             len(self.rows),
             self.num_columns,
             0 if self.allowed is None else len(self.allowed),
             0 if self.hidden is None else self.hidden.shape[1],
-            *(DTYPES.index(self.dtype), stride(self.logits)),
-            *(DTYPES.index(self.dtype), stride(self.hidden)),
-            *(DTYPES.index(self.weight_dtype), stride(self.weight)),
+            *(DTYPES.index(self.dtype), stride_of(self.logits)),
+            *(DTYPES.index(self.dtype), stride_of(self.hidden)),
+            *(DTYPES.index(self.weight_dtype), stride_of(self.weight)),
             *(self.entropy, self.rank, len(self.targets)),
         )
         out.arrays(np.array([self.logit_scale, self.softcap], np.float32), self.rows.astype(np.int64))
-        out.arrays(self.inverse_temperature, bare(self.logits), bare(self.hidden), bare(self.weight), self.head_bias)
+        out.arrays(self.inverse_temperature, *map(memory_of, (self.logits, self.hidden, self.weight)), self.head_bias)
         out.arrays(self.allowed, self.pair_begin, self.targets, self.target_logits)
 
     def z(self) -> np.ndarray:
@@ -148,19 +134,8 @@ class Score:
                 assert abs(got - mean) <= 2e-5 + 4 * error, f"slot {j}: entropy {got}, not {mean}"
             if self.rank:
                 aims = aims if self.target_logits is None else self.target_logits[pairs].astype(np.float64)
-                most = [
-                    (entering > aim - 2 * error).sum() if np.isfinite(aim) else live_above(entering, aim)
-                    for aim in aims
-                ]
-                least = [
-                    (entering > aim + 2 * error).sum() if np.isfinite(aim) else live_above(entering, aim)
-                    for aim in aims
-                ]
+                most, least = ([(entering > aim + off).sum() for aim in aims] for off in (-2 * error, 2 * error))
                 assert ((least <= rank[pairs]) & (rank[pairs] <= most)).all(), f"slot {j}: rank {rank[pairs]}, {least}"
-
-
-def live_above(entering: np.ndarray, aim: float) -> int:
-    return int((entering > aim).sum())
 
 
 def describe(case: Score) -> str:

@@ -17,7 +17,7 @@ from ragsys_kernels.selection import reference, validate
 from ragsys_kernels.selection.problem import Problem, Rows, Selection
 from ragsys_kernels.selection.rules.pool import pool_of
 
-from .tool import Writer
+from .tool import Writer, memory_of, stride_of
 
 DTYPES = ("float32", "float16", "bfloat16", "int8")  # and "binary"
 METHODS = ("mmr", "vrsd")
@@ -25,14 +25,6 @@ KERNELS = (*METHODS, "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad") 
 NORMS = ("as_given", "scaled", "computed")
 OK, OUT_OF_RANGE, REPEATED, NOT_FINITE, NORM_OUT_OF_RANGE, POOL_TOO_SMALL = range(6)
 UNWRITTEN = 0x5A5A5A5A
-
-
-def spread(rows: Rows) -> tuple[np.ndarray, int]:
-    """The elements of the rows with those between them, and how many there are from row to row."""
-    num_rows, dims = rows.data.shape
-    stride = rows.data.strides[0] // rows.data.itemsize
-    size = (num_rows - 1) * stride + dims
-    return np.lib.stride_tricks.as_strided(rows.data, (size,), (rows.data.itemsize,)), stride
 
 
 def may_have_codes(rows: Rows) -> bool:
@@ -43,41 +35,22 @@ def may_have_codes(rows: Rows) -> bool:
 
 def write_problem(out: Writer, problem: Problem, *whole_corpus: np.ndarray | None, best_first: bool = False) -> None:
     rows = problem.rows
-    num_rows, dims = len(rows.data), rows.dims
-    elements, stride = spread(rows)
+    limits, options = problem.constraints, problem.options
+    bytes_of_ids = [8 if ids is None else ids.itemsize for ids in (problem.candidates, limits.initial)]
     signs = problem.queries is not None and problem.queries.dtype == np.uint8
     out.words(
-        KERNELS.index(problem.options.kind if problem.op == "coverage" else problem.op),
-        problem.num_queries,
-        num_rows,
-        problem.pool,
-        dims,
-        problem.k,
-        0 if problem.constraints.initial is None else problem.constraints.initial.shape[1],
-        _arrays.NUMBERS[rows.dtype],
-        stride,
-        NORMS.index(rows.norm),
-        problem.pool_stride,
-        problem.unit_queries,
-        rows.metric == "cosine",
-        8 if problem.candidates is None else problem.candidates.itemsize,
-        8 if problem.constraints.initial is None else problem.constraints.initial.itemsize,
-        problem.bias is not None and problem.bias.ndim == 2,
-        problem.constraints.max_per_group,
-    )
-    out.arrays(elements, rows.scales, *((None, problem.queries) if signs else (problem.queries, None)))
-    out.arrays(problem.candidates, problem.constraints.initial, problem.relevance)
-    out.arrays(
-        problem.bias,
-        problem.lambda_d,
-        problem.lambda_b,
-        problem.ks,
-        problem.constraints.groups,
-        problem.constraints.query_groups,
-    )
+        KERNELS.index(options.kind if problem.op == "coverage" else problem.op),
+        problem.num_queries, len(rows.data), problem.pool, rows.dims, problem.k,
+        0 if limits.initial is None else limits.initial.shape[1],
+        _arrays.NUMBERS[rows.dtype], stride_of(rows.data), NORMS.index(rows.norm),
+        problem.pool_stride, problem.unit_queries, rows.metric == "cosine", *bytes_of_ids,
+        problem.bias is not None and problem.bias.ndim == 2, limits.max_per_group,
+    )  # fmt: skip
+    out.arrays(memory_of(rows.data), rows.scales, *((None, problem.queries) if signs else (problem.queries, None)))
+    out.arrays(problem.candidates, limits.initial, problem.relevance)
+    out.arrays(problem.bias, problem.lambda_d, problem.lambda_b, problem.ks, limits.groups, limits.query_groups)
     out.arrays(*(whole_corpus or [None] * 5))  # relevance_error, forced, ceiling, outside, max_bias
     out.words(best_first)
-    limits, options = problem.constraints, problem.options
     out.arrays(limits.costs)
     out.words(limits.costs is not None and limits.costs.ndim == 2)
     out.arrays(limits.budget, limits.max_similarity)
@@ -271,9 +244,8 @@ class Encode:
     kind, num_fields = 3, 1
 
     def write(self, out: Writer) -> None:
-        elements, stride = spread(self.rows)
-        out.words(self.kind, *self.rows.data.shape, stride, DTYPES.index(self.rows.dtype))
-        out.arrays(elements, self.rows.scales)
+        out.words(self.kind, *self.rows.data.shape, stride_of(self.rows.data), DTYPES.index(self.rows.dtype))
+        out.arrays(memory_of(self.rows.data), self.rows.scales)
 
     def judge(self, codes: bytes) -> None:
         num_rows, dims = self.rows.data.shape

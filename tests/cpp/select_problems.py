@@ -29,6 +29,7 @@ from .select_checks import (
     Select,
     WholeCorpus,
 )
+from .tool import strided
 
 FLOATS = ("float32", "float16", "bfloat16")
 # Vectors have 4, 8 and 16 elements.
@@ -40,11 +41,9 @@ def stored(vectors: np.ndarray, dtype: str, norm: str = "computed", gap: int = 0
     with np.errstate(over="ignore"):
         elements = _arrays.narrow(np.asarray(vectors, np.float32), dtype)
     if dtype == "binary":
-        elements = np.pad(elements, ((0, 0), (0, gap)), constant_values=255)[:, : elements.shape[1]]
-        return Rows(elements, dtype, "cosine", "as_given")
+        return Rows(strided(elements, gap, 255), dtype, "cosine", "as_given")
     between = 127 if dtype == "int8" else _arrays.narrow(np.full(1, np.nan, np.float32), dtype)[0]
-    data = np.full((len(elements), elements.shape[1] + gap), between, elements.dtype)[:, : elements.shape[1]]
-    data[:] = elements
+    data = strided(elements, gap, between)
     scales = None
     if norm == "scaled":
         norms = np.linalg.norm(_arrays.widen(data, dtype).astype(np.float64), axis=1)
@@ -449,17 +448,8 @@ def all_cases() -> list[Case]:
         for dtype in DTYPES:
             cases += [random_select(rng, method, dtype, D) for D in DIMS for _ in range(2)]
     for make in (
-        cancelling_cases,
-        pool_cases,
-        whole_corpus_cases,
-        edge_cases,
-        bad_cases,
-        relevance_cases,
-        sign_cases,
-        search_cases,
-        code_cases,
-        rule_cases,
-        threaded_cases,
-    ):
+        cancelling_cases, pool_cases, whole_corpus_cases, edge_cases, bad_cases, relevance_cases, sign_cases,
+        search_cases, code_cases, rule_cases, threaded_cases,
+    ):  # fmt: skip
         cases += make(rng)
     return [*cases, *exact_cases()]

@@ -43,6 +43,25 @@ def fields_of(answers: bytes, counts: Iterable[int]) -> list[list[bytes]]:
     return found
 
 
+def strided(elements: np.ndarray, gap: int, between: Any) -> np.ndarray:
+    """Return rows `gap` elements apart; a kernel that reads what is between them shows it."""
+    rows = np.full((len(elements), elements.shape[1] + gap), between, elements.dtype)[:, : elements.shape[1]]
+    rows[:] = elements
+    return rows
+
+
+def stride_of(rows: np.ndarray | None) -> int:
+    return 0 if rows is None else rows.strides[0] // rows.itemsize
+
+
+def memory_of(rows: np.ndarray | None) -> np.ndarray | None:
+    """Return all elements of strided rows, with those between them."""
+    if rows is None:
+        return None
+    size = (len(rows) - 1) * stride_of(rows) + rows.shape[1]
+    return np.lib.stride_tricks.as_strided(rows, (size,), (rows.itemsize,))
+
+
 class Tool:
     """A built tool: the command that runs it, its problems and the folder of its files."""
 
