@@ -97,6 +97,14 @@ def scoring_with(scorer):
         with scoring_device.interpreted_backend(scorer):
             yield scorer
         return
+    if scorer == "cuda":
+        from cuda_on_cpu import scoring
+
+        if scoring.why_not():
+            missing("cuda", scoring.why_not())
+        with scoring.as_backend() as name:
+            yield name
+        return
     name, _, isa = scorer.partition("-")
     reason = _dispatch.why_not(name)
     if reason is not None:
@@ -109,33 +117,20 @@ def scoring_with(scorer):
         yield name
 
 
-@pytest.fixture(scope="module", params=(*SCORERS, "cuda") if COMPILED_SCORERS else SCORERS)
-def scorer(request):
-    """Every backend of scoring: the compiled one with each instruction set of this processor, CUDA's kernels on it."""
-    if request.param != "cuda":
+def each_of(scorers):
+    @pytest.fixture(scope="module", params=scorers)
+    def scorer(request):
         with scoring_with(request.param) as name:
             yield name
-        return
-    from cuda_on_cpu import scoring
 
-    if scoring.why_not():
-        missing("cuda", scoring.why_not())
-    with scoring.as_backend() as name:
-        yield name
+    return scorer
 
 
-@pytest.fixture(scope="module", params=SCORERS)
-def host_scorer(request):
-    """Of these the ones that are built for a processor, for tests that take long or are of its threads."""
-    with scoring_with(request.param) as name:
-        yield name
-
-
-@pytest.fixture(scope="module", params=COMPILED_SCORERS)
-def compiled_scorer(request):
-    """Of these the compiled one, for tests of what only it does."""
-    with scoring_with(request.param) as name:
-        yield name
+# Every backend of scoring: the compiled one with each instruction set of this processor, CUDA's kernels on it; those
+# built for a processor, for tests that take long or are of its threads; the compiled one, for what only it does.
+scorer = each_of((*SCORERS, "cuda") if COMPILED_SCORERS else SCORERS)
+host_scorer = each_of(SCORERS)
+compiled_scorer = each_of(COMPILED_SCORERS)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,9 @@
 import numpy as np
 from hypothesis import strategies as st
 
+import ragsys_kernels as rk
+from ragsys_kernels import testing
+
 DTYPES = ("float32", "float16", "bfloat16")
 SEEDS = st.integers(0, 2**32 - 1)
 BOOLEANS = st.booleans()
@@ -33,5 +36,7 @@ def decoded(codes, dims):
     return codes[:, :dims].astype(np.int64) - 128, scale, error, header[:, 8:].view(np.int32)[:, 0]
 
 
-def for_vrsd(problem):
-    return {name: value for name, value in problem.items() if name not in ("lambda_d", "lambda_b", "bias")}
+def coded_problem(*shape, dtype="float32", **options):
+    """A problem of `testing.selection_problem` over a corpus of its rows."""
+    problem = testing.selection_problem(*shape, **options)
+    return problem | {"embeddings": rk.Corpus(problem["embeddings"], dtype=dtype)}

@@ -276,10 +276,14 @@ def test_arrays_on_another_device_are_refused(backend):
     message = f"mmr: backend '{backend}' was requested but cannot run here: the arrays are on 'cuda:0'. Available "
     with pytest.raises(rk.BackendUnavailableError, match=f"^{message}"):
         rk.mmr(OnDevice(), OnDevice(), 2, backend=backend)
+    with pytest.raises(ValueError, match=r"^token_logprobs: all arrays must be on one device, got logits on cuda:0, "):
+        rk.token_logprobs(OnDevice(), [0])
     if _dispatch.why_not("triton") and _dispatch.why_not("cuda"):
-        message = "mmr: no backend runs on arrays on 'cuda:0': triton: .+; cuda: .+"
-        with pytest.raises(rk.BackendUnavailableError, match=f"^{message}$"):
+        message = "no backend runs on arrays on 'cuda:0': triton: .+; cuda: .+"
+        with pytest.raises(rk.BackendUnavailableError, match=f"^mmr: {message}$"):
             rk.mmr(OnDevice(), OnDevice(), 2)
+        with pytest.raises(rk.BackendUnavailableError, match=f"^token_logprobs: {message}$"):
+            rk.token_logprobs(OnDevice(), OnDevice(), temperature=OnDevice())
 
 
 def test_torch_tensors_without_memory_are_refused():

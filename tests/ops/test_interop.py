@@ -254,23 +254,15 @@ def test_float64_beyond_float32_is_named():
 
 
 @methods
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, np.longdouble])
-def test_queries_and_relevance_of_any_float_type_are_taken(backend, dtype, method):
-    problem = full_problem(method)
-    short = {name: problem[name].astype(np.float16) for name in ("queries", "relevance")}
-    expected = METHODS[method](**{**problem, **convert(short, np.float32)}, backend=backend)
-    same(METHODS[method](**{**problem, **convert(short, dtype)}, backend=backend), expected)
-
-
-@methods
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32])
-def test_groups_and_k_of_any_integer_type_are_taken(backend, dtype, method):
-    problem = full_problem(method)
-    problem["k"] = np.array([2, 5, 1, 3])
+def test_numbers_of_any_type_are_taken(backend, method):
+    problem = full_problem(method) | {"k": np.array([2, 5, 1, 3])}
+    problem |= {name: problem[name].astype(np.float16).astype(np.float32) for name in ("queries", "relevance")}
     expected = METHODS[method](**problem, backend=backend)
-    for name in ("groups", "query_groups", "k"):
-        problem[name] = problem[name].astype(dtype)
-    same(METHODS[method](**problem, backend=backend), expected)
+    floats, integers = (np.float16, np.float64, np.longdouble), (np.int8, np.uint8, np.int16, np.uint32)
+    for names, types in ((("queries", "relevance"), floats), (("groups", "query_groups", "k"), integers)):
+        for dtype in types:
+            given = {name: problem[name].astype(dtype) for name in names}
+            same(METHODS[method](**problem | given, backend=backend), expected, dtype)
 
 
 @methods
@@ -332,8 +324,7 @@ def test_one_tensor_makes_the_results_of_a_corpus_torch(backend, torch, name):
     expected = corpus.search(problem["queries"], 5, **{name: given}, backend=backend)
     found = corpus.search(problem["queries"], 5, **{name: tensor}, backend=backend)
     assert all(isinstance(field, torch.Tensor) for field in found)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a.numpy(), b)
+    same(found, expected)
     for pool in (10, None):
         result = corpus.select(problem["queries"], 3, pool=pool, **{name: tensor}, backend=backend)
         assert all(isinstance(field, torch.Tensor) for field in result)

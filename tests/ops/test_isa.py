@@ -1,5 +1,6 @@
 """Each instruction set of this processor picks right; others are refused by name."""
 
+import importlib.util
 import itertools
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
 
+DTYPES = ("float32", "float16") if importlib.util.find_spec("torch") is None else ("float32", "float16", "bfloat16")
 LANES = (4, 8, 16)
 DIMS = sorted({1, 2, 3, 100, 384, *(n * w + d for w in LANES for n in (1, 2, 3) for d in (-1, 0, 1))})
 
@@ -18,12 +20,14 @@ def check(method, problem):
 
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 def test_every_instruction_set_picks_right(isa):
-    for seed, (D, dtype) in enumerate(itertools.product(DIMS, ("float32", "float16"))):
+    for seed, (D, dtype) in enumerate(itertools.product(DIMS, DTYPES)):
         problem = testing.selection_problem(2, 5 + seed % 9, 4, D, dtype=dtype, seed=seed, bias=True, ragged=True)
-        metric = ("cosine", "dot")[seed // 2 % 2]
-        check("mmr", {**problem, "metric": metric})
-        del problem["bias"]
-        check("vrsd", {**problem, "metric": metric})
+        problem["metric"] = ("cosine", "dot")[seed // 2 % 2]
+        if seed % 2:  # neighbouring D, and the types of each, by turns
+            del problem["bias"]
+            check("vrsd", problem)
+        else:
+            check("mmr", problem)
     for D, dtype, kind in itertools.product((3, 16, 33), ("float32", "float16"), testing.KINDS):
         problem = testing.selection_problem(3, 70, 12, D, dtype=dtype, kind=kind, groups=True, seed=D)
         check("mmr", {**problem, "initial": np.array([[0], [-1], [5]])})
@@ -127,7 +131,7 @@ def cosines_of_sums(problem, indices):
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 def test_scores_of_sums_that_nearly_cancel(isa):
     """The float32 products that VRSD chooses by leave an error of up to 4e-3 in the cosines of such sums."""
-    for seed in range(100):
+    for seed in range(60):
         problem = nearly_cancelling(seed)
         found = rk.vrsd(**problem, backend="cpu")
         exact = cosines_of_sums(problem, found.indices)

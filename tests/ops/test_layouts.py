@@ -2,6 +2,7 @@
 has the same bits, or the argument, one that is never copied, is refused by name; so is any with a mask."""
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -32,14 +33,14 @@ STORED = ("embeddings", "logits", "hidden", "weight")
 NEVER_COPIED = {(name, argument) for name in ("mmr", "vrsd", "Corpus", *SCORING) for argument in STORED}
 
 
-def check(name, call, arguments, layout, **options):
+def check(name, call, arguments, **options):
     expected = [x for x in as_tuple(call(**arguments, **options)) if x is not None]
     arrays = [argument for argument, value in arguments.items() if isinstance(value, np.ndarray)]
     assert arrays
-    for argument in arrays:
-        value = LAYOUTS[layout](arguments[argument])
+    for argument, (layout, changed_layout) in itertools.product(arrays, LAYOUTS.items()):
         if arguments[argument].itemsize == 1:
             continue
+        value = changed_layout(arguments[argument])
         changed = {**arguments, argument: value}
         if (name, argument) in NEVER_COPIED:
             op = name.removesuffix("_ids")
@@ -49,32 +50,27 @@ def check(name, call, arguments, layout, **options):
             continue
         found = [x for x in as_tuple(call(**changed, **options)) if x is not None]
         for x, y in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(x, y, err_msg=argument)
-            assert np.asarray(x).dtype.isnative, argument
+            np.testing.assert_array_equal(x, y, err_msg=f"{argument} {layout}")
+            assert np.asarray(x).dtype.isnative, f"{argument} {layout}"
 
 
 def as_tuple(result):
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", SELECTION)
-def test_selection_reads_what_arrays_say(backend, name, layout):
-    call, arguments = SELECTION[name]
-    check(name, call, arguments, layout, backend=backend)
+def test_selection_reads_what_arrays_say(backend, name):
+    check(name, *SELECTION[name], backend=backend)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", SCORING)
-def test_scoring_reads_what_arrays_say(host_scorer, name, layout):
-    call, arguments = SCORING[name]
-    check(name, call, arguments, layout, backend=host_scorer)
+def test_scoring_reads_what_arrays_say(host_scorer, name):
+    check(name, *SCORING[name], backend=host_scorer)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_rest_reads_what_arrays_say(name, layout):
-    check(name, *OTHERS[name], layout)
+def test_the_rest_reads_what_arrays_say(name):
+    check(name, *OTHERS[name])
 
 
 @pytest.mark.parametrize("name", [*SELECTION, *SCORING, "Corpus", "merge_partials", "answer_logprobs_partials"])

@@ -55,7 +55,7 @@ def tuples(result):
     return result if isinstance(result, tuple) else (result,)
 
 
-@pytest.mark.slow  # of which ten seconds are imports of torch
+@pytest.mark.slow  # the same imports of torch, of ten seconds
 @pytest.mark.parametrize(("name", "given"), dict(CALLS).items())
 def test_operator_passes_the_checks_of_torch(name, given):
     """Without what leaves a query too few picks: NaN, which opcheck does not find equal to itself."""
@@ -108,6 +108,7 @@ def test_fake_kernel_tells_shapes_and_types(name, given):
     assert [(x.shape, x.dtype, x.device) for x in told] == [(x.shape, x.dtype, x.device) for x in real]
 
 
+@pytest.mark.slow  # of which most are imports of torch
 def test_compiled_function_keeps_the_operator_whole():
     given = {name: x for name, x in dict(CALLS)["mmr"].items() if name != "queries"}
 

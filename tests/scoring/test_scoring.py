@@ -28,6 +28,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("V", "dtype", "scale", "shift"), CASES)
 def test_fields_are_those_of_the_definition(scorer, V, dtype, scale, shift):
     """Whatever the size of the vocabulary and of the logits: a shift of all of them costs no accuracy."""
@@ -187,6 +188,7 @@ SCALES = {
 }
 
 
+@pytest.mark.sampled(12)
 @dtypes
 @pytest.mark.parametrize("name", SCALES)
 @pytest.mark.parametrize("V", [1, 33, 4100, 33000])

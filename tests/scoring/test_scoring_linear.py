@@ -37,6 +37,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("T", "V", "D", "hidden", "weight", "bias"), SHAPES)
 def test_fields_are_those_of_the_definition(scorer, T, V, D, hidden, weight, bias):
     arguments, z, floor = linear(T, V, D, hidden, weight, bias)
@@ -150,12 +151,12 @@ def test_equal_rows_of_the_matrix_tie(scorer):
 def test_a_target_is_never_above_itself(scorer):
     """Whatever the place of its row in the product that gave it: the largest of a row has rank 0 and is the maximum."""
     T = 150 if scorer == "numpy" else 5  # others look at one row at a time
-    arguments, z, _ = linear(T, 3000, 1100)
-    for allowed in (None, np.arange(0, 3000, 3)):
+    arguments, z, _ = linear(T, 1500, 1100)
+    for allowed in (None, np.arange(0, 1500, 3)):
         best = z.argmax(1) if allowed is None else allowed[z[:, allowed].argmax(1)]
         options = {"targets": best, "allowed": allowed, "backend": scorer}
         found = rk.answer_logprobs(**arguments, **options, want=("rank", "max"), reduce=("greedy",))
-        parts = rk.logprob_partials(**arguments, **options, vocab_size=3000)
+        parts = rk.logprob_partials(**arguments, **options, vocab_size=1500)
         enters = z if allowed is None else z[:, allowed]
         clear = np.ptp(np.partition(enters, -2, 1)[:, -2:], 1) > 1e-4
         assert clear.sum() > 0.9 * T

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scoring_oracle import EVERYTHING, assert_close, logp, lse
+from scoring_oracle import EVERYTHING, assert_close
 
 import ragsys_kernels as rk
 
@@ -34,15 +34,6 @@ def same(a, b):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
 
 
-@given(problem=problems())
-def test_log_probs_are_those_of_the_definition(host_scorer, problem):
-    x, targets = problem
-    found = run(x, targets, host_scorer)
-    z = x.astype(np.float64)
-    assert_close(found.logp, [logp(row, t) for row, t in zip(z, targets, strict=True)])
-    assert_close(found.lse, [lse(row) for row in z])
-
-
 @given(problem=problems(), shift=st.integers(-10000, 10000))
 def test_a_shift_by_a_whole_number_changes_next_to_nothing(host_scorer, problem, shift):
     """x - ref is exact; the compiled kernels may take the exponents from another origin, which rounds otherwise."""
@@ -54,14 +45,6 @@ def test_a_shift_by_a_whole_number_changes_next_to_nothing(host_scorer, problem,
         np.testing.assert_array_equal(after.logp, before.logp)
     np.testing.assert_array_equal(after.rank, before.rank)
     np.testing.assert_array_equal(after.max, before.max + np.float32(shift))
-
-
-@given(problem=problems(), seed=SEEDS)
-def test_permuting_the_batch_permutes_the_bits(host_scorer, problem, seed):
-    x, targets = problem
-    order = np.random.default_rng(seed).permutation(len(x))
-    before, after = run(x, targets, host_scorer), run(x[order], targets[order], host_scorer)
-    same(after, type(before)(*(values[order] for values in before[:5]), *before[5:]))
 
 
 @given(problem=problems(), seed=SEEDS)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from code_rows import BOOLEANS, DTYPES, SEEDS, decoded, for_vrsd, normal, vectors_of
+from code_rows import BOOLEANS, DTYPES, SEEDS, decoded, normal, vectors_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection_calls import METHODS, same
+from selection_calls import METHODS, for_method, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -65,11 +65,12 @@ def whole_corpora(draw):
     return problem
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("op", ["mmr", "vrsd"])
 @settings(max_examples=10)
 @given(problem=whole_corpora())
 def test_a_whole_corpus_keeps_its_bits(isa, op, problem):
-    problem = for_vrsd(problem) if op == "vrsd" else problem
+    problem = for_method(op, problem)
     dense, _ = testing.selection_work(op, problem, bounds="dense")
     same(testing.selection_work(op, problem, bounds="coded")[0], dense)
     for num_threads in (1, 3):
@@ -163,7 +164,7 @@ def test_few_rows_of_a_whole_corpus_are_read(scanning):
 @pytest.mark.parametrize("codes", [True, False], ids=["codes", "rows"])
 def test_rows_outside_a_pool_may_have_a_large_bias(compiled, codes):
     """How near to the query such a row may be follows from its value and the largest bias, above 0 or below."""
-    for seed in range(30):
+    for seed in range(15):
         rng = np.random.default_rng(seed)
         N, D = 2100, int(rng.integers(2, 9))
         rows = rng.standard_normal((N, D)).astype(np.float32)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from code_rows import BOOLEANS, DIMS, DTYPES, SEEDS, decoded, for_vrsd, normal, vectors_of
+from code_rows import BOOLEANS, DIMS, DTYPES, SEEDS, coded_problem, decoded, normal, vectors_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection_calls import same
+from selection_calls import for_method, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
@@ -39,6 +39,7 @@ def check_codes(corpus):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dims", DIMS)
+@pytest.mark.sampled(3)
 def test_codes_keep_their_promises(isa, dims, dtype):
     rows = normal(dims, 70, dims)
     rows[3] = 0
@@ -84,8 +85,7 @@ def test_code_error_refuses_what_holds_no_header(compiled):
 
 def check_pools(problem, op="mmr"):
     """The picks and scores of the dense rule, bit for bit."""
-    if op == "vrsd":
-        problem = for_vrsd(problem)
+    problem = for_method(op, problem)
     dense, dense_work = testing.selection_work(op, problem, bounds="dense")
     coded, work = testing.selection_work(op, problem, bounds="coded")
     same(coded, dense)
@@ -143,7 +143,7 @@ def pools(draw):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(problem=pools())
 def test_codes_leave_every_bit_as_it_is(isa, op, problem):
     check_pools(problem, op)
@@ -155,8 +155,7 @@ def test_codes_leave_every_bit_as_it_is(isa, op, problem):
 @pytest.mark.parametrize("op", ["mmr", "vrsd"])
 def test_codes_leave_every_bit_as_it_is_in_large_pools(isa, op, relevance, dtype):
     for kind in ("clustered", "random", "duplicates"):
-        problem = testing.selection_problem(6, 1000, 30, 60, N=1500, dtype="float32", kind=kind, seed=5)
-        problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
+        problem = coded_problem(6, 1000, 30, 60, N=1500, kind=kind, seed=5, dtype=dtype)
         if relevance:
             problem["relevance"] = np.random.default_rng(6).uniform(-1, 1, (6, 1000)).astype(np.float32)
         check_pools(problem, op)
@@ -177,24 +176,24 @@ def pools_of_40():
     return normal(1, 5, 64), rk.Corpus(normal(2, 300, 64)), ids
 
 
-@pytest.mark.parametrize("position", [0, 19, 39])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("bad", BAD_IDS)
-def test_bad_ids_of_whole_pools_are_found(isa, bad, dtype, position):
-    queries, corpus, ids = pools_of_40()
-    ids[3, position], message = BAD_IDS[bad]
-    with pytest.raises(ValueError, match=message):
-        rk.mmr(queries, corpus, 5, candidates=ids.astype(dtype), lambda_d=0.5)
+def test_bad_ids_of_whole_pools_are_found(isa, bad, dtype):
+    for position in (0, 19, 39):
+        queries, corpus, ids = pools_of_40()
+        ids[3, position], message = BAD_IDS[bad]
+        with pytest.raises(ValueError, match=message):
+            rk.mmr(queries, corpus, 5, candidates=ids.astype(dtype), lambda_d=0.5)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("position", [0, 19, 39])
-def test_relevance_of_whole_pools_must_be_finite(isa, position, value):
+def test_relevance_of_whole_pools_must_be_finite(isa, value):
     _, corpus, ids = pools_of_40()
-    relevance = normal(3, 5, 40)
-    relevance[3, position] = value
-    with pytest.raises(ValueError, match=f"relevance must be finite, got NaN or inf in row 3, position {position}"):
-        rk.mmr(None, corpus, 5, candidates=ids, relevance=relevance, lambda_d=0.5)
+    for position in (0, 19, 39):
+        relevance = normal(3, 5, 40)
+        relevance[3, position] = value
+        with pytest.raises(ValueError, match=f"relevance must be finite, got NaN or inf in row 3, position {position}"):
+            rk.mmr(None, corpus, 5, candidates=ids, relevance=relevance, lambda_d=0.5)
 
 
 @pytest.mark.parametrize("given", [False, True])
@@ -215,29 +214,33 @@ def test_pools_with_gaps_are_those_without(isa, given):
 @pytest.mark.parametrize("items", [5, 33, 40])
 def test_values_at_the_end_of_float32_are_told_apart_from_items_picked(isa, items):
     """No value is below them, so a bound from below is minus infinity, as that of what cannot be picked."""
-    problem = testing.selection_problem(3, items, 5, 20, seed=8)
-    problem["embeddings"] = rk.Corpus(problem["embeddings"])
+    problem = coded_problem(3, items, 5, 20, seed=8)
     bias = np.full(len(problem["embeddings"]), np.finfo(np.float32).min)
     for lambda_d in (0.5, 1.0):
         call = problem | {"bias": bias, "lambda_b": 0.0, "lambda_d": lambda_d}
         dense, _ = testing.selection_work("mmr", call, bounds="dense")
         coded, _ = testing.selection_work("mmr", call, bounds="coded")
-        for found, expected in zip(coded, dense, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        same(coded, dense)
 
 
-@pytest.mark.parametrize("dims", [1, 4, 31, 48, 52, 53, 63, 64, 65, 117, 128, 200, 1000])
-def test_exact_codes_leave_nothing_to_be_read_but_the_picks(isa, dims):
-    """A product of codes that is off by one, or a bound that is too wide, asks for rows that no pick needs."""
-    rng = np.random.default_rng(dims)
-    K, P = 5, 77
-    rows = rng.integers(-127, 128, (P, dims)).astype(np.float32)
+def exactly_coded(dims):
+    """Whole numbers of which each row has a largest of 127."""
+    rows = np.random.default_rng(dims).integers(-127, 128, (77, dims)).astype(np.float32)
     rows[:, dims // 2] = 127
     corpus = rk.Corpus(rows)
     assert corpus.code_error < 2e-6
-    queries = rows[:6]
-    vectors = vectors_of(corpus)
-    problem = {"queries": queries, "embeddings": corpus, "candidates": np.tile(np.arange(P), (6, 1)), "k": K}
+    return {"queries": rows[:6], "embeddings": corpus, "candidates": np.tile(np.arange(77), (6, 1)), "k": 5}
+
+
+code_dims = pytest.mark.parametrize("dims", [1, 4, 31, 48, 52, 53, 63, 64, 65, 117, 128, 200, 1000])
+
+
+@pytest.mark.sampled(2)
+@code_dims
+def test_exact_codes_leave_nothing_to_be_read_but_the_picks(isa, dims):
+    """A product of codes that is off by one, or a bound that is too wide, asks for rows that no pick needs."""
+    problem = exactly_coded(dims)
+    vectors = vectors_of(problem["embeddings"])
     work = check_pools(problem)
     # All that come within the error of a pick, at its step, may be read.
     selection = rk.mmr(**problem, backend="cpu")
@@ -259,8 +262,7 @@ def test_exact_codes_leave_nothing_to_be_read_but_the_picks(isa, dims):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_few_rows_of_a_clustered_pool_are_read(isa, dtype):
-    problem = testing.selection_problem(8, 300, 10, 96, N=600, kind="clustered", seed=7)
-    problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
+    problem = coded_problem(8, 300, 10, 96, N=600, kind="clustered", seed=7, dtype=dtype)
     _, dense = testing.selection_work("mmr", problem, bounds="dense")
     _, coded = testing.selection_work("mmr", problem, bounds="coded")
     _, automatic = testing.selection_work("mmr", problem)
@@ -280,8 +282,7 @@ def test_codes_are_used_where_they_save_more_than_they_cost(isa, dtype):
     fewest = {"avx512": 16, "avx2": 48, "base": np.inf}[_dispatch.isa()]
     for pool in (15, 16, 47, 48, 200):
         used = pool >= fewest
-        problem = testing.selection_problem(2, pool, 5, 20, seed=8)
-        problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
+        problem = coded_problem(2, pool, 5, 20, seed=8, dtype=dtype)
         assert (testing.selection_work("mmr", problem)[1].code_products > 0) == used
         assert testing.selection_work("mmr", problem, bounds="coded")[1].code_products > 0
 
@@ -302,8 +303,7 @@ def test_without_codes_there_are_no_products_of_codes(compiled, embeddings):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("given", [False, True])
 def test_few_rows_are_read_for_vrsd(isa, given, dtype):
-    problem = testing.selection_problem(8, 300, 10, 96, N=600, kind="random", seed=7)
-    problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
+    problem = coded_problem(8, 300, 10, 96, N=600, kind="random", seed=7, dtype=dtype)
     if given:
         problem["relevance"] = np.random.default_rng(6).uniform(-1, 1, (8, 300)).astype(np.float32)
     dense, dense_work = testing.selection_work("vrsd", problem, bounds="dense")
@@ -318,15 +318,13 @@ def test_few_rows_are_read_for_vrsd(isa, given, dtype):
     assert automatic == (dense_work if _dispatch.isa() == "base" else work)
 
 
-@pytest.mark.parametrize("dims", [1, 4, 31, 48, 52, 53, 63, 64, 65, 117, 128, 200, 1000])
+@pytest.mark.sampled(2)
+@code_dims
 def test_exact_codes_leave_few_rows_to_vrsd(isa, dims):
     """A product of codes that is off by one, or too much that they are said to leave out, asks for more rows."""
-    K, P = 5, 77
-    rows = np.random.default_rng(dims).integers(-127, 128, (P, dims)).astype(np.float32)
-    rows[:, dims // 2] = 127
-    corpus = rk.Corpus(rows)
+    problem = exactly_coded(dims)
+    corpus = problem["embeddings"]
     vectors = vectors_of(corpus)
-    problem = {"queries": rows[:6], "embeddings": corpus, "candidates": np.tile(np.arange(P), (6, 1)), "k": K}
     work = check_pools(problem, "vrsd")
     selection = rk.vrsd(**problem, backend="cpu")
     needed = 0
@@ -347,8 +345,7 @@ def test_exact_codes_leave_few_rows_to_vrsd(isa, dims):
 
 
 def test_vrsd_that_picks_most_of_a_pool_reads_it(compiled):
-    problem = testing.selection_problem(2, 40, 20, 30, seed=8)
-    problem["embeddings"] = rk.Corpus(problem["embeddings"])
+    problem = coded_problem(2, 40, 20, 30, seed=8)
     for k in (20, 21, 40):
         dense, dense_work = testing.selection_work("vrsd", problem | {"k": k}, bounds="dense")
         found, work = testing.selection_work("vrsd", problem | {"k": k})
@@ -357,21 +354,6 @@ def test_vrsd_that_picks_most_of_a_pool_reads_it(compiled):
 
 
 # --- Its folder.
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_loaded_codes_are_the_saved_ones(compiled, tmp_path, dtype):
-    corpus = rk.Corpus(normal(21, 3000, 20), dtype=dtype)
-    corpus.save(tmp_path / "corpus")
-    loaded = rk.Corpus.load(tmp_path / "corpus")
-    np.testing.assert_array_equal(loaded.codes, corpus.codes)
-    assert isinstance(loaded.codes.base, np.memmap)
-    assert loaded.code_error == corpus.code_error
-    problem = {"queries": normal(22, 3, 20), "k": 8}
-    found, work = testing.selection_work("mmr", {**problem, "embeddings": loaded})
-    expected, expected_work = testing.selection_work("mmr", {**problem, "embeddings": corpus})
-    same(found, expected)
-    assert work == expected_work
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

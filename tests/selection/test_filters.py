@@ -3,7 +3,7 @@
 import filters
 import numpy as np
 import pytest
-from selection_calls import METHODS, good, methods
+from selection_calls import METHODS, good, methods, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -56,6 +56,7 @@ def test_picks_are_those_of_a_corpus_of_these_rows(backend, method, pool, form):
             np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 if backend == "reference" else 0)
 
 
+@pytest.mark.sampled(3)
 @forms
 @pytest.mark.parametrize("n", [7, 90])
 def test_searches_are_those_of_a_corpus_of_these_rows(backend, n, form):
@@ -75,6 +76,7 @@ def test_searches_are_those_of_a_corpus_of_these_rows(backend, n, form):
         np.testing.assert_array_equal(found.scores[q], scores)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["mask", "masks", "rows", "lists", "excluded_lists", "lists_and_lists", "nothing"])
 @pytest.mark.parametrize("kind", ["candidates", "dense", "whole"])
 @methods
@@ -100,6 +102,7 @@ def test_values_of_each_position_stay_with_their_rows(backend, lists):
     testing.check_selection("mmr", problem, rk.mmr(**problem, backend=backend))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("share", [0.01, 0.5, 1.0])
 def test_stages_over_a_large_corpus_are_as_dense(compiled, dtype, share):
@@ -114,8 +117,7 @@ def test_stages_over_a_large_corpus_are_as_dense(compiled, dtype, share):
         problem = {"queries": queries, "embeddings": corpus, "k": 6, "lambda_d": 0.6, **arguments}
         found = rk.mmr(**problem)
         dense, _ = testing.selection_work("mmr", problem, bounds="dense")
-        for name in found._fields:
-            np.testing.assert_array_equal(getattr(found, name), getattr(dense, name), err_msg=name)
+        same(found, dense)
         may = np.broadcast_to(arguments["allowed"], (70, 5000)).copy()
         np.put_along_axis(may, arguments.get("exclude", np.zeros((70, 0), int)), False, axis=1)
         for some in (slice(None), slice(60, 63)):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from selection_calls import same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -71,6 +72,7 @@ def check_exactly(query, rows, v, s, k, backend, weights):
         assert [*found[found >= 0]] == exact_picks(v, s, k, Fraction(float(weight)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_paths_are_those_of_fractions_at_and_between_all_breakpoints(backend, seed):
     rng = np.random.default_rng(seed)
@@ -195,6 +197,7 @@ def value_of(given, weight, item, before):
     return weight * v - (1 - weight) * max(rows[item] @ rows[j] for j in before)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_compiled_path_agrees_with_compiled_selections_up_to_near_ties(name, isa):
     given = shaped(name, 2)
@@ -226,8 +229,7 @@ def test_narrow_rows_and_threads_give_the_same_bits(dtype):
     given = testing.selection_problem(40, 60, 8, 33, dtype=dtype, seed=3, kind="clustered", bias=True)
     path = rk.SelectionPath(*map(np.asarray, rk.mmr_path(**given, num_threads=1)))
     check_ends(path, 0.0, 1.0)
-    for ours, theirs in zip(rk.mmr_path(**given, num_threads=4), path, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    same(rk.mmr_path(**given, num_threads=4), path)
     single = rk.mmr(**given, lambda_d=0.37)
     assert np.mean(path.at(np.float32(0.37)) == np.asarray(single.indices)) > 0.99
 
@@ -309,8 +311,7 @@ def test_a_corpus_and_tensors():
     }
     path = rk.mmr_path(embeddings=torch.from_numpy(rows), **tensors)
     assert all(isinstance(field, torch.Tensor) for field in path)
-    for ours, theirs in zip(path, expected, strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs)
+    same(path, expected)
     assert isinstance(path.at(0.5), torch.Tensor)
     np.testing.assert_array_equal(path.of(1).at(0.5).numpy(), expected.at(0.5)[1:2])
 

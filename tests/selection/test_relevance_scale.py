@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from selection_calls import same, with_value
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -72,20 +73,11 @@ def test_values_of_other_types(scale, dtype):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_rule_takes_it(method, scale, backend):
-    problem = {
-        "queries": QUERIES,
-        "embeddings": ROWS,
-        "candidates": CANDIDATES,
-        "relevance": SCORES,
-        "relevance_scale": scale,
-    }
-    call = {name: x for name, x in problem.items() if name not in ("queries", "embeddings")}
-    picks = getattr(rk, method)(QUERIES, ROWS, 5, backend=backend, **call)
-    testing.check_selection(method, {**problem, "k": 5}, picks)
-    scaled_before = scaled(SCORES, CANDIDATES, None, scale, HOST)
-    expected = getattr(rk, method)(QUERIES, ROWS, 5, candidates=CANDIDATES, relevance=scaled_before, backend=backend)
-    for field, wanted in zip(picks, expected, strict=True):
-        assert np.asarray(field).tobytes() == np.asarray(wanted).tobytes()
+    problem = {"queries": QUERIES, "embeddings": ROWS, "k": 5, "candidates": CANDIDATES, "relevance": SCORES}
+    picks = getattr(rk, method)(**problem, relevance_scale=scale, backend=backend)
+    testing.check_selection(method, {**problem, "relevance_scale": scale}, picks)
+    problem["relevance"] = scaled(SCORES, CANDIDATES, None, scale, HOST)
+    same(picks, getattr(rk, method)(**problem, backend=backend))
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -112,10 +104,8 @@ def test_corpora_dense_pools_and_filters(scale):
 def test_paths_take_it(scale):
     call = {"candidates": CANDIDATES, "relevance": SCORES}
     path = rk.mmr_path(QUERIES, ROWS, 4, relevance_scale=scale, **call)
-    expected = rk.mmr_path(
-        QUERIES, ROWS, 4, candidates=CANDIDATES, relevance=scaled(SCORES, CANDIDATES, None, scale, HOST)
-    )
-    assert all(map(np.array_equal, path, expected))
+    call["relevance"] = scaled(SCORES, CANDIDATES, None, scale, HOST)
+    same(path, rk.mmr_path(QUERIES, ROWS, 4, **call))
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -131,16 +121,16 @@ def test_gist_and_similarities_in_the_place_of_vectors_take_it(scale):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_named_as_without_a_scale(scale, bad):
-    scores = SCORES.copy()
-    scores[1, 6] = bad
-    with pytest.raises(ValueError, match="mmr: relevance must be finite, got NaN or inf in row 1, position 6"):
-        rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=scores, relevance_scale=scale)
-    skipped = rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=scores, relevance_scale=scale, on_error="skip")
-    whole = rk.mmr(None, ROWS, 4, candidates=CANDIDATES, relevance=SCORES, relevance_scale=scale)
-    assert list(skipped.errors) == [1]
-    assert np.array_equal(np.delete(skipped.indices, 1, 0), np.delete(whole.indices, 1, 0))
+def test_what_is_not_finite_is_named_as_without_a_scale(scale):
+    call = {"embeddings": ROWS, "k": 4, "candidates": CANDIDATES, "relevance_scale": scale}
+    whole = rk.mmr(None, relevance=SCORES, **call)
+    for bad in (np.nan, np.inf, -np.inf):
+        scores = with_value(SCORES, (1, 6), bad)
+        with pytest.raises(ValueError, match="mmr: relevance must be finite, got NaN or inf in row 1, position 6"):
+            rk.mmr(None, relevance=scores, **call)
+        skipped = rk.mmr(None, relevance=scores, **call, on_error="skip")
+        assert list(skipped.errors) == [1]
+        assert np.array_equal(np.delete(skipped.indices, 1, 0), np.delete(whole.indices, 1, 0))
 
 
 @pytest.mark.parametrize("op", [*METHODS, "mmr_path"])

@@ -14,7 +14,7 @@ DTYPES = ("float32", "float16", "bfloat16", "int8")
 rules = pytest.mark.parametrize("rule", OPTIONS)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", SHAPES)
 @rules
 def test_picks_are_those_of_the_replay(isa, rule, shape):
@@ -24,6 +24,7 @@ def test_picks_are_those_of_the_replay(isa, rule, shape):
         testing.check_selection(method, problem, getattr(rk, method)(**problem, backend="cpu"))
 
 
+@pytest.mark.sampled(2)
 @rules
 def test_bits_depend_on_no_bounds_threads_or_batch(isa, rule):
     shapes, kinds = ("plain", "budget", "ceiling", "everything"), ("clustered", "duplicates", "random", "duplicates")
@@ -77,6 +78,7 @@ def test_a_spent_budget_ends_a_query_of_a_whole_corpus(isa):
     assert 10 * (work.products + work.code_products) < dense_work.products
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rule", ["dpp", "ssd", "coverage", "coverage xquad", "coverage cover"])
 def test_few_items_of_a_large_pool_meet_the_picks(isa, rule):
     """Old values are bounds: most items of a pool are left as they were."""

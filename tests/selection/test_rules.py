@@ -9,7 +9,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import testing
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", OPTIONS)
@@ -141,8 +141,7 @@ def test_a_corpus_selects_by_every_rule(rule):
     found = corpus.select(problem["queries"], 5, method=method, pool=20, **given)
     pools = corpus.search(problem["queries"], 20).indices
     expected = getattr(rk, method)(problem["queries"], corpus, 5, candidates=pools, **given)
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
+    same(found, expected)
     np.testing.assert_array_equal(found.cost, expected.cost)
 
 

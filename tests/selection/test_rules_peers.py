@@ -10,6 +10,10 @@ import ragsys_kernels as rk
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
 
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 def best_cover(S, k):
     return max(S[list(chosen)].max(axis=0).mean() for chosen in itertools.combinations(range(len(S)), k))
 
@@ -18,8 +22,7 @@ def test_facility_location_is_near_the_best_subset():
     rng = np.random.default_rng(0)
     for _ in range(20):
         rows = rng.standard_normal((9, 4)).astype(np.float32)
-        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        S = np.maximum(unit @ unit.T, 0)
+        S = np.maximum(unit(rows) @ unit(rows).T, 0)
         found = rk.coverage(None, rows, 3, relevance=np.zeros((1, 9)), lambda_d=0.0)
         covered = S[found.indices[0]].max(axis=0).mean()
         np.testing.assert_allclose(found.scores[0].sum(), covered, rtol=1e-5)
@@ -32,8 +35,7 @@ def test_a_budget_by_density_is_near_the_best_subset():
     alone = 0
     for _ in range(60):
         rows, costs = rng.standard_normal((8, 4)).astype(np.float32), rng.integers(1, 12, 8).astype(float)
-        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        S = np.maximum(unit @ unit.T, 0)
+        S = np.maximum(unit(rows) @ unit(rows).T, 0)
         fitting = [
             list(chosen) for n in range(1, 9) for chosen in itertools.combinations(range(8), n)
             if costs[list(chosen)].sum() <= 12
@@ -53,8 +55,7 @@ def test_the_determinant_grows_by_the_scores():
     rng = np.random.default_rng(2)
     rows, quality = rng.standard_normal((12, 9)).astype(np.float32), rng.uniform(0.5, 2, 12).astype(np.float32)
     found = rk.dpp(None, rows, 6, relevance=np.zeros((1, 12)), quality=quality)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    L = quality[:, None] * (unit @ unit.T) * quality
+    L = quality[:, None] * (unit(rows) @ unit(rows).T) * quality
     picks = found.indices[0]
     for n in range(1, 7):
         np.testing.assert_allclose(
@@ -66,12 +67,11 @@ def test_the_variance_left_at_the_query_is_that_of_a_gaussian_process():
     rng = np.random.default_rng(3)
     rows, query = rng.standard_normal((15, 6)).astype(np.float32), rng.standard_normal((1, 6)).astype(np.float32)
     found = rk.sift(query, rows, 8, noise=0.2)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    q = query[0] / np.linalg.norm(query)
+    e, q = unit(rows), unit(query)[0]
 
     def left(chosen):
-        K = unit[chosen] @ unit[chosen].T + 0.2 * np.eye(len(chosen))
-        return 1 - q @ unit[chosen].T @ np.linalg.solve(K, unit[chosen] @ q)
+        K = e[chosen] @ e[chosen].T + 0.2 * np.eye(len(chosen))
+        return 1 - q @ e[chosen].T @ np.linalg.solve(K, e[chosen] @ q)
 
     picks = found.indices[0].tolist()
     for n, score in enumerate(found.scores[0]):

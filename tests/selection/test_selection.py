@@ -1,8 +1,8 @@
-"""Every backend picks what exact arithmetic allows, whatever the sizes, types and options; and the semantics."""
+"""Every backend picks what exact arithmetic allows, whatever the options; and the semantics."""
 
 import numpy as np
 import pytest
-from selection_calls import METHODS, methods, same
+from selection_calls import METHODS, for_method, methods, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -10,20 +10,6 @@ from ragsys_kernels import testing
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
 DTYPES = ("float32", "float16", "bfloat16")
-# D around the vectors of 4, 8 and 16 floats and around pairs of them, and nothing round.
-DIMS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 23, 24, 31, 32, 33, 47, 48, 63, 64, 65)
-# Q, P, K, D: single elements, pools around the blocks of four rows.
-SHAPES = [
-    (1, 1, 1, 1),
-    *((2, 3 + i, min(4, 2 + i), D) for i, D in enumerate(DIMS)),
-    (3, 33, 10, 129),
-    (2, 101, 12, 300),
-    (1, 50, 6, 768),
-]
-
-
-def shape_id(shape):
-    return "Q{}-P{}-K{}-D{}".format(*shape)
 
 
 def make(dtype, *shape, **options):
@@ -39,23 +25,6 @@ def run(method, problem, backend):
     return rk.Selection(*map(np.asarray, result))
 
 
-def for_method(method, problem):
-    """Without what VRSD has no parameter for."""
-    if method == "mmr":
-        return problem
-    return {name: value for name, value in problem.items() if name not in ("bias", "lambda_d", "lambda_b")}
-
-
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("metric", ["cosine", "dot"])
-@methods
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES, ids=shape_id)
-def test_picks_are_best_at_every_shape_and_type(backend, shape, dtype, method, metric):
-    problem = make(dtype, *shape, ragged=shape[1] > 8, bias=method == "mmr")
-    run(method, {**problem, "metric": metric}, backend)
-
-
 @pytest.mark.sampled(3)
 @methods
 @pytest.mark.parametrize("dense", [False, True], ids=["shared", "dense"])
@@ -67,20 +36,6 @@ def test_picks_are_best_with_options(backend, extras, kind, dense, method):
         bias=extras in ("bias", "all"), groups=extras in ("groups", "all"), seed=3,
     )  # fmt: skip
     run(method, for_method(method, problem), backend)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("groups", [False, True], ids=["no_groups", "groups"])
-@pytest.mark.parametrize("bias", [False, True], ids=["no_bias", "bias"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("D", [1, 4, 7, 16, 33])
-def test_mmr_picks_are_identical_where_sums_are_exact(compiled, D, dtype, bias, groups):
-    """To the reference's, which test_bruteforce.py asks by the paper's pseudo-code."""
-    problem = make(dtype, 5, 23, 7, D, kind="integers", ragged=True, bias=bias, groups=groups, seed=D)
-    problem["initial"] = np.array([[0, -1], [-1, 3], [2, 1], [-1, -1], [5, -1]])
-    found, expected = (run("mmr", problem, backend) for backend in ("cpu", "reference"))
-    np.testing.assert_array_equal(found.indices, expected.indices)
-    np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 @methods
@@ -207,19 +162,6 @@ def test_cosine_of_rows_with_extreme_norms(backend, method, scale):
     problem["embeddings"] = problem["embeddings"] * np.float32(scale)
     problem["queries"] = problem["queries"] * np.float32(scale) ** 2
     np.testing.assert_array_equal(run(method, problem, backend).indices, expected.indices)
-
-
-def test_subnormal_float16_rows_count(backend):
-    """Half floats below 2^-14 have their own decoding in the base instruction set."""
-    rng = np.random.default_rng(18)
-    for D in (3, 8, 19):
-        e = (rng.integers(-300, 300, (12, D)) * 2.0**-24).astype(np.float16)
-        problem = {"queries": rng.standard_normal((2, D)).astype(np.float32), "embeddings": e, "k": 5}
-        run("mmr", problem, backend)
-        exact = (e.astype(np.float32) * np.float32(2**24), np.array([[1] * D], np.float32))
-        indices = rk.mmr(exact[1], e, 4, metric="dot", lambda_d=1, backend=backend).indices
-        order = np.argsort(-exact[0].sum(1), kind="stable")[:4]
-        np.testing.assert_array_equal(indices[0], order)
 
 
 # --- What the rules mean.

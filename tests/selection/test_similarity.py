@@ -1,5 +1,7 @@
 """Similarities in the place of vectors: the picks of the vectors they are of, of a plain oracle for any others."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,7 @@ def test_the_cost_is_that_of_the_picks_whatever_their_names_are():
         np.testing.assert_array_equal(found.cost, expected.cost)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("rule", RULES)
 def test_torch_makes_the_same_picks(rule, options):
@@ -329,9 +332,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(case):
     change, error, message = REFUSED[case]
-    with pytest.raises(error) as raised:
+    with pytest.raises(error, match=f"^mmr: {re.escape(message)}"):
         rk.mmr(**{"k": K, "relevance": RELEVANCE, "similarity": S, **change})
-    assert str(raised.value).startswith(f"mmr: {message}")
 
 
 def test_bad_queries_can_be_skipped():
