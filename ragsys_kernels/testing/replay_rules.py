@@ -12,6 +12,7 @@ import numpy as np
 
 _EPS = float(np.finfo(np.float32).eps)
 _ROUNDING = 1e-5  # at most this share of an item is left: no longer told from rounding
+_ANY = 1e30  # the error of what may be anything: times 0 it is 0
 
 
 class Query(NamedTuple):
@@ -88,7 +89,7 @@ def _z(x: Query) -> tuple[np.ndarray, np.ndarray]:
     largest = np.abs(x.v).max()
     deviation = x.v.std() + _EPS * largest
     if deviation == 0:
-        return np.zeros(len(x.v)), np.full(len(x.v), np.inf if x.v_tolerance else 0.0)
+        return np.zeros(len(x.v)), np.full(len(x.v), _ANY if x.v_tolerance else 0.0)
     if np.ptp(x.v) == 0:
         return np.zeros(len(x.v)), np.full(len(x.v), 2 * x.v_tolerance / deviation)
     z = (x.v - x.v.mean()) / deviation
@@ -170,8 +171,7 @@ def ssd(x: Query) -> Values:
     with np.errstate(invalid="ignore"):
         spread = np.sqrt(n + delta) - np.sqrt(np.maximum(n - delta, 0))
     spread = np.where(np.isfinite(spread), spread, np.inf)
-    relevant = x.lambda_d * error if x.lambda_d > 0 else 0 * z  # either may be inf
-    errors = relevant + (weight * spread if weight > 0 else 0)
+    errors = x.lambda_d * error + (weight * spread if weight > 0 else 0)
     if not len(x.picked):
         return _plain(z, error, scores)
     return _plain(scores, errors)
