@@ -9,8 +9,6 @@ import random
 import shutil
 import stat
 import struct
-import subprocess
-import sys
 import threading
 import zlib
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import killed_saves
 import numpy as np
 import pytest
+from fuzz_runs import printed
 
 import ragsys_kernels as rk
 from ragsys_kernels.corpus import folder as corpus_folder
@@ -360,11 +359,7 @@ def test_what_is_no_corpus_is_never_replaced_nor_loaded(tmp_path, content):
 
 def test_kills_while_saving_lose_nothing(tmp_path):
     """Of the renaming one by one too, in the middle of which there is no folder of that name."""
-    command = [sys.executable, killed_saves.__file__, str(tmp_path), "2", "25"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert ended.returncode == 0, ended.stderr
-    done = json.loads(ended.stdout)
+    done = printed(killed_saves.__file__, tmp_path, 2, 25)
     assert done["kills"] == 25
     assert done["old"] > 0
     assert done["new"] > 0

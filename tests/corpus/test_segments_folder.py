@@ -12,6 +12,7 @@ import threading
 import killed_segments
 import numpy as np
 import pytest
+from fuzz_runs import printed
 from segmented import Rows, check_equal, corpus_of, in_folder
 
 import ragsys_kernels as rk
@@ -314,11 +315,7 @@ def test_readers_beside_a_writer(path, rows):
 
 def test_killed_changes_lose_nothing(tmp_path):
     """`make fuzz` has a hundred."""
-    command = [sys.executable, killed_segments.__file__, str(tmp_path), "1", "4"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert ended.returncode == 0, ended.stderr
-    done = json.loads(ended.stdout)
+    done = printed(killed_segments.__file__, tmp_path, 1, 4)
     assert (done["kills"], done["at steps"]) == (4, 2)
     assert done["loads"] >= 4
 

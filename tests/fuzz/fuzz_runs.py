@@ -120,6 +120,16 @@ def _watched(fuzzer: Fuzzer, share: Share) -> tuple[int, int, list[tuple[int, st
     return share.first, done, failures
 
 
+def printed(script: str, *arguments: Any) -> Any:
+    """What a script of this folder prints, as JSON."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    environment = {**os.environ, **threads, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, script, *map(str, arguments)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+    return json.loads(ended.stdout)
+
+
 def main(fuzzer: Fuzzer, doc: str) -> int:
     """The command line of a fuzzer."""
     parser = argparse.ArgumentParser(description=doc)

@@ -35,7 +35,7 @@ def table_of(arrays, fixed=True):
     if fixed:
         vectors = pa.FixedSizeListArray.from_arrays(pa.array(arrays["embedding"].ravel()), D)
     else:
-        vectors = pa.array(arrays["embedding"].tolist(), pa.large_list(pa.float32()))
+        vectors = pa.array(arrays["embedding"].tolist(), pa.large_list(pa.float64()))
     return pa.table({**arrays, "embedding": vectors})
 
 

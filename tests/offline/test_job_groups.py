@@ -61,13 +61,3 @@ def test_refused(files, columns, message):
         offline.select(corpus=files / "corpus.parquet", queries=files / "queries.parquet", out=files / "out",
                        group_column=columns[0], query_group_column=columns[1])  # fmt: skip
     assert not (files / "out").exists()
-
-
-def test_pools_of_an_index_leave_out_the_same(files):
-    faiss = pytest.importorskip("faiss")
-    vectors = np.stack(pq.read_table(files / "corpus.parquet")["v"].to_numpy())
-    faiss.write_index(rk.Corpus(vectors).to_faiss(), str(files / "index"))
-    for column in ("number", "source"):
-        offline.select(corpus=files / "corpus.parquet", queries=files / "queries.parquet", out=files / column, k=4,
-                       index=files / "index", pool=30, group_column=column, query_group_column=column)  # fmt: skip
-    assert read(files / "source").equals(read(files / "number"))

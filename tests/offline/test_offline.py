@@ -79,20 +79,6 @@ def test_parquet_batches_of_any_size_are_joined(tmp_path, data, monkeypatch):
     check_equals(read(tmp_path / "out"), direct, query_ids=[row * 3 for row in range(Q)])
 
 
-@pytest.mark.parametrize("kind", ["float16 npy", "float64 npy", "float64 parquet", "float16 parquet"])
-def test_other_vector_types(tmp_path, data, kind):
-    half = {name: data[name].astype(np.float16) for name in ("corpus", "queries")}
-    paths = {}
-    for name, array in half.items():
-        paths[name] = tmp_path / f"other-{name}{'.npy' if 'npy' in kind else '.parquet'}"
-        if "npy" in kind:
-            np.save(paths[name], array.astype(kind.split()[0]))
-        else:
-            pq.write_table(pa.table({"v": vector_lists(array.astype(kind.split()[0]))}), paths[name])
-    offline.select(**paths, out=tmp_path / "out")
-    check_equals(read(tmp_path / "out"), rk.Corpus(half["corpus"]).select(half["queries"], 6))
-
-
 def test_candidates_bias_and_groups_from_npy(tmp_path, data):
     names = ("corpus", "queries", "candidates", "bias", "groups", "query_groups")
     offline.select(**files(tmp_path, *names), out=tmp_path / "out", k=30, lambda_d=0.5, lambda_b=0.8, chunk_size=41)

@@ -108,6 +108,12 @@ def test_safetensors(tmp_path, arrays, place, dtype):
     check_column(PaddedLists(path), tensors["candidates"])
 
 
+def test_parquet_of_float16(tmp_path, arrays):
+    half = pa.FixedSizeListArray.from_arrays(pa.array(arrays["embedding"].astype(np.float16).ravel()), D)
+    pq.write_table(pa.table({"v": half}), tmp_path / "x.parquet", row_group_size=17)
+    check_column(sources.vectors(tmp_path / "x.parquet", "corpus"), arrays["embedding"])
+
+
 def test_saved_data_set(tmp_path, arrays):
     datasets = pytest.importorskip("datasets")
     rows = {"embedding": arrays["embedding"].tolist(), "id": arrays["id"], "kind": arrays["groups"]}
