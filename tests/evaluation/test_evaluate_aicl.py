@@ -1,6 +1,5 @@
 """The evaluation of adaptive in-context learning with a tiny model: its numbers, its report, going on."""
 
-import itertools
 import re
 import sys
 from dataclasses import replace
@@ -264,12 +263,12 @@ def test_verdict_says_which_order_holds(data):
 
 
 def test_a_stopped_run_goes_on(data):
-    whole = evaluated(data, sets=["sst-2"], out=data.parent / "whole", cache=data.parent / "another")
-    calls = itertools.count(1)
+    options = {"sets": ["sst-2"], "diverse": (), "sizes": replace(SIZES, test=3)}
+    whole = evaluated(data, **options, out=data.parent / "whole", cache=data.parent / "another")
     with pytest.raises(KeyboardInterrupt):
-        evaluated(data, sets=["sst-2"], cache=data.parent, progress=stopping(lambda *_: next(calls) == 6))
+        evaluated(data, **options, cache=data.parent, progress=stopping(lambda *at: at == (SIZES.learn, SIZES.learn)))
     assert not (data.parent / "out").exists()
-    summary = evaluated(data, sets=["sst-2"], cache=data.parent)
+    summary = evaluated(data, **options, cache=data.parent)
     assert 0 < summary.scored < whole.scored
     for label in METHODS:
         np.testing.assert_array_equal(whole.results[0].predictions[label], summary.results[0].predictions[label])

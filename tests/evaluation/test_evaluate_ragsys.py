@@ -1,6 +1,7 @@
 """The RAGSys evaluation on made-up questions with a tiny model: its numbers, its report, its command."""
 
 import csv
+import functools
 import json
 import random
 import re
@@ -63,6 +64,7 @@ def done(data, tmp_path_factory):
     return home, evaluated(data, home)
 
 
+@functools.cache
 def plain(prompt, continuation):
     """Log-probability of the continuation's tokens from all logits of the text."""
     tokenizer = lm_models.tokenizer()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import tokenizers
 import torch
@@ -14,19 +14,23 @@ WORDS = (
 VOCABULARY = 320
 
 
-@cache
-def tokenizer(bos: str | None = "<s>", leading: bool = False):
-    """Byte-level BPE; with `leading` it puts BOS before every text, as Llama's does."""
+def byte_level(text: str, size: int, special: list[str]):
+    """Byte-level BPE trained on a text."""
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 2,
-        special_tokens=["<s>", "</s>"],
-        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    inner.train_from_iterator([WORDS], trainer)
+    inner.train_from_iterator([text], trainer)
+    return inner
+
+
+@cache
+def tokenizer(bos: str | None = "<s>", leading: bool = False):
+    """Byte-level BPE; with `leading` it puts BOS before every text, as Llama's does."""
+    inner = byte_level(WORDS, VOCABULARY - 2, ["<s>", "</s>"])
     if leading:
         inner.post_processor = tokenizers.processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
@@ -139,7 +143,15 @@ def model(kind: str = "llama"):
 
 def logits(ids, of="llama"):
     """The plain logits (T, V) of a text alone in float64, by a kind of model or a model."""
-    network = model(of) if isinstance(of, str) else of
+    return _of_kind(tuple(ids), of) if isinstance(of, str) else _logits(ids, of)
+
+
+@lru_cache(maxsize=512)  # tests ask for the same texts again
+def _of_kind(ids, kind):
+    return _logits(ids, model(kind))
+
+
+def _logits(ids, network):
     with torch.no_grad():
         return network(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].double()
 

@@ -140,14 +140,7 @@ CODE = "def f(x):\n    return x\n\ndef g(y):\n    if y:\n        return f(y)\n"
 
 def of_code(processor):
     """Byte-level BPE that has learnt indentation: a new line and spaces are one token."""
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=320, special_tokens=["<s>"], initial_alphabet=alphabet, show_progress=False
-    )
-    inner.train_from_iterator([CODE * 5], trainer)
+    inner = lm_models.byte_level(CODE * 5, 320, ["<s>"])
     inner.add_tokens(["g(y)"])
     inner.post_processor = processor
     return transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")

@@ -44,9 +44,7 @@ def echo(text, *, bos=False, shifted=False):
     if bos:
         ids, strings = [0, *ids], ["<s>", *strings]
         offsets = [0, *(offset + 3 * shifted for offset in offsets)]
-    with torch.no_grad():
-        logits = lm_models.model()(torch.tensor([ids]), use_cache=False).logits[0]
-    logp = torch.log_softmax(logits.double(), -1)
+    logp = torch.log_softmax(lm_models.logits(ids), -1)
     new = int(logp[-1].argmax())
     end = len(text) + 3 * (bos and shifted)
     following = [*ids[1:], new]
@@ -152,8 +150,7 @@ def test_a_server_that_adds_bos(server, shifted):
 def test_greedy_is_seen(server):
     prompt = "Cats purr"
     ids = lm_models.tokenizer()(prompt)["input_ids"]
-    with torch.no_grad():
-        best = int(lm_models.model()(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+    best = int(lm_models.logits(ids)[-1].argmax())
     answers = [lm_models.tokenizer().decode([best]), "!"]
     expected = HuggingFaceModel(lm_models.model(), lm_models.tokenizer()).score([prompt] * 2, answers)
     same(OpenAICompatibleModel(server.url, "tiny").score([prompt] * 2, answers), expected)
