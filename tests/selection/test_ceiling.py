@@ -73,3 +73,11 @@ def test_a_dot_product_may_be_above_one(backend):
     rows = np.array([[2, 0], [1, 0], [0, 2]], np.float32)
     found = rk.mmr(np.array([[2, 1]], np.float32), rows, 3, metric="dot", max_similarity=1.0, backend=backend)
     np.testing.assert_array_equal(found.indices, [[0, 2, -1]])  # <(2, 0), (1, 0)> is 2
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_ceiling_bars_what_is_just_above_it(backend, rule):
+    call, given = RULES[rule]
+    rows, query = np.array([[1, 0], [0.6, 0.8]], np.float32), np.array([[0.8, 0.6]] * 2, np.float32)
+    found = call(query, rows, 2, **given, max_similarity=np.array([0.6001, 0.5999]), backend=backend)
+    assert found.lengths.tolist() == [2, 1]
