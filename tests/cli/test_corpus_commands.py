@@ -72,15 +72,6 @@ def test_append_of_a_saved_corpus_and_show_of_one(folder, command):
     assert "corpus must be vectors where ids or other columns are named" in done.stderr
 
 
-def test_verify_names_the_segment(folder, command):
-    name = command(folder, "corpus", "show", "c").stdout.splitlines()[3].split()[0]
-    file = folder / "c" / "segments" / name / "data.npy"
-    file.write_bytes(file.read_bytes()[:-1] + b"?")
-    done = command(folder, "corpus", "verify", "c")
-    assert done.returncode == 1
-    assert done.stdout.startswith(f"segment {name}: data.npy is damaged")
-
-
 @pytest.mark.parametrize("source", ["parquet", "npy", "arrow"])
 def test_build_is_the_same_in_segments(tmp_path, source):
     columns = {"bias": np.linspace(-1, 0, 1000), "group": np.arange(1000) % 7, "tokens": np.arange(1000) % 5 + 0.5}

@@ -10,21 +10,17 @@ import types
 import typing
 
 import pytest
+from commands import SELECT
+from typer.testing import CliRunner
 
-typer_testing = pytest.importorskip("typer.testing")
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
-
-from commands import SELECT  # noqa: E402
-
-import ragsys_kernels as rk  # noqa: E402
-from ragsys_kernels import cli, comparison, evaluation, offline  # noqa: E402
-from ragsys_kernels.cli import _app  # noqa: E402
-from ragsys_kernels.evaluation.boolq import QUICK_QUESTIONS  # noqa: E402
-from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes  # noqa: E402
-from ragsys_kernels.icl import quality  # noqa: E402
-from ragsys_kernels.offline._spec import JobSpec  # noqa: E402
-from ragsys_kernels.offline.ray import engine as ray_engine  # noqa: E402
+import ragsys_kernels as rk
+from ragsys_kernels import cli, comparison, evaluation, offline
+from ragsys_kernels.cli import _app
+from ragsys_kernels.evaluation.boolq import QUICK_QUESTIONS
+from ragsys_kernels.evaluation.ralm import QUICK, RalmSizes
+from ragsys_kernels.icl import quality
+from ragsys_kernels.offline._spec import JobSpec
+from ragsys_kernels.offline.ray import engine as ray_engine
 
 
 def test_version_and_config(run, folder):
@@ -41,7 +37,7 @@ def test_version_and_config(run, folder):
 def test_a_shell_completes_commands_and_options(words, completed):
     """As the script of `--install-completion` asks."""
     asked = {"COMP_WORDS": f"ragsys-kernels {words}", "COMP_CWORD": str(len(words.split()))}
-    result = typer_testing.CliRunner().invoke(
+    result = CliRunner().invoke(
         cli.app, prog_name="ragsys-kernels", env={"_RAGSYS_KERNELS_COMPLETE": "complete_bash", **asked}
     )
     assert set(completed) <= set(result.output.split())
@@ -71,7 +67,7 @@ def test_lines_of_help_texts_are_filled(monkeypatch, names):
 
     width = 80
     monkeypatch.setattr(rich_utils, "MAX_WIDTH", width)
-    result = typer_testing.CliRunner().invoke(cli.app, [*names, "--help"])
+    result = CliRunner().invoke(cli.app, [*names, "--help"])
     assert result.exit_code == 0
     usage, *paragraphs = re.split(r"\n\s*\n", result.output.partition("╭")[0].strip())
     assert usage.startswith("Usage: ")
@@ -115,7 +111,7 @@ def called(monkeypatch, names, arguments):
     module, name, _ = CALLS[names]
     function, seen = getattr(module, name), {}
     monkeypatch.setattr(module, name, lambda **options: seen.update(options) or types.SimpleNamespace(complete=True))
-    result = typer_testing.CliRunner().invoke(cli.app, [*names, *arguments])
+    result = CliRunner().invoke(cli.app, [*names, *arguments])
     assert result.exit_code == 0, result.output
     return inspect.signature(function).parameters, seen
 

@@ -2,5 +2,10 @@
 
 import sys
 
+import pytest
+
+for module in ("typer", "pyarrow"):
+    pytest.importorskip(module)
+
 COMMAND = [sys.executable, "-m", "ragsys_kernels.cli"]
 SELECT = ("select", "--corpus", "corpus.npy", "--queries", "queries.npy", "--out", "out")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import pages
 import pytest
 from tiny_encoder import TinyEncoder
 
@@ -52,9 +53,8 @@ ELSEWHERE = {*ENVIRONMENT, *SERVED}
 
 
 def blocks(path):
-    """(code, output) of a file's blocks of Python; the output is the block of text right after it, or empty."""
-    pattern = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
-    return re.findall(pattern, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    """(code, output) of a file's blocks of Python."""
+    return [shown[1:] for shown in pages.blocks(path, "python")]
 
 
 def run_blocks(path, capsys):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import blocks
 
 import ragsys_kernels as rk
 
@@ -300,10 +301,9 @@ def test_sqlite_reads_the_vectors_of_sqlite_vec(notes, tmp_path):
 
 @pytest.mark.skipif(not shutil.which("sqlite3"), reason="the page is for the program sqlite3")
 def test_sqlite_page_prints_what_it_shows(tmp_path):
-    text = (ROOT / "docs" / "sqlite.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
-    for sql, shown in blocks:
+    found = blocks(ROOT / "docs" / "sqlite.md", "sql")
+    assert len(found) == 4
+    for _, sql, shown in found:
         command = ["sqlite3", "-batch", "-cmd", f".load {EXTENSION.with_suffix('')}", tmp_path / "notes.db", sql]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         # What the program says before an error depends on its version.

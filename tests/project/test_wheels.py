@@ -18,12 +18,16 @@ WHEELS = ROOT / "wheels"
 pytestmark = pytest.mark.skipif(not WHEELS.is_dir(), reason="not in a checkout")
 
 
-@pytest.fixture(scope="module")
-def pythons():
-    spec = importlib.util.spec_from_file_location("pythons", WHEELS / "pythons.py")
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(f"wheels_{name}", WHEELS / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def pythons():
+    return loaded("pythons")
 
 
 def test_versions_are_those_of_the_metadata_and_of_cibuildwheel(pythons):
@@ -48,9 +52,7 @@ def test_an_interpreter_is_found_only_with_headers_of_its_version(pythons):
 @pytest.fixture
 def build(monkeypatch):
     monkeypatch.syspath_prepend(str(WHEELS))
-    spec = importlib.util.spec_from_file_location("wheels_build", WHEELS / "build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded("build")
     monkeypatch.setattr(module, "find_python", {"3.10": Path("a"), "3.13": Path("b")}.get)
     monkeypatch.setattr(module, "run", None)
     return module

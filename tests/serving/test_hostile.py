@@ -128,7 +128,7 @@ def test_short_lists_beside_long_ones_do_not_fill_the_memory(arrow):
     assert (answer.status_code, held) == (200, 0)
 
 
-SIZE = 1 << 16
+SIZE = 1 << 17
 TENSOR = {"name": "k", "shape": [1], "datatype": "INT64"}
 REFUSED = {
     "a query": ("/v1/select", {"queries": [{"query_id": 1, "candidates": [0] * (SIZE // 2)}]}),
@@ -266,7 +266,7 @@ def test_requests_of_other_routes_end_with_their_clients(server):
     def ended():
         return servers.metric(server.url, "ragsys_requests_total{", '"/rerank"', '"499"')
 
-    before = asking(server, "/v1/select", {**MANY, "k": 1000, "pool": 1000}, 30)  # work for many seconds
+    before = asking(server, "/v1/select", {**MANY, "k": 600, "pool": 600}, 30)  # work for many seconds
     time.sleep(0.1)
     waiting = asking(server, "/rerank", {"query": "1", "texts": ["1", "2", "3"]}, 5)
     time.sleep(0.1)

@@ -188,14 +188,6 @@ def test_what_is_no_list_of_ids_beside_a_cursor_is_refused(corpus, wrong):
         assert result["error"]["argument"] == argument
 
 
-@pytest.mark.parametrize("pool", [{}, {"pool": None}, {"candidates": [5, 3, 9]}])
-def test_where_nothing_is_allowed_nothing_is_picked(corpus, pool):
-    queries = [{"query_id": 0, "allowed": allowed, **pool} for allowed in ([], [3], [3, 5])]
-    results = posted(corpus, {"queries": queries, "k": 4}).json()["results"]
-    assert [sorted(result["ids"]) for result in results] == [[], [3], [3, 5]]
-    assert results[0]["cursor"] is None
-
-
 @pytest.mark.parametrize("kind", ["str", "int"])
 def test_ids_of_the_caller(rows, corpus, kind):
     names = [f"doc-{i * 7 % N}" for i in range(N)] if kind == "str" else [i * 7 % N + 10**12 for i in range(N)]

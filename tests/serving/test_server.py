@@ -143,10 +143,11 @@ def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
     expected = [save(folder, 1)]
     assert reload(server).status_code == 200
     load = Load(server.url).under_way()
-    expected.append(save(folder, 2))
-    assert reload(server).status_code == 200
-    last = [answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) for _ in range(6)]
-    assert last == [expected[-1]] * 6  # in all workers, from the answer to the reload on
+    for seed in (2, 3):
+        expected.append(save(folder, seed))
+        assert reload(server).status_code == 200
+        last = [answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) for _ in range(6)]
+        assert last == [expected[-1]] * 6  # in all workers, from the answer to the reload on
     save(folder, 1)
     server.process.send_signal(signal.SIGHUP)
     until(lambda: answer_of(asked(server.url, 20)) == expected[0])
@@ -235,15 +236,16 @@ def test_a_new_worker_goes_on_where_the_dead_one_stopped(server, folder):
         files = [[kind for kind, _, of in found if of == place] for place in {place for *_, place in found}]
         return len(now) == 2 and len(files) == 2 and len({*map(len, files)}) == 1
 
-    def ask(times):  # each over a connection of its own, which either worker may take
-        return [answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) for _ in range(times)]
+    def ask(times):  # each over a connection of its own, eight at a time: both workers take some
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda _: answer_of(asked(server.url, 20)), range(times)))
 
     expected = [save(folder, 1)]
     reload(server)
     until(two_ready)
-    asked, start = 20, counted(server)
-    assert ask(asked) == expected * asked
-    until(lambda: counted(server) == start + asked)
+    total, start = 24, counted(server)
+    assert ask(total) == expected * total
+    until(lambda: counted(server) == start + total)
     before = workers(server)
     os.kill(before[0], signal.SIGKILL)
     new = until(
@@ -257,17 +259,17 @@ def test_a_new_worker_goes_on_where_the_dead_one_stopped(server, folder):
         os.kill(new, signal.SIGCONT)
         end = time.monotonic() + 1
         while time.monotonic() < end:
-            assert ask(1) == expected
-            asked += 1
+            assert ask(8) == expected * 8
+            total += 8
             time.sleep(0.02)
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
     until(two_ready)
     assert workers(server) == [before[1], new]
-    assert ask(20) == expected * 20
-    until(lambda: counted(server) >= start + asked + 20)
+    assert ask(24) == expected * 24
+    until(lambda: counted(server) >= start + total + 24)
     time.sleep(0.2)
-    assert counted(server) == start + asked + 20
+    assert counted(server) == start + total + 24
 
 
 def asked(url, seconds):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import servers
+from pages import blocks
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import make_service
@@ -24,12 +25,6 @@ HERE = "http://127.0.0.1:8080"
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the tests run outside of the source tree")
 
 
-def blocks(page):
-    """(language, code, output) of a page's blocks; the output is the block of text right after it, or empty."""
-    pattern = r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
-    return re.findall(pattern, (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_what_is_shown_runs_from_vectors_to_the_last_answer(tmp_path, monkeypatch):
@@ -37,7 +32,7 @@ def test_what_is_shown_runs_from_vectors_to_the_last_answer(tmp_path, monkeypatc
     found, answered, options = {}, 0, {}
     with contextlib.ExitStack() as stack:
         for page in PAGES:
-            for number, (language, code, shown) in enumerate(blocks(page)):
+            for number, (language, code, shown) in enumerate(blocks(DOCS / page)):
                 name = f"{page}, block {number}"
                 for asked, url in options.items():
                     code = code.replace(asked, url)
