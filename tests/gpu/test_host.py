@@ -35,8 +35,8 @@ def tokens(seed):
 
 
 CALLS = {
-    "mmr": (mmr, lambda given: rk.mmr(**given, k=5, lambda_d=0.7)),
-    "token_logprobs": (tokens, lambda given: (rk.token_logprobs(**given, backend="triton"),)),
+    "mmr": (mmr, lambda given, backend: rk.mmr(**given, k=5, lambda_d=0.7)),
+    "token_logprobs": (tokens, lambda given, backend: (rk.token_logprobs(**given, backend=backend),)),
 }
 
 
@@ -56,26 +56,31 @@ def planned():
     return hasattr(plan, "run")
 
 
+def launched_by_calls(name, backend, launched):
+    """What each of four calls launches, the last two by a plan."""
+    made, call = CALLS[name]
+    seen = []
+    for seed in range(4):
+        launched.clear()
+        given = made(seed)
+        seen.append(launches(launched, given, call(given, backend)))
+    assert planned()
+    assert seen[0]
+    assert seen[2] == seen[0]
+    assert seen[3] == seen[0]
+    return seen[0]
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_plan_launches_what_a_call_without_one_launches(name):
-    made, call = CALLS[name]
     launched = []
 
     def record(kernel, g0, g1, g2, stream, function, metadata, *hooks_and_values):
         launched.append([kernel, g0, g1, g2, stream, function, metadata, *hooks_and_values[3:]])
 
     with host.stubbed(host.Driver(record), "cpu"):
-        seen = []
-        for seed in range(4):
-            launched.clear()
-            given = made(seed)
-            result = call(given)
-            seen.append(launches(launched, given, result))
-        assert planned()
-    assert seen[0]
-    assert {"mmr": "candidates", "token_logprobs": "logits"}[name] in seen[0][-1] + seen[0][0]
-    assert seen[2] == seen[0]
-    assert seen[3] == seen[0]
+        seen = launched_by_calls(name, "triton", launched)
+    assert {"mmr": "candidates", "token_logprobs": "logits"}[name] in seen[-1] + seen[0]
 
 
 class Module:
@@ -99,24 +104,12 @@ class Module:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_plan_launches_the_cuda_kernels_of_a_call_without_one(monkeypatch, name):
-    launched, seen = [], []
+    launched = []
     monkeypatch.setattr(cuda_module, "load", lambda source: Module(launched))
     monkeypatch.setattr(cuda_module, "why_not", lambda: None)
     monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "cuda")
     with host.stubbed(host.Driver(), "cpu"):
-        for seed in range(4):
-            launched.clear()
-            given = CALLS[name][0](seed)
-            if name == "mmr":
-                result = rk.mmr(**given, k=5)
-            else:
-                result = (rk.token_logprobs(**given, backend="cuda"),)
-            seen.append(launches(launched, given, result))
-        assert planned()
-    assert seen[0]
-    assert "result 0" in seen[0][-1]
-    assert seen[2] == seen[0]
-    assert seen[3] == seen[0]
+        assert "result 0" in launched_by_calls(name, "cuda", launched)[-1]
 
 
 def test_threads_share_plans():

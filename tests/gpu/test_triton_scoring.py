@@ -17,7 +17,7 @@ from scoring_problems import DTYPES, linear, logits, sharded
 import ragsys_kernels as rk
 from ragsys_kernels._base import arrays as _arrays
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(18)
 
 torch = pytest.importorskip("torch")
 INF, NAN = np.inf, np.nan

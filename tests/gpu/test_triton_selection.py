@@ -23,7 +23,7 @@ if interpreted.HERE:
     from ragsys_kernels.selection.triton import whole_corpus as triton_whole_corpus
     from ragsys_kernels.selection.triton.launch import Tile
 
-pytestmark = [pytest.mark.sampled(6), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
+pytestmark = [pytest.mark.sampled(24), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
 
 METHODS = {"mmr": rk.mmr, "vrsd": rk.vrsd}
 REGIMES = ("gram", "stream", "corpus")
@@ -104,6 +104,7 @@ def test_mmr_is_exact_where_sums_are(regime, dtype):
     run("mmr", for_regime(regime, exact(dtype, ragged=True, bias=True)), same=True)
 
 
+@pytest.mark.sampled(1)  # so that the kernels of all regimes run
 @pytest.mark.parametrize("method", METHODS)
 def test_every_option_together(regime, method):
     problem = for_regime(regime, exact(ragged=True, bias=True, groups=True))
