@@ -20,6 +20,11 @@ def of_table(x: Any) -> str:
     return root if root in _TABLES else ""
 
 
+def _is_2d(x: Any) -> bool:
+    """Return whether an object of a table library is a whole table, not a column."""
+    return len(getattr(x, "shape", ())) == 2
+
+
 def holds_text(x: Any) -> bool:
     """Return whether the values of an array or list are strings, by the first that is not missing."""
     if isinstance(x, np.ndarray):
@@ -28,15 +33,19 @@ def holds_text(x: Any) -> bool:
         return _is_text(x)
     if not of_table(x):
         return False
+    if _is_2d(x):
+        return holds_text(np.asarray(x))
     kind = str(getattr(x, "dtype", getattr(x, "type", ""))).removeprefix("dictionary<values=").lower()
     if kind == "object" or kind.startswith("cat"):
         return holds_text(np.asarray(x))
+    if "list" in kind or kind.startswith("array"):  # polars
+        return holds_text(_listed(x))
     return kind.startswith(("str", "large_string", "enum"))
 
 
 def _is_text(values: Iterable[Any]) -> bool:
     first = next((each for each in values if not _is_missing(each)), None)
-    return isinstance(first, str) or (isinstance(first, (list, tuple)) and _is_text(first))
+    return isinstance(first, str) or (isinstance(first, (list, tuple, np.ndarray)) and _is_text(first))
 
 
 def _is_missing(x: Any) -> bool:
@@ -47,13 +56,20 @@ def texts(x: Any) -> np.ndarray:
     """Return strings as an array of objects; what is missing or no string stays as it is."""
     if isinstance(x, np.ndarray):
         return x.astype(object)
-    if of_table(x) == "pyarrow":  # whose own conversion takes a missing one of a dictionary for its last value
-        x = x.to_pylist()
-    if isinstance(x, (list, tuple)) and not any(isinstance(each, (list, tuple)) for each in islice(x, 1)):
+    if _is_2d(x):
+        return np.asarray(x).astype(object)
+    if of_table(x):
+        x = _listed(x)
+    if isinstance(x, (list, tuple)) and not any(isinstance(each, (list, tuple, np.ndarray)) for each in islice(x, 1)):
         found = np.empty(len(x), object)
         found[:] = x
         return found
     return np.array(x, object)
+
+
+def _listed(column: Any) -> Any:
+    """Return a column as a list; Arrow's own arrays take a missing value of a dictionary for its last one."""
+    return column.to_pylist() if of_table(column) == "pyarrow" else column.to_list()
 
 
 def numbered(op: str, name: str, x: Any) -> tuple[list[str], np.ndarray]:
@@ -61,7 +77,7 @@ def numbered(op: str, name: str, x: Any) -> tuple[list[str], np.ndarray]:
 
     Arrow's dictionaries are taken as they are but for their order: no string of theirs is looked at twice.
     """
-    if of_table(x) == "pyarrow" and hasattr(x, "dictionary_encode"):
+    if of_table(x) == "pyarrow" and hasattr(x, "dictionary_encode") and "list" not in str(x.type):
         x = x.dictionary_encode()  # itself, if it is one
     dictionary = _dictionary(x)
     if dictionary is not None:
@@ -95,7 +111,7 @@ def numbered(op: str, name: str, x: Any) -> tuple[list[str], np.ndarray]:
 
 def _dictionary(x: Any) -> tuple[Any, np.ndarray] | None:
     """Return the values of an Arrow dictionary, and each row's place among them, -1 where it is missing."""
-    if of_table(x) != "pyarrow" or "dictionary" not in str(getattr(x, "type", "")):
+    if of_table(x) != "pyarrow" or not str(getattr(x, "type", "")).startswith("dictionary"):
         return None
     if hasattr(x, "unify_dictionaries"):  # chunks
         x = x.unify_dictionaries().combine_chunks()
@@ -177,7 +193,7 @@ def padded(x: Any) -> Any:
     if isinstance(x, np.ndarray) and x.dtype.kind != "O":
         return x
     if of_table(x):
-        if len(getattr(x, "shape", ())) == 2:  # a table of numbers: its iterator gives columns, or their names
+        if _is_2d(x):  # a table of numbers: its iterator gives columns, or their names
             return x
         if hasattr(x, "type") and "list" not in str(x.type).partition("<")[0]:
             return x

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base import tables
+from .._base.checks import shown
 from .._base.types import ArrayLike
 from .._base.types import NDArray as Array
 from . import _values
@@ -55,7 +56,7 @@ def macro_scores(labels: ArrayLike, predictions: ArrayLike) -> MacroScores:
         )
     if not len(truth):
         raise ValueError(f"{op}: labels must be at least one, got none")
-    if (truth.dtype.kind in "US") != (predicted.dtype.kind in "US"):
+    if len({kind if kind in "US" else "" for kind in (truth.dtype.kind, predicted.dtype.kind)}) > 1:
         raise TypeError(
             f"{op}: labels and predictions must be of one kind, got dtypes {truth.dtype} and {predicted.dtype}"
         )
@@ -71,10 +72,15 @@ def macro_scores(labels: ArrayLike, predictions: ArrayLike) -> MacroScores:
 
 def _labels(op: str, name: str, values: Any) -> Array:
     """Check names of classes: strings, or numbers that are not NaN."""
-    if tables.of_table(values) and tables.holds_text(values):
-        values = tables.texts(values)
+    listed = isinstance(values, (list, tuple))
+    if tables.holds_text(values) or (listed and any(isinstance(each, str) for each in values)):
+        array = tables.texts(values)
+        bad = [each for each in array.flat if not isinstance(each, str)]
+        if bad:
+            raise TypeError(f"{op}: {name} must be all integers or all strings, got {shown(bad[0])} among strings")
+        return array.astype(str)
     try:
-        array = np.asarray(values) if isinstance(values, (list, tuple)) else values
+        array = np.asarray(values) if listed else values
     except ValueError:  # ragged: refused below
         array = values
     if isinstance(array, np.ndarray) and array.dtype.kind in "OUS" and not isinstance(array, np.ma.MaskedArray):

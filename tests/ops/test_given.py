@@ -127,6 +127,20 @@ def test_values_of_rows_and_queries():
         same(found, expected)
 
 
+def test_strings_of_each_candidate_are_groups():
+    pa, pandas, polars = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
+    numbers = (np.arange(Q * P) % 5).reshape(Q, P)
+    names = [[f"author {each}" for each in row] for row in numbers.tolist()]
+    frame = pandas.DataFrame(names)
+    lists = (pa.array(names), pa.chunked_array([names[:1], names[1:]]), pandas.Series(names), polars.Series(names))
+    tables = (frame, frame.astype("category"), pa.Table.from_pandas(frame), polars.DataFrame(names, orient="row"))
+    pools = EMBEDDINGS[CANDIDATES]
+    expected = rk.mmr(QUERIES, pools, 4, groups=numbers, max_per_group=1)
+    for given in (names, list(map(np.array, names)), *lists, *tables):
+        found = rk.mmr(QUERIES, pools, 4, groups=given, max_per_group=1)
+        np.testing.assert_array_equal(found.indices, expected.indices, err_msg=str(type(given)))
+
+
 def lists_of(lists):
     pa, pandas, polars = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
     yield lists

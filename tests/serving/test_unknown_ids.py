@@ -165,7 +165,8 @@ def test_a_repeated_id_is_named_as_it_was_sent():
     vectors = {"query": [1, 0], "vectors": servers.encoded(np.eye(2, dtype=np.float32)), "candidates": ["x", "y"]}
     for corpus, each in (("docs", int(IDS[7])), ("names", NAMES[7])):
         asked = [{"query_id": each, name: [each, each], "k": 1} for name in ("candidates", "initial")]
-        answer, _ = posted({"corpus": corpus, "queries": [*asked, vectors, {**vectors, "initial": ["y", "y"]}]})
+        asked += [{**vectors, "initial": ["y", "y"]}, {**vectors, "candidates": ["y", "y"]}]
+        answer, _ = posted({"corpus": corpus, "queries": [*asked, vectors]})
         results = answer.json()["results"]
-        for result, got in zip([*results[:2], results[3]], (each, each, "y"), strict=True):
+        for result, got in zip(results[:4], (each, each, "y", "y"), strict=True):
             assert result["error"]["message"].endswith(f"must not repeat an id within a query, got {got!r} twice")

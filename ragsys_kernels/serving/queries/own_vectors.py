@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,8 +56,10 @@ class Given:
             flat[:] = ids
         self.names = padded(flat, lengths, None if self.named else -1)
         for row, n in zip(self.names, lengths, strict=True):
-            if len(set(row[:n].tolist())) < n:
-                raise rules.invalid("candidates", "not repeat an id within a query", "one twice")
+            own = row[:n].tolist()
+            if len(set(own)) < n:
+                twice = next(each for each, count in Counter(own).items() if count > 1)
+                raise rules.invalid("candidates", "not repeat an id within a query", f"{shown(twice)} twice")
 
     def id_rows(
         self, name: str, ids: np.ndarray | list[Any], lengths: list[int], skipped: dict[int, dict[Any, None]] | None
