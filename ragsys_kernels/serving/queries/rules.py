@@ -88,6 +88,7 @@ class Rules:
         given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
+        self._fits(self._rule.method, common)
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
 
@@ -103,7 +104,14 @@ class Rules:
     def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
         """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
         found = {name: self.number(name, values) for name, values in own.items()}
+        self._fits(method, {name: values[0] for name, values in own.items()})
         return {"lambda_d": _LAMBDA_D.get(method, 1.0), **self._numbers, **found}
+
+    def _fits(self, method: str, given: Mapping[str, Any]) -> None:
+        """Refuse weights that a rule does not have."""
+        for name in ("lambda_d", "lambda_b"):
+            if given.get(name) is not None and name not in METHODS[method].parameters:
+                raise self.invalid(name, f"be left out: {method} has none", shown(given[name]))
 
     def number(self, name: str, values: Sequence[Any]) -> np.ndarray:
         """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
