@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from .._base.checks import whole
 from .._base.extras import needed
 from .._base.types import NDArray as Array
 
@@ -52,7 +53,7 @@ def qpp_k(predictions: Any, max_k: int, *, largest: float | None = None) -> Arra
     values = np.where(np.isnan(values), 0.0, values)
     if values.ndim != 1 or (values < 0).any() or not np.isfinite(values).all():
         raise ValueError(f"qpp_k: predictions must be finite numbers from 0 of shape (Q,), got {predictions!r:.80}")
-    if max_k < 0:
+    if whole("qpp_k", "max_k", max_k) < 0:
         raise ValueError(f"qpp_k: max_k must be at least 0, got {max_k}")
     top = float(values.max(initial=0.0)) if largest is None else largest
     if not top >= 0 or not np.isfinite(top):

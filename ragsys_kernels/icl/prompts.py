@@ -63,8 +63,8 @@ class PromptTemplate:
 
         Raises
         ------
-        ValueError
-            A field without a value.
+        ValueError, TypeError
+            A field without a value, a value that is no string.
         """
         parts = [self.instruction] if self.instruction else []
         parts += [_filled("demonstration", self.demonstration, values) for values in demonstrations]
@@ -132,6 +132,8 @@ def _filled(name: str, text: str, values: Mapping[str, str]) -> str:
     for field in _names(name, text):
         if field not in values:
             raise ValueError(f"prompt: {name} must have a value for {field!r}, got {', '.join(values) or 'none'}")
+        if not isinstance(values[field], str):
+            raise TypeError(f"prompt: {field} must be a str, got {type(values[field]).__name__}")
     return text.format_map(values)
 
 

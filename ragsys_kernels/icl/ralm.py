@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base.checks import whole
 from .._base.types import NDArray as Array
 from .language_model import PairError, TokenModel
 from .language_model import texts as checked
@@ -58,6 +59,7 @@ def sliding_windows(size: int, length: int, stride: int) -> list[Window]:
     [(0, 1, 4), (2, 4, 6), (4, 6, 8), (6, 8, 9)]
     """
     op = "sliding_windows"
+    size, length, stride = (whole(op, *each) for each in (("size", size), ("length", length), ("stride", stride)))
     if size < 2:
         raise ValueError(f"{op}: size must be at least 2, got {size}")
     if not 1 <= stride < length:

@@ -9,6 +9,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
+from .._base.checks import count
 from .._base.extras import needed
 from .._base.types import NDArray as Array
 from .encoders import Encoder
@@ -91,7 +92,7 @@ class BM25Retriever:
     ModuleNotFoundError
         bm25s is not installed, or PyStemmer where a stemmer is asked for.
     ValueError
-        No text has a word.
+        No text has a word; PyStemmer has no such algorithm.
     """
 
     def __init__(
@@ -110,7 +111,10 @@ class BM25Retriever:
         if stemmer is not None:
             with needed("BM25 with a stemmer", "evaluate", "PyStemmer"):
                 from Stemmer import Stemmer
-            self._stemmer = Stemmer(stemmer)
+            try:
+                self._stemmer = Stemmer(stemmer)
+            except KeyError:
+                raise ValueError(f"BM25: stemmer must be an algorithm of PyStemmer, got {stemmer!r}") from None
         self._tokenize, self._stopwords, self._size = bm25s.tokenize, stopwords, len(texts)
         self._bm25: Any = bm25s.BM25(k1=k1, b=b, method="lucene")
         words = self._words(texts)
@@ -124,8 +128,7 @@ class BM25Retriever:
         return cls(texts, k1=0.9, b=0.4, stemmer="porter")
 
     def search(self, queries: Sequence[str], n: int) -> Found:
-        if n < 1:
-            raise ValueError(f"search: n must be at least 1, got {n}")
+        n = count("search", "n", n)
         words = self._words(some_texts("search", "queries", queries))
         ids, scores = np.full((len(words), n), -1, np.int64), np.full((len(words), n), -np.inf, np.float32)
         for q, query in enumerate(words):

@@ -58,6 +58,8 @@ def test_qpp_steps_are_equal_and_inverse():
     ):
         with pytest.raises(ValueError, match=f"qpp_k: {message}"):
             call()
+    with pytest.raises(TypeError, match="qpp_k: max_k must be an integer, got float"):
+        qpp_k([1.0], 2.5)
 
 
 def best_by_loop(posteriors, label):

@@ -27,6 +27,8 @@ def test_values_stand_as_they_are_and_the_instruction_comes_first():
         made.prompt({"a": "1"}, [{"a": "2"}])
     with pytest.raises(ValueError, match="prompt: continuation must have a value for 'b', got none"):
         made.answer({})
+    with pytest.raises(TypeError, match="prompt: b must be a str, got NoneType"):
+        made.answer({"b": None})
 
 
 def test_files(tmp_path):

@@ -71,6 +71,8 @@ def test_windows_refuse():
     for stride in (0, 4):
         with pytest.raises(ValueError, match=f"stride must be from 1 to length - 1 = 3, got {stride}"):
             sliding_windows(9, 4, stride)
+    with pytest.raises(TypeError, match="sliding_windows: length must be an integer, got float"):
+        sliding_windows(9, 4.0, 2)
 
 
 # --- The system.

@@ -75,6 +75,8 @@ def test_bm25_of_equal_texts_and_of_unknown_words():
     assert retriever.search(["red"], 2).ids.tolist() == [[0, 2]]
     with pytest.raises(ValueError, match="search: n must be at least 1, got 0"):
         retriever.search(["red"], 0)
+    with pytest.raises(TypeError, match="search: n must be an integer, got float"):
+        retriever.search(["red"], 2.5)
     with pytest.raises(ValueError, match="search: queries must be at least one, got none"):
         retriever.search([], 1)
     with pytest.raises(ValueError, match="BM25: texts must have words, got none"):
@@ -129,6 +131,8 @@ def test_rules_are_the_ops():
 
 def test_pyserinis_parameters():
     """By the formula of the class, of words that PyStemmer cuts."""
+    with pytest.raises(ValueError, match="BM25: stemmer must be an algorithm of PyStemmer, got 'none'"):
+        BM25Retriever(["a dog"], stemmer="none")
     stemmer, stop = Stemmer.Stemmer("porter"), {"in", "the", "and", "a", "is"}
     texts = ["running dogs run in rain", "the dog sleeps", "rains and winds, winds, winds", "a cat is sleeping"]
     queries = ["dogs running", "sleep wind", "zebra"]
