@@ -1,16 +1,16 @@
 // Bounds from the 8-bit codes of the rows, and the choice by them: few rows are read.
 
-template <class T, class Objective>
-inline void Query<T, Objective>::code_query(const float* query, float scale) {
+template <class Objective>
+inline void Query<Objective>::code_query(const float* query, float scale) {
   if constexpr (!Objective::kCodes) return;
   if (!coded || args.relevance) return;
   query_code = encode_query(query, args.dims, scale, ws.query_code_bytes);
 }
 
 // Finds the next query's codes, for `code_products` to prefetch. Whether its ids are in range is not known yet.
-template <class T, class Objective>
+template <class Objective>
 template <class Id>
-inline void Query<T, Objective>::find_next_codes() {
+inline void Query<Objective>::find_next_codes() {
   const std::int64_t stride = code_stride(args.dims), n = args.pool;
   const std::uint64_t limit = std::uint64_t(args.num_rows);
   const Id* ids = static_cast<const Id*>(args.candidates) + (q + 1) * n;
@@ -22,18 +22,18 @@ inline void Query<T, Objective>::find_next_codes() {
   next_codes_end = n;
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::find_next_codes() {
+template <class Objective>
+inline void Query<Objective>::find_next_codes() {
   if (args.candidates && q + 1 < args.num_queries)
     args.id_bytes == 4 ? find_next_codes<std::int32_t>() : find_next_codes<std::int64_t>();
   for (std::int64_t i = 0; i < kCodeBlock / 4; ++i) ws.next_codes[next_codes_end + i] = args.codes;
 }
 
 // Multiplies the codes of n items from j on and prefetches code rows of the next query, one for every four of them.
-template <class T, class Objective>
+template <class Objective>
 template <int A>
-inline void Query<T, Objective>::multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
-                                                std::int32_t (*products)[kCodeBlock]) {
+inline void Query<Objective>::multiply_codes(std::int64_t j, std::int64_t n, const std::int8_t* const* vectors,
+                                             std::int32_t (*products)[kCodeBlock]) {
   const CodePrefetch next = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
   code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, next, products);
   next_codes += (n + 3) / 4;
@@ -41,20 +41,20 @@ inline void Query<T, Objective>::multiply_codes(std::int64_t j, std::int64_t n, 
 }
 
 // What the codes leave open of a product with a unit vector, and what float32 rounding adds to it.
-template <class T, class Objective>
-inline vf Query<T, Objective>::code_error(std::int64_t j, const CodeVector& vector) const {
+template <class Objective>
+inline vf Query<Objective>::code_error(std::int64_t j, const CodeVector& vector) const {
   const vf row = load(ws.code_error + j);
   return row + splat(vector.error) + row * splat(vector.error) + splat(4.0f * slack);
 }
 
-template <class T, class Objective>
-inline vf Query<T, Objective>::code_scale(std::int64_t j, const CodeVector& vector) const {
+template <class Objective>
+inline vf Query<Objective>::code_scale(std::int64_t j, const CodeVector& vector) const {
   return load(ws.code_scale + j) * splat(vector.scale);
 }
 
 // Finds the code rows of the n items from j on.
-template <class T, class Objective>
-inline void Query<T, Objective>::read_headers(std::int64_t j, std::int64_t n) {
+template <class Objective>
+inline void Query<Objective>::read_headers(std::int64_t j, std::int64_t n) {
   for (std::int64_t i = j; i < j + n; ++i) {
     ws.code_rows[i] = code_row(ws.row[i]);
     const CodeHeader header = code_header(ws.code_rows[i], code_stride(args.dims));
@@ -67,8 +67,8 @@ inline void Query<T, Objective>::read_headers(std::int64_t j, std::int64_t n) {
 }
 
 // The value of an item of the block from j on becomes an upper bound.
-template <class T, class Objective>
-inline void Query<T, Objective>::bound_relevance(std::int64_t j) {
+template <class Objective>
+inline void Query<Objective>::bound_relevance(std::int64_t j) {
   std::int32_t products[2][kCodeBlock];
   const std::int8_t* vectors[2] = {query_code.high, query_code.low};
   const std::int64_t n = block_items(j);
@@ -86,9 +86,9 @@ inline void Query<T, Objective>::bound_relevance(std::int64_t j) {
 }
 
 // Items of a block meet picks [p, p + A) by their codes.
-template <class T, class Objective>
+template <class Objective>
 template <int A>
-inline void Query<T, Objective>::meet_by_codes(std::int64_t block_begin, std::int64_t p) {
+inline void Query<Objective>::meet_by_codes(std::int64_t block_begin, std::int64_t p) {
   std::int32_t products[A][kCodeBlock];
   const std::int8_t* vectors[A];
   const std::int64_t n = block_items(block_begin);
@@ -108,8 +108,8 @@ inline void Query<T, Objective>::meet_by_codes(std::int64_t block_begin, std::in
   }
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::catch_up_by_codes(std::int64_t block) {
+template <class Objective>
+inline void Query<Objective>::catch_up_by_codes(std::int64_t block) {
   const std::int64_t j = block * kCodeBlock;
   std::int64_t p = ws.block_met[block];
   if (p < 0) {
@@ -125,16 +125,16 @@ inline void Query<T, Objective>::catch_up_by_codes(std::int64_t block) {
   ws.block_met[block] = std::int32_t(picked);
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::bound_block(std::int64_t block) {
+template <class Objective>
+inline void Query<Objective>::bound_block(std::int64_t block) {
   const std::int64_t j = block * kCodeBlock;
   bound(j, j + block_items(j));
   ws.block_bound[block] = largest_bound(j);
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::keep_codes(std::int64_t p, std::int64_t r) {
-  if constexpr (kMayBeCoded) {
+template <class Objective>
+inline void Query<Objective>::keep_codes(std::int64_t p, std::int64_t r) {
+  if constexpr (Objective::kCodes) {
     if (!coded) return;
     std::int8_t* codes = ws.pick_code_bytes + p * code_bytes(args.dims);
     ws.pick_codes[p] = signed_codes(code_row(r), args.dims, code_stride(args.dims), codes);
@@ -142,8 +142,8 @@ inline void Query<T, Objective>::keep_codes(std::int64_t p, std::int64_t r) {
   }
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::start_codes() {
+template <class Objective>
+inline void Query<Objective>::start_codes() {
   for (std::int64_t j = 0; j < items; j += W) Objective::Coded::start(ws, j);
   const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
   const bool bounded_already = !args.relevance && !args.ceiling;
@@ -153,8 +153,8 @@ inline void Query<T, Objective>::start_codes() {
 }
 
 // Codes leave few items that may be the best; the rows of these tell.
-template <class T, class Objective>
-inline Status Query<T, Objective>::choose_by_codes(std::int64_t* best, float* best_score) {
+template <class Objective>
+inline Status Query<Objective>::choose_by_codes(std::int64_t* best, float* best_score) {
   const std::int64_t contenders = find_contenders();
   for (std::int64_t i = 0; i < contenders; ++i)
     if (ws.met[ws.survivors[i]] < 0) prefetch_row(ws.row[ws.survivors[i]]);
@@ -176,8 +176,8 @@ inline Status Query<T, Objective>::choose_by_codes(std::int64_t* best, float* be
 }
 
 // The items whose values may be the largest, to ws.survivors.
-template <class T, class Objective>
-inline std::int64_t Query<T, Objective>::find_contenders() {
+template <class Objective>
+inline std::int64_t Query<Objective>::find_contenders() {
   const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
   vf leasts;
   if constexpr (Objective::kFalls)
@@ -196,15 +196,15 @@ inline std::int64_t Query<T, Objective>::find_contenders() {
 }
 
 // Where values also rise no bound outlives a pick.
-template <class T, class Objective>
-inline vf Query<T, Objective>::look_at_all(std::int64_t blocks) {
+template <class Objective>
+inline vf Query<Objective>::look_at_all(std::int64_t blocks) {
   vf leasts = splat(-FLT_MAX);
   for (std::int64_t block = 0; block < blocks; ++block) leasts = look(block, leasts);
   return leasts;
 }
 
-template <class T, class Objective>
-inline vf Query<T, Objective>::look_at_promising(std::int64_t blocks) {
+template <class Objective>
+inline vf Query<Objective>::look_at_promising(std::int64_t blocks) {
   // From the second choice on a bound that is not renewed is still a bound.
   for (std::int64_t block = 0; choices < 2 && block < blocks; ++block) bound_block(block);
   ++choices;
@@ -219,8 +219,8 @@ inline vf Query<T, Objective>::look_at_promising(std::int64_t blocks) {
 
 // Renews the bounds of a block. The larger, lane by lane, of `leasts` and what the block's values are at least. Always
 // inlined: a call stores and loads vectors, 2 % of VRSD's time with P = 100.
-template <class T, class Objective>
-__attribute__((always_inline)) inline vf Query<T, Objective>::look(std::int64_t block, vf leasts) {
+template <class Objective>
+__attribute__((always_inline)) inline vf Query<Objective>::look(std::int64_t block, vf leasts) {
   const std::int64_t begin = block * kCodeBlock, end = begin + block_items(begin);
   if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
   vf bounds = splat(-__builtin_inff());
@@ -240,8 +240,8 @@ __attribute__((always_inline)) inline vf Query<T, Objective>::look(std::int64_t 
 
 // Closes the items of a vector that are surely too similar to a pick. What their values are at least, where they surely
 // are not: another's value is no bar for the best.
-template <class T, class Objective>
-vf Query<T, Objective>::surely_fit(std::int64_t j, vf least) {
+template <class Objective>
+vf Query<Objective>::surely_fit(std::int64_t j, vf least) {
   const vf most = splat(most_similarity()), nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
   const vf gate = load(ws.gate + j);
   store(ws.gate + j, load(ws.running + j) > most ? splat(-__builtin_inff()) : gate);
@@ -249,8 +249,8 @@ vf Query<T, Objective>::surely_fit(std::int64_t j, vf least) {
 }
 
 // By how much the value of an item, an upper bound before its row is read, may exceed the relevance.
-template <class T, class Objective>
-inline vf Query<T, Objective>::doubt(std::int64_t j) const {
+template <class Objective>
+inline vf Query<Objective>::doubt(std::int64_t j) const {
   if (!estimated()) return vf{};
   const vf value = load(ws.value + j), size = larger(value, -value);
   const vf error = args.relevance ? splat(args.relevance_error[q]) : code_error(j, query_code);
@@ -259,8 +259,8 @@ inline vf Query<T, Objective>::doubt(std::int64_t j) const {
 }
 
 // Of the block from item j on.
-template <class T, class Objective>
-inline float Query<T, Objective>::largest_bound(std::int64_t j) const {
+template <class Objective>
+inline float Query<Objective>::largest_bound(std::int64_t j) const {
   vf best = load(ws.bound + j);
   for (std::int64_t i = W; i < kCodeBlock; i += W) best = larger(best, load(ws.bound + j + i));
   return largest_lane(best);

@@ -23,9 +23,9 @@ static inline std::int64_t id_at(const void* ids, int bytes, std::int64_t i) {
 }
 
 // Whether no two candidates share their last bits, which is quickly seen.
-template <class T, class Objective>
+template <class Objective>
 template <class Id>
-inline bool Query<T, Objective>::surely_distinct(const Id* ids) const {
+inline bool Query<Objective>::surely_distinct(const Id* ids) const {
   std::uint64_t* const seen = ws.seen;
   const std::uint64_t mask = ws.seen_mask;
   std::uint64_t repeated = 0;
@@ -40,9 +40,9 @@ inline bool Query<T, Objective>::surely_distinct(const Id* ids) const {
 }
 
 // Makes all candidates items, if all ids are in range.
-template <class T, class Objective>
+template <class Objective>
 template <class Id>
-inline void Query<T, Objective>::take_all(const Id* ids, std::int64_t limit) {
+inline void Query<Objective>::take_all(const Id* ids, std::int64_t limit) {
   std::int64_t* const rows = ws.row;
   std::int32_t* const positions = ws.position;
   const std::int64_t n = args.pool, first = base();
@@ -57,17 +57,17 @@ inline void Query<T, Objective>::take_all(const Id* ids, std::int64_t limit) {
   items = whole ? n : 0;
 }
 
-template <class T, class Objective>
+template <class Objective>
 template <class Id>
-inline bool Query<T, Objective>::collect_distinct(std::int64_t limit) {
+inline bool Query<Objective>::collect_distinct(std::int64_t limit) {
   const Id* ids = static_cast<const Id*>(args.candidates) + q * args.pool;
   if (!args.best_first && !surely_distinct(ids)) return false;
   if (!args.limits.num_initial && !args.limits.query_groups) take_all(ids, limit);
   return true;
 }
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::collect() {
+template <class Objective>
+inline Status Query<Objective>::collect() {
   const std::int64_t ids = args.pool_stride ? args.pool : args.num_rows;
   if (args.limits.num_initial) clear(ws.in_initial);
   for (std::int64_t i = 0; i < args.limits.num_initial; ++i) {

@@ -51,28 +51,43 @@ struct ScanKernels {
   void (*codes)(const ScanBlock&, const ScanGroup&);
   EachType<void(const ScanBlock&, const ScanGroup&)> rows;
   // NaN, and false, for a row that is no vector of the formulas.
-  EachType<bool(const SelectArgs&, std::int64_t first, std::int64_t n, float* out)> row_scales;
+  bool (*row_scales)(const SelectArgs&, std::int64_t first, std::int64_t n, float* out);
   // Makes the values of the entries those of a selection.
-  EachType<void(const SelectArgs&, std::int64_t q, const float* prepared, ScanEntry* entries, std::int64_t n)>
-      row_values;
+  void (*row_values)(const SelectArgs&, std::int64_t q, const float* prepared, ScanEntry* entries, std::int64_t n);
   Status (*unit_query)(const SelectArgs&, std::int64_t q, float* out);
   CodeVector (*code_vector)(const float* vector, std::int64_t dims, std::int8_t* out);  // 2 code_bytes(D)
   void (*prepare)(const float* vector, std::int64_t dims, float* out);                  // D + a vector
   bool codes_pay;
 };
 
+// What a region does with rows of one type. All else knows no types, and is compiled once for all of them.
+struct RowKernels {
+  using Products = void(const float* const* vectors, const void* const* rows, std::int64_t dims, float* out);
+
+  Products* of_vectors[9];  // [n]: n prepared vectors, at most kTile, with one row
+  Products* of_rows[5];     // [n]: one prepared vector with n rows
+  // Vectors [begin, end) with kAspectRows rows, kAspectVectors at a time: beyond end too.
+  void (*of_aspects)(const float* const* vectors, std::int64_t begin, std::int64_t end, const void* const* rows,
+                     std::int64_t dims, float* out);
+  void (*norms2[5])(const void* const* rows, std::int64_t dims, const float* tail_mask, float* out);  // [n]; 1 or 4
+  void (*prepare)(const void* row, std::int64_t dims, float* out);
+  void (*widen)(const void* row, std::int64_t dims, float* out);  // D floats
+  double (*exact_norm2)(const void* row, std::int64_t dims);
+  float (*add_lost)(const CodeVector& codes, const void* row, std::int64_t dims, float norm_scale, float* lost);
+};
+
 using SelectQuery = void(const SelectArgs&, std::int64_t q, Workspace&);
 
 // Of a region of rules.cpp.
 struct RuleKernels {
-  EachType<SelectQuery> msd, factored, coverage;
+  SelectQuery *msd, *factored, *coverage;
 };
 
 // What a region offers. A selection or a relevance is of one query, by one thread.
 struct Kernels {
   int vector_floats;
-  EachType<SelectQuery> select[int(Method::msd)];  // the others are rule_kernels
-  EachType<void(const RelevanceArgs&, std::int64_t q, Workspace&)> relevance;
+  SelectQuery* select[int(Method::msd)];  // the others are rule_kernel
+  void (*relevance)(const RelevanceArgs&, std::int64_t q, Workspace&);
   EachType<void(const EncodeArgs&, std::int64_t row)> encode_row;
   EachType<StoreStatus(const StoreArgs&, std::int64_t row, float* x, float* held, double* norm)> store_row;
   const ScanKernels* scan;
@@ -83,6 +98,6 @@ struct Kernels {
 };
 
 const Kernels& kernels_of(int isa);
-EachType<SelectQuery> rule_kernels(Method method, int isa);
+SelectQuery* rule_kernel(Method method, int isa);
 
 }  // namespace rsk

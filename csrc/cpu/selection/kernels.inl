@@ -10,12 +10,11 @@
 #include "selection/code_scan.inl"
 #endif
 
-template <class T>
 static void query_relevance(const RelevanceArgs& args, std::int64_t q, Workspace& ws) {
   const SelectArgs& pool = args.pool;
   for (std::int64_t i = 0; i < pool.pool; ++i) args.out[q * pool.pool + i] = -__builtin_inff();
   prepare_tail_mask(pool.dims, ws.tail_mask);
-  Query<T, Mmr> query{pool, ws, q};
+  Query<Mmr> query{pool, ws, q};
   Status status = query.collect();
   if (status == Status::ok) status = query.read_pool();
   if (status == Status::ok)
@@ -32,8 +31,8 @@ static void encode_row(const EncodeArgs& args, std::int64_t row) {
 
 constexpr Kernels kKernels = {
     int(W),
-    {RSK_EACH_TYPE(Select<Mmr>::query), RSK_EACH_TYPE(Select<Vrsd>::query)},  // in the order of Method, up to msd
-    RSK_EACH_TYPE(query_relevance),
+    {select_query<Mmr>, select_query<Vrsd>},  // in the order of Method, up to msd
+    query_relevance,
     RSK_EACH_NUMBER(encode_row),
     RSK_EACH_NUMBER(store_row),
     &kScanKernels,

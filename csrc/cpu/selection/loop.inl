@@ -5,6 +5,9 @@
 #include "simd/doubles.inl"
 #include "simd/codes.inl"
 #include "simd/bits.inl"
+
+extern const RowKernels kRowKernels[5];  // by DType; of row_kernels.inl
+
 #include "selection/query.inl"
 #include "selection/collect.inl"
 #include "selection/rows.inl"
@@ -18,13 +21,10 @@
 #include "selection/objectives/summed.inl"
 
 template <class Objective>
-struct Select {
-  template <class T>
-  static void query(const SelectArgs& args, std::int64_t q, Workspace& ws) {
-    for (std::int64_t out = q * args.k; out < (q + 1) * args.k; ++out) leave_empty(args, out);
-    args.lengths[q] = 0;
-    prepare_tail_mask(args.dims, ws.tail_mask);
-    Query<T, Objective> query{args, ws, q};
-    args.status[q] = std::uint8_t(query.run());
-  }
-};
+static void select_query(const SelectArgs& args, std::int64_t q, Workspace& ws) {
+  for (std::int64_t out = q * args.k; out < (q + 1) * args.k; ++out) leave_empty(args, out);
+  args.lengths[q] = 0;
+  prepare_tail_mask(args.dims, ws.tail_mask);
+  Query<Objective> query{args, ws, q};
+  args.status[q] = std::uint8_t(query.run());
+}

@@ -28,16 +28,16 @@ static inline std::int32_t arg_max(const float* x, std::int64_t n) {
 }
 
 // Every so many items a pass over a long pool looks for an interrupt.
-template <class T, class Objective>
-inline void Query<T, Objective>::look_up(std::int64_t j) {
+template <class Objective>
+inline void Query<Objective>::look_up(std::int64_t j) {
   if (j % (64 * kLongPool) == 0 && j > 0) interrupt_point();
 }
 
 // Items js[0..B) meet picks [p, p + A).
-template <class T, class Objective>
+template <class Objective>
 template <int A, int B>
-inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
-  const T* rows[B];
+inline void Query<Objective>::meet(std::int64_t p, const std::int32_t* js) {
+  const void* rows[B];
   float dots[A * B];
   for (int b = 0; b < B; ++b) rows[b] = row(ws.row[js[b]]);
   if constexpr (Objective::kDirections) {
@@ -66,13 +66,13 @@ inline void Query<T, Objective>::meet(std::int64_t p, const std::int32_t* js) {
 }
 
 // Items of these rows meet the directions of picks [p, p + A).
-template <class T, class Objective>
+template <class Objective>
 template <int A, int B>
-inline void Query<T, Objective>::meet_directions(std::int64_t p, const std::int32_t* js, const T* const* rows) {
+inline void Query<Objective>::meet_directions(std::int64_t p, const std::int32_t* js, const void* const* rows) {
   const float* vectors[A];
   float dots[A * B];
   for (int a = 0; a < A; ++a) vectors[a] = ws.prepared_directions + (p + a) * prepared_floats(args.dims);
-  dot_tile<A, B>(vectors, rows, args.dims, dots);
+  (B == 1 ? type.of_vectors[A] : type.of_rows[B])(vectors, rows, args.dims, dots);
   ws.products += A * B;
   for (int b = 0; b < B; ++b) {
     for (int a = 0; a < A; ++a) objective.meet(ws, js[b], p + a, dots[a * B + b] * ws.scale[js[b]]);
@@ -81,8 +81,8 @@ inline void Query<T, Objective>::meet_directions(std::int64_t p, const std::int3
   }
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::catch_up(std::int32_t j) {
+template <class Objective>
+inline void Query<Objective>::catch_up(std::int32_t j) {
   std::int64_t p = ws.met[j];
   for (; p + 4 <= picked; p += 4) meet<4, 1>(p, &j);
   if (p + 3 == picked) return meet<3, 1>(p, &j);
@@ -91,8 +91,8 @@ inline void Query<T, Objective>::catch_up(std::int32_t j) {
 }
 
 // Items js[0..n), n <= 4, meet the picks that they have not met yet.
-template <class T, class Objective>
-inline Status Query<T, Objective>::catch_up(const std::int32_t* js, int n) {
+template <class Objective>
+inline Status Query<Objective>::catch_up(const std::int32_t* js, int n) {
   Status status = Status::ok;
   if (picked == 0 && !estimated()) return status;  // nothing to meet
   bool unread = true, one_behind = true;
@@ -115,15 +115,15 @@ inline Status Query<T, Objective>::catch_up(const std::int32_t* js, int n) {
 
 // Items [begin, end) meet pick p, all of them: signs are multiplied faster than items are looked at one by one. `begin`
 // is a multiple of kSignBlock, and `end` another or the number of items.
-template <class T, class Objective>
-inline void Query<T, Objective>::meet_block(std::int64_t p, std::int64_t begin, std::int64_t end) {
-  const T* const pick = row(ws.picked_row[p]);
+template <class Objective>
+inline void Query<Objective>::meet_block(std::int64_t p, std::int64_t begin, std::int64_t end) {
+  const bits8* const pick = signs(ws.picked_row[p]);
   const vf scale = splat(row_scale), both = splat(ws.picked_scale[p]);
   alignas(64) float dots[kSignBlock];
   for (; begin < end; begin += kSignBlock) {
     const std::int64_t n = end - begin < kSignBlock ? end - begin : kSignBlock;
-    const T* rows[kSignBlock];
-    for (std::int64_t r = 0; r < kSignBlock; ++r) rows[r] = row(ws.row[begin + (r < n ? r : 0)]);
+    const bits8* rows[kSignBlock];
+    for (std::int64_t r = 0; r < kSignBlock; ++r) rows[r] = signs(ws.row[begin + (r < n ? r : 0)]);
     sign_products_of_block(pick, rows, n, args.dims, dots);
     for (std::int64_t i = 0; i < n; i += W) {
       const std::int64_t j = begin + i;
@@ -143,8 +143,8 @@ inline void Query<T, Objective>::meet_block(std::int64_t p, std::int64_t begin, 
 
 // The best item where the values of signs only fall: a block of items meets the picks that it has not met only while
 // one of them could still win.
-template <class T, class Objective>
-inline Status Query<T, Objective>::choose_in_blocks(std::int64_t* best, float* best_score) {
+template <class Objective>
+inline Status Query<Objective>::choose_in_blocks(std::int64_t* best, float* best_score) {
   bound(0, items);
   std::int64_t block = arg_max(ws.bound, items) / kSignBlock * kSignBlock;
   if (!(ws.bound[arg_max(ws.bound, items)] > -FLT_MAX)) return Status::ok;
@@ -171,10 +171,10 @@ inline Status Query<T, Objective>::choose_in_blocks(std::int64_t* best, float* b
   return Status::ok;
 }
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::catch_up_all() {
-  if constexpr (kPacked<T> && !Objective::kDirections && !Objective::kAspects)
-    if (even >= 0 && even == picked - 1) {
+template <class Objective>
+inline Status Query<Objective>::catch_up_all() {
+  if constexpr (!Objective::kDirections && !Objective::kAspects)
+    if (packed && even >= 0 && even == picked - 1) {
       meet_block(picked - 1, 0, items);
       even = picked;
       return Status::ok;
@@ -195,17 +195,17 @@ inline Status Query<T, Objective>::catch_up_all() {
   return status;
 }
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best,
-                                                         float* best_score) {
+template <class Objective>
+inline Status Query<Objective>::catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best,
+                                                      float* best_score) {
   const Status status = catch_up(js, *n);
   for (int i = 0; i < *n && status == Status::ok; ++i) consider(js[i], best, best_score);
   *n = 0;
   return status;
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
+template <class Objective>
+inline void Query<Objective>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
   if (__builtin_expect(limited, 0) && unfit(j)) {
     close(j);
     ws.bound[j] = -__builtin_inff();
@@ -221,15 +221,15 @@ inline void Query<T, Objective>::consider(std::int64_t j, std::int64_t* best, fl
   }
 }
 
-template <class T, class Objective>
-bool Query<T, Objective>::unfit(std::int64_t j) const {
+template <class Objective>
+bool Query<Objective>::unfit(std::int64_t j) const {
   const bool similar = args.limits.max_similarity && picked > 0 && nearest()[j] > most_similarity();
   return similar || objective.unfit(ws, j);
 }
 
 // Closes what is too similar to the picks that it has met, or by the triangle inequality.
-template <class T, class Objective>
-void Query<T, Objective>::close_similar() {
+template <class Objective>
+void Query<Objective>::close_similar() {
   const vf most = splat(most_similarity()), closed = splat(-__builtin_inff());
   for (std::int64_t j = 0; j < items && picked > 0; j += W) {
     const vi over = load(nearest() + j) > most;
@@ -239,8 +239,8 @@ void Query<T, Objective>::close_similar() {
 }
 
 // Upper bounds of the values, minus infinity for closed items; the first pick goes by relevance alone.
-template <class T, class Objective>
-inline void Query<T, Objective>::bound(std::int64_t begin, std::int64_t end) {
+template <class Objective>
+inline void Query<Objective>::bound(std::int64_t begin, std::int64_t end) {
   if (picked > 0 || Objective::kDirections) return objective.bound(*this, begin, end);
   const float* values = objective.first_values(ws);
   for (std::int64_t j = begin; j < end; j += W) store(ws.bound + j, smaller(load(values + j), load(ws.gate + j)));
@@ -248,13 +248,13 @@ inline void Query<T, Objective>::bound(std::int64_t begin, std::int64_t end) {
 
 // The best open item, which has then met all picks, and its value. Ties go to the lowest position or, with
 // best_first, row.
-template <class T, class Objective>
-inline Status Query<T, Objective>::choose(std::int64_t* best, float* best_score) {
+template <class Objective>
+inline Status Query<Objective>::choose(std::int64_t* best, float* best_score) {
   *best = -1;
   if constexpr (Objective::kAspects) return objective.choose(*this, best, best_score);
-  if constexpr (kMayBeCoded)
+  if constexpr (Objective::kCodes)
     if (coded) return choose_by_codes(best, best_score);
-  if constexpr (kInBlocks)
+  if constexpr (Objective::kNearest)
     if (picked > 0 && in_blocks()) return choose_in_blocks(best, best_score);
   Status status = triangle || objective.lags(*this) ? Status::ok : catch_up_all();
   if (status != Status::ok) return status;

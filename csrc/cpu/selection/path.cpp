@@ -82,7 +82,7 @@ const double* Walk::similarities(std::int64_t item) {
     if (used_rows_ == rows_.size()) rows_.emplace_back(new double[std::size_t(args_.pool + kVector)]);
     double* const out = rows_[used_rows_].get();
     std::fill(out + items_, out + padded_, 0.0);
-    if (!kernels_.similarities[args_.dtype](args_, ws_, items_, item, out)) return nullptr;
+    if (!kernels_.similarities(args_, ws_, items_, item, out)) return nullptr;
     row = std::int32_t(used_rows_++);
   }
   return rows_[std::size_t(row)].get();
@@ -156,7 +156,7 @@ void Walk::keep(double low, double high, std::size_t picks, QueryPath& path) con
 
 Status Walk::run(std::int64_t q, double low, double high, QueryPath& path) {
   q_ = q;
-  const Status status = kernels_.start[args_.dtype](args_, q, ws_, &items_, &initial_);
+  const Status status = kernels_.start(args_, q, ws_, &items_, &initial_);
   if (status != Status::ok) return status;
   padded_ = (items_ + kVector - 1) / kVector * kVector;
   const std::size_t wanted = std::size_t(std::min(args_.ks ? args_.ks[q] : args_.k, items_));

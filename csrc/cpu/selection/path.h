@@ -40,9 +40,9 @@ struct Ends {
 struct PathKernels {
   int vector_floats;
   // Makes the items of a query and their v, and `running` of the initial items; `items` and `initial` are numbers.
-  EachType<Status(const SelectArgs&, std::int64_t q, Workspace&, std::int64_t* items, std::int64_t* initial)> start;
+  Status (*start)(const SelectArgs&, std::int64_t q, Workspace&, std::int64_t* items, std::int64_t* initial);
   // The similarities of all items to item c; false where one leaves float32.
-  EachType<bool(const SelectArgs&, const Workspace&, std::int64_t items, std::int64_t c, double* out)> similarities;
+  bool (*similarities)(const SelectArgs&, Workspace&, std::int64_t items, std::int64_t c, double* out);
   // The lines after one pick more, of which these are the similarities, and which is closed.
   void (*meet)(const double* v, const double* similarity, Lines before, std::int64_t pick, std::int64_t n, Lines after);
   Ends (*ends)(Lines lines, std::int64_t n, double low, double high);

@@ -20,11 +20,10 @@ static inline vd splat(double x) { return x - vd{}; }
 static inline vd larger(vd a, vd b) { return a > b ? a : b; }
 static inline vd smaller(vd a, vd b) { return a < b ? a : b; }
 
-template <class T>
 static Status path_start(const SelectArgs& args, std::int64_t q, Workspace& ws, std::int64_t* items,
                          std::int64_t* initial) {
   prepare_tail_mask(args.dims, ws.tail_mask);
-  Query<T, Mmr> query{args, ws, q};
+  Query<Mmr> query{args, ws, q};
   Status status = query.collect();
   *items = query.items;
   *initial = query.picked;
@@ -32,32 +31,29 @@ static Status path_start(const SelectArgs& args, std::int64_t q, Workspace& ws, 
   if (status != Status::ok) return status;
   query.start();
   for (std::int32_t j = 0; query.lazy() && j < query.items && status == Status::ok; ++j)
-    status = query.template scale_rows<1>(&j);
+    status = query.scale_rows<1>(&j);
   if (status == Status::ok) status = query.keep_initial();
   if (status == Status::ok && query.picked > 0) status = query.catch_up_all();
   return status == Status::ok && !query.all_finite ? Status::not_finite : status;
 }
 
-template <class T>
-static bool path_similarities(const SelectArgs& args, const Workspace& ws, std::int64_t items, std::int64_t c,
-                              double* out) {
-  const T* const all = static_cast<const T*>(args.rows);
+static bool path_similarities(const SelectArgs& args, Workspace& ws, std::int64_t items, std::int64_t c, double* out) {
+  const Query<Mmr> query{args, ws, 0};
   float* const scratch = ws.prepared_picks + args.limits.num_initial * prepared_floats(args.dims);
-  const T* const own = all + ws.row[c] * args.row_stride;
-  const float* pick = nullptr;
-  if constexpr (!kPacked<T>) pick = prepared(own, args.dims, scratch);
+  const void* const own = query.row(ws.row[c]);
+  const float* const pick = query.packed ? nullptr : query.prepared(own, scratch);
   const float scale = ws.scale[c];
   bool all_finite = true;
   for (std::int64_t j = 0; j < items; j += 4) {
     if (j % (64 * kLongPool) == 0 && j > 0) interrupt_point();
     const std::int64_t n = items - j < 4 ? items - j : 4;
-    const T* rows[4];
+    const void* rows[4];
     float dots[4];
-    for (std::int64_t r = 0; r < 4; ++r) rows[r] = all + ws.row[j + (r < n ? r : 0)] * args.row_stride;
-    if constexpr (kPacked<T>)
-      sign_products<4>(own, rows, args.dims, dots);
+    for (std::int64_t r = 0; r < 4; ++r) rows[r] = query.row(ws.row[j + (r < n ? r : 0)]);
+    if (query.packed)
+      sign_products_of<4>(static_cast<const bits8*>(own), rows, args.dims, dots);
     else
-      dot_block<4>(pick, rows, args.dims, dots);
+      query.type.of_rows[4](&pick, rows, args.dims, dots);
     for (std::int64_t r = 0; r < n; ++r) {
       const float similarity = dots[r] * scale * ws.scale[j + r];
       all_finite = all_finite && finite(similarity);
@@ -174,5 +170,5 @@ static double path_overtaken(Lines lines, std::int64_t n, std::int64_t i, double
 }
 
 constexpr PathKernels kPath = {
-    int(W), RSK_EACH_TYPE(path_start), RSK_EACH_TYPE(path_similarities), path_meet, path_ends, path_overtaken,
+    int(W), path_start, path_similarities, path_meet, path_ends, path_overtaken,
 };

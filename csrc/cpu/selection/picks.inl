@@ -1,41 +1,40 @@
 // What a pick changes: the outputs, which items stay open, and what the others meet.
 
 // No item has met a pick.
-template <class T, class Objective>
-inline void Query<T, Objective>::start() {
+template <class Objective>
+inline void Query<Objective>::start() {
   if (triangle && args.relevance_error) slack += args.relevance_error[q];
   for (std::int64_t j = items; j < padded(items); ++j) {
     ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
     if constexpr (Objective::kNeedsLength) ws.norm2[j] = 1.0f;
     ws.met[j] = 0;
   }
-  const vf none = splat(Objective::none(triangle || coded || (kInBlocks && in_blocks()), slack));
+  const vf none = splat(Objective::none(triangle || coded || in_blocks(), slack));
   for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
   if (args.limits.max_similarity && !Objective::kNearest)
     for (std::int64_t j = 0; j < items; j += W) store(ws.nearest + j, splat(-FLT_MAX));
   if constexpr (Objective::kDirections || Objective::kAspects) objective.prepare(*this);
-  if constexpr (kMayBeCoded)
+  if constexpr (Objective::kCodes)
     if (coded) return start_codes();
   if constexpr (Objective::kTriangle)
     if (triangle) start_triangle();
 }
 
 // Rows of signs meet one another as they are.
-template <class T, class Objective>
-inline void Query<T, Objective>::prepare_pick(std::int64_t p, const T* data) {
-  if constexpr (!kPacked<T>)
-    ws.picks[p] = prepared(data, args.dims, ws.prepared_picks + p * prepared_floats(args.dims));
+template <class Objective>
+inline void Query<Objective>::prepare_pick(std::int64_t p, const void* data) {
+  if (!packed) ws.picks[p] = prepared(data, ws.prepared_picks + p * prepared_floats(args.dims));
 }
 
 // Picks made before the first.
-template <class T, class Objective>
-inline Status Query<T, Objective>::keep_initial() {
+template <class Objective>
+inline Status Query<Objective>::keep_initial() {
   const std::int64_t initial = picked;
   for (picked = 0; picked < initial; ++picked) {
     const std::int64_t r = ws.picked_row[picked];
-    const T* data = row(r);
+    const void* data = row(r);
     float norm2, product = 0.0f;
-    norm2_block<1>(&data, args.dims, ws.tail_mask, &norm2);
+    type.norms2[1](&data, args.dims, ws.tail_mask, &norm2);
     const Status status = scale_row(r, &norm2, &ws.picked_scale[picked]);
     if (status != Status::ok) return status;
     prepare_pick(picked, data);
@@ -58,8 +57,8 @@ inline Status Query<T, Objective>::keep_initial() {
 }
 
 // A pick that is known: the item of row r.
-template <class T, class Objective>
-inline Status Query<T, Objective>::follow(std::int64_t r, std::int64_t* best, float* best_score) {
+template <class Objective>
+inline Status Query<Objective>::follow(std::int64_t r, std::int64_t* best, float* best_score) {
   std::int32_t j = 0;
   while (j < items && ws.row[j] != r) ++j;
   if (j == items) return Status::id_out_of_range;
@@ -69,9 +68,8 @@ inline Status Query<T, Objective>::follow(std::int64_t r, std::int64_t* best, fl
   return status;
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::take(std::int64_t j, std::int64_t slot, float score, float relevance,
-                                      float redundancy) {
+template <class Objective>
+inline void Query<Objective>::take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy) {
   const std::int64_t out = q * args.k + slot;
   args.indices[out] = ws.row[j] - base();
   args.scores[out] = score;
@@ -87,28 +85,28 @@ inline void Query<T, Objective>::take(std::int64_t j, std::int64_t slot, float s
 }
 
 // Closes the items that cost more than what is left.
-template <class T, class Objective>
-void Query<T, Objective>::close_unaffordable() {
+template <class Objective>
+void Query<Objective>::close_unaffordable() {
   const double budget = args.limits.budget[q];
   for (std::int64_t j = 0; j < items; ++j)
     if (is_open(j) && !(spent + cost(j) <= budget)) close(j);
 }
 
 // What is reported of item j, the next pick, by rules that have no redundancy of their own.
-template <class T, class Objective>
-inline float Query<T, Objective>::redundancy(std::int64_t j) const {
+template <class Objective>
+inline float Query<Objective>::redundancy(std::int64_t j) const {
   return !args.limits.max_similarity ? __builtin_nanf("") : picked == 0 ? 0.0f : nearest()[j];
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::close(std::int64_t j) {
+template <class Objective>
+inline void Query<Objective>::close(std::int64_t j) {
   ws.gate[j] = -__builtin_inff();
   --open;
 }
 
 // Bars the group of pick number `index` once it has reached the cap.
-template <class T, class Objective>
-inline void Query<T, Objective>::cap_group(std::int64_t index) {
+template <class Objective>
+inline void Query<Objective>::cap_group(std::int64_t index) {
   if (!args.limits.max_per_group) return;
   const std::int64_t group = args.limits.groups[ws.picked_row[index]];
   std::int64_t count = 0;
@@ -119,11 +117,11 @@ inline void Query<T, Objective>::cap_group(std::int64_t index) {
 }
 
 // The item that was taken becomes pick number `picked`, to be met by the others.
-template <class T, class Objective>
-inline Status Query<T, Objective>::keep(std::int64_t j) {
+template <class Objective>
+inline Status Query<Objective>::keep(std::int64_t j) {
   const std::int32_t js = std::int32_t(j);
   if (ws.met[j] < 0 && coded) {
-    if constexpr (kMayBeCoded) objective.read(*this, j);
+    if constexpr (Objective::kCodes) objective.read(*this, j);
   } else if (ws.met[j] < 0) {
     const Status status = scale_rows<1>(&js);
     if (status != Status::ok) return status;

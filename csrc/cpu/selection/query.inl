@@ -51,15 +51,14 @@ static inline void leave_empty(const SelectArgs& args, std::int64_t out) {
 // Items between two looks for an interrupt; smaller pools are looked after between queries.
 constexpr std::int64_t kLongPool = 1024;
 
-template <class T, class Objective>
+template <class Objective>
 struct Query {
-  using Element = T;
-  static constexpr bool kMayBeCoded = Objective::kCodes && !kPacked<T>;
-  static constexpr bool kInBlocks = Objective::kNearest && kPacked<T>;
-
   const SelectArgs& args;
   Workspace& ws;
   std::int64_t q;
+  const RowKernels& type = kRowKernels[int(args.dtype)];
+  const bool packed = args.dtype == DType::bits;                              // rows of signs
+  const std::int64_t row_step = args.row_stride * element_bytes(args.dtype);  // in bytes
   Objective objective = {};
   std::int64_t items = 0;                           // eligible items
   std::int64_t open = 0;                            // of them, neither picked nor barred
@@ -78,9 +77,11 @@ struct Query {
   float torn = __builtin_nanf("");  // at which of two items of one value the later is the lower row
   bool tied = false;                // a pick was one of them
   // What makes signs the vector of the formulas.
-  const float row_scale = kPacked<T> ? 1.0f / __builtin_sqrtf(float(args.dims)) : 1.0f;
+  const float row_scale = packed ? 1.0f / __builtin_sqrtf(float(args.dims)) : 1.0f;
 
-  const T* row(std::int64_t r) const { return static_cast<const T*>(args.rows) + r * args.row_stride; }
+  const void* row(std::int64_t r) const { return static_cast<const char*>(args.rows) + r * row_step; }
+  const bits8* signs(std::int64_t r) const { return static_cast<const bits8*>(row(r)); }
+  const bits8* query_signs() const { return static_cast<const bits8*>(args.query_signs) + q * (args.dims / 8); }
   std::int64_t base() const { return q * args.pool_stride; }
   float lambda_d() const { return args.lambda_d[q]; }
   float lambda_b() const { return args.lambda_b[q]; }
@@ -90,7 +91,11 @@ struct Query {
   bool estimated() const { return args.relevance_error || args.ceiling || (coded && !args.relevance); }
   // The pivot of the triangle inequality is the query or, where other relevance is given, the first pick.
   bool pivot_is_pick() const { return lazy() && !estimated(); }
-  bool in_blocks() const { return !triangle && !limited && !args.forced && args.bounds != Bounds::dense; }
+  // Whether signs are multiplied in blocks, for as long as one of a block could still win.
+  bool in_blocks() const {
+    const bool blocks = Objective::kNearest && packed;
+    return blocks && !triangle && !limited && !args.forced && args.bounds != Bounds::dense;
+  }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
   float most_similarity() const { return args.limits.max_similarity ? args.limits.max_similarity[q] : FLT_MAX; }
   // The largest similarity to the picks met, where it is kept.
@@ -104,9 +109,7 @@ struct Query {
   bool has_query() const { return args.queries || args.query_signs; }
   // An element of the query as it is given.
   float asked(std::int64_t d) const {
-    if constexpr (kPacked<T>)
-      if (args.query_signs) return element(static_cast<const T*>(args.query_signs) + q * (args.dims / 8), d);
-    return args.queries[q * args.dims + d];
+    return args.query_signs ? element(query_signs(), d) : args.queries[q * args.dims + d];
   }
 
   const std::uint8_t* code_row(std::int64_t r) const { return args.codes + r * code_stride(args.dims); }
@@ -124,22 +127,23 @@ struct Query {
   Status collect();
 
   // rows.inl
-  Status unusual_norm(const T* data) const;
+  Status unusual_norm(std::int64_t r) const;
   Status scale_row(std::int64_t r, float* norm2, float* scale) const;
   template <int R>
   Status scale_rows(const std::int32_t* js);
   template <int R>
   Status read_rows(std::int64_t j);
   template <int R>
-  void multiply_query(const T* const* rows, float* out) const;
+  void multiply_query(const void* const* rows, float* out) const;
   template <int A, int B>
-  void multiply_picks(std::int64_t p, const T* const* rows, float* out) const;
+  void multiply_picks(std::int64_t p, const void* const* rows, float* out) const;
   void read_scale(std::int64_t j);
   void prefetch_row(std::int64_t r) const;
   void prefetch_next(std::int64_t end);
   void prefetch_own();
   void prefetch_candidate(std::int64_t query, std::int64_t i) const;
-  double exact_norm2(std::int64_t r) const;
+  const float* prepared(const void* data, float* out) const;
+  const float* widened(std::int64_t r) const;
   double exact_scale(std::int64_t r) const;
   double exact_length(std::int64_t r) const;
 
@@ -156,7 +160,7 @@ struct Query {
   template <int A, int B>
   void meet(std::int64_t p, const std::int32_t* js);
   template <int A, int B>
-  void meet_directions(std::int64_t p, const std::int32_t* js, const T* const* rows);
+  void meet_directions(std::int64_t p, const std::int32_t* js, const void* const* rows);
   void catch_up(std::int32_t j);
   void meet_block(std::int64_t p, std::int64_t begin, std::int64_t end);
   Status choose_in_blocks(std::int64_t* best, float* best_score);
@@ -176,7 +180,7 @@ struct Query {
   __attribute__((noinline)) void close_unaffordable();
   float redundancy(std::int64_t j) const;
   void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy);
-  void prepare_pick(std::int64_t p, const T* data);
+  void prepare_pick(std::int64_t p, const void* data);
   Status keep(std::int64_t j);
   Status keep_initial();
   void start();
@@ -226,8 +230,8 @@ struct Query {
   Status run();
 };
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::run() {
+template <class Objective>
+inline Status Query<Objective>::run() {
   Status status = collect();
   if (status != Status::ok) return status;
   find_strategy();

@@ -1,38 +1,38 @@
 // The relevance of the items, and what the objective makes of it before the first pick.
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::prepare_query() {
-  if constexpr (kPacked<T>)
-    if (args.query_signs) {
-      prepare(static_cast<const T*>(args.query_signs) + q * (args.dims / 8), args.dims, row_scale, ws.query);
-      return Status::ok;
-    }
+template <class Objective>
+inline Status Query<Objective>::prepare_query() {
+  if (args.query_signs) {
+    prepare(query_signs(), args.dims, row_scale, ws.query);
+    return Status::ok;
+  }
   float scale;
   const float* query = args.queries + q * args.dims;
   const Status status = scaled_query(&query, args.dims, args.unit_queries, ws.tail_mask, ws.unit, &scale);
   if (status != Status::ok) return status;
   prepare(query, args.dims, scale, ws.query);
-  if constexpr (kMayBeCoded) code_query(query, scale);
+  if constexpr (Objective::kCodes) code_query(query, scale);
   return Status::ok;
 }
 
 // The strategy, of the table in query.inl.
-template <class T, class Objective>
-inline void Query<T, Objective>::find_strategy() {
+template <class Objective>
+inline void Query<Objective>::find_strategy() {
   const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.relevance_error;
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
   const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
-  const bool may_be_coded = kMayBeCoded && (Objective::kNearest || !limited) && args.codes && args.unit_rows;
+  const bool may_be_coded =
+      Objective::kCodes && !packed && (Objective::kNearest || !limited) && args.codes && args.unit_rows;
   coded = may_be_coded && (args.bounds == Bounds::coded || (automatic && codes_pay));
-  const bool triangle_pays = Objective::kTrianglePays && !kPacked<T> && items >= kPrunedPool;
+  const bool triangle_pays = Objective::kTrianglePays && !packed && items >= kPrunedPool;
   const bool may_be_pruned = Objective::kTriangle && args.unit_rows && !coded;
   triangle = may_be_pruned && (args.bounds == Bounds::pruned || (automatic && triangle_pays));
 }
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::read_pool() {
-  if constexpr (kMayBeCoded)
+template <class Objective>
+inline Status Query<Objective>::read_pool() {
+  if constexpr (Objective::kCodes)
     if (coded) find_next_codes();
   prefetch_own();
   slack = (float(args.dims / (2 * W)) + 32.0f) * FLT_EPSILON;
@@ -43,7 +43,7 @@ inline Status Query<T, Objective>::read_pool() {
     for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
     if (status != Status::ok) return status;
     if (!coded || args.relevance || args.ceiling) return combine();
-    if constexpr (kMayBeCoded)
+    if constexpr (Objective::kCodes)
       for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
     return all_finite ? Status::ok : Status::not_finite;
   }
@@ -58,8 +58,8 @@ inline Status Query<T, Objective>::read_pool() {
 }
 
 // The relevance of an item, and with its bias, if it has one, the value.
-template <class T, class Objective>
-inline void Query<T, Objective>::relevance_known(std::int64_t j, float relevance) {
+template <class Objective>
+inline void Query<Objective>::relevance_known(std::int64_t j, float relevance) {
   ws.relevance[j] = ws.value[j] = relevance;
   if (args.bias) {
     const std::int64_t item = args.bias_per_item ? q * args.pool + ws.position[j] : ws.row[j];
@@ -69,8 +69,8 @@ inline void Query<T, Objective>::relevance_known(std::int64_t j, float relevance
 }
 
 // The relevance given, where nothing is added to it.
-template <class T, class Objective>
-inline Status Query<T, Objective>::copy_relevance() {
+template <class Objective>
+inline Status Query<Objective>::copy_relevance() {
   const float* given = args.relevance + q * args.pool;
   vi finite = vi{} - 1;
   for (std::int64_t j = 0; j < items; j += W) {
@@ -83,8 +83,8 @@ inline Status Query<T, Objective>::copy_relevance() {
   return all_finite ? Status::ok : Status::not_finite;
 }
 
-template <class T, class Objective>
-inline Status Query<T, Objective>::combine() {
+template <class Objective>
+inline Status Query<Objective>::combine() {
   if (whole && lazy() && args.relevance && !estimated() && !args.bias) return copy_relevance();
   for (std::int64_t j = 0; j < items; ++j) {
     float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;

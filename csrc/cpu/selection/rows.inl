@@ -10,7 +10,7 @@ static inline float inverse_sqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 static inline Status scaled_query(const float** query, std::int64_t dims, bool make_unit, const float* tail_mask,
                                   float* unit, float* scale) {
   float norm2 = 1.0f;
-  if (make_unit) norm2_block<1>(query, dims, tail_mask, &norm2);
+  if (make_unit) norm2_block<float, 1>(query, dims, tail_mask, &norm2);
   *scale = make_unit ? inverse_sqrt(norm2) : 1.0f;
   if (norm2 >= kNorm2Min && norm2 <= kNorm2Max) return Status::ok;
   double exact = 0;
@@ -24,24 +24,27 @@ static inline Status scaled_query(const float** query, std::int64_t dims, bool m
   return Status::ok;
 }
 
+// Products of R rows of signs.
+template <int R>
+static inline void sign_products_of(const bits8* vector, const void* const* rows, std::int64_t dims, float* out) {
+  const bits8* signs[R];
+  for (int r = 0; r < R; ++r) signs[r] = static_cast<const bits8*>(rows[r]);
+  sign_products<R>(vector, signs, dims, out);
+}
+
 // Candidates of a call's first query that are prefetched at once.
 constexpr std::int64_t kPrefetchedAtOnce = 32;
 
 // Why a row has no scale: a norm whose square leaves the range of float32, or no norm; a zero row has the scale 0.
-template <class T, class Objective>
-inline Status Query<T, Objective>::unusual_norm(const T* data) const {
-  bool zero = true;
-  for (std::int64_t d = 0; d < args.dims; ++d) {
-    const float x = element(data, d);
-    if (!finite(x)) return Status::not_finite;
-    zero = zero && x == 0.0f;
-  }
-  return zero ? Status::ok : Status::norm_out_of_range;
+template <class Objective>
+inline Status Query<Objective>::unusual_norm(std::int64_t r) const {
+  const double norm2 = type.exact_norm2(row(r), args.dims);
+  return !(norm2 <= DBL_MAX) ? Status::not_finite : norm2 > 0 ? Status::norm_out_of_range : Status::ok;
 }
 
 // `norm2` is that of the stored row on entry, of the vector of the formulas on return.
-template <class T, class Objective>
-inline Status Query<T, Objective>::scale_row(std::int64_t r, float* norm2, float* scale) const {
+template <class Objective>
+inline Status Query<Objective>::scale_row(std::int64_t r, float* norm2, float* scale) const {
   if (args.norm == Norm::computed) {
     if (*norm2 >= kNorm2Min && *norm2 <= kNorm2Max) {
       *scale = inverse_sqrt(*norm2);
@@ -49,26 +52,26 @@ inline Status Query<T, Objective>::scale_row(std::int64_t r, float* norm2, float
       return Status::ok;
     }
     *scale = *norm2 = 0.0f;
-    return unusual_norm(row(r));
+    return unusual_norm(r);
   }
   *scale = args.norm == Norm::scaled ? args.scales[r] : row_scale;
   if constexpr (Objective::kNeedsLength) {
     *norm2 = *norm2 * *scale * *scale;
     if (*norm2 >= kNorm2Min && *norm2 <= kNorm2Max) return Status::ok;
     *norm2 = 0.0f;
-    return unusual_norm(row(r));
+    return unusual_norm(r);
   }
   return Status::ok;
 }
 
 // Reads what rows need of their own: scales and, where relevance was only estimated, relevance.
-template <class T, class Objective>
+template <class Objective>
 template <int R>
-inline Status Query<T, Objective>::scale_rows(const std::int32_t* js) {
-  const T* rows[R];
+inline Status Query<Objective>::scale_rows(const std::int32_t* js) {
+  const void* rows[R];
   float norm2[R] = {};
   for (int r = 0; r < R; ++r) rows[r] = row(ws.row[js[r]]);
-  if (args.norm == Norm::computed || Objective::kNeedsLength) norm2_block<R>(rows, args.dims, ws.tail_mask, norm2);
+  if (args.norm == Norm::computed || Objective::kNeedsLength) type.norms2[R](rows, args.dims, ws.tail_mask, norm2);
   for (int r = 0; r < R; ++r) {
     const Status status = scale_row(ws.row[js[r]], &norm2[r], &ws.scale[js[r]]);
     if (status != Status::ok) return status;
@@ -89,11 +92,11 @@ inline Status Query<T, Objective>::scale_rows(const std::int32_t* js) {
 }
 
 // What a row that its codes stood for needs of its own. Rows with codes have scales or are unit vectors.
-template <class T, class Objective>
-inline void Query<T, Objective>::read_scale(std::int64_t j) {
+template <class Objective>
+inline void Query<Objective>::read_scale(std::int64_t j) {
   if constexpr (Objective::kNeedsLength) {
-    const T* data = row(ws.row[j]);
-    norm2_block<1>(&data, args.dims, ws.tail_mask, &ws.norm2[j]);
+    const void* data = row(ws.row[j]);
+    type.norms2[1](&data, args.dims, ws.tail_mask, &ws.norm2[j]);
     all_finite = all_finite && scale_row(ws.row[j], &ws.norm2[j], &ws.scale[j]) == Status::ok;
   } else {
     ws.scale[j] = args.norm == Norm::scaled ? args.scales[ws.row[j]] : 1.0f;
@@ -102,10 +105,10 @@ inline void Query<T, Objective>::read_scale(std::int64_t j) {
   ++ws.rows_read;
 }
 
-template <class T, class Objective>
+template <class Objective>
 template <int R>
-inline Status Query<T, Objective>::read_rows(std::int64_t j) {
-  const T* rows[R];
+inline Status Query<Objective>::read_rows(std::int64_t j) {
+  const void* rows[R];
   std::int32_t js[R];
   for (int r = 0; r < R; ++r) {
     js[r] = std::int32_t(j + r);
@@ -121,82 +124,81 @@ inline Status Query<T, Objective>::read_rows(std::int64_t j) {
 }
 
 // Products of rows with the query.
-template <class T, class Objective>
+template <class Objective>
 template <int R>
-inline void Query<T, Objective>::multiply_query(const T* const* rows, float* out) const {
-  if constexpr (kPacked<T>)
-    if (args.query_signs) {
-      sign_products<R>(static_cast<const T*>(args.query_signs) + q * (args.dims / 8), rows, args.dims, out);
-      for (int r = 0; r < R; ++r) out[r] *= row_scale;
-      return;
-    }
-  dot_block<R>(ws.query, rows, args.dims, out);
+inline void Query<Objective>::multiply_query(const void* const* rows, float* out) const {
+  if (!args.query_signs) return type.of_rows[R](&ws.query, rows, args.dims, out);
+  sign_products_of<R>(query_signs(), rows, args.dims, out);
+  for (int r = 0; r < R; ++r) out[r] *= row_scale;
 }
 
 // out[a * B + b]: products of picks [p, p + A) with rows.
-template <class T, class Objective>
+template <class Objective>
 template <int A, int B>
-inline void Query<T, Objective>::multiply_picks(std::int64_t p, const T* const* rows, float* out) const {
-  if constexpr (kPacked<T>) {
-    const T* picks[A];
-    for (int a = 0; a < A; ++a) picks[a] = row(ws.picked_row[p + a]);
-    if constexpr (B == 1)
-      sign_products<A>(rows[0], picks, args.dims, out);
-    else
-      for (int a = 0; a < A; ++a) sign_products<B>(picks[a], rows, args.dims, out + a * B);
-  } else {
-    const float* vectors[A];
-    for (int a = 0; a < A; ++a) vectors[a] = pick(p + a);
-    dot_tile<A, B>(vectors, rows, args.dims, out);
-  }
+inline void Query<Objective>::multiply_picks(std::int64_t p, const void* const* rows, float* out) const {
+  static_assert(A == 1 || B == 1, "kernels that there are");
+  if (!packed) return (B == 1 ? type.of_vectors[A] : type.of_rows[B])(ws.picks + p, rows, args.dims, out);
+  if constexpr (B > 1) return sign_products_of<B>(signs(ws.picked_row[p]), rows, args.dims, out);
+  const void* picks[A];
+  for (int a = 0; a < A; ++a) picks[a] = row(ws.picked_row[p + a]);
+  sign_products_of<A>(static_cast<const bits8*>(rows[0]), picks, args.dims, out);
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::prefetch_row(std::int64_t r) const {
-  const char* line = reinterpret_cast<const char*>(row(r));
+template <class Objective>
+inline void Query<Objective>::prefetch_row(std::int64_t r) const {
+  const char* line = static_cast<const char*>(row(r));
   const std::int64_t bytes = row_bytes(args.dtype, args.dims);
   for (std::int64_t byte = 0; byte < bytes; byte += 64) prefetch(line + byte);
 }
 
 // Prefetches the next query's rows, so that they arrive while this query is decided. Where relevance is only estimated
 // few rows will be read.
-template <class T, class Objective>
-inline void Query<T, Objective>::prefetch_next(std::int64_t end) {
+template <class Objective>
+inline void Query<Objective>::prefetch_next(std::int64_t end) {
   if (!args.candidates || coded || estimated() || q + 1 >= args.num_queries) return;
   for (; ahead < end && ahead < args.pool; ++ahead) prefetch_candidate(q + 1, ahead);
   ws.prefetched = q + 1;
 }
 
 // The first rows of the pool, unless the query before has prefetched them.
-template <class T, class Objective>
-inline void Query<T, Objective>::prefetch_own() {
+template <class Objective>
+inline void Query<Objective>::prefetch_own() {
   if (!args.candidates || lazy() || ws.prefetched == q) return;
   for (std::int64_t i = 0; i < args.pool && i < kPrefetchedAtOnce; ++i) prefetch_candidate(q, i);
 }
 
-template <class T, class Objective>
-inline void Query<T, Objective>::prefetch_candidate(std::int64_t query, std::int64_t i) const {
+template <class Objective>
+inline void Query<Objective>::prefetch_candidate(std::int64_t query, std::int64_t i) const {
   const std::int64_t id = id_at(args.candidates, args.id_bytes, query * args.pool + i);
   if (id >= 0 && id < args.num_rows) prefetch_row(id);
 }
 
-// In double: the squared norm of a stored row, what makes it the vector of the formulas, and the length of that.
-template <class T, class Objective>
-inline double Query<T, Objective>::exact_norm2(std::int64_t r) const {
-  double norm2 = 0;
-  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += double(element(row(r), d)) * element(row(r), d);
-  return norm2;
+// The prepared form of a row, in `out` unless the row is its own.
+template <class Objective>
+inline const float* Query<Objective>::prepared(const void* data, float* out) const {
+  if (args.dtype == DType::f32 && args.dims % W == 0) return static_cast<const float*>(data);
+  type.prepare(data, args.dims, out);
+  return out;
 }
 
-template <class T, class Objective>
-inline double Query<T, Objective>::exact_scale(std::int64_t r) const {
-  if constexpr (kPacked<T>) return 1 / __builtin_sqrt(double(args.dims));
+// The elements of a row: its own, or in ws.unit.
+template <class Objective>
+inline const float* Query<Objective>::widened(std::int64_t r) const {
+  if (args.dtype == DType::f32) return static_cast<const float*>(row(r));
+  type.widen(row(r), args.dims, ws.unit);
+  return ws.unit;
+}
+
+// In double: what makes a stored row the vector of the formulas, and the length of that.
+template <class Objective>
+inline double Query<Objective>::exact_scale(std::int64_t r) const {
+  if (packed) return 1 / __builtin_sqrt(double(args.dims));
   if (args.norm != Norm::computed) return args.norm == Norm::scaled ? args.scales[r] : 1.0;
-  const double norm2 = exact_norm2(r);
+  const double norm2 = type.exact_norm2(row(r), args.dims);
   return norm2 > 0 ? 1 / __builtin_sqrt(norm2) : 0;
 }
 
-template <class T, class Objective>
-inline double Query<T, Objective>::exact_length(std::int64_t r) const {
-  return __builtin_sqrt(exact_norm2(r)) * exact_scale(r);
+template <class Objective>
+inline double Query<Objective>::exact_length(std::int64_t r) const {
+  return __builtin_sqrt(type.exact_norm2(row(r), args.dims)) * exact_scale(r);
 }

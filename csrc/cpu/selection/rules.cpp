@@ -19,7 +19,7 @@ constexpr const RuleKernels* kIsas[] = {RSK_OF_EACH_REGION(kRules)};
 
 }  // namespace
 
-EachType<SelectQuery> rule_kernels(Method method, int isa) {
+SelectQuery* rule_kernel(Method method, int isa) {
   const RuleKernels& rules = kernels_of(kIsas, isa);
   return method == Method::msd ? rules.msd : is_factored(method) ? rules.factored : rules.coverage;
 }

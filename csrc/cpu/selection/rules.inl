@@ -7,7 +7,7 @@
 #include "selection/objectives/coverage.inl"
 
 constexpr RuleKernels kRules = {
-    RSK_EACH_TYPE(Select<Msd>::query),
-    RSK_EACH_TYPE(Select<Factored>::query),
-    RSK_EACH_TYPE(Select<Coverage>::query),
+    select_query<Msd>,
+    select_query<Factored>,
+    select_query<Coverage>,
 };

@@ -75,13 +75,13 @@ static inline void tile_rows(const float* const* vectors, const T* rows, std::in
   std::int64_t i = 0;
   for (; i + kTileRows <= n; i += kTileRows) {
     for (int r = 0; r < kTileRows; ++r) tile[r] = rows + (i + r) * row_stride;
-    dot_tile<A, kTileRows>(vectors, tile, dims, dots);
+    dot_tile<T, A, kTileRows>(vectors, tile, dims, dots);
     for (int a = 0; a < A; ++a)
       for (int r = 0; r < kTileRows; ++r) out[a][i + r] = dots[a * kTileRows + r];
   }
   for (; i < n; ++i) {
     tile[0] = rows + i * row_stride;
-    dot_tile<A, 1>(vectors, tile, dims, dots);
+    dot_tile<T, A, 1>(vectors, tile, dims, dots);
     for (int a = 0; a < A; ++a) out[a][i] = dots[a];
   }
   for (; i % W; ++i)  // lanes that are multiplied too
@@ -127,17 +127,16 @@ static void scan_rows(const ScanBlock& block, const ScanGroup& group) {
 }
 
 // What makes rows [first, first + n) the vectors of the formulas; NaN for those that are none, which makes it false.
-template <class T>
 static bool row_scales(const SelectArgs& args, std::int64_t first, std::int64_t n, float* out) {
   float tail_mask[W];
   if (args.norm == Norm::computed) prepare_tail_mask(args.dims, tail_mask);
   Workspace none = {};
-  const Query<T, Mmr> query{args, none, 0};
+  const Query<Mmr> query{args, none, 0};
   bool well = true;
   for (std::int64_t i = 0; i < n; ++i) {
     float norm2 = 0.0f;
-    const T* const row = query.row(first + i);
-    if (args.norm == Norm::computed) norm2_block<1>(&row, args.dims, tail_mask, &norm2);
+    const void* const row = query.row(first + i);
+    if (args.norm == Norm::computed) query.type.norms2[1](&row, args.dims, tail_mask, &norm2);
     if (query.scale_row(first + i, &norm2, out + i) == Status::ok) continue;
     out[i] = __builtin_nanf("");
     well = false;
@@ -147,18 +146,17 @@ static bool row_scales(const SelectArgs& args, std::int64_t first, std::int64_t 
 
 // The values of some rows for a query whose prepared vector is given: relevance with bias, with the bits of a
 // selection.
-template <class T>
 static void row_values(const SelectArgs& args, std::int64_t q, const float* vector, ScanEntry* entries,
                        std::int64_t n) {
   Workspace none = {};
-  const Query<T, Mmr> query{args, none, q};
+  const Query<Mmr> query{args, none, q};
   float dots[4];
-  const T* rows[4];
+  const void* rows[4];
   for (std::int64_t i = 0; i < n; i += 4) {
     const int some = n - i < 4 ? int(n - i) : 4;
     for (std::int64_t next = i + 4; next < i + 8 && next < n; ++next) query.prefetch_row(entries[next].row);
     for (int r = 0; r < 4; ++r) rows[r] = query.row(entries[i + (r < some ? r : 0)].row);
-    dot_block<4>(vector, rows, args.dims, dots);
+    query.type.of_rows[4](&vector, rows, args.dims, dots);
     for (int r = 0; r < some; ++r) {
       ScanEntry& entry = entries[i + r];
       entry.score = entry.value = dots[r] * (args.norm == Norm::scaled ? args.scales[entry.row] : 1.0f);
@@ -191,11 +189,5 @@ static CodeVector code_vector(const float* vector, std::int64_t dims, std::int8_
 
 static void prepare_vector(const float* vector, std::int64_t dims, float* out) { prepare(vector, dims, 1.0f, out); }
 
-constexpr ScanKernels kScanKernels = {scan_codes,
-                                      RSK_EACH_TYPE(scan_rows),
-                                      RSK_EACH_TYPE(row_scales),
-                                      RSK_EACH_TYPE(row_values),
-                                      unit_query,
-                                      code_vector,
-                                      prepare_vector,
-                                      kCodesPay};
+constexpr ScanKernels kScanKernels = {scan_codes,  RSK_EACH_TYPE(scan_rows), row_scales, row_values, unit_query,
+                                      code_vector, prepare_vector,           kCodesPay};

@@ -82,8 +82,7 @@ void Search::read_needed(const SelectArgs& corpus, std::int64_t i, const float* 
   std::vector<float> prepared(static_cast<std::size_t>(all_.dims + kernels_.vector_floats));
   kernels_.scan->prepare(vector, all_.dims, prepared.data());
   const auto read = [&](std::size_t begin, std::size_t end) {
-    kernels_.scan->row_values[all_.dtype](corpus, i, prepared.data(), entries.data() + begin,
-                                          std::int64_t(end - begin));
+    kernels_.scan->row_values(corpus, i, prepared.data(), entries.data() + begin, std::int64_t(end - begin));
   };
   const std::size_t first = std::min(entries.size(), std::size_t(args_.n));
   const auto others = entries.begin() + std::ptrdiff_t(first);

@@ -26,9 +26,8 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
   const int threads = worthwhile_threads(work, args.num_queries, num_threads);
-  const EachType<SelectQuery> of_rule =
-      args.method < Method::msd ? kernels.select[int(args.method)] : rule_kernels(args.method, isa);
-  const auto select_query = of_rule[args.dtype];
+  SelectQuery* const select_query =
+      args.method < Method::msd ? kernels.select[int(args.method)] : rule_kernel(args.method, isa);
   Workspaces workspaces(args, kernels.vector_floats, threads);
   // A run of queries for one thread, since each query prefetches the rows of the next.
   const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));
@@ -50,7 +49,7 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
   const int threads = worthwhile_threads(work, args.pool.num_queries, num_threads);
   Workspaces workspaces(args.pool, kernels.vector_floats, threads);
   parallel_for(args.pool.num_queries, 1, threads,
-               [&](std::int64_t q, int thread) { kernels.relevance[args.pool.dtype](args, q, workspaces[thread]); });
+               [&](std::int64_t q, int thread) { kernels.relevance(args, q, workspaces[thread]); });
 }
 
 void encode(const EncodeArgs& args, int isa, int num_threads) {

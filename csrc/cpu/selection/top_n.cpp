@@ -264,7 +264,7 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
     const std::int64_t part = std::min(part_rows_, rows - begin), row = first + begin;
     if (!codes_) {
       float* const scales = &scratch.scales[std::size_t(begin)];
-      scratch.well = kernels_.scan->row_scales[corpus_.dtype](corpus_, row, part, scales) && scratch.well;
+      scratch.well = kernels_.scan->row_scales(corpus_, row, part, scales) && scratch.well;
     }
     ScanBlock block = {};
     block.rows = packed_ ? (part + 31) / 32 * 32 : part;

@@ -4,14 +4,14 @@
 // y) to a pick at angle y, so its value is at most lambda_d (1 - lambda_b) max_bias + a cos x + b sin x.
 
 // Of some picks, a vector of them: a, b, the square of the crest, and one over it.
-template <class T, class Objective>
-struct Query<T, Objective>::Angles {
+template <class Objective>
+struct Query<Objective>::Angles {
   vd cosine, a, b, crest, over;
 };
 
 // Of the picks from p on.
-template <class T, class Objective>
-inline typename Query<T, Objective>::Angles Query<T, Objective>::angles(std::int64_t p) const {
+template <class Objective>
+inline typename Query<Objective>::Angles Query<Objective>::angles(std::int64_t p) const {
   const double weight = args.bias ? lambda_b() : 1, redundancy_weight = 1 - double(lambda_d());
   Angles at;
   at.cosine = load_widened(ws.picked_pivot + p);
@@ -25,8 +25,8 @@ inline typename Query<T, Objective>::Angles Query<T, Objective>::angles(std::int
 
 // Solved for the x, on the far side of the crest, at which the value is `above` and what the bias adds: the largest v
 // that leaves all rows below it, by each of `known` picks.
-template <class T, class Objective>
-inline vd Query<T, Objective>::reach_by_angle(const Angles& at, double above, std::int64_t known) const {
+template <class Objective>
+inline vd Query<Objective>::reach_by_angle(const Angles& at, double above, std::int64_t known) const {
   const double weight = args.bias ? lambda_b() : 1, infinity = __builtin_inf();
   const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
   vl lane;
@@ -41,8 +41,8 @@ inline vd Query<T, Objective>::reach_by_angle(const Angles& at, double above, st
 
 // The largest v that rows outside may have for none of them to be worth `value` after so many picks; where it is at
 // least `enough`, that or more.
-template <class T, class Objective>
-inline double Query<T, Objective>::reach(double value, std::int64_t known, double enough, const Angles& first) const {
+template <class Objective>
+inline double Query<Objective>::reach(double value, std::int64_t known, double enough, const Angles& first) const {
   const double relevance_weight = lambda_d(), redundancy_weight = 1 - relevance_weight;
   const double weight = args.bias ? lambda_b() : 1;
   const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
@@ -62,21 +62,21 @@ inline double Query<T, Objective>::reach(double value, std::int64_t known, doubl
 }
 
 // Below what the v of a row has to be, as computed, for it to be at most this.
-template <class T, class Objective>
-inline double Query<T, Objective>::surely(double reach) const {
+template <class Objective>
+inline double Query<Objective>::surely(double reach) const {
   const double size = __builtin_fabs(reach);
   return reach - slack - 16 * FLT_EPSILON * (1 + (size < 1e30 ? size : 1e30));
 }
 
 // Whether a pick is worth more than any row outside.
-template <class T, class Objective>
-inline bool Query<T, Objective>::beats_outside(float value) const {
+template <class Objective>
+inline bool Query<Objective>::beats_outside(float value) const {
   return args.outside[q] <= surely(reach(value, picked, __builtin_inf(), angles(0)));
 }
 
 // SelectArgs::pool_needed of a query whose picks are made, after so many initial items.
-template <class T, class Objective>
-inline float Query<T, Objective>::pool_needed(std::int64_t initial) const {
+template <class Objective>
+inline float Query<Objective>::pool_needed(std::int64_t initial) const {
   const std::int64_t length = args.lengths[q];
   if (tied) return __builtin_nanf("");
   if (length < picks_wanted() && !args.limits.costs) return -__builtin_inff();

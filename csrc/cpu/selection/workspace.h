@@ -103,7 +103,7 @@ struct Workspace {
   float* similarity;      // of item j to the aspects, at least 0; one row more for scratch
   std::int32_t* renewed;  // of item j: how many picks its bound knows
 
-  float* unit;  // (D) scratch for a query of unusual norm
+  float* unit;  // (D) scratch for a query of unusual norm, a direction or a row
   float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 

@@ -60,7 +60,8 @@ static void encode(const T* row, std::int64_t dims, float norm_scale, std::uint8
   std::memcpy(out + stride - sizeof header, &header, sizeof header);
 }
 
-static CodeVector signed_codes(const std::uint8_t* code_row, std::int64_t dims, std::int64_t stride, std::int8_t* out) {
+static inline CodeVector signed_codes(const std::uint8_t* code_row, std::int64_t dims, std::int64_t stride,
+                                      std::int8_t* out) {
   for (std::int64_t d = 0; d < dims; ++d) out[d] = std::int8_t(code_row[d] ^ 0x80);
   for (std::int64_t d = dims; d < code_bytes(dims); ++d) out[d] = 0;
   const CodeHeader header = code_header(code_row, stride);

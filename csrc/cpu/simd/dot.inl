@@ -43,6 +43,9 @@ static inline void prepare_tail_mask(std::int64_t dims, float* out) {
   }
 }
 
+// Left to itself, GCC 12 unrolls these loops too late to keep sums in registers.
+#define RSK_UNROLL _Pragma("GCC unroll 8")
+
 // A value that several products need stays in a register: left alone, GCC 12 loads it for each.
 template <bool kNeeded>
 static inline void keep_in_register(vf& x) {
@@ -52,129 +55,88 @@ static inline void keep_in_register(vf& x) {
   (void)x;
 }
 
-// out[a * B + b] = <vectors[a], rows[b]>; the vectors are prepared. With kFours sums of four rows are made together, to
-// the same bits.
-template <int A, int B, bool kFours = false, class T>
-static inline void dot_tile(const float* const* vectors, const T* const* rows, std::int64_t dims, float* out) {
+// Adds to sums the products of the vectors' elements from i on with those of each row, which `row` loads.
+template <int A, int B, class Row>
+__attribute__((always_inline)) static inline void add_products(vf (&sums)[A][B], const float* const* vectors,
+                                                               std::int64_t i, Row row) {
+  vf x[A];
+  RSK_UNROLL
+  for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
+  RSK_UNROLL
+  for (int b = 0; b < B; ++b) {
+    vf y = row(b);
+    keep_in_register<(A > 1 && B > 1)>(y);
+    RSK_UNROLL
+    for (int a = 0; a < A; ++a) sums[a][b] = fma(x[a], y, sums[a][b]);
+  }
+}
+
+// out[a * B + b] = <vectors[a], rows[b]>; the vectors are prepared, the rows pointers to T or void. With kFours sums of
+// four rows are made together, to the same bits.
+template <class T, int A, int B, bool kFours = false, class Rows>
+static inline void dot_tile(const float* const* vectors, Rows rows, std::int64_t dims, float* out) {
   vf even[A][B] = {}, odd[A][B] = {};
-  vf x[A], y;
   std::int64_t i = 0;
-  for (; i + 2 * W <= dims; i += 2 * W) {
-    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
-    for (int b = 0; b < B; ++b) {
-      y = elements(rows[b], i);
-      keep_in_register<(A > 1 && B > 1)>(y);
-      for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
-    }
-    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i + W);
-    for (int b = 0; b < B; ++b) {
-      y = elements(rows[b], i + W);
-      keep_in_register<(A > 1 && B > 1)>(y);
-      for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
-    }
+  const auto here = [&](int b) __attribute__((always_inline)) { return elements(static_cast<const T*>(rows[b]), i); };
+  for (; i + 2 * W <= dims; i += W) {
+    add_products(even, vectors, i, here);
+    i += W;
+    add_products(odd, vectors, i, here);
   }
   if (i + W <= dims) {
-    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
-    for (int b = 0; b < B; ++b) {
-      y = elements(rows[b], i);
-      keep_in_register<(A > 1 && B > 1)>(y);
-      for (int a = 0; a < A; ++a) even[a][b] = fma(x[a], y, even[a][b]);
-    }
+    add_products(even, vectors, i, here);
     i += W;
   }
-  if (i < dims) {
-    for (int a = 0; a < A; ++a) x[a] = load(vectors[a] + i);
-    for (int b = 0; b < B; ++b) {
-      y = load_tail(rows[b], dims);
-      for (int a = 0; a < A; ++a) odd[a][b] = fma(x[a], y, odd[a][b]);
+  if (i < dims)
+    add_products(odd, vectors, i,
+                 [&](int b) __attribute__((always_inline)) { return load_tail(static_cast<const T*>(rows[b]), dims); });
+  RSK_UNROLL
+  for (int a = 0; a < A; ++a) {
+    vf sums[B];
+    RSK_UNROLL
+    for (int b = 0; b < B; ++b) sums[b] = even[a][b] + odd[a][b];
+    if constexpr (kFours) {
+      static_assert(B == 4, "rows");
+      const v4 four = sums_of_quarters(quarter(sums[0]), quarter(sums[1]), quarter(sums[2]), quarter(sums[3]));
+      std::memcpy(out + a * 4, &four, sizeof four);
+    } else {
+      RSK_UNROLL
+      for (int b = 0; b < B; ++b) out[a * B + b] = hsum(sums[b]);
     }
   }
-  if constexpr (kFours) {
-    static_assert(B == 4, "rows");
-    for (int a = 0; a < A; ++a) {
-      v4 quarters[4];
-      for (int b = 0; b < 4; ++b) quarters[b] = quarter(even[a][b] + odd[a][b]);
-      const v4 sums = sums_of_quarters(quarters[0], quarters[1], quarters[2], quarters[3]);
-      std::memcpy(out + a * 4, &sums, sizeof sums);
-    }
+}
+
+// Prepared vectors that one row meets at once, at most; and of coverage, aspects that meet rows: as many as the
+// registers of a region hold the sums of.
+constexpr int kTile = W == 16 ? 8 : 4;
+constexpr int kAspectRows = 4, kAspectVectors = W == 16 ? 3 : 1;
+
+// out[r] = <rows[r], rows[r]>, in the order of dot_tile.
+template <class T, int R, class Rows>
+static inline void norm2_block(Rows rows, std::int64_t dims, const float* tail_mask, float* out) {
+  if constexpr (kPacked<T>) {  // as long as they are wide
+    for (int r = 0; r < R; ++r) out[r] = float(dims);
     return;
   }
-  for (int a = 0; a < A; ++a)
-    for (int b = 0; b < B; ++b) out[a * B + b] = hsum(even[a][b] + odd[a][b]);
-}
-
-// The prepared form of a row, in `out` unless the row is its own.
-static inline const float* prepared(const float* row, std::int64_t dims, float* out) {
-  if (dims % W == 0) return row;
-  prepare(row, dims, 1.0f, out);
-  return out;
-}
-template <class T>
-static inline const float* prepared(const T* row, std::int64_t dims, float* out) {
-  prepare(row, dims, 1.0f, out);
-  return out;
-}
-
-// n prepared vectors, at most kTile, with one row.
-constexpr int kTile = W == 16 ? 8 : 4;
-template <class T>
-static inline void dot_some(const float* const* vectors, int n, const T* row, std::int64_t dims, float* out) {
-  switch (n) {
-    case 1:
-      return dot_tile<1, 1>(vectors, &row, dims, out);
-    case 2:
-      return dot_tile<2, 1>(vectors, &row, dims, out);
-    case 3:
-      return dot_tile<3, 1>(vectors, &row, dims, out);
-    case 4:
-      return dot_tile<4, 1>(vectors, &row, dims, out);
-  }
-  if constexpr (kTile > 4) switch (n) {
-      case 5:
-        return dot_tile<5, 1>(vectors, &row, dims, out);
-      case 6:
-        return dot_tile<6, 1>(vectors, &row, dims, out);
-      case 7:
-        return dot_tile<7, 1>(vectors, &row, dims, out);
-      case 8:
-        return dot_tile<8, 1>(vectors, &row, dims, out);
-    }
-}
-
-// One prepared vector with R rows.
-template <int R, class T>
-static inline void dot_block(const float* vector, const T* const* rows, std::int64_t dims, float* out) {
-  dot_tile<1, R>(&vector, rows, dims, out);
-}
-
-// Rows of signs are as long as they are wide.
-template <int R>
-static inline void norm2_block(const bits8* const*, std::int64_t dims, const float*, float* out) {
-  for (int r = 0; r < R; ++r) out[r] = float(dims);
-}
-
-// out[r] = <rows[r], rows[r]>, in the order of dot_block.
-template <int R, class T>
-static inline void norm2_block(const T* const* rows, std::int64_t dims, const float* tail_mask, float* out) {
   vf even[R], odd[R];
   for (int r = 0; r < R; ++r) even[r] = odd[r] = vf{};
   std::int64_t i = 0;
   for (; i + 2 * W <= dims; i += 2 * W)
     for (int r = 0; r < R; ++r) {
-      const vf a = load(rows[r] + i), b = load(rows[r] + i + W);
+      const vf a = elements(static_cast<const T*>(rows[r]), i), b = elements(static_cast<const T*>(rows[r]), i + W);
       even[r] = fma(a, a, even[r]);
       odd[r] = fma(b, b, odd[r]);
     }
   if (i + W <= dims) {
     for (int r = 0; r < R; ++r) {
-      const vf a = load(rows[r] + i);
+      const vf a = elements(static_cast<const T*>(rows[r]), i);
       even[r] = fma(a, a, even[r]);
     }
     i += W;
   }
   if (i < dims)
     for (int r = 0; r < R; ++r) {
-      const vf a = load_tail(rows[r], dims);
+      const vf a = load_tail(static_cast<const T*>(rows[r]), dims);
       odd[r] = fma(a * load(tail_mask), a, odd[r]);
     }
   for (int r = 0; r < R; ++r) out[r] = hsum(even[r] + odd[r]);

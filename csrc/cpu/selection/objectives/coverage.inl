@@ -9,8 +9,6 @@
 // root, so that an old gain, times what all gains shrink by at least, is an upper bound: an item's is renewed only
 // while its bound is the largest.
 
-// Rows that meet kAspectVectors aspects at once; as many as the registers of a region hold the sums of.
-constexpr int kAspectRows = 4, kAspectVectors = W == 16 ? 3 : 1;
 // Aspects whose vectors stay in the second-level cache while rows go by.
 constexpr std::int64_t kAspectBlock = 96;
 
@@ -99,7 +97,7 @@ struct Coverage {
     Workspace& ws = query.ws;
     const std::int64_t dims = query.args.dims;
     for (std::int64_t a = 0; a < aspects; ++a) {
-      ws.aspects[a] = prepared(query.row(ws.row[a]), dims, ws.prepared_aspects + a * prepared_floats(dims));
+      ws.aspects[a] = query.prepared(query.row(ws.row[a]), ws.prepared_aspects + a * prepared_floats(dims));
       ws.aspect_scale[a] = ws.scale[a];
     }
     for (std::int64_t a = aspects; a < aspects + kAspectTile; ++a) ws.aspects[a] = aspects ? ws.aspects[0] : nullptr;
@@ -136,8 +134,8 @@ struct Coverage {
   void multiply(Query& query, bool symmetric) {
     Workspace& ws = query.ws;
     const std::int64_t items = query.items;
-    const typename Query::Element* rows[kAspectRows];
-    float dots[kAspectRows * kAspectVectors];
+    const void* rows[kAspectRows];
+    float dots[kAspectRows * (kAspectBlock + kAspectVectors)];
     v4 rest = {}, most = {};
     for (std::int64_t j = items; j < query.padded(items); ++j) ws.scale[j] = 0.0f;
     for (std::int64_t block = 0; block < aspects; block += kAspectBlock) {
@@ -147,25 +145,23 @@ struct Coverage {
         for (int r = 0; r < kAspectRows; ++r) rows[r] = query.row(ws.row[j + r < items ? j + r : items - 1]);
         v4 scale;
         std::memcpy(&scale, ws.scale + j, sizeof scale);
-        for (std::int64_t a = block; a < end; a += kAspectVectors) {
-          if (symmetric && a + kAspectVectors <= j) continue;
-          dot_tile<kAspectVectors, kAspectRows, true>(ws.aspects + a, rows, query.args.dims, dots);
-          ws.products += kAspectRows * kAspectVectors;
-          for (int v = 0; v < kAspectVectors && a + v < end; ++v) {
-            v4 similarity;
-            std::memcpy(&similarity, dots + v * kAspectRows, sizeof similarity);
-            // The larger scale first, so that two items have the same bits whichever of them is the aspect.
-            const v4 other = v4{} + ws.aspect_scale[a + v];
-            similarity = similarity * (other > scale ? other : scale) * (other > scale ? scale : other);
-            rest += similarity - similarity;  // not 0 where one is not finite
-            similarity = counted(similarity);
-            most = similarity > most ? similarity : most;
-            if (symmetric)
-              std::memcpy(similarities(ws, a + v) + j, &similarity, sizeof similarity);
-            else
-              for (int r = 0; r < kAspectRows && j + r < items; ++r) similarities(ws, j + r)[a + v] = similarity[r];
-          }
+        const std::int64_t met = symmetric && j > block ? (j - block) / kAspectVectors * kAspectVectors : 0;
+        query.type.of_aspects(ws.aspects, block + met, end, rows, query.args.dims, dots);
+        for (std::int64_t a = block + met; a < end; ++a) {
+          v4 similarity;
+          std::memcpy(&similarity, dots + (a - block - met) * kAspectRows, sizeof similarity);
+          // The larger scale first, so that two items have the same bits whichever of them is the aspect.
+          const v4 other = v4{} + ws.aspect_scale[a];
+          similarity = similarity * (other > scale ? other : scale) * (other > scale ? scale : other);
+          rest += similarity - similarity;  // not 0 where one is not finite
+          similarity = counted(similarity);
+          most = similarity > most ? similarity : most;
+          if (symmetric)
+            std::memcpy(similarities(ws, a) + j, &similarity, sizeof similarity);
+          else
+            for (int r = 0; r < kAspectRows && j + r < items; ++r) similarities(ws, j + r)[a] = similarity[r];
         }
+        ws.products += (end - block - met + kAspectVectors - 1) / kAspectVectors * kAspectVectors * kAspectRows;
       }
     }
     query.all_finite = query.all_finite && hsum4(rest) == 0.0f;
@@ -192,10 +188,10 @@ struct Coverage {
     Workspace& ws = query.ws;
     float* const row = similarities(ws, query.items);
     for (std::int64_t p = 0; p < query.picked; ++p) {
-      const auto* data = query.row(ws.picked_row[p]);
+      const void* data = query.row(ws.picked_row[p]);
       for (std::int64_t a = 0; a < aspects; ++a) {
         float dot;
-        dot_tile<1, 1>(ws.aspects + a, &data, query.args.dims, &dot);
+        query.type.of_vectors[1](ws.aspects + a, &data, query.args.dims, &dot);
         const v4 similarity = v4{} + dot * ws.aspect_scale[a] * ws.picked_scale[p];
         query.all_finite = query.all_finite && finite(similarity[0]);
         row[a] = counted(similarity)[0];

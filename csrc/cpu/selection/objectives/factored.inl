@@ -193,9 +193,9 @@ struct Factored {
     const std::int64_t dims = query.args.dims, size = direction_doubles(dims);
     double* const direction = ws.directions + p * size;
     double* const x = ws.directions + (query.args.limits.num_initial + query.args.k) * size;
-    const auto* row = query.row(r);
+    const float* const row = query.widened(r);
     const double scale = query.exact_scale(r);
-    for (std::int64_t d = 0; d < dims; ++d) x[d] = double(element(row, d)) * scale;
+    for (std::int64_t d = 0; d < dims; ++d) x[d] = double(row[d]) * scale;
     for (std::int64_t d = dims; d < size; ++d) x[d] = 0;
     if (ssd) x[dims] = 1;
     for (std::int64_t d = 0; d < size; d += kDoubles) store(direction + d, load(x + d));

@@ -76,14 +76,14 @@ struct Nearest {
     const std::int64_t dims = query.args.dims;
     const bool unread = ws.met[j] < 0, with_query = unread && query.estimated();
     if (unread) query.read_scale(j);
-    const auto* data = query.row(ws.row[j]);
+    const void* data = query.row(ws.row[j]);
     const float* vectors[kTile];
     float dots[kTile];
     const std::int32_t likely = ws.likely[j];
     int n = 0;
     if (with_query) vectors[n++] = ws.query;
     if (likely >= 0) vectors[n++] = query.pick(likely);
-    if (n > 0) dot_some(vectors, n, data, dims, dots);
+    if (n > 0) query.type.of_vectors[n](vectors, &data, dims, dots);
     ws.products += n;
     if (with_query) query.objective.relevance(query, j, dots[0] * ws.scale[j], nullptr);
     float nearest = likely >= 0 ? dots[n - 1] * ws.picked_scale[likely] * ws.scale[j] : ws.exact[j];
@@ -91,7 +91,7 @@ struct Nearest {
       nearest = ws.exact[j];
       for (std::int64_t p = ws.met[j]; p < query.picked; p += n) {
         for (n = 0; n < kTile && p + n < query.picked; ++n) vectors[n] = query.pick(p + n);
-        dot_some(vectors, n, data, dims, dots);
+        query.type.of_vectors[n](vectors, &data, dims, dots);
         ws.products += n;
         for (int i = 0; i < n; ++i) nearest = with(nearest, dots[i] * ws.picked_scale[p + i] * ws.scale[j]);
       }

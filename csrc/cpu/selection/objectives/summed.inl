@@ -58,7 +58,7 @@ struct Summed {
   template <class Query>
   static void read(Query& query, std::int64_t j) {
     Workspace& ws = query.ws;
-    const auto* data = query.row(ws.row[j]);
+    const void* data = query.row(ws.row[j]);
     const bool unread = ws.met[j] < 0, with_query = unread && query.estimated();
     if (unread) query.read_scale(j);
     const float* vectors[kTile];
@@ -66,7 +66,7 @@ struct Summed {
     for (std::int64_t p = with_query ? -1 : ws.met[j]; p < query.picked;) {  // -1: the query
       int n = 0;
       for (; n < kTile && p + n < query.picked; ++n) vectors[n] = p + n < 0 ? ws.query : query.pick(p + n);
-      dot_some(vectors, n, data, query.args.dims, dots);
+      query.type.of_vectors[n](vectors, &data, query.args.dims, dots);
       ws.products += n;
       for (int i = 0; i < n; ++i, ++p) {
         if (p < 0) {
@@ -88,6 +88,6 @@ struct Summed {
     Workspace& ws = query.ws;
     const std::int64_t dims = query.args.dims;
     for (std::int64_t d = 0; p == 0 && d < dims; d += W) store(ws.lost + d, vf{});
-    lost = add_lost(ws.pick_codes[p], query.row(ws.picked_row[p]), dims, ws.picked_scale[p], ws.lost);
+    lost = query.type.add_lost(ws.pick_codes[p], query.row(ws.picked_row[p]), dims, ws.picked_scale[p], ws.lost);
   }
 };

@@ -86,12 +86,14 @@ struct Vrsd : Summed {
       for (std::int64_t d = 0; d < dims; ++d) ws.sum[d] = 0;
     for (; summed < query.picked; ++summed) {
       const double scale = query.exact_scale(ws.picked_row[summed]);
-      for (std::int64_t d = 0; d < dims; ++d) ws.sum[d] += element(query.row(ws.picked_row[summed]), d) * scale;
+      const float* const row = query.widened(ws.picked_row[summed]);
+      for (std::int64_t d = 0; d < dims; ++d) ws.sum[d] += row[d] * scale;
     }
     const double scale = j >= 0 ? query.exact_scale(ws.row[j]) : 0;
+    const float* const row = j >= 0 ? query.widened(ws.row[j]) : nullptr;
     double product = 0, query2 = 0, norm2 = 0;
     for (std::int64_t d = 0; d < dims; ++d) {
-      const double s = ws.sum[d] + (j >= 0 ? element(query.row(ws.row[j]), d) * scale : 0);
+      const double s = ws.sum[d] + (row ? row[d] * scale : 0);
       norm2 += s * s;
       const double asked = query.asked(d);
       product += s * asked;
