@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +34,16 @@ def header(begin: bytes, size: int) -> Header:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
     if found.dtype.hasobject:
         raise ValueError("it holds Python objects")
-    if min(found.shape, default=0) < 0:
+    if min(found.shape, default=0) < 0 or not can_be(found.shape, found.dtype):
         raise ValueError(f"its shape is {found.shape}")
     if size < found.end:
         raise ValueError(f"it ends after {size} of {found.end} bytes")
     return found
+
+
+def can_be(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+    """Return whether there can be an array of a shape: NumPy multiplies the axes of an empty one too, but for zeros."""
+    return dtype.itemsize * math.prod(filter(None, shape)) < 1 << 63
 
 
 def _parsed(file: io.BytesIO) -> Header:

@@ -83,8 +83,12 @@ def test_lengths_of_what_is_packed(tmp_path, compression, writer, said):
 
 
 @pytest.mark.parametrize(
-    "shape", ["(-1, 8)", "(8, -1)", "(4611686018427387904, 8)", "(4611686018427387904, 4)", "(99, 8)"]
-)
+    "shape",
+    [
+        "(-1, 8)", "(8, -1)", "(4611686018427387904, 8)", "(4611686018427387904, 4)", "(99, 8)",
+        "(0, 2305843009213693952)", "(9223372036854775808, 0)",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("order", ["False", "True"])
 def test_shapes(tmp_path, shape, order):
     head = f"{{'descr': '<f4', 'fortran_order': {order}, 'shape': {shape}, }}".encode()
@@ -96,6 +100,14 @@ def test_shapes(tmp_path, shape, order):
             ValueError, match=r"^select: \w+ must be a complete \.npy file, got .*x\.npy: it(s shape)? "
         ):
             open_it(path, "queries")
+
+
+def test_shapes_of_empty_tensors(tmp_path):
+    pytest.importorskip("safetensors")
+    head = b'{"v": {"dtype": "F32", "shape": [0, 2305843009213693952], "data_offsets": [0, 0]}}'
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(head)) + head)
+    with pytest.raises(ValueError, match=r"^select: v must have a shape that an array can have, got \(0, 2305"):
+        sources.vectors(tmp_path / "x.safetensors", "queries")
 
 
 @pytest.mark.parametrize("content", [b"", b"1,2,3\n", b"\x93NUMPY\x01\x00v\x00{'descr'"])

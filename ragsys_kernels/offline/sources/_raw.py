@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._base.arrays import HOST
-from ..._base.npy import HEADER, header
+from ..._base.npy import HEADER, can_be, header
 from ..._base.types import NDArray as Array
 from ...corpus.rows import Blocks
 from ._column import BLOCK_BYTES, Column
@@ -43,6 +43,8 @@ class ArrayColumn(Column):
         self.path, self.rows = place.path, shape[0]
         self.dims = dims if dims is not None else shape[1] if len(shape) == 2 else 0
         self._place, self._dtype, self._shape, self._name = place, np.dtype(dtype), shape, name
+        if not can_be(shape, self._dtype):
+            raise ValueError(f"select: {name} must have a shape that an array can have, got {shape} in {place}")
         self._convert, self._finish, self._converted = convert, finish, converted
 
     def _read(self, begin: int, end: int, bad: dict[int, str] | None) -> Array:
