@@ -1,7 +1,8 @@
 """``on_error="skip"``: answer the good queries of a batch, and name each bad one with the reason.
 
-A call that succeeds costs nothing more. When one fails, the queries with bad values are found and the others run again.
-A query whose products leave float32 shows only when it runs: the batch is halved until it is found.
+A call that succeeds costs nothing more. When one fails, each query that has a bad value runs alone, for a value that no
+kernel reads does not matter, and the others run again, in halves where that fails. So a query has the answer, or the
+error, that it has alone.
 """
 
 from __future__ import annotations
@@ -24,17 +25,25 @@ def answered(
     """Return the fields that ``answer`` gives, with those of ``padding`` for queries that cannot be answered.
 
     Those queries are added to ``errors``, which may hold some already. ``check``: check values before the first run,
-    for a device, where the kernels check none.
+    for a device, where the kernels check none: there a bad value is an error whether or not it is read.
     """
     if not errors and not check:
         try:
             return answer(problem)
         except ValueError:
             pass
-    if place is HOST or check:
+    suspects: dict[int, str] = {}
+    if place is HOST:
+        validate.bad_queries(problem, place, suspects)
+    elif check:
         validate.bad_queries(problem, place, errors)
-    good = np.setdiff1d(np.arange(problem.num_queries), list(errors))
+    good = np.setdiff1d(np.arange(problem.num_queries), [*errors, *suspects])
     parts: list[tuple[np.ndarray, tuple[Any, ...]]] = list(_parts(problem, answer, good, errors)) if good.size else []
+    for q in suspects.keys() - errors.keys():
+        try:
+            parts.append((alone := np.array([q]), answer(problem.take(alone))))
+        except ValueError:
+            errors[q] = suspects[q]
     if len(parts) == 1 and len(parts[0][0]) == problem.num_queries:
         return parts[0][1]
     fields = [place.upload(field) for field in padding]
@@ -50,12 +59,14 @@ def _parts(problem: Problem, answer: Answer, queries: np.ndarray, errors: dict[i
         yield queries, answer(problem.take(queries))
         return
     except ValueError as error:
-        reason = validate.overflowed(problem, error)
-        if reason is None:  # it concerns the whole call
+        if validate.concerns_all(problem, error):
             raise
-    if len(queries) == 1:
-        errors[int(queries[0])] = reason
-        return
+        if len(queries) == 1:
+            reason = validate.reason(problem, int(queries[0]), error)
+            if reason is None:
+                raise
+            errors[int(queries[0])] = reason
+            return
     middle = len(queries) // 2
     yield from _parts(problem, answer, queries[:middle], errors)
     yield from _parts(problem, answer, queries[middle:], errors)

@@ -321,9 +321,9 @@ def device_values(problem: Problem) -> None:
 def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
     """Put every query that has a bad value into ``errors``, with the reason."""
     if place is HOST:
-        # Rows that all queries read are no single query's error: the kernels check them.
-        shared = problem.candidates is None and not problem.pool_stride
-        check: Callable[[int], None] = functools.partial(values, problem, named=False, of_rows=not shared)
+        # Rows of the whole corpus are looked at for the queries alone that the kernels do not answer.
+        whole = problem.candidates is None and not problem.pool_stride
+        check: Callable[[int], None] = functools.partial(values, problem, named=False, of_rows=not whole)
         suspects: Iterable[int] = range(problem.num_queries)
     else:
         suspects, check = _device_check(problem, False)
@@ -420,6 +420,23 @@ def overflowed(problem: Problem, error: ValueError) -> str | None:
     """Return what `overflow` says, without the query, if it raised this error; else None."""
     rule, advice = _beyond(problem)
     return f"{problem.op}: {rule}{advice}" if rule in str(error) else None
+
+
+def concerns_all(problem: Problem, error: ValueError) -> bool:
+    """Return whether an error is of rows that every query reads, and so of no single one."""
+    whole = problem.candidates is None and not problem.pool_stride and problem.constraints.filter is None
+    return whole and problem.relevance is None and overflowed(problem, error) is None
+
+
+def reason(problem: Problem, q: int, error: ValueError) -> str | None:
+    """Return why query q, which ended with this error, has no answer; None: it is not its own."""
+    found = overflowed(problem, error)
+    if found is None:
+        try:
+            values(problem, q, named=False)
+        except ValueError as why:
+            found = str(why)
+    return found
 
 
 def _beyond(problem: Problem) -> tuple[str, str]:
