@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +12,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..corpus import Corpus
+from . import limits
 from .http.messages import DisconnectedError, Receive, Request, Response, Scope, Send, refused
 from .limits import RefusedError, busy
 from .routes import about, explore, open_inference, page, rerank, select
 from .service import Service
-
-_logger = logging.getLogger("ragsys_kernels.serving")
 
 _PLAIN = {"/info", "/metrics", "/openapi.json", "/docs", "/redoc", *page.PATHS}
 
@@ -111,9 +109,7 @@ def failed(request: Request, error: BaseException) -> Response:
     """Return the answer to a request that ended with an error."""
     if isinstance(error, RefusedError):
         return refused(error)
-    _logger.error("%s %s failed", request.scope["method"], request.scope["path"], exc_info=error)
-    error.__traceback__ = error.__context__ = None  # as in `RefusedError.kept`
-    return refused(RefusedError(500, "the server failed; its log says why"))
+    return refused(limits.failed(f"{request.scope['method']} {request.scope['path']}", error))
 
 
 def _counting(send: Send, sent: list[int]) -> Send:

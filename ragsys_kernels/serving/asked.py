@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..selection.problem import Selection
 from .corpora import Served
 from .kernel import Block, argument_of
-from .limits import Limits, RefusedError
+from .limits import FAILED, Limits, RefusedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,12 +42,21 @@ class Asked:
         block.positions = positions
         self.blocks.append(block)
 
+    def extend(self, other: Asked, begin: int) -> None:
+        """Add the queries of another request, which stand here from ``begin`` on."""
+        for block in other.blocks:
+            block.positions = [begin + position for position in block.positions]
+        self.blocks += other.blocks
+        self.errors |= {begin + position: error for position, error in other.errors.items()}
+        self.nbytes += other.nbytes
+
     def take(self, picks: Sequence[Selection]) -> None:
         """Take the picks of all blocks; what a kernel could not answer is the error of its query."""
         self.picks = picks
         for block, picked in zip(self.blocks, picks, strict=True):
             for q, message in (picked.errors or {}).items():
-                self.errors[block.positions[q]] = RefusedError(422, block.named(q, message), argument_of(message))
+                status = 500 if message == FAILED else 422
+                self.errors[block.positions[q]] = RefusedError(status, block.named(q, message), argument_of(message))
 
     def fail(self, why: RefusedError) -> None:
         """Give this error to all queries that have none yet."""
@@ -69,5 +78,10 @@ class Asked:
 
     @property
     def status(self) -> int:
-        """Of the answer: 422 where no query has picks."""
-        return 200 if len(self.errors) < self.count else 422
+        """Of the answer: 422, or 500, where no query has picks."""
+        return 200 if len(self.errors) < self.count else status_of(self.errors.values())
+
+
+def status_of(errors: Iterable[RefusedError]) -> int:
+    """Return the status of queries none of which has picks: 500 if the server failed for one of them."""
+    return max(error.status for error in errors)

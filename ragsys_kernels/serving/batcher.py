@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from ..selection.problem import Selection
 from .asked import BLOCK, Asked
-from .kernel import Block, answer, joined
+from .kernel import Block, answer, apart, joined, split
 from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
 
@@ -281,41 +279,27 @@ class Batcher:
         self._pace += _PACE * (seconds / queries - self._pace)
         self._metrics.batch(queries, seconds, self.queued)
         if len(answers) == 1 and not isinstance(answers[0], Exception):
-            answers = _split(answers[0], [len(block) for block, _, _ in entries])
+            answers = split(answers[0], [len(block) for block, _, _ in entries])
         for (_, ticket, index), picks in zip(entries, answers, strict=True):
-            if isinstance(picks, Exception):
-                ticket.end(picks)
-            else:
-                ticket.put(index, picks, begin, seconds)
+            if not isinstance(picks, Exception):
+                try:
+                    ticket.put(index, picks, begin, seconds)
+                    continue
+                except Exception as error:
+                    picks = error
+            ticket.end(picks)
 
 
 def _answers(blocks: list[Block], num_threads: int | None) -> tuple[list[Selection | Exception], float]:
-    """Return one selection for all blocks, and the seconds that it took.
-
-    If the call fails there is one for each block, or the error that the block alone gives.
-    """
+    """Return one selection for all blocks, and the seconds that it took; one for each block if the call fails."""
     begin = time.perf_counter()
     found: list[Selection | Exception] = []
-    for part in (blocks, *([block] for block in blocks)):
-        try:
-            found.append(answer(joined(part), num_threads))
-        except Exception as error:
-            if part is not blocks or len(blocks) == 1:
+    try:
+        found.append(answer(joined(blocks), num_threads))
+    except Exception:
+        for block in blocks:
+            try:
+                found.append(apart(block, num_threads))
+            except Exception as error:
                 found.append(error)
-        if part is blocks and found:
-            break
     return found, time.perf_counter() - begin
-
-
-def _split(picks: Selection, sizes: list[int]) -> list[Selection]:
-    """Return the selections of the blocks that a call answered together."""
-    if len(sizes) == 1:
-        return [picks]
-    parts, ends = [], np.cumsum(sizes).tolist()
-    for size, end in zip(sizes, ends, strict=True):
-        begin = end - size
-        errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
-        part = Selection(*(array[begin:end] for array in picks)).with_errors(errors)
-        part.certified = None if picks.certified is None else picks.certified[begin:end]
-        parts.append(part)
-    return parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ class Served:
     loaded: float = field(default_factory=time.time)
     kept: dict[str, Any] = field(default_factory=dict)  # checks of earlier requests, to be used again
     unknown: str = "error"  # or "skip": how unknown ids are treated, unless a request says otherwise
-    nothing: bool = False  # no corpus: queries come with the vectors of their candidates
+    nothing: str = ""  # no corpus, queries come with the vectors of their candidates: the rule that others break
     texts: Texts | None = None  # of its rows
 
     def __len__(self) -> int:
@@ -136,8 +136,11 @@ class Corpora:
             if name not in sources:
                 raise ValueError(f"serve: texts must be of a corpus that is served, got {name!r}")
         self._device, self._verify, self._unknown = device, verify, unknown
-        nothing = Corpus(np.zeros((1, 1), np.float32))
-        self._nothing = Served(NOTHING, nothing, "vectors", unknown=unknown, nothing=True)
+        names = ", ".join(map(repr, sources)) or f"those of the server, which has none: send {NOTHING}"
+        self._rule = f"be one of {names}"
+        self._nothing = Served(
+            NOTHING, Corpus(np.zeros((1, 1), np.float32)), "vectors", unknown=unknown, nothing=self._rule
+        )
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
         self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
         self._served = {
@@ -148,21 +151,21 @@ class Corpora:
     def all(self) -> list[Served]:
         return list(self._served.values())
 
-    def get(self, name: object, op: str = "select", queries: Iterable[Any] = ()) -> Served:
-        """Return the corpus of a request: by its name, the only one, or none for queries that come with vectors."""
+    def get(self, name: object, op: str = "select") -> Served:
+        """Return the corpus of a request: by its name, or the only one."""
         if name is None and len(self._served) == 1:
             return next(iter(self._served.values()))
         served = self._served.get(name) if isinstance(name, str) else None
-        if served is None:
-            if name == NOTHING or (name is None and any(type(each) is dict and NOTHING in each for each in queries)):
-                return self._nothing
-            names = ", ".join(map(repr, self._served)) or f"those of the server, which has none: send {NOTHING}"
-            raise invalid(op, "corpus", f"be one of {names}", repr(name)[:200])
-        return served
+        if served is not None:
+            return served
+        if name == NOTHING:
+            return self._nothing
+        got = type(name).__name__ if isinstance(name, (list, dict)) else repr(name)[:200]
+        raise invalid(op, "corpus", self._rule, got)
 
     def without(self, name: object) -> Served:
-        """Return the corpus of queries that may all come with vectors."""
-        return self.get(name, queries=({NOTHING: None},))
+        """Return the corpus of queries each of which may come with vectors; `Rules.has_corpus` refuses the others."""
+        return self._nothing if name is None and len(self._served) != 1 else self.get(name)
 
     def folder(self, name: str) -> Path:
         """Return the folder of a corpus, or refuse a name that has none."""

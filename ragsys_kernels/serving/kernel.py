@@ -20,6 +20,7 @@ from ..corpus import certified
 from ..selection import METHODS
 from ..selection.problem import Problem, Rows, Selection
 from .corpora import Served
+from .limits import FAILED, failed
 
 _SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
 _LISTS = ("candidates", "initial", "allowed", "exclude")
@@ -66,6 +67,20 @@ class Block:
 
     def __len__(self) -> int:
         return self.size
+
+    def __getitem__(self, part: slice) -> Block:
+        """Return some of the queries."""
+        columns: dict[str, Any] = {
+            name: x[part] for name in (*_COLUMNS, "names") if isinstance(x := getattr(self, name), np.ndarray)
+        }
+        begin, end, _ = part.indices(self.size)
+        if self.given is not None:
+            assert self.candidates is not None
+            of_query = np.repeat(np.arange(self.size), (self.candidates >= 0).sum(axis=1))
+            data = self.given.data[np.searchsorted(of_query, begin) : np.searchsorted(of_query, end)]
+            columns["given"] = Rows.of(data, self.given.dtype, self.given.metric, self.given.norm)
+        skipped = {q - begin: ids for q, ids in (self.skipped or {}).items() if begin <= q < end}
+        return replace(self, size=end - begin, skipped=skipped, positions=self.positions[part], **columns)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -169,6 +184,50 @@ def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block])
             whole[begin : begin + len(block), : part.shape[1]] = part
         begin += len(block)
     return whole
+
+
+def apart(block: Block, num_threads: int | None = None) -> Selection:
+    """Answer the queries of a block whose call has failed, in halves; those that fail alone have the error `FAILED`."""
+    picks, errors = Selection.empty(len(block), int(np.max(block.k))), dict[int, str]()
+    first: Exception | None = None
+    proven: np.ndarray | None = None
+    waiting = [range(len(block))]
+    while waiting:
+        part = waiting.pop()
+        rows = slice(part.start, part.stop)
+        try:
+            found = answer(block[rows], num_threads)
+        except Exception as error:
+            if len(part) > 1:
+                waiting += [part[len(part) // 2 :], part[: len(part) // 2]]
+            else:
+                first, errors[part[0]] = first or error, FAILED
+            continue
+        for whole, some in zip(picks[:-1], found[:-1], strict=True):
+            whole[rows, : some.shape[1]] = some
+        picks.lengths[rows] = found.lengths
+        errors.update({part[q]: why for q, why in (found.errors or {}).items()})
+        if found.certified is not None:  # as of all others that are answered
+            proven = np.zeros(len(block), bool) if proven is None else proven
+            proven[rows] = found.certified
+    if first is not None:
+        failed(f"select: the kernel call of {list(errors.values()).count(FAILED)} queries", first)
+    picks.certified = proven
+    return picks.with_errors(errors)
+
+
+def split(picks: Selection, sizes: list[int]) -> list[Selection]:
+    """Return the selections of the blocks that a call answered together."""
+    if len(sizes) == 1:
+        return [picks]
+    parts, ends = [], np.cumsum(sizes).tolist()
+    for size, end in zip(sizes, ends, strict=True):
+        begin = end - size
+        errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
+        part = Selection(*(array[begin:end] for array in picks)).with_errors(errors)
+        part.certified = None if picks.certified is None else picks.certified[begin:end]
+        parts.append(part)
+    return parts
 
 
 def answer(block: Block, num_threads: int | None = None, on_error: str = "skip") -> Selection:

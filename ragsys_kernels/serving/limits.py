@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_logger = logging.getLogger("ragsys_kernels.serving")
+
+# What a request, or a query of one, is told that ended as none may.
+FAILED = "the server failed; its log says why"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +87,13 @@ class RefusedError(Exception):
         """Return this error without the frames it came through: they hold the request's body as long as it is kept."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
+
+
+def failed(what: str, error: BaseException) -> RefusedError:
+    """Log an error that is none of a caller's; return what the caller is told."""
+    _logger.error("%s failed", what, exc_info=error)
+    error.__traceback__ = error.__context__ = None  # as in `RefusedError.kept`
+    return RefusedError(500, FAILED)
 
 
 def busy(what: str) -> RefusedError:

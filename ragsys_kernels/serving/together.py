@@ -14,6 +14,7 @@ from .batcher import Batcher, Pending, Ticket
 from .corpora import Served
 from .limits import Limits, RefusedError, gone
 from .queries.reading import read
+from .queries.rules import text_of
 
 
 class Party(Pending):
@@ -23,10 +24,28 @@ class Party(Pending):
         super().__init__()
         self.served, self.common = served, common
         self.queries: list[Any] = []
+        self.begins: list[int] = []  # where the queries of each request begin
+        self.failed: dict[int, Exception] = {}  # by that, why a request could not be read
         self.members = 0  # requests whose clients have not gone
         self.asked = Asked(served, 0)
         self.ticket: Ticket | None = None
         self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
+
+    def read(self, limits: Limits) -> None:
+        """Read the queries of all requests; one after the other if that fails, so that one does not fail the others."""
+        whole = self.queries
+        try:
+            self.asked = read("select", whole, self.common, self.served, limits)
+            return
+        except Exception:
+            if len(self.begins) == 1:
+                raise
+        self.asked = Asked(self.served, len(whole), strings=self.served.named)
+        for begin, end in zip(self.begins, [*self.begins[1:], len(whole)], strict=True):
+            try:
+                self.asked.extend(read("select", whole[begin:end], self.common, self.served, limits), begin)
+            except Exception as error:
+                self.failed[begin] = error.kept() if isinstance(error, RefusedError) else error
 
     def leave(self) -> None:
         """Note that a client has disconnected; end when no client is left."""
@@ -57,7 +76,7 @@ class Together:
         All requests have the server's own deadline: those with another do not come here.
         """
         self._batcher.check_room(self._gathered + len(queries))
-        key = (id(served), repr(common))
+        key = (id(served), text_of("select", common))
         party = self._parties.get(key)
         if party is None or len(party.queries) + len(queries) > BLOCK:
             if not self._round:
@@ -65,6 +84,7 @@ class Together:
             party = self._parties[key] = Party(served, common)
             self._round.append(party)
         begin = len(party.queries)
+        party.begins.append(begin)
         party.queries += queries
         party.members += 1
         self._gathered += len(queries)
@@ -78,7 +98,7 @@ class Together:
             if party.done:  # all clients have gone
                 continue
             try:
-                party.asked = read("select", party.queries, party.common, party.served, self._limits)
+                party.read(self._limits)
                 party.ticket = self._batcher.submit(party.asked, look=False)
             except Exception as error:
                 party.end(error.kept() if isinstance(error, RefusedError) else error)

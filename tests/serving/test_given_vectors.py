@@ -49,14 +49,15 @@ BAD = {
     "negative shape": ({"vectors": {**GOOD, "shape": [-2, -3]}}, "vectors.shape"),
     "no dimensions": ({"vectors": {"b64": "", "shape": [4, 0]}}, "vectors.shape"),
     "booleans": ({"vectors": {**GOOD, "shape": [True, 6]}}, "vectors.shape"),
-    "huge shape": ({"vectors": {**GOOD, "shape": [2**62, 2**62]}}, "vectors"),
+    "huge shape": ({"vectors": {**GOOD, "shape": [2**62, 2**62]}}, "vectors.shape"),
+    "huge shape of nothing": ({"vectors": {"b64": "", "shape": [0, 2**61]}}, "vectors.shape"),
     "short": ({"vectors": {**GOOD, "shape": [3, 3]}}, "vectors"),
     "dtype": ({"vectors": {**GOOD, "dtype": "float64"}}, "vectors.dtype"),
     "dtype no text": ({"vectors": {**GOOD, "dtype": ["float32"]}}, "vectors.dtype"),
     "no base64": ({"vectors": {**GOOD, "b64": "ä"}}, "vectors.b64"),
     "b64 no text": ({"vectors": {**GOOD, "b64": 3}}, "vectors.b64"),
     "nan": ({"vectors": servers.encoded(np.array([[1, 1, 1], [1, np.nan, 1]], np.float32))}, "vectors"),
-    "null": ({"vectors": None}, "vectors"),
+    "null": ({"vectors": None}, "corpus"),
     "ids too few": ({"candidates": ["a"]}, "candidates"),
     "ids of two kinds": ({"candidates": ["a", 1]}, "candidates"),
     "ids of another kind": ({"candidates": [1.5, 2]}, "candidates"),
@@ -92,10 +93,11 @@ def test_bad_vectors_are_told_and_spoil_no_other_query(corpora):
 
 def test_where_there_is_no_corpus():
     answer = posted({"queries": [{"query": [1.0] * D}]})
-    assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "corpus")
-    assert "which has none: send vectors" in answer.json()["error"]["message"]
+    [refused] = answer.json()["results"]
+    assert (answer.status_code, refused["error"]["argument"]) == (422, "corpus")
+    assert "which has none: send vectors" in refused["error"]["message"]
     answer = posted({"queries": [{"vectors": GOOD, "query": [1.0, 0, 0]}, {"query": [1.0] * D}]})
-    assert answer.json()["results"][1]["error"]["argument"] == "vectors"
+    assert answer.json()["results"][1]["error"] == {**refused["error"], "index": 1}
     answer = posted({"vectors": GOOD, "queries": [{"query": [1.0, 0, 0]}]}, corpora={"docs": CORPUS})
     assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "vectors")
     assert posted({"texts": ["1"], "query": "2"}, "/rerank").json()["error"]["argument"] == "corpus"

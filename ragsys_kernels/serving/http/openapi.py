@@ -43,8 +43,8 @@ class Operation:
 
     ``body`` and ``answers`` map media types and statuses to pydantic models. None: bytes, answered in their own type;
     of an answer, JSON without a model.
-    ``errors`` are statuses, beside those of headers, which every route has. ``failed`` is what a 422 may be beside the
-    usual error, ``refused`` what that is.
+    ``errors`` are statuses, beside those of headers, which every route has. ``failed`` is what 422 and 500 may be
+    beside the usual error, ``refused`` what that is.
     """
 
     method: str
@@ -77,8 +77,8 @@ class Operation:
         for status, model in self.answers.items():
             content = self._content(_schema(model) if model else {})
             answers[str(status)] = {"description": "Answered", "content": content}
-        if self.failed is not None:
-            answers["422"]["content"] = self._content({"anyOf": [refused, _schema(self.failed)]})
+        for status in ("422", "500") if self.failed is not None else ():
+            answers[status]["content"] = self._content({"anyOf": [refused, _schema(self.failed)]})
         described: dict[str, Any] = {"summary": self.summary, "parameters": parameters, "responses": answers}
         if self.description:
             described["description"] = self.description

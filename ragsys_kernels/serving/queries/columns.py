@@ -13,7 +13,7 @@ import numpy as np
 
 from ..asked import Asked
 from ..kernel import Block
-from ..limits import RefusedError
+from ..limits import RefusedError, failed
 from .own_vectors import Given
 from .rules import ID_LISTS, WEIGHTS, Rules, Shared
 
@@ -62,9 +62,10 @@ def add_block(asked: Asked, rules: Rules, columns: Columns, positions: Sequence[
     """Add some queries of a request as a block; each bad query gets an error instead."""
     try:
         block = block_of(rules, columns, len(positions))
-    except RefusedError as error:
+    except Exception as error:  # whatever it is, it is of one of the queries
         if len(positions) == 1:
-            asked.errors[positions[0]] = error.kept()
+            why = error if isinstance(error, RefusedError) else failed(f"{rules.op}: reading a query", error)
+            asked.errors[positions[0]] = why.kept()
             return
         middle = len(positions) // 2
         for part in (slice(0, middle), slice(middle, None)):

@@ -15,7 +15,7 @@ from ..limits import Limits, invalid
 from .columns import Ids, add_block
 from .cursors import decoded
 from .own_vectors import Given
-from .rules import SHARED, Rules, rules_of, shown, wrong
+from .rules import FIELDS, MOST_DIMS, SHARED, Rules, rules_of, shown, wrong
 
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
@@ -37,22 +37,36 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     """
     asked = Asked(served, len(queries), strings=served.named)
     rules = rules_of(op, common, served, limits)
-    alike: dict[tuple[Any, ...], list[int]] = {}
+    alike: dict[tuple[Any, ...], tuple[list[int], list[dict[str, Any]]]] = {}
     for i, query in enumerate(queries):
         if type(query) is not dict:
             asked.errors[i] = invalid(op, "queries", "be objects", shown(query))
             continue
+        if None in query.values():
+            query = _present(query)
         key = tuple(query)
         if not SHARED.isdisjoint(query):
-            key += tuple(repr(query[name]) for name in key if name in SHARED)
+            key += tuple(_word(query[name]) for name in key if name in SHARED)
         if "vectors" in query:
-            key += _kind_of(query["vectors"])[1:]
-        alike.setdefault(key, []).append(i)
-    for positions in alike.values():
+            key += _kind_of(query)
+        positions, group = alike.setdefault(key, ([], []))
+        positions.append(i)
+        group.append(query)
+    for positions, group in alike.values():
         for begin in range(0, len(positions), BLOCK):
-            part = positions[begin : begin + BLOCK]
-            add_block(asked, rules, JsonColumns(rules, [queries[i] for i in part]), part)
+            part = slice(begin, begin + BLOCK)
+            add_block(asked, rules, JsonColumns(rules, group[part]), positions[part])
     return asked
+
+
+def _present(query: dict[str, Any]) -> dict[str, Any]:
+    """Return a query without what is null: it is as if it were left out, but for `pool`, of which null is a value."""
+    return {name: x for name, x in query.items() if x is not None or name == "pool" or name not in FIELDS}
+
+
+def _word(value: Any) -> Any:
+    """Return what tells a field that queries of a block share from another: itself, or of what is refused its type."""
+    return (type(value), value) if isinstance(value, (str, int, float)) else type(value)
 
 
 class JsonColumns:
@@ -64,12 +78,7 @@ class JsonColumns:
         self._rules, self._queries, n = rules, queries, len(queries)
         self.first: Mapping[str, Any] = queries[0]
         self._values: dict[str, list[Any]] = {name: [x] * n for name, x in rules.columns.items()}
-        for name in self.first:
-            given = [query[name] for query in queries]
-            if None in given:  # null is no value
-                given = [rules.common.get(name) if x is None else x for x in given]
-            if given != [None] * n:
-                self._values[name] = given
+        self._values.update({name: [query[name] for query in queries] for name in self.first})
         self.fields: Collection[str] = self._values
 
     def __getitem__(self, part: slice) -> JsonColumns:
@@ -83,7 +92,7 @@ class JsonColumns:
             self._rules.has_corpus()
         if "cursor" in values:
             named = self._rules.served.named if found is None else found.named
-            initial = values.get("initial", [None] * len(self._queries))
+            initial = values.get("initial", [[]] * len(self._queries))
             values["initial"] = self._shown_before(initial, values["cursor"], named)
         return found
 
@@ -111,9 +120,10 @@ class JsonColumns:
         for x in given:
             if type(x) is not dict or not x.keys() <= {"b64", "shape", "dtype"}:
                 raise rules.invalid("vectors", "be an object with b64, shape and dtype", shown(x))
-            rows, dtype, dims = _kind_of(x)
+            rows, dims, dtype = _shape_of(x)
             if not dims:
-                raise rules.invalid("vectors.shape", "be [P, D] with D of at least 1", str(x.get("shape"))[:100])
+                rule = f"be [P, D] with D of 1 to {MOST_DIMS}"
+                raise rules.invalid("vectors.shape", rule, _shown_shape(x.get("shape")))
             if dtype not in _DTYPES:
                 raise rules.invalid("vectors.dtype", "be one of 'float32', 'float16'", shown(x.get("dtype")))
             part = _bytes_of(rules, "vectors", x)
@@ -123,7 +133,7 @@ class JsonColumns:
             parts.append(part)
             lengths.append(rows)
         vectors = _array(parts, dtype).reshape(-1, dims)
-        if candidates is None or candidates == [None] * len(given):
+        if candidates is None:
             return Given(rules, metric, vectors, lengths)
         if set(map(type, candidates)) != {list}:
             raise rules.invalid("candidates", "be a list of ids", wrong(candidates, list))
@@ -155,7 +165,7 @@ class JsonColumns:
             if x.get("dtype", "float32") != dtype:
                 raise rules.invalid("query.dtype", f"be {dtype!r}", shown(x["dtype"]))
             if x.get("shape") not in (None, [dims]):
-                raise rules.invalid("query.shape", f"be [{dims}]", str(x["shape"])[:100])
+                raise rules.invalid("query.shape", f"be [{dims}]", _shown_shape(x["shape"]))
             part = _bytes_of(rules, "query", x)
             if len(part) != size or len(x) > 3 or not x.keys() <= {"b64", "shape", "dtype"}:
                 raise rules.invalid("query", f"be {size} bytes, with shape and dtype alone", f"{len(part)} bytes")
@@ -166,10 +176,9 @@ class JsonColumns:
         """Return ``initial`` with the ids of the pages that cursors follow."""
         lists = []
         for ids, cursor in zip(initial, cursors, strict=True):
-            before = [] if cursor is None else decoded(cursor)
+            before = decoded(cursor)
             if before is None:
                 raise self._rules.invalid("cursor", "be one of an answer", shown(cursor))
-            ids = [] if ids is None else ids
             if type(ids) is not list:
                 raise self._rules.invalid("initial", "be a list of ids", shown(ids))
             for name, each in (("initial", ids), ("cursor", before)):
@@ -182,8 +191,6 @@ class JsonColumns:
 
 def ids_of(rules: Rules, name: str, lists: list[Any], named: bool) -> tuple[Ids, list[int]]:
     """Return lists of ids end to end, and their lengths."""
-    if None in lists:
-        lists = [[] if x is None else x for x in lists]
     if set(map(type, lists)) != {list}:
         raise rules.invalid(name, "be a list of ids", wrong(lists, list))
     return _plain(rules, name, _end_to_end(lists), named), list(map(len, lists))
@@ -210,16 +217,27 @@ def _array(parts: list[bytes], dtype: str) -> np.ndarray:
     return np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), _DTYPES[dtype])
 
 
-def _kind_of(vectors: Any) -> tuple[int, str, int]:
-    """Return the number of vectors, their dtype and dimensions, as they are said to be; 0 and '' for what is wrong."""
-    if type(vectors) is not dict:
-        return 0, "", 0
+def _shape_of(vectors: dict[str, Any]) -> tuple[int, int, str]:
+    """Return the number of vectors, their dimensions and dtype, as they are said to be; 0 and '' for what is wrong."""
     shape, dtype = vectors.get("shape"), vectors.get("dtype", "float32")
     if type(dtype) is not str:
         dtype = ""
-    if type(shape) is not list or len(shape) != 2 or set(map(type, shape)) != {int} or shape[0] < 0 or shape[1] < 1:
-        return 0, dtype, 0
-    return shape[0], dtype, shape[1]
+    if type(shape) is not list or len(shape) != 2 or set(map(type, shape)) != {int}:
+        return 0, 0, dtype
+    rows, dims = shape
+    return (rows, dims, dtype) if rows >= 0 and 1 <= dims <= MOST_DIMS else (0, 0, dtype)
+
+
+def _shown_shape(shape: Any) -> str:
+    whole = type(shape) is list and set(map(type, shape)) <= {int}
+    return str(shape)[:100] if whole else shown(shape)
+
+
+def _kind_of(query: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what queries with vectors must have in common: dimensions and dtype, and whether ids are strings."""
+    vectors, ids = query["vectors"], query.get("candidates")
+    named = type(ids) is list and bool(ids) and type(ids[0]) is str
+    return (*_shape_of(vectors)[1:], named) if type(vectors) is dict else ()
 
 
 def _end_to_end(lists: list[list[Any]]) -> Any:

@@ -32,6 +32,8 @@ FIELDS = frozenset(
 )
 # What is one value for all queries of a block.
 SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
+# Of vectors that come with a query, and values along an axis of a tensor: whatever a shape says, NumPy multiplies it.
+MOST_DIMS = 1_000_000
 _MOST_OF_A_GROUP = 1 << 31
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
 # What numbers must be within: [0, 1] unless it is here.
@@ -44,7 +46,7 @@ _KEPT, _LONGEST = 256, 400
 
 def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> Rules:
     """Return the checks of a request, reused from an earlier request with equal rules if they are still kept."""
-    text = repr(common) if len(common) < 8 else ""
+    text = text_of(op, common) if len(common) < 8 else ""
     if len(text) > _LONGEST:
         text = ""
     rules = served.kept.get(op + text) if text else None
@@ -55,6 +57,14 @@ def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits)
                 served.kept.clear()
             served.kept[op + text] = rules
     return cast(Rules, rules)
+
+
+def text_of(op: str, common: Mapping[str, Any]) -> str:
+    """Return what tells the rules of a request from those of others."""
+    try:
+        return repr(common)
+    except RecursionError:
+        raise invalid(op, "body", "have fewer lists within lists", "more than can be followed") from None
 
 
 class Shared(NamedTuple):
@@ -155,7 +165,7 @@ class Rules:
     def has_corpus(self) -> None:
         """Refuse queries without vectors where there is no corpus."""
         if self.served.nothing:
-            raise self.invalid("vectors", "be given where no corpus is named", "none")
+            raise self.invalid("corpus", self.served.nothing, "none, and no vectors")
 
     def rows(self, name: str, ids: np.ndarray | list[Any], skips: bool = False) -> np.ndarray:
         """Return the rows of ids, int64 or strings, all of them known; with ``skips`` -1 for those that are not."""

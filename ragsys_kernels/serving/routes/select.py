@@ -10,12 +10,12 @@ import numpy as np
 import orjson
 
 from ...selection.problem import Selection
-from ..asked import Asked
+from ..asked import Asked, status_of
 from ..corpora import Corpora, Served
 from ..http import schemas
 from ..http.messages import ARROW, JSON, Request, Response, object_of
-from ..kernel import Block, cost_of
-from ..limits import Limits, RefusedError, invalid
+from ..kernel import Block, cost_of, split
+from ..limits import Limits, RefusedError, failed, invalid
 from ..queries.cursors import encoded
 from ..queries.reading import read
 from ..together import Party
@@ -86,23 +86,21 @@ class Share:
     def response(self) -> Response:
         """Return the answer, or raise the error of the party, which has ended."""
         party, request, begin, end = self.party, self._request, self._begin, self._end
-        if party.error is not None:
-            raise party.error
+        error = party.error or party.failed.get(begin)
+        if error is not None:
+            raise error
         ticket = party.ticket
         assert ticket is not None
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
         if party.texts is None:
             party.texts = texts(party.asked)
         errors, results = party.asked.errors, party.texts[begin:end]
-        failed = 0
-        if errors:
-            for position in range(begin, end):
-                if position in errors:
-                    results[position - begin] = _failed(errors[position], position - begin)
-                    failed += 1
+        own = {position: errors[position] for position in range(begin, end) if position in errors} if errors else {}
+        for position, why in own.items():
+            results[position - begin] = _failed(why, position - begin)
         content = b'{"results":[%b]}' % b",".join(results)
         request.stage("write")
-        return Response(content, 200 if failed < end - begin else 422)
+        return Response(content, 200 if len(own) < end - begin else status_of(own.values()))
 
 
 def shared(service: Service, request: Request, body: bytes) -> Share | None:
@@ -125,7 +123,7 @@ def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[A
     if type(queries) is not list or not 1 <= len(queries) <= limits.queries:
         got = len(queries) if type(queries) is list else type(queries).__name__
         raise invalid("select", "queries", f"be a list of 1 to {limits.queries} queries", got)
-    return corpora.get(content.pop("corpus", None), queries=queries), queries, content
+    return corpora.without(content.pop("corpus", None)), queries, content
 
 
 def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
@@ -169,10 +167,25 @@ def texts(asked: Asked) -> list[bytes]:
     """Return the answer to each query as JSON, empty for those with an error."""
     results: list[bytes] = [b""] * asked.count
     for block, picked in asked.answered():
-        found = [_single(block, picked)] if len(block) == 1 else _texts(block, picked)
+        try:
+            found = [_single(block, picked)] if len(block) == 1 else _texts(block, picked)
+        except Exception:
+            found = _each(asked, block, picked)
         for position, text in zip(block.positions, found, strict=True):
             results[position] = text
     return results
+
+
+def _each(asked: Asked, block: Block, picks: Selection) -> list[bytes]:
+    """Return the answer to each query of a block that cannot be written whole; what fails alone becomes an error."""
+    found = []
+    for q, picked in enumerate(split(picks, [1] * len(block))):
+        try:
+            found.append(_single(block[q : q + 1], picked))
+        except Exception as error:
+            asked.errors[block.positions[q]] = failed("select: writing an answer", error)
+            found.append(b"")
+    return found
 
 
 def _failed(error: RefusedError, index: int) -> bytes:

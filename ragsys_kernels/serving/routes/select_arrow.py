@@ -2,16 +2,16 @@
 
 Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors`` (a
 list of vectors, those of the candidates), ``relevance``, ``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``,
-``lambda_b``, ``budget``, ``max_similarity``. Rules for all queries are in the URL:
+``lambda_b``, ``budget``, ``max_similarity``. A null is no value, as in JSON. Rules for all queries are in the URL:
 ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
-too, for all queries without a column of that name. Columns out: ``query_id`` (the column ``id``, else the number of the
+too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
 row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, and with the rule
 ``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -90,13 +90,37 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
     if "vectors" not in columns:
         rules.has_corpus()
     strings, skips = _strings(columns, served), rules.shared({}).skips
-    asked = Asked(served, table.num_rows, ids=columns.get("id"), strings=strings, skips=skips)
+    asked = Asked(served, table.num_rows, ids=columns.pop("id", None), strings=strings, skips=skips)
     _check_rules(rules)
-    for begin in range(0, table.num_rows, BLOCK):
-        part = {name: column.slice(begin, BLOCK) for name, column in columns.items()}
-        positions = range(begin, min(begin + BLOCK, table.num_rows))
-        add_block(asked, rules, ArrowColumns(rules, part, len(positions)), positions)
+    for given, positions in _alike(columns, table.num_rows):
+        for begin in range(0, len(positions), BLOCK):
+            part = {name: column.slice(begin, BLOCK) for name, column in given.items()}
+            block = positions[begin : begin + BLOCK]
+            add_block(asked, rules, ArrowColumns(rules, part, len(block), strings), block)
     return asked
+
+
+def _alike(columns: dict[str, pa.Array], count: int) -> Iterator[tuple[dict[str, pa.Array], Sequence[int]]]:
+    """Yield the columns of queries that have a value in the same ones, and where these queries stand."""
+    holed = [name for name, column in columns.items() if column.null_count]
+    if not holed:
+        yield columns, range(count)
+        return
+    kinds = np.zeros(count, np.int64)
+    for name in holed:
+        kinds = 2 * kinds + np.array(columns[name].is_valid().to_pylist())
+    for kind in np.unique(kinds).tolist():
+        rows = np.flatnonzero(kinds == kind)
+        lacking = {name for bit, name in enumerate(reversed(holed)) if not kind >> bit & 1}
+        given = {name: _taken(name, column, rows) for name, column in columns.items() if name not in lacking}
+        yield given, rows.tolist()
+
+
+def _taken(name: str, column: pa.Array, rows: np.ndarray) -> pa.Array:
+    try:
+        return column.take(_arrow(rows, pa.int64()))
+    except pa.ArrowException:
+        raise invalid("select", name, "be a column of numbers, strings or lists", str(column.type)[:100]) from None
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -177,7 +201,7 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
     full = all((picked.lengths == picked.indices.shape[1]).all() for picked in picks)
     rows = np.concatenate([*(_end_to_end(picked.indices, picked.lengths, full) for picked in picks), _NO_ROWS])
     floats = [_end_to_end(picked[i], picked.lengths, full) for i in (1, 2, 3) for picked in picks]
-    if asked.blocks and asked.blocks[0].given is not None:  # as all are then
+    if any(block.given is not None for block in asked.blocks):
         parts = [_end_to_end(b.ids_of(picked.indices), picked.lengths, full) for b, picked in asked.answered()]
         ids_of_picks = np.concatenate(parts)
     else:
@@ -278,20 +302,27 @@ class ArrowColumns:
     order: tuple[str, ...] = ("relevance", "vector", "query_id")
     first: Mapping[str, Any] = {}
 
-    def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int) -> None:
+    def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int, strings: bool) -> None:
         self._rules, self._columns, self._n = rules, columns, n
+        self._strings = strings  # whether ids of picks are, of all queries: they are one column
         self.fields: Collection[str] = {*columns, *rules.columns}
 
     def __getitem__(self, part: slice) -> ArrowColumns:
-        return ArrowColumns(
-            self._rules, {name: x[part] for name, x in self._columns.items()}, len(range(self._n)[part])
-        )
+        columns = {name: x[part] for name, x in self._columns.items()}
+        return ArrowColumns(self._rules, columns, len(range(self._n)[part]), self._strings)
 
     def given(self, metric: str) -> Given | None:
-        for name, column in self._columns.items():
-            if column.null_count and name != "id":
-                raise self._rules.invalid(name, "be given", "null")
-        return self._given(metric) if "vectors" in self._columns else None
+        rules, found = self._rules, None
+        if "vectors" in self._columns:
+            found = self._given(metric)
+        else:
+            rules.has_corpus()
+        if (rules.served.named if found is None else found.named) != self._strings:
+            # What is null here has other ids than the rest of the column of answers.
+            name, whose = ("vectors", "the corpus") if found is None else ("candidates", "places")
+            kind = "strings" if self._strings else "integers"
+            raise rules.invalid(name, f"be given: ids of the answers are {kind}, those of {whose} are not", "null")
+        return found
 
     def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
         if name not in self._columns:  # of all queries
@@ -332,7 +363,9 @@ class ArrowColumns:
                 raise rules.invalid("vectors", "hold no null", "null")
         else:
             values, sizes = _lists(rules, "vectors", rows)
-            dims = min(sizes, default=1) if len(set(sizes)) < 2 else 0
+            if not sizes:  # no candidates: as many as the first query has
+                sizes = _lists(rules, "vector", columns["vector"])[1][:1] if "vector" in columns else [1]
+            dims = sizes[0] if len(set(sizes)) < 2 else 0
         if not dims:
             raise rules.invalid("vectors", "hold vectors of one length, at least 1", "others")
         numbers = _numbers(values, np.float16) if values.type == pa.float16() else _floats(rules, "vectors", values)

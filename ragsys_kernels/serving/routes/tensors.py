@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from ..limits import RefusedError, invalid
-from ..queries.rules import shown
+from ..queries.rules import MOST_DIMS, shown
 
 DTYPES = {
     "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
@@ -16,7 +16,7 @@ DTYPES = {
     "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4",
 }  # fmt: skip
 # NumPy multiplies the dimensions of an empty array too: with these their bytes stay within 64 bits.
-_MOST_DIMS, _LONGEST = 3, 1_000_000
+_MOST_AXES = 3
 OP = "infer"
 
 
@@ -67,10 +67,10 @@ def _tensor(name: str, tensor: dict[str, Any], rest: memoryview) -> tuple[np.nda
     shape, datatype = tensor.get("shape"), tensor.get("datatype")
     if type(shape) is not list or not shape or any(type(n) is not int or n < 0 for n in shape):
         raise invalid(OP, name, "have a shape, a list of integers", shown(shape))
-    if len(shape) > _MOST_DIMS:
-        raise invalid(OP, name, f"have at most {_MOST_DIMS} dimensions", len(shape))
-    if max(shape) > _LONGEST:
-        raise invalid(OP, name, f"have at most {_LONGEST} values along each dimension", shown(max(shape)))
+    if len(shape) > _MOST_AXES:
+        raise invalid(OP, name, f"have at most {_MOST_AXES} dimensions", len(shape))
+    if max(shape) > MOST_DIMS:
+        raise invalid(OP, name, f"have at most {MOST_DIMS} values along each dimension", shown(max(shape)))
     if type(datatype) is not str or (datatype != "BYTES" and datatype not in DTYPES):
         raise invalid(OP, name, f"have one of the datatypes {', '.join(DTYPES)}, BYTES", shown(datatype))
     count = 1
@@ -96,7 +96,7 @@ def _listed(name: str, data: Any, datatype: str, count: int) -> np.ndarray:
     """Return JSON data, flat or nested."""
     if type(data) is not list:
         raise invalid(OP, name, "have data, a list, or a binary_data_size", shown(data))
-    for _ in range(_MOST_DIMS):
+    for _ in range(_MOST_AXES):
         if not data or type(data[0]) is not list:
             break
         if any(type(part) is not list for part in data):
