@@ -88,6 +88,7 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
         try:
             array = np.asarray(x)
         except ValueError as error:  # rows of unequal length
+            tables.check_present(op, name, x)
             raise TypeError(f"{op}: {name} must be an array, got a ragged {type(x).__name__}; pad it first") from error
         except Exception as error:  # whatever an object's own conversion raises
             raise TypeError(f"{op}: {name} must be an array that NumPy can read, got {_kind(x)}: {error}") from error
@@ -97,6 +98,7 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
     if array.dtype.name == "bfloat16":  # ml_dtypes
         return array.view(np.uint16), "bfloat16"
     if array.dtype.kind not in "fiub":
+        tables.check_present(op, name, x)
         raise TypeError(f"{op}: {name} must be an array of numbers, got {type(x).__name__} of dtype {array.dtype}")
     return array, array.dtype.name
 

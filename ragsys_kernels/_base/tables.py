@@ -153,7 +153,7 @@ def array(op: str, name: str, x: Any) -> np.ndarray:
         ) from error
     if isinstance(found, np.ndarray) and found.dtype != object:
         return found
-    _check_present(op, name, found)
+    check_present(op, name, found)
     try:
         return np.asarray([np.asarray(each) for each in found])
     except (TypeError, ValueError, RuntimeError) as error:
@@ -162,8 +162,9 @@ def array(op: str, name: str, x: Any) -> np.ndarray:
         raise TypeError(f"{op}: {name} must be an array, got {got}") from error
 
 
-def _check_present(op: str, name: str, values: Any) -> None:
-    for row, each in enumerate(values):
+def check_present(op: str, name: str, values: Any) -> None:
+    """Refuse a list, or an array of objects, that has none where a row or a value should be."""
+    for row, each in enumerate(values if isinstance(values, (list, tuple, np.ndarray)) else ()):
         if each is None or type(each).__name__ in ("NAType", "NaTType"):
             raise ValueError(f"{op}: {name} must have no missing values, got {each} in row {row}")
 
@@ -209,7 +210,7 @@ def padded(x: Any) -> Any:
     rows = [np.asarray(row) for row, length in zip(x, lengths, strict=True) if length]
     if any(row.ndim != 1 or row.dtype.kind not in "iu" for row in rows):
         return x  # refused as what it is
-    found = np.full((len(x), width), -1, np.int64)
+    found = np.full((len(x), max(1, width)), -1, np.int64)  # one list alone is as empty as beside others
     if width:
         found[np.arange(width) < lengths[:, None]] = np.concatenate(rows)
     return found

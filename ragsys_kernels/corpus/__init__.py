@@ -411,9 +411,10 @@ class Corpus(Rows):
                 num_threads=num_threads,
                 on_error=on_error,
             )
-            candidates, errors = found.indices, found.errors
+            errors = found.errors
+            candidates, sizes = pools.cut(found.indices, pool, initial)
             if certified.can_prove(self, method, index, backend):
-                of_rule["outside"] = certified.outside(found, self.num_live)
+                of_rule["outside"] = certified.outside(found, self.num_live, sizes)
             allowed = exclude = None  # all of these may be picked
         numbers, given = None, {"groups": groups, "costs": costs, **of_rule}
         if self._memory is not None and not (whole or allowed is not None or exclude is not None):

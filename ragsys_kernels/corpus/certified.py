@@ -36,11 +36,12 @@ def _named(backend: str) -> str:
     return env.backend() if backend == "auto" else backend
 
 
-def outside(found: SearchResult, num_rows: int) -> Any:
-    """Return what no row but those found exceeds in v, (Q,)."""
-    if found.indices.shape[1] == num_rows:
-        return np.full(len(found.indices), -np.inf, np.float32)
-    return found.scores[:, -1]  # -inf where there are no more rows that may be picked
+def outside(found: SearchResult, num_rows: int, sizes: Any = None) -> Any:
+    """Return what no row but those found, or the first so many of them, exceeds in v, (Q,)."""
+    scores, most = np.asarray(found.scores), found.indices.shape[1]
+    sizes = np.full(len(scores), most) if sizes is None else np.minimum(np.asarray(sizes), most)
+    last = scores[np.arange(len(scores)), sizes - 1]  # -inf where there are no more rows that may be picked
+    return np.where(sizes < num_rows, last, np.float32(-np.inf))
 
 
 def of_all_rows(picks: Selection) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base import checks
-from ..selection import METHODS
+from .._base import arrays, checks
+from ..selection import METHODS, filters
 
 # Whoever compares a rule with MMR calls it with MMR's defaults, which are then no request.
 _DEFAULTS = {"lambda_d": 0.75, "lambda_b": 0.95}
@@ -46,6 +46,22 @@ def check_columns(op: str, given: dict[str, Any], num_rows: int) -> None:
                 f"{op}: {name} must have shape (N,) = ({num_rows},) where the pool is searched for, "
                 f"got {checks.shape_text(shape)}; pool=None takes (Q, N)"
             )
+
+
+def cut(rows: Any, pool: int, initial: Any) -> tuple[Any, Any]:
+    """Return pools (Q, any) of ``pool`` rows and one more for each that their own query has shown, and these sizes.
+
+    ``rows`` were found for the query that has shown most. Sizes are None where all pools are whole.
+    """
+    shape, kind = _shape(initial), arrays.library_of(rows)
+    if initial is None or len(shape) != 2 or arrays.device_of(initial) != arrays.device_of(rows):
+        return rows, None  # what is wrong is refused where it is read
+    own = np.asarray(initial) if arrays.library_of(initial) == "numpy" else initial
+    if shape[0] != len(rows) or (isinstance(own, np.ndarray) and (own.dtype.kind not in "iu" or (own >= 0).all())):
+        return rows, None
+    sizes = (arrays.to_library(own, kind) >= 0).sum(1) + pool
+    library = filters.library_of_array(rows)
+    return library.where(filters.arange(library, rows.shape[1], rows) < sizes[:, None], rows, -1), sizes
 
 
 def width(ids: Any) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from .. import _dispatch, selection
 from .._base import arrays as _arrays
 from .._base import checks
-from ..corpus import certified
+from ..corpus import certified, pools
 from ..selection import METHODS
 from ..selection.problem import Problem, Rows, Selection
 from .corpora import Served
@@ -273,24 +273,18 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     whole = block.pool is None and candidates is None
     most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
     if block.pool is not None:
-        live = corpus.num_live
-        counts = np.full(len(block), block.pool)
-        if block.initial is not None:  # and room for the rows already shown
-            counts += (block.initial >= 0).sum(axis=1)
+        initial = placed(rows, block.initial)
         found = corpus.search(
             placed(rows, block.vectors),
-            min(int(counts.max()), max(1, live)),
+            min(block.pool + pools.width(initial), max(1, corpus.num_live)),  # and room for the rows already shown
             lambda_b=placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
             **filters,
             **options,
         )
-        candidates, errors, filters = host(found.indices), found.errors, {}
+        candidates, sizes = pools.cut(found.indices, block.pool, initial)
+        candidates, errors, filters = host(candidates), found.errors, {}
         if certified.can_prove(corpus, block.method, None, "auto"):
-            outside["outside"] = np.where(
-                counts < live, found.scores[np.arange(len(block)), np.minimum(counts, max(1, live)) - 1], -np.inf
-            )
-        if (counts < candidates.shape[1]).any():  # of queries that have shown less
-            candidates = np.where(np.arange(candidates.shape[1]) < counts[:, None], candidates, -1)
+            outside["outside"] = certified.outside(found, corpus.num_live, sizes)
     if candidates is None and len(corpus) <= most:
         candidates = np.tile(np.arange(len(corpus)), (len(block), 1))
     if candidates is not None:

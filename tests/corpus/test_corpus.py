@@ -160,6 +160,21 @@ def test_select_retrieves_as_many_more_rows_as_were_shown(backend):
     assert not set(result.indices.ravel()) & set(shown[0]) & set(shown[1])
 
 
+def test_the_pool_of_a_query_has_room_for_what_was_shown_of_it_alone(backend):
+    corpus = rk.Corpus(normal(31, 60, 8))
+    queries, shown = normal(32, 20, 8), [np.arange(q % 5).tolist() for q in range(20)]
+    options = {"lambda_d": 0.3, "backend": backend}
+    found = corpus.select(queries, 3, pool=6, initial=shown, **options)
+    for q, own in enumerate(shown):
+        pool = corpus.search(queries[[q]], 6 + len(own), backend=backend).indices
+        expected = rk.mmr(queries[[q]], corpus, 3, candidates=pool, initial=[own], **options)
+        np.testing.assert_array_equal(found.indices[[q]], expected.indices)
+        alone = corpus.select(queries[[q]], 3, pool=6, initial=[own], **options)
+        np.testing.assert_array_equal(found.indices[[q]], alone.indices)
+        np.testing.assert_array_equal(found.pool_needed[[q]], alone.pool_needed)
+        np.testing.assert_array_equal(found.certified[[q]], alone.certified)
+
+
 @pytest.mark.parametrize(
     ("name", "method", "pool"),
     [

@@ -174,6 +174,17 @@ def test_lists_of_ids_are_padded(lengths):
         same(corpus.select(QUERIES, 4, pool="certified", initial=given), others["certified"])
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
+def test_an_empty_list_is_the_same_alone_and_beside_others():
+    corpus, own = rk.Corpus(EMBEDDINGS), CANDIDATES[0].tolist()
+    for name in ("candidates", "initial", "exclude", "allowed"):
+        both, alone = (corpus.select(QUERIES[: len(x)], 4, **{name: x}) for x in ([[], own], [[]]))
+        np.testing.assert_array_equal(both.indices[:1], alone.indices)
+        for lists in ([own, None], [None, None], pytest.importorskip("pyarrow").array([own, None])):
+            with pytest.raises(ValueError, match=f"{name} must have no missing values, got None in row [01]$"):
+                corpus.select(QUERIES[:2], 4, **{name: lists})
+
+
 def refused():
     pa, pandas, polars = (pytest.importorskip(name) for name in ("pyarrow", "pandas", "polars"))
     rows = EMBEDDINGS.tolist()

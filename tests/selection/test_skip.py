@@ -259,6 +259,29 @@ def test_arrays_on_a_device(place):
         assert [len(part) for part in answers] == [Q - 6]
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["pools", "corpus"])
+def test_a_value_that_is_not_read_does_no_harm_beside_one_that_is(compiled, shared):
+    """MMR with given relevance does not read the rows that it can rule out."""
+    rng, size = np.random.default_rng(5), 40
+    embeddings = rng.standard_normal((Q * size, D)).astype(np.float32)
+    embeddings[::size] = np.nan
+    candidates = None if shared else np.arange(Q * size).reshape(Q, size)
+    relevance = rng.random((Q, Q * size if shared else size)).astype(np.float32)
+    relevance[:, ::size] = 0  # never read
+    relevance[3, 0] = relevance[8, 0] = 5  # the best, but NaN
+
+    def select(queries):
+        own = None if shared else candidates[queries]
+        return rk.mmr(None, embeddings, 2, candidates=own, relevance=relevance[queries], lambda_d=0.9, on_error="skip")
+
+    found, alone = select(np.arange(Q)), [select([q]) for q in range(Q)]
+    assert sorted(found.errors) == [3, 8]
+    for q, each in enumerate(alone):
+        assert each.errors.get(0) == found.errors.get(q)
+        for whole, own in zip(found, each, strict=True):
+            np.testing.assert_array_equal(whole[q : q + 1], own)
+
+
 def test_no_bad_query_costs_one_run(monkeypatch, compiled):
     runs = []
     monkeypatch.setattr(cpu, "mmr", lambda *a, function=cpu.mmr: runs.append(a) or function(*a))
