@@ -279,7 +279,7 @@ class Batcher:
         self._pace += _PACE * (seconds / queries - self._pace)
         self._metrics.batch(queries, seconds, self.queued)
         if len(answers) == 1 and not isinstance(answers[0], Exception):
-            answers = split(answers[0], [len(block) for block, _, _ in entries])
+            answers = split(answers[0], [block for block, _, _ in entries])
         for (_, ticket, index), picks in zip(entries, answers, strict=True):
             if not isinstance(picks, Exception):
                 try:

@@ -83,6 +83,11 @@ class Block:
         return replace(self, size=end - begin, skipped=skipped, positions=self.positions[part], **columns)
 
     @property
+    def most(self) -> int:
+        """The largest k."""
+        return int(self.k.max()) if isinstance(self.k, np.ndarray) else self.k
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What queries must have in common to share a call. Pools may differ in width by less than a factor of two."""
         width = -1 if self.candidates is None else self.candidates.shape[1].bit_length()
@@ -188,7 +193,7 @@ def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block])
 
 def apart(block: Block, num_threads: int | None = None) -> Selection:
     """Answer the queries of a block whose call has failed, in halves; those that fail alone have the error `FAILED`."""
-    picks, errors = Selection.empty(len(block), int(np.max(block.k))), dict[int, str]()
+    picks, errors = Selection.empty(len(block), block.most), dict[int, str]()
     first: Exception | None = None
     proven: np.ndarray | None = None
     waiting = [range(len(block))]
@@ -216,17 +221,19 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
     return picks.with_errors(errors)
 
 
-def split(picks: Selection, sizes: list[int]) -> list[Selection]:
-    """Return the selections of the blocks that a call answered together."""
-    if len(sizes) == 1:
+def split(picks: Selection, blocks: Sequence[Block]) -> list[Selection]:
+    """Return the selections of the blocks that a call answered together, each as wide as its own queries have it."""
+    if len(blocks) == 1:
         return [picks]
-    parts, ends = [], np.cumsum(sizes).tolist()
-    for size, end in zip(sizes, ends, strict=True):
-        begin = end - size
+    parts, begin = [], 0
+    for block in blocks:
+        end = begin + len(block)
         errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
-        part = Selection(*(array[begin:end] for array in picks)).with_errors(errors)
+        arrays = [array[begin:end, : block.most] for array in picks[:-1]]
+        part = Selection(*[*arrays, picks.lengths[begin:end]]).with_errors(errors)
         part.certified = None if picks.certified is None else picks.certified[begin:end]
         parts.append(part)
+        begin = end
     return parts
 
 
@@ -242,7 +249,7 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     counts = (block.candidates >= 0).sum(axis=1)
     begins = (np.cumsum(counts) - counts)[:, None]
     if not counts.any():
-        return Selection.empty(len(block), int(np.max(block.k))).with_errors({})
+        return Selection.empty(len(block), block.most).with_errors({})
     lists = {name: each for name in _LISTS if (each := getattr(block, name)) is not None}
     moved: dict[str, Any] = {name: np.where(each >= 0, each + begins, -1) for name, each in lists.items()}
     picks = _answer(replace(block, **moved), num_threads, on_error)
@@ -271,7 +278,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     filters = {"allowed": placed(rows, block.allowed), "exclude": placed(rows, block.exclude)}
     candidates, errors, outside = block.candidates, None, {}
     whole = block.pool is None and candidates is None
-    most = int(block.k.max()) if isinstance(block.k, np.ndarray) else block.k
+    most = block.most
     if block.pool is not None:
         initial = placed(rows, block.initial)
         found = corpus.search(

@@ -1,4 +1,6 @@
-"""Malformed requests to a service in this process: none may be answered with 500, break the next one, or be kept.
+"""Malformed requests to a service in this process, each between good ones of other callers in the same round.
+
+None may be answered with 500, or be kept; the good ones must see nothing of it.
 
 python tests/fuzz/fuzz_requests.py --seed 1 --requests 20000
 """
@@ -25,6 +27,13 @@ METHODS = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift")
 
 N, D = 64, 8
 ALLOWED = {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 503, 504}
+
+
+def deep(n: int) -> list:
+    """Return a list within so many others."""
+    return [deep(n - 1)] if n else []
+
+
 ODD = [
     None, True, False, 0, -1, 1, 2, 63, 64, 2**31, 2**63, 2**64, -(2**63), 1e39, -1e-300, 0.5, "", "x", "0", "mmr",
     "\u0000", "\U0001f600", "skip", "dot", [], {}, [[]], [None], [1, "a"], [1.5], [True], {"b64": 3}, [0] * 300,
@@ -32,6 +41,7 @@ ODD = [
     -0.0, 1e308, 2**70, "id:", "id:5", "1,2", "é\0", "A" * 44, {"b64": "AA"}, {"id": 5}, {"text": None}, {"id": {}},
     {"b64": "A" * 43 + "=", "dtype": "float16"}, "docs::", "::", "docs:mmr:1e999", "docs:mmr:-0", "names:vrsd",
     "FP32", "INT8", "BYTES", [1, 8], [2**40, 2**40], [0, 8], [-1],
+    {"b64": "", "shape": [0, 2**61]}, [0, 2**61], [0, 2**63], [2**62, 0], deep(900),
 ]  # fmt: skip
 FIELDS = [
     "budget", "x", "", "corpus", "queries", "relevance", "query", "top_n", "query_id", "pool_size", "model",
@@ -195,21 +205,28 @@ async def fuzz(seed: int, requests: int) -> dict[int, int]:
     rows = pa.FixedSizeListArray.from_arrays(pa.array(rows.standard_normal(6 * D).astype(np.float16)), D)
     given = pa.table({"vector": vectors, "vectors": pa.ListArray.from_arrays([0, 3, 5, 6], rows)})
     given = given.append_column("candidates", [[["a", "b", "c"], ["d", "e"], ["f"]]])
+    encoded = {"b64": base64.b64encode(np.ones(4 * D, "<f4").tobytes()).decode(), "shape": [4, D]}
     streams = [arrow(table), arrow(table, "zstd"), arrow(table, "lz4"), arrow(given), arrow(given, "zstd"), *bombs()]
-    sound = json.dumps({"k": 3, "queries": [{"query_id": 5}]}).encode()
+    good = [{"query_id": 5}, {"query_id": 6, "candidates": [1, 2, 3, 4]}, {"query": [1.0] * D, "vectors": encoded}]
+    sound = [json.dumps({"k": 3, "queries": [query]}).encode() for query in good]
     seen: dict[int, int] = {}
+
+    async def answer(body: bytes) -> tuple[int, bytes]:
+        return await call(service.asgi, "POST", "/v1/select", [], [body])
+
     async with service.app.router.lifespan_context(service.app):
-        expected = await call(service.asgi, "POST", "/v1/select", [], [sound])
-        assert expected[0] == 200
-        for number in range(requests):
+        expected = [await answer(body) for body in sound]
+        assert all(status == 200 for status, _ in expected)
+        for _ in range(requests):
             wrong = request(rng, streams)
-            status, content = await call(service.asgi, *wrong)
+            first, (status, content), *others = await asyncio.gather(
+                answer(sound[0]), call(service.asgi, *wrong), *map(answer, sound[1:])
+            )
             assert status in ALLOWED, (status, wrong, content)
+            assert [first, *others] == expected, (wrong, content)
             if b"\n" not in content and status != 200 and wrong[0] != "HEAD" and content[:1] == b"{":
                 json.loads(content)
             seen[status] = seen.get(status, 0) + 1
-            if number % 50 == 0:
-                assert await call(service.asgi, "POST", "/v1/select", [], [sound]) == expected
         assert service.batcher.queued == 0
     return seen
 

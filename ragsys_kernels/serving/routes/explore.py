@@ -127,7 +127,7 @@ async def path(service: Service, request: Request) -> Response:
     asked = read("path", [content], {}, served, limits)
     asked.raise_error()
     [block] = asked.blocks
-    k, pool = int(np.max(block.k)), block.pool
+    k, pool = block.most, block.pool
     if block.candidates is not None:
         pool = block.candidates.shape[1]
     if k > limits.path_k:

@@ -179,9 +179,10 @@ def texts(asked: Asked) -> list[bytes]:
 def _each(asked: Asked, block: Block, picks: Selection) -> list[bytes]:
     """Return the answer to each query of a block that cannot be written whole; what fails alone becomes an error."""
     found = []
-    for q, picked in enumerate(split(picks, [1] * len(block))):
+    each = [block[q : q + 1] for q in range(len(block))]
+    for q, picked in enumerate(split(picks, each)):
         try:
-            found.append(_single(block[q : q + 1], picked))
+            found.append(_single(each[q], picked))
         except Exception as error:
             asked.errors[block.positions[q]] = failed("select: writing an answer", error)
             found.append(b"")
