@@ -65,6 +65,19 @@ def _counts(
     return int(array.max()), array
 
 
+def _without_padded(
+    op: str, name: str, ks: np.ndarray, pool: int, candidates: Any, errors: dict[int, str]
+) -> tuple[int, np.ndarray]:
+    """Return the largest k, and (Q,) int64 with 1 for queries that ask for too much padding, who get an error."""
+    for q in np.flatnonzero(ks > MOST_PADDED).tolist():
+        own = pool if candidates is None else int((candidates[q] >= 0).sum())
+        if ks[q] > own:
+            rule = f"be at most {MOST_PADDED} where the pool has fewer items"
+            errors.setdefault(q, f"{op}: {name} must {rule}, got {ks[q]} for a pool of {own}")
+            ks[q] = 1
+    return int(ks.max()), ks
+
+
 def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, int]:
     """Return the rows that ids refer to, and P for dense pools, else 0."""
     choice(op, "metric", metric, ("cosine", "dot"))
@@ -215,6 +228,8 @@ def problem_of(
         options = options((shapes, items), rows, place, errors)
 
     number, ks = _counts(op, k_name, given["k"], num_queries, errors)
+    if number > MOST_PADDED and errors is not None and ks is not None:
+        number, ks = _without_padded(op, k_name, ks, pool, ids_array, errors)
     if number > pool and number > MOST_PADDED:
         raise ValueError(
             f"{op}: {k_name} must be at most {MOST_PADDED} where the pool has fewer items, "

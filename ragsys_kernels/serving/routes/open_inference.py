@@ -140,7 +140,7 @@ async def infer(service: Service, request: Request) -> Response:
     wanted = _wanted(content, asked.skips)
     await service.answer(asked, request, deadline)
     if len(asked.errors) == asked.count:
-        raise RefusedError(422, str(asked.errors[0]), asked.errors[0].argument)
+        raise RefusedError(asked.status, str(asked.errors[0]), asked.errors[0].argument)
     name = request.path_params["name"]
     response = await service.beside(asked.count > MANY_QUERIES, _written, name, content, wanted, asked)
     request.stage("write")

@@ -32,7 +32,7 @@ def shape_of(content: dict[str, Any]) -> tuple[str, list[Any]]:
     if type(documents) is not list:
         raise invalid("rerank", fields[0], "be a list of ids", type(documents).__name__)
     shape = _KINDS[fields[0]]
-    return ("weaviate" if shape == "cohere" and "property" in content else shape), documents
+    return ("weaviate" if shape == "cohere" and content.get("property") is not None else shape), documents
 
 
 def has_picks_alone(shape: str, content: dict[str, Any]) -> bool:
