@@ -63,6 +63,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_calls.py --seed $(SEED) --calls 5000
 	$(BIN)/python tests/fuzz/fuzz_requests.py --seed $(SEED) --requests 20000
 	$(BIN)/python tests/fuzz/fuzz_protocols.py --seed $(SEED) --requests 10000
+	$(BIN)/python tests/fuzz/fuzz_together.py --seed $(SEED) --batches 10000
 	$(BIN)/python tests/fuzz/fuzz_document.py --examples 200
 	$(BIN)/python tests/fuzz/fuzz_jobs.py --seed $(SEED) --folders 1000
 	$(BIN)/python tests/fuzz/fuzz_files.py --seed $(SEED) --files 2000

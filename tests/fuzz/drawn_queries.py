@@ -1,0 +1,141 @@
+"""Queries of the service, drawn: every field absent, null, empty, given or bad.
+
+Which fields there are, and what they may be, is read from the service's own tables and its OpenAPI document, so that a
+new field is drawn as soon as it is in them.
+"""
+
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+from fuzz_requests import ODD
+
+from ragsys_kernels.serving.http import schemas
+from ragsys_kernels.serving.queries import rules
+from ragsys_kernels.serving.queries.cursors import encoded
+
+N, D = 40, 6  # rows and dimensions of the corpora
+_BASES = ("query", "vector", "query_id", "vectors")
+_BAD = {"integer": [0, -1, 10**6], "number": [-2.0, 7.5, 1e39], "string": ["n?"], "choice": ["x"], "boolean": [3]}
+
+
+class Field(NamedTuple):
+    """A field, and what it may be as JSON schema says it."""
+
+    name: str
+    schema: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        if self.schema.get("type") == "array":
+            return "ids" if "anyOf" in self.schema["items"] else "floats"
+        return "choice" if "enum" in self.schema else str(self.schema.get("type", "object"))
+
+
+def fields_of(model: Any) -> dict[str, Field]:
+    """The fields of a model; of those that may be several things, the first."""
+    return {
+        name: Field(name, next(kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"))
+        for name, schema in model.model_json_schema()["properties"].items()
+    }
+
+
+QUERY = fields_of(schemas.Query)
+assert QUERY.keys() == rules.FIELDS
+
+
+def rows(rng: random.Random, n: int, d: int = D) -> np.ndarray:
+    return np.array([rng.gauss(0, 1) for _ in range(n * d)], np.float32).reshape(n, d)
+
+
+class Drawer:
+    """Draws the queries of a batch, over one corpus or with vectors of their own, from some of the fields ``names``.
+
+    ``typed``: nothing of another type, as columns have it.
+    """
+
+    def __init__(self, rng: random.Random, fields: dict[str, Field], names: Any, typed: bool = False) -> None:
+        self.rng, self.fields, self.typed = rng, fields, typed
+        self.own = "vectors" in names and rng.random() < 0.3
+        self.corpus = rng.choice([None, "docs", "names"]) if self.own else rng.choice(["docs", "names"])
+        self.texts = rng.random() < 0.5 if self.own else self.corpus == "names"
+        others = sorted(set(names).difference(_BASES))
+        some = rng.sample(others, min(rng.choice([1, 2, 2, 3, 3, 6]), len(others)))
+        if self.own and "relevance" not in some and rng.random() < 0.5:  # then not all vectors are read
+            some.append("relevance")
+        self.names = sorted(some, key=lambda name: name != "candidates")  # whose number others have
+        self.wild = rng.choice([0.0, 0.0, 0.05, 0.2])  # how much is bad
+
+    def id(self, i: int) -> Any:
+        return f"d{i}" if self.texts else i
+
+    def query(self) -> dict[str, Any]:
+        """The fields of a query; an absent one is not there. Vectors are arrays."""
+        rng, found = self.rng, dict[str, Any]()
+        if self.own:
+            vectors = rows(rng, rng.choice([0, 1, 5, N, N])).astype(rng.choice(["float32", "float32", "float16"]))
+            found["vectors"] = None if rng.random() < 0.1 else vectors
+            if len(vectors) and rng.random() < 0.25:  # it may be one that is not read
+                vectors[rng.randrange(len(vectors))] = np.nan
+            if not self.typed and rng.random() < self.wild / 2:
+                found["vectors"] = rng.choice([x for x in ODD if isinstance(x, dict)])
+        with_vector = found.get("vectors") is not None or rng.random() < 0.6
+        for name, is_given in (("query", with_vector), ("query_id", not with_vector)):
+            if is_given != (rng.random() < self.wild / 2):
+                found[name] = self.value(QUERY[name], found)
+            elif rng.random() < 0.2:
+                found[name] = None
+        for name in self.names:
+            usual = 30 if name == "relevance" and self.own else 6
+            state = rng.choices(("absent", "null", "empty", "given"), (2, 2, 1, usual))[0]
+            value = self.drawn(self.fields[name], "bad" if rng.random() < self.wild else state, found)
+            if state == "null" or value is not None:
+                found[name] = value
+        return found
+
+    def drawn(self, field: Field, state: str, query: dict[str, Any]) -> Any:
+        """A value of a field, None where there is none."""
+        if state == "given":
+            return self.value(field, query)
+        if state == "empty":
+            return [] if field.kind in ("ids", "floats") else None if self.typed else {"string": ""}.get(field.kind)
+        if state == "bad":
+            return self.rng.choice(ODD) if not self.typed and self.rng.random() < 0.5 else self.bad(field, query)
+        return None
+
+    def value(self, field: Field, query: dict[str, Any]) -> Any:
+        """A good one."""
+        rng = self.rng
+        given = query.get("vectors")
+        most = len(given) if isinstance(given, np.ndarray) else N
+        if field.name in ("query", "query_id"):
+            return rows(rng, 1)[0].tolist() if field.name == "query" else self.id(rng.randrange(N))
+        if field.name == "cursor":
+            shown = [self.id(i) for i in rng.sample(range(most), min(2, most))]
+            return encoded(np.array(shown, object if self.texts else np.int64))
+        if field.kind == "floats":
+            return rows(rng, 1, self.width(query))[0].tolist()
+        if field.kind == "ids":
+            named = field.name == "candidates" and given is not None
+            size = most if named else rng.randrange(min(9, most) + 1)
+            return [self.id(i) for i in rng.sample(range(N if named else most), size)]
+        if field.kind in ("choice", "boolean", "string", "object"):
+            return rng.choice(field.schema.get("enum", [True, False] if field.kind == "boolean" else ["x"]))
+        low, high = field.schema.get("minimum", 0), field.schema.get("maximum", 9)
+        if field.kind == "integer":
+            return rng.randint(int(low), int(high))
+        return rng.choice([low, high, rng.uniform(low, high)])
+
+    def bad(self, field: Field, query: dict[str, Any]) -> Any:
+        """A value of the right type that breaks a rule."""
+        if field.kind == "ids":
+            ids = self.value(field, query)
+            return self.rng.choice([[*ids, self.id(N + 7)], [*ids, *ids], [self.id(N + 9)] * 2, ids[1:]])
+        if field.kind == "floats":
+            return self.rng.choice([[1e39] * self.width(query), [0.5], self.value(field, query)[1:]])
+        return self.rng.choice(_BAD.get(field.kind, [None]))
+
+    def width(self, query: dict[str, Any]) -> int:
+        """How many candidates a query has, as far as it has any."""
+        given = query.get("candidates") if query.get("vectors") is None else query["vectors"]
+        return len(given) if isinstance(given, (list, np.ndarray)) else 3
