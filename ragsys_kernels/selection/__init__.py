@@ -126,9 +126,9 @@ def mmr(
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors that the process may use.
     on_error : {"raise", "skip"}
-        "skip": a query with a bad value, an id out of range or repeated, or its own bad k or lambda does not fail the
-        call. Its reason is in ``errors`` of the result, its picks are padding, and the other queries get the same bits
-        as without it. This costs nothing unless a query fails. On a device values are checked only with
+        "skip": a query that reads a bad value, has an id out of range or repeated, or its own bad k or lambda does not
+        fail the call. Its reason is in ``errors`` of the result, its picks are padding, and the other queries get the
+        same bits as without it. This costs nothing unless a query fails. On a device values are checked only with
         ``check_values=True``. Errors of the whole call are still raised.
 
     Returns

@@ -273,7 +273,8 @@ class Client(_Calls):
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
         candidates, initial, allowed, exclude : (Q, any) ids, or Q lists
-            Padding is -1 or None. Candidates to pick from instead of a pool; what was shown before, never picked again
+            Padding is -1 or None; a query whose list is None has none, as one that is left out. Candidates to pick from
+            instead of a pool; what was shown before, never picked again
             and kept away from; what alone may be picked; what must not be.
         relevance : (Q, P) numbers, or Q lists
             Of the candidates, instead of the cosine to the query.

@@ -248,8 +248,11 @@ def _candidate_vectors(given: Any) -> list[np.ndarray]:
     return [each.astype(dtype, copy=False) for each in rows]
 
 
-def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any]]:
-    """Return lists without their padding: -1 and None, or for relevance the places where candidates are padded."""
+def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any] | None]:
+    """Return lists without their padding: -1 and None, or for relevance the places where candidates are padded.
+
+    None in the place of a list stays: its query is sent without.
+    """
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:
             raise ValueError(f"select: {name} must be (Q, any) or lists, got shape {rows.shape}")
@@ -258,9 +261,9 @@ def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any]]:
             mask = _real(rows)
         if mask is not None and not mask.all():
             return [row[kept].tolist() for row, kept in zip(rows, mask, strict=True)]
-        listed: list[list[Any]] = rows.tolist()
+        listed: list[list[Any] | None] = rows.tolist()
         return listed
-    return [[x.item() if isinstance(x, np.generic) else x for x in row] for row in rows]
+    return [None if row is None else [x.item() if isinstance(x, np.generic) else x for x in row] for row in rows]
 
 
 def _real(ids: np.ndarray) -> np.ndarray:

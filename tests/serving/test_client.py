@@ -78,6 +78,28 @@ def test_picks_have_the_bits_of_calls_in_process(wire):
     assert [picks.lengths.tolist() for picks in of_empty] == [[4] * 3, [0] * 3, [0] * 3] * 2
 
 
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+@pytest.mark.parametrize("name", ["candidates", "initial", "allowed", "exclude", "k", "lambda_d"])
+def test_none_is_no_value(wire, name):
+    """A query that has none beside one that has some gets the picks that it has alone."""
+    value = {"k": 2, "lambda_d": 0.25}.get(name, IDS[:9].tolist())
+
+    async def use(client):
+        both = await client.select(QUERIES[:2], **{"k": 4, "pool": 9, name: [value, None]})
+        return (
+            both,
+            await client.select(QUERIES[:1], **{"k": 4, "pool": 9, name: [value]}),
+            await client.select(QUERIES[1:2], 6 if name == "k" else 4, pool=9),
+        )
+
+    both, *alone = served(use, wire=wire)
+    for q, each in enumerate(alone):
+        n = each.lengths[0]
+        assert both.ids[q, :n].tolist() == each.ids[0].tolist()
+        assert both.scores[q, :n].tobytes() == each.scores[0].tobytes()
+        assert both.lengths[q] == n > 0
+
+
 def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):
     monkeypatch.setattr("ragsys_kernels.serving.client._PART", 7)
     vectors = QUERIES.copy()

@@ -35,7 +35,7 @@ class _Picking(_Strict):
     max_per_group: int | None = Field(None, ge=1, description="The most picks of one of the corpus's groups")
     budget: float | None = Field(None, ge=0, description="The most that the picks may cost, by the corpus's costs")
     max_similarity: float | None = Field(None, ge=-1, le=1, description="No pick is more similar to another")
-    candidates: list[Id] | None = Field(None, description="Ids to pick from; none is retrieved then")
+    candidates: list[Id] | None = Field(None, description="Ids to pick from, if empty nothing; none is retrieved then")
     allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
     exclude: list[Id] | None = Field(None, description="Ids that must not be picked")
     unknown: Literal["error", "skip"] | None = Field(
@@ -68,7 +68,7 @@ class Vectors(_Strict):
 
 
 class Query(Rule):
-    """One query: ``query`` or ``query_id``; MMR with ``relevance`` needs neither."""
+    """One query: ``query`` or ``query_id``; MMR with ``relevance`` needs neither. Null is as absent, but for pool."""
 
     vectors: Vectors | None = Field(
         None, description="Of the candidates, whose ids may then be any (default: their places): no corpus is read"
