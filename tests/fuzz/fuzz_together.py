@@ -133,17 +133,16 @@ def by_json(rng: random.Random) -> None:
 
     queries, asked = batch()
     others, asked_by_others = batch()
-    alone = [results(service().post(asked([query]))[0])[0] for query in queries]
+    singles = [asked([query]) for query in queries]
+    answers = [service().post(single)[0] for single in singles]
+    alone = [results(answer)[0] for answer in answers]
     count("json", alone)
     [whole] = service().post(asked(queries))
     compare("json", results(whole) if len(results(whole)) > 1 else results(whole) * len(queries), alone, asked(queries))
     middle = rng.randrange(1, len(queries))
-    singles = [asked([query]) for query in queries]
     parts = [asked(queries[:middle]), asked(queries[middle:])]
     in_round, in_parts, _ = shuffled(rng, singles, parts, [asked_by_others([query]) for query in others])
-    compare(
-        "json in a round", [results(each)[0] for each in in_round], alone, (asked(queries), asked_by_others(others))
-    )
+    compare("json in a round", in_round, answers, (asked(queries), asked_by_others(others)))
     found = [each for part in in_parts for each in results(part)]
     if len(found) == len(queries):  # else a part is refused whole, as above
         compare("json in two parts", found, alone, (asked(queries), asked_by_others(others)))
@@ -208,12 +207,13 @@ def by_arrow(rng: random.Random) -> None:
 
     n = len(table)
     singles = [asked(table.slice(i, 1)) for i in range(n)]
-    alone = [told(service().post(each)[0], 1)[0] for each in singles]
+    answers = [service().post(each)[0] for each in singles]
+    alone = [told(answer, 1)[0] for answer in answers]
     count("arrow", alone)
     what = (common, table.to_pydict(), table.schema)
     compare("arrow", told(service().post(asked(table))[0], n), alone, what)
     in_round, _ = shuffled(rng, singles, [asked(other, of_other)])
-    compare("arrow in a round", [told(each, 1)[0] for each in in_round], alone, what)
+    compare("arrow in a round", in_round, answers, what)
     if "vectors" in table.column_names:  # without the column the ids of the answers may be of another type
         return
     for i, answer in enumerate(alone):
@@ -334,13 +334,14 @@ def by_tensors(rng: random.Random) -> None:
         ]
 
     singles = [asked(slice(i, i + 1)) for i in range(n)]
+    answers = [service().post(each)[0] for each in singles]
     alone: list[dict[str, Any]] = []
-    alone += [told(service().post(each)[0], 1)[0] for each in singles]
+    alone += [told(answer, 1)[0] for answer in answers]
     count("tensors", alone)
     what = asked(slice(None))
     compare("tensors", told(service().post(what)[0], n), alone, what)
-    [in_round] = shuffled(rng, singles)
-    compare("tensors in a round", [told(each, 1)[0] for each in in_round], alone, what)
+    in_round, _ = shuffled(rng, singles, [what])
+    compare("tensors in a round", in_round, answers, what)
     trimmed = [service().post(asked(slice(i, i + 1), True))[0] for i in range(n)]
     compare("tensors without padding", [told(each, 1)[0] for each in trimmed], alone, what)
 
