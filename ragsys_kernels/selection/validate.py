@@ -298,17 +298,33 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
         _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
 
 
-def listed(op: str, name: str, ids: np.ndarray, num_ids: int, of_query: str = "", of_pool: bool = False) -> None:
-    """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding."""
+def listed(
+    op: str, name: str, ids: np.ndarray, num_ids: int | None, of_query: str = "", of_pool: bool = False
+) -> None:
+    """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding.
+
+    Without ``num_ids`` any id of at least 0 is there.
+    """
     found = ids[ids != -1]
-    outside = found[(found < 0) | (found >= num_ids)]
+    outside = found[(found < 0) | (found >= (np.inf if num_ids is None else num_ids))]
     if outside.size:
         what = "-1 or positions of the pool, below P" if of_pool else "-1 or rows of the corpus, below N"
-        raise ValueError(f"{op}: {name} must be {what} = {num_ids}, got {int(outside[0])}{of_query}")
+        what = "-1 or at least 0" if num_ids is None else f"{what} = {num_ids}"
+        raise ValueError(f"{op}: {name} must be {what}, got {int(outside[0])}{of_query}")
     unique, counts = np.unique(found, return_counts=True)
     if unique.size < found.size:
         got = int(unique[counts > 1][0])
         raise ValueError(f"{op}: {name} must not repeat an id within a query, got {got} twice{of_query}")
+
+
+def suspicious(ids: np.ndarray, num_ids: int | None) -> np.ndarray:
+    """Return for which queries, of ids (Q, P), `listed` raises."""
+    if not ids.shape[1]:
+        return np.zeros(len(ids), bool)
+    ordered = np.sort(ids, axis=1)
+    bad: np.ndarray = ordered[:, 0] < -1
+    bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    return bad if num_ids is None else bad | (ordered[:, -1] >= num_ids)
 
 
 def device_values(problem: Problem) -> None:
@@ -372,10 +388,8 @@ def _suspects(problem: Problem, usable: np.ndarray) -> Iterable[int]:
         if array is not None:
             bad |= ~np.isfinite(array).all(axis=1)
     for array in (problem.constraints.initial, problem.candidates):
-        if array is not None and array.shape[1]:
-            ordered = np.sort(array, axis=1)
-            bad |= (ordered[:, 0] < -1) | (ordered[:, -1] >= problem.num_ids)
-            bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+        if array is not None:
+            bad |= suspicious(array, problem.num_ids)
     return np.flatnonzero(bad).tolist()  # type: ignore[no-any-return]
 
 

@@ -347,6 +347,72 @@ def test_bad_queries_can_be_skipped():
     assert (found.indices[3] == -1).all()
 
 
+BAD_NAMES = {
+    "repeated": ([5, 5, 7], "candidates must not repeat an id within a query, got 5 twice"),
+    "negative": ([5, -2, 7], "candidates must be -1 or at least 0, got -2"),
+    "beyond": ([5, 8, 7], "candidates must be -1 or rows of the corpus, below N = 8, got 8"),
+}
+
+
+@pytest.mark.parametrize("form", ["matrix", "sparse", "function", "torch", "reference", "numpy"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bad", BAD_NAMES)
+def test_names_are_checked_like_rows(bad, rule, form, monkeypatch):
+    """A repeated one would be picked twice. Only rows of a sparse matrix have a largest name."""
+    names, message = BAD_NAMES[bad]
+    function, own = RULES[rule]
+    if bad == "beyond":
+        if form != "sparse":
+            return
+    elif form == "sparse":
+        message = message.replace("at least 0", "rows of the corpus, below N = 8")
+    pairs = np.tile(np.eye(3, dtype=np.float32), (3, 1, 1))
+    if form == "sparse":
+        pairs = pytest.importorskip("scipy.sparse").eye(8).tocsr()
+    if form == "function":
+        pairs = lambda ids, one: (ids == one).astype(float)  # noqa: E731
+    candidates = np.array([[4, 5, 6], names, [1, -1, -1]])
+    if form == "torch":
+        torch = pytest.importorskip("torch")
+        pairs, candidates = torch.from_numpy(pairs), torch.from_numpy(candidates)
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    call = {"similarity": pairs, "relevance": np.array([[0.9, 0.8, 0.1]] * 3, np.float32), "k": 3, **own}
+    if "quality" in own:
+        call["quality"] = own["quality"][:3, :3]
+    if form == "reference":
+        call["backend"] = "reference"
+    with pytest.raises(ValueError, match=f"^{function.__name__}: {re.escape(message)} for query 1$"):
+        function(**call, candidates=candidates)
+    found = function(**call, candidates=candidates, on_error="skip")
+    assert found.errors == {1: f"{function.__name__}: {message}"}
+    assert np.asarray(found.indices)[1].tolist() == [-1, -1, -1]
+    for q in (0, 2):
+        one = {name: x[q : q + 1] if getattr(x, "ndim", 0) > 1 and form != "sparse" else x for name, x in call.items()}
+        one["relevance"] = call["relevance"][q : q + 1]
+        if "quality" in own:
+            one["quality"] = call["quality"][q : q + 1]
+        alone = function(**one, candidates=candidates[q : q + 1])
+        for field, expected in zip(found, alone, strict=True):
+            np.testing.assert_array_equal(np.asarray(field)[q], np.asarray(expected)[0])
+
+
+def test_names_on_a_device_are_checked_where_that_is_asked_for():
+    torch = pytest.importorskip("torch")
+    place = _arrays.Torch("cpu")  # stands for a device
+    matrices, relevance = torch.eye(3)[None], torch.tensor([[0.9, 0.8, 0.1]])
+    call = {"queries": None, "embeddings": None, "relevance": relevance, "metric": "cosine"}
+    names = torch.tensor([[5, 5, 7]])
+    _, unchecked = given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, False)
+    assert unchecked.tolist() == [[5, 5, 7]]
+    with pytest.raises(ValueError, match="^mmr: candidates must not repeat an id within a query, got 5 twice for"):
+        given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, True)
+    errors = {}
+    _, left = given.rows_of("mmr", matrices, call | {"candidates": names}, place, errors, True)
+    assert left.tolist() == [[-1, -1, -1]]
+    assert list(errors) == [0]
+
+
 def test_rules_over_vectors_alone_have_no_similarity():
     with pytest.raises(TypeError, match="similarity"):
         rk.ssd(None, None, K, relevance=RELEVANCE, similarity=S)

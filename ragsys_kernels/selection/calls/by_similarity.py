@@ -56,10 +56,12 @@ class Called:
         return found
 
 
-def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tuple[Rows, Any]:
+def rows_of(
+    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None, check: bool
+) -> tuple[Rows, Any]:
     """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions.
 
-    ``given``: its other arguments by name.
+    ``given``: its other arguments by name. ``check``: look at the values of candidates on a device.
     """
     if op not in RULES:
         raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
@@ -69,9 +71,12 @@ def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tu
     if given["relevance"] is None:
         raise ValueError(f"{op}: relevance must come with similarity, got relevance=None")
     candidates, metric = given["candidates"], given["metric"]
-    if hasattr(similarity, "tocsr"):
-        similarity = of_sparse(op, similarity, candidates, metric)
     names = None if candidates is None else ids(op, "candidates", candidates, None, place)
+    sparse = hasattr(similarity, "tocsr")
+    if names is not None and (sparse or check or place is HOST):
+        names = _checked_names(op, names, similarity.shape[0] if sparse else None, place, errors)
+    if sparse:
+        similarity = of_sparse(op, similarity, names, metric)
     if callable(similarity):
         if place is not HOST:
             raise ValueError(f"{op}: similarity must be an array with arrays on a device, got a function")
@@ -97,6 +102,23 @@ def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tu
     return rows, names
 
 
+def _checked_names(op: str, names: Any, num_rows: int | None, place: Place, errors: dict[int, str] | None) -> Any:
+    """Return candidates (Q, P), or raise for the first query that has a bad one; with ``errors`` it has none instead.
+
+    ``num_rows``: names are rows, of so many; None: any number from 0 on is a name.
+    """
+    found = np.asarray(arrays.to_host(names))
+    for q in np.flatnonzero(validate.suspicious(found, num_rows)).tolist():
+        try:
+            validate.listed(op, "candidates", found[q], num_rows, "" if errors is not None else f" for query {q}")
+        except ValueError as error:
+            if errors is None:
+                raise
+            errors.setdefault(q, str(error))
+            found = np.where(np.arange(len(found))[:, None] == q, -1, found)
+    return names if errors is None else place.upload(found)
+
+
 def backend_of(op: str, device: str, backend: str) -> tuple[str, Any]:
     """Return the name of the backend of a call with similarities, and what runs it."""
     asked, on_host = _asked(backend), device == "cpu"
@@ -116,10 +138,10 @@ def _asked(backend: str) -> str:
 
 
 def problem_of(
-    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None
+    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None, check: bool
 ) -> tuple[Problem, Any]:
     """Return the problem of a call with similarities, and its candidates, which are the names of the positions."""
-    rows, names = rows_of(op, similarity, given, place)
+    rows, names = rows_of(op, similarity, given, place, errors, check)
     changed = {"embeddings": rows, "candidates": None, "relevance_scale": "as-is"}
     problem = validate.problem_of(op, given | changed, place, errors)
     if names is not None:  # positions without a name are left out
@@ -153,19 +175,16 @@ def named(result: Selection, names: Any) -> Selection:
     return result._replace(indices=library.where(indices < 0, indices, some))
 
 
-def of_sparse(op: str, matrix: Any, candidates: Any, metric: str) -> Any:
-    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate: a function of ids."""
-    if candidates is None:
+def of_sparse(op: str, matrix: Any, names: Any, metric: str) -> Any:
+    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate (Q, P)."""
+    if names is None:
         raise ValueError(f"{op}: candidates must come with similarity of sparse rows, got none")
     rows = matrix.tocsr().astype(np.float64)
     if metric == "cosine":
         norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1))).reshape(-1)
         scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
         rows = rows.multiply(scale[:, None]).tocsr()
-    wanted = np.asarray(arrays.to_host(candidates))
-    if ((wanted < -1) | (wanted >= rows.shape[0])).any():
-        got = int(wanted[(wanted < -1) | (wanted >= rows.shape[0])].flat[0])
-        raise ValueError(f"{op}: candidates must be -1 or rows of similarity, below {rows.shape[0]}, got {got}")
+    wanted = np.asarray(arrays.to_host(names))
     found = np.zeros((*wanted.shape, wanted.shape[1]), np.float32)
     for q, each in enumerate(wanted):
         items = np.flatnonzero(each >= 0)
@@ -232,10 +251,8 @@ def _check_values(problem: Problem) -> None:
     bad = ~np.isfinite(problem.relevance).all(axis=1)
     if problem.bias is not None:
         bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)
-    if (initial := problem.constraints.initial) is not None:
-        ordered = np.sort(initial, axis=1)
-        bad |= ((initial < -1) | (initial >= problem.pool)).any(axis=1)
-        bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    if problem.constraints.initial is not None:
+        bad |= validate.suspicious(problem.constraints.initial, problem.pool)
     for q in np.flatnonzero(bad):
         validate.values(problem, int(q))
 

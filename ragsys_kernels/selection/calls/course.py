@@ -79,7 +79,7 @@ def run(op: str, given: dict[str, Any]) -> Selection:
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
         names, scale = None, given["relevance_scale"]
         if pairs:
-            problem, names = by_similarity.problem_of(op, similarity, given, place, errors)
+            problem, names = by_similarity.problem_of(op, similarity, given, place, errors, bool(check_values))
             implementation = by_similarity.implementation_of(problem, name, backend) or implementation
         else:
             problem = validate.problem_of(op, given, place, errors)
