@@ -174,7 +174,7 @@ def mmr(
     >>> rk.mmr(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run("mmr", locals())
+    return run("mmr", dict(locals()))
 
 
 @planned("vrsd")
@@ -238,4 +238,4 @@ def vrsd(
     >>> rk.vrsd(np.array([[1, 1]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("vrsd", locals())
+    return run("vrsd", dict(locals()))

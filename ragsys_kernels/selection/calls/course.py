@@ -25,7 +25,8 @@ _ONE_THREAD = 128
 def run(op: str, given: dict[str, Any]) -> Selection:
     """Validate the arguments of a call once, pick a backend, call it.
 
-    ``given`` are the arguments of the public function by their names, its ``locals()``.
+    ``given`` are the arguments of the public function by their names: a copy of its ``locals()``, which a debugger that
+    looks at its frame writes to, until Python 3.13.
     """
     check_values, backend, num_threads = given["check_values"], given["backend"], given["num_threads"]
     on_error, outside, similarity = given["on_error"], given.get("outside"), given.get("similarity")

@@ -122,7 +122,7 @@ def mmr_path(
     >>> path.at(0.3)
     array([[1, 2]])
     """
-    given = locals()
+    given = dict(locals())
     threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)
     if low > high:

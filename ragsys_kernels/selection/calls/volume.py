@@ -69,7 +69,7 @@ def msd(
     >>> rk.msd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run("msd", locals())
+    return run("msd", dict(locals()))
 
 
 @planned("dpp")
@@ -139,7 +139,7 @@ def dpp(
     >>> rk.dpp(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("dpp", locals())
+    return run("dpp", dict(locals()))
 
 
 @planned("ssd")
@@ -210,7 +210,7 @@ def ssd(
     >>> rk.ssd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.2).indices
     array([[1, 2]])
     """
-    return run("ssd", locals())
+    return run("ssd", dict(locals()))
 
 
 @planned("sift")
@@ -272,4 +272,4 @@ def sift(
     >>> rk.sift(np.array([[1, 0.4]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("sift", locals())
+    return run("sift", dict(locals()))
