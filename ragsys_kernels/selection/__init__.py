@@ -75,7 +75,8 @@ def mmr(
         equal ones counting half. If all r are equal, the last three give 0.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
         Similarities between items without vectors; pass ``relevance`` instead of ``queries`` and ``embeddings``. Row j
-        of a matrix has the similarities of all items to item j; each pick reads one row. A function gets ids (n,) int64
+        of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: an
+        item is compared with the picks by the picks' rows. A function gets ids (n,) int64
         and one id, and returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with
         ``metric="dot"``. ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias,
         groups and costs are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.

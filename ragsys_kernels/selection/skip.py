@@ -1,11 +1,13 @@
 """``on_error="skip"``: answer the good queries of a batch, and name each bad one with the reason.
 
 A call that succeeds costs nothing more. When one fails, the queries with bad values are found and the others run again.
-A query whose products leave float32 shows only when it runs: the batch is halved until it is found.
+A query whose products leave float32, or whose given similarities are bad, shows only when it runs: its error names a
+query, and the batch is halved until that one is found.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -50,8 +52,8 @@ def _parts(problem: Problem, answer: Answer, queries: np.ndarray, errors: dict[i
         yield queries, answer(problem.take(queries))
         return
     except ValueError as error:
-        reason = validate.overflowed(problem, error)
-        if reason is None:  # it concerns the whole call
+        reason, named = re.subn(r" for query \d+\b", "", str(error))
+        if not named:  # it concerns the whole call
             raise
     if len(queries) == 1:
         errors[int(queries[0])] = reason

@@ -16,7 +16,7 @@ from .._base import arrays
 from .._base.arrays import HOST, Place
 from .._base.checks import choice, count, expect_shape, floats, ids, in_rows, integers, per_query, shape_text, storage
 from .._base.warn import warn
-from . import constraints
+from . import constraints, definite
 from .constraints import NONE
 from .problem import Problem, Rows
 from .relevance import check_scale, scaled
@@ -293,14 +293,15 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
         bad = int(np.argmin(finite))
         by_row = problem.bias is not None and problem.bias.ndim == 1
         _not_finite(op, "bias", f" in row {rows[bad]}" if by_row else where(positions[bad]))
+    if op == "dpp" and isinstance(problem.rows.similarity, np.ndarray):
+        items = np.isin(np.arange(problem.pool), positions)
+        definite.check(op, problem.rows.similarity[q], items, of_query)
     if of_rows and not _checked(problem):
         read = np.concatenate([problem.initial_rows(q), rows])
         _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
 
 
-def listed(
-    op: str, name: str, ids: np.ndarray, num_ids: int | None, of_query: str = "", of_pool: bool = False
-) -> None:
+def listed(op: str, name: str, ids: np.ndarray, num_ids: int | None, of_query: str = "", of_pool: bool = False) -> None:
     """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding.
 
     Without ``num_ids`` any id of at least 0 is there.
@@ -323,8 +324,10 @@ def suspicious(ids: np.ndarray, num_ids: int | None) -> np.ndarray:
         return np.zeros(len(ids), bool)
     ordered = np.sort(ids, axis=1)
     bad: np.ndarray = ordered[:, 0] < -1
-    bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
-    return bad if num_ids is None else bad | (ordered[:, -1] >= num_ids)
+    if num_ids is not None:
+        bad |= ordered[:, -1] >= num_ids
+    repeated = ordered[:, 1:] == ordered[:, :-1]
+    return bad | (repeated & (ordered[:, 1:] >= 0)).any(axis=1) if repeated.any() else bad
 
 
 def device_values(problem: Problem) -> None:
@@ -390,6 +393,8 @@ def _suspects(problem: Problem, usable: np.ndarray) -> Iterable[int]:
     for array in (problem.constraints.initial, problem.candidates):
         if array is not None:
             bad |= suspicious(array, problem.num_ids)
+    if problem.op == "dpp" and problem.rows.similarity is not None:
+        bad |= definite.suspicious(problem.rows.similarity, problem.candidates)
     return np.flatnonzero(bad).tolist()  # type: ignore[no-any-return]
 
 
@@ -425,28 +430,17 @@ def _row_values(
 
 
 def overflow(problem: Problem, q: int) -> NoReturn:
-    """Raise the error of values that leave float32."""
-    rule, advice = _beyond(problem)
-    raise ValueError(f"{problem.op}: {rule} for query {q}{advice}")
-
-
-def overflowed(problem: Problem, error: ValueError) -> str | None:
-    """Return what `overflow` says, without the query, if it raised this error; else None."""
-    rule, advice = _beyond(problem)
-    return f"{problem.op}: {rule}{advice}" if rule in str(error) else None
-
-
-def _beyond(problem: Problem) -> tuple[str, str]:
-    """Return the rule that values that leave float32 break, and what to do; cosines themselves never leave it."""
+    """Raise the error of values that leave float32; cosines themselves never leave it."""
     at_fault = {"dpp": "scale", "ssd": "gamma", "coverage": "weights"}.get(problem.op)
     if problem.op == "dpp" and problem.options.quality is not None:
         at_fault = "quality"
     if at_fault is None and problem.relevance is not None:
         at_fault = "relevance"
     if at_fault is None or problem.rows.metric == "dot":
-        rule = "queries and embeddings must have products within the range of float32, got one beyond it"
-        return rule, "; rescale them"
-    return f"{at_fault} must give values within the range of float32, got one beyond it", ""
+        rule, advice = "queries and embeddings must have products", "; rescale them"
+    else:
+        rule, advice = f"{at_fault} must give values", ""
+    raise ValueError(f"{problem.op}: {rule} within the range of float32, got one beyond it for query {q}{advice}")
 
 
 def _not_finite(op: str, name: str, where: str) -> NoReturn:
