@@ -154,10 +154,11 @@ def mmr(
     Warns
     -----
     PoolSizeWarning
-        The pool is no larger than k.
+        The pool is no larger than k, without a budget, a ceiling or a cap.
     RelevanceRangeWarning
-        Relevance on the host, after ``relevance_scale``, spreads over more than ten times the largest similarity (1
-        with cosines), so redundancy has no effect.
+        Relevance on the host, as it is, spreads over more than ten times the largest similarity (1 with cosines), so
+        redundancy has no effect; or, by the weights of both, over less than a twentieth of what cosines spread over,
+        so relevance has none after the first pick. Equal relevance of all items does not warn.
     ConversionWarning
         Embeddings are float64.
 

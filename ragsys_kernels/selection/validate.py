@@ -29,12 +29,15 @@ NEEDS_QUERIES = ("vrsd", "sift", "search")
 # Calls whose values depend on the lengths of rows, whatever the metric.
 NEEDS_LENGTHS = ("vrsd", "dpp", "ssd", "sift", "coverage")
 
+# Arguments by which a query may not pick some items of its pool.
+_FILTERS = ("allowed", "exclude", "initial", "query_groups")
+
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
 
 
 class PoolSizeWarning(UserWarning):
-    """The pool is no larger than k, so that the selection only reorders it."""
+    """The pool is no larger than k, and nothing else leaves items out, so that the selection only reorders it."""
 
 
 def _counts(
@@ -245,22 +248,36 @@ def problem_of(
     )
 
 
-def warn_small_pool(problem: Problem) -> None:
-    """Warn where the pool has no more items than the fewest picks of a query."""
+def warn_small_pool(problem: Problem, given: dict[str, Any]) -> None:
+    """Warn where the pool has no more items than the fewest picks of a query, and nothing else leaves items out.
+
+    ``given``: the arguments of the call by name.
+    """
     if problem.ks is None:
         fewest = problem.k
     else:  # values on a device are not read
         fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
-    if problem.pool <= fewest:
+    if problem.pool <= fewest and not _leaves_out(problem):
         of_all = not problem.pool_stride and problem.pool >= len(problem.rows.data)
-        warn_only_reorders(problem.op, problem.pool, problem.k, of_all)
+        filtered = any(given[name] is not None for name in _FILTERS) or problem.rows.live is not None
+        warn_only_reorders(problem.op, problem.pool, problem.k, of_all, filtered)
 
 
-def warn_only_reorders(op: str, pool: int, k: int, of_all: bool = False) -> None:
+def _leaves_out(problem: Problem) -> bool:
+    """Return whether a selection may end before k picks though items are left that queries may pick."""
+    limits, options = problem.constraints, problem.options
+    if limits.budget is not None or limits.max_similarity is not None or limits.max_per_group:
+        return True
+    if problem.op == "dpp":  # ends where the picks span the others
+        return problem.rows.similarity is not None or problem.pool > problem.rows.dims
+    return problem.op == "gist" or (problem.op == "sift" and options.min_gain > 0)
+
+
+def warn_only_reorders(op: str, pool: int, k: int, of_all: bool = False, filtered: bool = False) -> None:
     """Warn of a small pool; one that is ``of_all`` rows there are cannot be larger."""
     warn(
-        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders it; use "
-        f"{'' if of_all else 'a larger pool or '}a smaller k",
+        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders "
+        f"{'what of it may be picked' if filtered else 'it'}; use {'' if of_all else 'a larger pool or '}a smaller k",
         PoolSizeWarning,
     )
 

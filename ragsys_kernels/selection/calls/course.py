@@ -93,7 +93,7 @@ def run(op: str, given: dict[str, Any]) -> Selection:
             if outside is not None:
                 result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
-            validate.warn_small_pool(problem)
+            validate.warn_small_pool(problem, given)
             if relevance is not None and scale == "as-is":
                 warn_range(problem)
             problem = problem if problem.constraints.filter is None else narrowed(problem)
