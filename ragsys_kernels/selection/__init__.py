@@ -57,11 +57,13 @@ def mmr(
 
     Parameters
     ----------
-    queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if relevance is given
+    queries : (Q, D) float32 | float16 | bfloat16 | float64 | int8 | uint8, or None if relevance is given
         Of any length with ``metric="cosine"``. No queries give an empty result.
-    embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
+    embeddings : (N, D) float32 | float16 | bfloat16 | int8, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool per query. Never copied; the last axis must be contiguous. float64
-        (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`.
+        (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`. int8, on the host
+        only, are numbers as they are: the scale of a quantised row does not matter to cosines; apply it for "dot".
+        uint8 may be packed signs and is refused; a `Corpus` takes either.
     k : int or (Q,) integers
         Picks per query, at least 1. K below is the largest k; a device array makes the call synchronise. If k exceeds
         the pool, the rest is padding, up to K = 65,536.

@@ -161,7 +161,7 @@ def _narrow(problem: Problem) -> bool:
         0 < each < most and each < most * _similarities(problem, q)
         for q, each, most in zip(queries, spread, least, strict=True)
     )
-    return 2 * sum(narrow) > len(queries)
+    return bool(2 * sum(narrow) > len(queries))
 
 
 def _least(weight: float) -> float:

@@ -76,7 +76,10 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
             raise ValueError(f"{op}: metric must be the corpus's own, {embeddings.metric!r}, got {metric!r}")
         pairs = embeddings.similarity
         return embeddings, 0 if pairs is None else pairs.shape[1]
-    array, dtype = storage(op, "embeddings", embeddings, place)
+    array, dtype = storage(op, "embeddings", embeddings, place, ("int8",))
+    if dtype == "int8" and place is not HOST:
+        rule = "floating point on a device, or a Corpus"
+        raise TypeError(f"{op}: embeddings must be {rule}, got int8; make the corpus on the host and use .to(device)")
     if array.ndim > 3:
         raise ValueError(f"{op}: embeddings must have shape (N, D) or (Q, P, D), got {shape_text(array.shape)}")
     if dtype == "float64":
