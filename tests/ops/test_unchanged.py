@@ -50,8 +50,14 @@ def sparse_rows():
     return made
 
 
+def wide(given):
+    """Arguments in float64, which no conversion copies where the work is done in it."""
+    return {name: x.astype(np.float64) if getattr(x, "dtype", 0) == np.float32 else x for name, x in given.items()}
+
+
 CALLS = {
     **SELECTION, **SCORING, **OTHERS, **of_rules(),
+    **{f"{name} of float64": (call, wide(given)) for name, (call, given) in (SELECTION | OTHERS).items()},
     **{f"{name} by similarity": (getattr(rk, name), GIVEN) for name in ("mmr", "msd", "dpp", "coverage")},
     "sparse rows": (rk.mmr, lambda: {**GIVEN, "similarity": sparse_rows()}),
     "jaccard": (similarity.jaccard, {"sets": WORDS, "candidates": IDS}),
