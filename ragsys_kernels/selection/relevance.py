@@ -22,6 +22,8 @@ _MOST = 10.0
 # Nor is relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of
 # both: such as reciprocal ranks, 1 / (60 + rank).
 _LEAST = 1 / 20
+# Up to so many values are compared in Python.
+_FEW = 128
 # It is looked for in no more than so many queries of a call, and items of each.
 _QUERIES, _ITEMS = 8, 32
 # Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
@@ -117,9 +119,7 @@ def warn_range(problem: Problem) -> None:
     if most is None or (rows.similarity is not None and not cosine):  # nobody has looked at the rows, or there are none
         return
     most = _MOST * (most if cosine else most * most)
-    with np.errstate(invalid="ignore", over="ignore"):
-        far = relevance.max() - relevance.min() > most  # padding included; rarely more than this is computed
-    if far:
+    if _range(relevance) > most:  # padding included; rarely more than this is computed
         wide = _spread(problem, slice(None)) > most
         if problem.op not in _UNWEIGHTED:
             wide &= problem.lambda_d < 1
@@ -137,6 +137,14 @@ def warn_range(problem: Problem) -> None:
             f"weights of both, so that it has no say but in the first pick; {_CURE}",
             RelevanceRangeWarning,
         )
+
+
+def _range(values: np.ndarray) -> float:
+    if values.size <= _FEW:  # NumPy would take longer than all else in the call of one query
+        few = values.ravel().tolist()
+        return float(max(few) - min(few))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(values.max() - values.min())
 
 
 def glance(problem: Problem) -> bool:
