@@ -155,8 +155,9 @@ def storage(op: str, name: str, x: Any, place: Place = HOST, more: tuple[str, ..
     converts, warns."""
     array, dtype = place.view(op, name, x)
     if dtype not in (*_arrays.STORAGE, "float64", *more):
+        *others, last = *_arrays.STORAGE, *more
         raise TypeError(
-            f"{op}: {name} must be float32, float16 or bfloat16, got {dtype}; convert it once with .astype('float32')"
+            f"{op}: {name} must be {', '.join(others)} or {last}, got {dtype}; convert it once with .astype('float32')"
         )
     if array.ndim < 2 or 0 in array.shape[-2:]:
         raise ValueError(

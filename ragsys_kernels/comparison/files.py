@@ -101,7 +101,7 @@ def compare_files(
     ValueError, FileNotFoundError
         Files that cannot be read or do not fit each other, and what `compare` raises.
     """
-    given: dict[str, Any] = {name: value for name, value in locals().items() if name in _AS_GIVEN}
+    given: dict[str, Any] = {name: value for name, value in dict(locals()).items() if name in _AS_GIVEN}
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
         from ..offline import sources

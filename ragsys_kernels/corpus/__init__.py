@@ -382,7 +382,8 @@ class Corpus(Rows):
         if isinstance(pool, str):
             if pool != "certified":
                 raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
-            return certified.select(self, {name: x for name, x in locals().items() if name not in ("self", "op")})
+            given = dict(locals())
+            return certified.select(self, {name: x for name, x in given.items() if name not in ("self", "op")})
         of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
         of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
         of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density, eps=eps)

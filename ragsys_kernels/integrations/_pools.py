@@ -14,6 +14,7 @@ from .._base.types import NDArray as Array
 from ..selection import validate
 from ..selection.capabilities import Needs
 from ..selection.problem import Selection
+from ..selection.relevance import glance, warn_range
 
 Method = Literal["mmr", "vrsd"]
 
@@ -68,6 +69,8 @@ def run(
     problem = validate.selection(op, queries, rows, k, **options)
     lacking = None if op in ("mmr", "vrsd") else Needs(op, kind, False, False).lacking
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
+    if problem.relevance is not None and glance(problem):
+        warn_range(problem)
     found: Selection = getattr(backend, op)(problem, 1)
     return found
 

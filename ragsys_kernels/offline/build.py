@@ -101,7 +101,7 @@ def build_corpus(
     FileExistsError
         ``out`` exists and must not be replaced.
     """
-    named = {name: value for name, value in locals().items() if name in OF_ROWS}
+    named = {name: value for name, value in dict(locals()).items() if name in OF_ROWS}
     check_local(_OP, "out", out)
     replaces = checks.flag(_OP, "overwrite", overwrite)
     with words_of(_OP):

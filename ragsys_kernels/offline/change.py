@@ -66,7 +66,7 @@ def append_corpus(
     BlockingIOError
         Another process writes to the folder; it is named.
     """
-    op, named = "append_corpus", {name: value for name, value in locals().items() if name in OF_ROWS}
+    op, named = "append_corpus", {name: value for name, value in dict(locals()).items() if name in OF_ROWS}
     checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
     with words_of(op), versions.changing(op, to) as version:
         if isinstance(corpus, rk.Corpus) or _is_saved(corpus):

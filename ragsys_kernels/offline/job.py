@@ -306,7 +306,7 @@ def select(
         where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
         where another process works in it.
     """
-    given = {name: value for name, value in locals().items() if name not in ("out", "progress", "stop")}
+    given = {name: value for name, value in dict(locals()).items() if name not in ("out", "progress", "stop")}
     spec = JobSpec(**given).plain()
     check_out(spec, out)
     ray = RayOptions.of(spec)

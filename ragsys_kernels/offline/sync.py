@@ -110,7 +110,7 @@ def sync_corpus(
     Rows are compared byte by byte as they are stored, so that a change below the precision of ``dtype`` is none. Where
     a folder has gathered 64 segments, or 30 % of its rows are deleted, it is compacted in a second step.
     """
-    columns = {name: value for name, value in locals().items() if name in OF_ROWS}
+    columns = {name: value for name, value in dict(locals()).items() if name in OF_ROWS}
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     with words_of(_OP), closing(ahead(_read(source, columns, progress), 2)) as rows:
         if segments.is_segmented(os.fspath(to)):

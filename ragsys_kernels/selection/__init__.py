@@ -57,11 +57,13 @@ def mmr(
 
     Parameters
     ----------
-    queries : (Q, D) float32 | float16 | bfloat16 | float64, or None if relevance is given
+    queries : (Q, D) float32 | float16 | bfloat16 | float64 | int8 | uint8, or None if relevance is given
         Of any length with ``metric="cosine"``. No queries give an empty result.
-    embeddings : (N, D) float32 | float16 | bfloat16, or (Q, P, D), or Corpus
+    embeddings : (N, D) float32 | float16 | bfloat16 | int8, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool per query. Never copied; the last axis must be contiguous. float64
-        (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`.
+        (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`. int8, on the host
+        only, are numbers as they are: the scale of a quantised row does not matter to cosines; apply it for "dot".
+        uint8 may be packed signs and is refused; a `Corpus` takes either.
     k : int or (Q,) integers
         Picks per query, at least 1. K below is the largest k; a device array makes the call synchronise. If k exceeds
         the pool, the rest is padding, up to K = 65,536.
@@ -75,7 +77,8 @@ def mmr(
         equal ones counting half. If all r are equal, the last three give 0.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
         Similarities between items without vectors; pass ``relevance`` instead of ``queries`` and ``embeddings``. Row j
-        of a matrix has the similarities of all items to item j; each pick reads one row. A function gets ids (n,) int64
+        of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: an
+        item is compared with the picks by the picks' rows. A function gets ids (n,) int64
         and one id, and returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with
         ``metric="dot"``. ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias,
         groups and costs are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
@@ -153,10 +156,11 @@ def mmr(
     Warns
     -----
     PoolSizeWarning
-        The pool is no larger than k.
+        The pool is no larger than k, without a budget, a ceiling or a cap.
     RelevanceRangeWarning
-        Relevance on the host, after ``relevance_scale``, spreads over more than ten times the largest similarity (1
-        with cosines), so redundancy has no effect.
+        Relevance on the host, as it is, spreads over more than ten times the largest similarity (1 with cosines), so
+        redundancy has no effect; or, by the weights of both, over less than a twentieth of what cosines spread over,
+        so relevance has none after the first pick. Equal relevance of all items does not warn.
     ConversionWarning
         Embeddings are float64.
 
@@ -174,7 +178,7 @@ def mmr(
     >>> rk.mmr(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run("mmr", locals())
+    return run("mmr", dict(locals()))
 
 
 @planned("vrsd")
@@ -238,4 +242,4 @@ def vrsd(
     >>> rk.vrsd(np.array([[1, 1]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("vrsd", locals())
+    return run("vrsd", dict(locals()))

@@ -19,12 +19,22 @@ from .problem import Problem
 SCALES = ("as-is", "minmax", "zscore", "rank")
 # Relevance that spreads over more than this times the largest similarity is not weighed against it.
 _MOST = 10.0
+# Nor is relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of
+# both: such as reciprocal ranks, 1 / (60 + rank).
+_LEAST = 1 / 20
+# Up to so many values are compared in Python.
+_FEW = 128
+# It is looked for in no more than so many queries of a call, and items of each.
+_QUERIES, _ITEMS = 8, 32
 # Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
 _BY_ZSCORES, _UNWEIGHTED = ("dpp", "ssd"), ("vrsd", "sift", "mmr_path")
+# Rules that take the similarity to picks itself, or sums of it, from relevance: any other may rank by narrow relevance.
+_BY_SIMILARITY = ("mmr", "msd")
+_CURE = "relevance_scale='minmax' puts it on the scale of similarity"
 
 
 class RelevanceRangeWarning(UserWarning):
-    """Given relevance spreads so far that redundancy has no say."""
+    """Given relevance spreads so far that redundancy has no say, or so little that relevance has none."""
 
 
 def check_scale(op: str, scale: Any, relevance: Any) -> None:
@@ -97,30 +107,108 @@ def _ranks(xp: Any, values: Any) -> Any:
 
 
 def warn_range(problem: Problem) -> None:
-    """Warn where relevance on the host spreads so far that redundancy has no say in the picks."""
+    """Warn where relevance on the host spreads so far that redundancy has no say in the picks, or the other way round.
+
+    Relevance that is the same for all items is taken to be meant so.
+    """
     relevance, rows = problem.relevance, problem.rows
     if not isinstance(relevance, np.ndarray) or problem.op in _BY_ZSCORES or not relevance.size:
         return
-    most = 1.0 if rows.metric == "cosine" else rows.max_norm
-    if most is None:  # nobody has looked at the rows
+    cosine = rows.metric == "cosine"
+    most = 1.0 if cosine else rows.max_norm
+    if most is None or (rows.similarity is not None and not cosine):  # nobody has looked at the rows, or there are none
         return
-    most = _MOST * (most if rows.metric == "cosine" else most * most)
-    with np.errstate(invalid="ignore", over="ignore"):
-        if not relevance.max() - relevance.min() > most:  # padding included; rarely more than this is computed
+    most = _MOST * (most if cosine else most * most)
+    if _range(relevance) > most:  # padding included; rarely more than this is computed
+        wide = _spread(problem, slice(None)) > most
+        if problem.op not in _UNWEIGHTED:
+            wide &= problem.lambda_d < 1
+        if wide.any():
+            top_k = "" if problem.op in _UNWEIGHTED else ", lambda_d=1 is top-k"
+            warn(
+                f"{problem.op}: relevance spreads over more than {_MOST:g} times the largest similarity, so that "
+                f"redundancy has no say; {_CURE}{top_k}",
+                RelevanceRangeWarning,
+            )
             return
-        real = np.isfinite(relevance)
-        if problem.candidates is not None:
-            real &= problem.candidates >= 0
-        elif rows.live is not None and not problem.pool_stride:
-            real &= rows.live
-        spread = np.where(real, relevance, -np.inf).max(axis=1) - np.where(real, relevance, np.inf).min(axis=1)
-        far = spread > most
-    if problem.op not in _UNWEIGHTED:
-        far &= problem.lambda_d < 1
-    if far.any():
-        top_k = "" if problem.op in _UNWEIGHTED else ", lambda_d=1 is top-k"
+    if cosine and problem.op in _BY_SIMILARITY and _narrow(problem):
         warn(
-            f"{problem.op}: relevance spreads over more than {_MOST:g} times the largest similarity, so that "
-            f"redundancy has no say; relevance_scale='minmax' puts it on the scale of similarity{top_k}",
+            f"{problem.op}: relevance spreads over less than {_LEAST:g} times what similarities spread over, by the "
+            f"weights of both, so that it has no say but in the first pick; {_CURE}",
             RelevanceRangeWarning,
         )
+
+
+def _range(values: np.ndarray) -> float:
+    if values.size <= _FEW:  # NumPy would take longer than all else in the call of one query
+        few = values.ravel().tolist()
+        return float(max(few) - min(few))
+    with np.errstate(invalid="ignore", over="ignore"):
+        return float(values.max() - values.min())
+
+
+def glance(problem: Problem) -> bool:
+    """Return whether a few values of one query's relevance make `warn_range`, which takes longer, worth a call."""
+    last = problem.relevance.shape[1] - 1
+    some = [problem.relevance.item(at) for at in (0, last // 3, 2 * last // 3, last)]
+    return not _LEAST <= max(some) - min(some) <= _MOST / 2
+
+
+def _narrow(problem: Problem) -> bool:
+    """Return whether the relevance of most queries spreads over too little: of one query first, by two of its items."""
+    relevance, candidates, weights = problem.relevance, problem.candidates, problem.lambda_d
+    if (problem.k == 1 and problem.constraints.initial is None) or hasattr(problem.rows.similarity, "function"):
+        return False
+    at = problem.pool // 2 if candidates is None or candidates.item(problem.pool // 2) >= 0 else 0
+    if not abs(relevance.item(0) - relevance.item(at)) < _least(weights.item(0)):
+        return False
+    queries = range(0, problem.num_queries, -(-problem.num_queries // _QUERIES))
+    least = [_least(weights.item(q)) for q in queries]
+    spread = _spread(problem, slice(None, None, queries.step)).tolist()
+    narrow = (
+        0 < each < most and each < most * _similarities(problem, q)
+        for q, each, most in zip(queries, spread, least, strict=True)
+    )
+    return bool(2 * sum(narrow) > len(queries))
+
+
+def _least(weight: float) -> float:
+    """Return what relevance of a weight has to spread over, beside similarities that spread over 1.
+
+    A weight below a half is no reason to warn.
+    """
+    return _LEAST * min(1.0, (1 - weight) / weight) if weight else 0.0
+
+
+def _similarities(problem: Problem, q: int) -> float:
+    """Return over how much the similarities of some items of a query spread, to the one of most relevance."""
+    ids = np.arange(problem.pool) if problem.candidates is None else problem.candidates[q].astype(np.int64)
+    real = np.flatnonzero((ids >= 0) & (ids < problem.num_ids))
+    some = real[:: max(1, -(-len(real) // _ITEMS))]
+    if len(some) < 3:
+        return 0.0
+    best = int(some[np.argmax(problem.relevance[q, some])])
+    others = some[some != best]
+    if problem.rows.similarity is not None:
+        found = problem.rows.similarity[q, best, others]
+    else:
+        rows = ids[[best, *others]] + q * problem.pool_stride
+        with np.errstate(all="ignore"):  # rows with bad values are refused later
+            vectors = problem.rows.vectors(rows)
+            found = vectors[1:] @ vectors[0]
+    return float(found.max() - found.min())
+
+
+def _spread(problem: Problem, queries: slice) -> np.ndarray:
+    """Return over how much the relevance of the items of some queries spreads."""
+    relevance = problem.relevance[queries]
+    real = np.isfinite(relevance)
+    if problem.candidates is not None:
+        real &= problem.candidates[queries] >= 0
+    elif problem.rows.live is not None and not problem.pool_stride:
+        real &= problem.rows.live
+    with np.errstate(invalid="ignore", over="ignore"):
+        spread: np.ndarray = np.where(real, relevance, -np.inf).max(axis=1) - np.where(real, relevance, np.inf).min(
+            axis=1
+        )
+    return spread

@@ -1,8 +1,8 @@
 """``on_error="skip"``: answer the good queries of a batch, and name each bad one with the reason.
 
 A call that succeeds costs nothing more. When one fails, each query that has a bad value runs alone, for a value that no
-kernel reads does not matter, and the others run again, in halves where that fails. So a query has the answer, or the
-error, that it has alone.
+kernel reads does not matter, and the others run again, in halves where that fails: products that leave float32 and bad
+similarities show only when their query runs. So a query has the answer, or the error, that it has alone.
 """
 
 from __future__ import annotations

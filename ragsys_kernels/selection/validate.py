@@ -7,6 +7,7 @@ kernels, as they read them: they report which query has a bad value, then `value
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from .._base import arrays
 from .._base.arrays import HOST, Place
 from .._base.checks import choice, count, expect_shape, floats, ids, in_rows, integers, per_query, shape_text, storage
 from .._base.warn import warn
-from . import constraints
+from . import constraints, definite
 from .constraints import NONE
 from .problem import Problem, Rows
 from .relevance import check_scale, scaled
@@ -29,12 +30,15 @@ NEEDS_QUERIES = ("vrsd", "sift", "search")
 # Calls whose values depend on the lengths of rows, whatever the metric.
 NEEDS_LENGTHS = ("vrsd", "dpp", "ssd", "sift", "coverage")
 
+# Arguments by which a query may not pick some items of its pool.
+_FILTERS = ("allowed", "exclude", "initial", "query_groups")
+
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
 NORM_MIN, NORM_MAX = 1e-15, 1e15
 
 
 class PoolSizeWarning(UserWarning):
-    """The pool is no larger than k, so that the selection only reorders it."""
+    """The pool is no larger than k, and nothing else leaves items out, so that the selection only reorders it."""
 
 
 def _counts(
@@ -86,7 +90,10 @@ def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, in
             raise ValueError(f"{op}: metric must be the corpus's own, {embeddings.metric!r}, got {metric!r}")
         pairs = embeddings.similarity
         return embeddings, 0 if pairs is None else pairs.shape[1]
-    array, dtype = storage(op, "embeddings", embeddings, place)
+    array, dtype = storage(op, "embeddings", embeddings, place, ("int8",))
+    if dtype == "int8" and place is not HOST:
+        rule = "floating point on a device, or a Corpus"
+        raise TypeError(f"{op}: embeddings must be {rule}, got int8; make the corpus on the host and use .to(device)")
     if array.ndim > 3:
         raise ValueError(f"{op}: embeddings must have shape (N, D) or (Q, P, D), got {shape_text(array.shape)}")
     if dtype == "float64":
@@ -260,22 +267,36 @@ def problem_of(
     )
 
 
-def warn_small_pool(problem: Problem) -> None:
-    """Warn where the pool has no more items than the fewest picks of a query."""
+def warn_small_pool(problem: Problem, given: dict[str, Any]) -> None:
+    """Warn where the pool has no more items than the fewest picks of a query, and nothing else leaves items out.
+
+    ``given``: the arguments of the call by name.
+    """
     if problem.ks is None:
         fewest = problem.k
     else:  # values on a device are not read
         fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
-    if problem.pool <= fewest:
+    if problem.pool <= fewest and not _leaves_out(problem):
         of_all = not problem.pool_stride and problem.pool >= len(problem.rows.data)
-        warn_only_reorders(problem.op, problem.pool, problem.k, of_all)
+        filtered = any(given[name] is not None for name in _FILTERS) or problem.rows.live is not None
+        warn_only_reorders(problem.op, problem.pool, problem.k, of_all, filtered)
 
 
-def warn_only_reorders(op: str, pool: int, k: int, of_all: bool = False) -> None:
+def _leaves_out(problem: Problem) -> bool:
+    """Return whether a selection may end before k picks though items are left that queries may pick."""
+    limits, options = problem.constraints, problem.options
+    if limits.budget is not None or limits.max_similarity is not None or limits.max_per_group:
+        return True
+    if problem.op == "dpp":  # ends where the picks span the others
+        return problem.rows.similarity is not None or problem.pool > problem.rows.dims
+    return problem.op == "gist" or (problem.op == "sift" and options.min_gain > 0)
+
+
+def warn_only_reorders(op: str, pool: int, k: int, of_all: bool = False, filtered: bool = False) -> None:
     """Warn of a small pool; one that is ``of_all`` rows there are cannot be larger."""
     warn(
-        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders it; use "
-        f"{'' if of_all else 'a larger pool or '}a smaller k",
+        f"{op}: the pool of {pool} is no larger than k = {k}, so that the selection only reorders "
+        f"{'what of it may be picked' if filtered else 'it'}; use {'' if of_all else 'a larger pool or '}a smaller k",
         PoolSizeWarning,
     )
 
@@ -308,22 +329,41 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
         bad = int(np.argmin(finite))
         by_row = problem.bias is not None and problem.bias.ndim == 1
         _not_finite(op, "bias", f" in row {rows[bad]}" if by_row else where(positions[bad]))
+    if op == "dpp" and isinstance(problem.rows.similarity, np.ndarray):
+        items = np.isin(np.arange(problem.pool), positions)
+        definite.check(op, problem.rows.similarity[q], items, of_query)
     if of_rows and not _checked(problem):
         read = np.concatenate([problem.initial_rows(q), rows])
         _row_values(problem, q, read, problem.rows.data[read], problem.rows.dtype, where)
 
 
-def listed(op: str, name: str, ids: np.ndarray, num_ids: int, of_query: str = "", of_pool: bool = False) -> None:
-    """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding."""
+def listed(op: str, name: str, ids: np.ndarray, num_ids: int | None, of_query: str = "", of_pool: bool = False) -> None:
+    """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding.
+
+    Without ``num_ids`` any id of at least 0 is there.
+    """
     found = ids[ids != -1]
-    outside = found[(found < 0) | (found >= num_ids)]
+    outside = found[(found < 0) | (found >= (np.inf if num_ids is None else num_ids))]
     if outside.size:
         what = "-1 or positions of the pool, below P" if of_pool else "-1 or rows of the corpus, below N"
-        raise ValueError(f"{op}: {name} must be {what} = {num_ids}, got {int(outside[0])}{of_query}")
+        what = "-1 or at least 0" if num_ids is None else f"{what} = {num_ids}"
+        raise ValueError(f"{op}: {name} must be {what}, got {int(outside[0])}{of_query}")
     unique, counts = np.unique(found, return_counts=True)
     if unique.size < found.size:
         got = int(unique[counts > 1][0])
         raise ValueError(f"{op}: {name} must not repeat an id within a query, got {got} twice{of_query}")
+
+
+def suspicious(ids: np.ndarray, num_ids: int | None) -> np.ndarray:
+    """Return for which queries, of ids (Q, P), `listed` raises."""
+    if not ids.shape[1]:
+        return np.zeros(len(ids), bool)
+    ordered = np.sort(ids, axis=1)
+    bad: np.ndarray = ordered[:, 0] < -1
+    if num_ids is not None:
+        bad |= ordered[:, -1] >= num_ids
+    repeated = ordered[:, 1:] == ordered[:, :-1]
+    return bad | (repeated & (ordered[:, 1:] >= 0)).any(axis=1) if repeated.any() else bad
 
 
 def device_values(problem: Problem) -> None:
@@ -387,10 +427,10 @@ def _suspects(problem: Problem, usable: np.ndarray) -> Iterable[int]:
         if array is not None:
             bad |= ~np.isfinite(array).all(axis=1)
     for array in (problem.constraints.initial, problem.candidates):
-        if array is not None and array.shape[1]:
-            ordered = np.sort(array, axis=1)
-            bad |= (ordered[:, 0] < -1) | (ordered[:, -1] >= problem.num_ids)
-            bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+        if array is not None:
+            bad |= suspicious(array, problem.num_ids)
+    if problem.op == "dpp" and problem.rows.similarity is not None:
+        bad |= definite.suspicious(problem.rows.similarity, problem.candidates)
     return np.flatnonzero(bad).tolist()  # type: ignore[no-any-return]
 
 
@@ -426,26 +466,28 @@ def _row_values(
 
 
 def overflow(problem: Problem, q: int) -> NoReturn:
-    """Raise the error of values that leave float32."""
-    rule, advice = _beyond(problem)
-    raise ValueError(f"{problem.op}: {rule} for query {q}{advice}")
-
-
-def overflowed(problem: Problem, error: ValueError) -> str | None:
-    """Return what `overflow` says, without the query, if it raised this error; else None."""
-    rule, advice = _beyond(problem)
-    return f"{problem.op}: {rule}{advice}" if rule in str(error) else None
+    """Raise the error of values that leave float32; cosines themselves never leave it."""
+    at_fault = {"dpp": "scale", "ssd": "gamma", "coverage": "weights"}.get(problem.op)
+    if problem.op == "dpp" and problem.options.quality is not None:
+        at_fault = "quality"
+    if at_fault is None and problem.relevance is not None:
+        at_fault = "relevance"
+    if at_fault is None or problem.rows.metric == "dot":
+        rule, advice = "queries and embeddings must have products", "; rescale them"
+    else:
+        rule, advice = f"{at_fault} must give values", ""
+    raise ValueError(f"{problem.op}: {rule} within the range of float32, got one beyond it for query {q}{advice}")
 
 
 def concerns_all(problem: Problem, error: ValueError) -> bool:
     """Return whether an error is of rows that every query reads, and so of no single one."""
     whole = problem.candidates is None and not problem.pool_stride and problem.constraints.filter is None
-    return whole and problem.relevance is None and overflowed(problem, error) is None
+    return whole and problem.relevance is None and _of_a_query(error) is None
 
 
 def reason(problem: Problem, q: int, error: ValueError) -> str | None:
     """Return why query q, which ended with this error, has no answer; None: it is not its own."""
-    found = overflowed(problem, error)
+    found = _of_a_query(error)
     if found is None:
         try:
             values(problem, q, named=False)
@@ -454,17 +496,10 @@ def reason(problem: Problem, q: int, error: ValueError) -> str | None:
     return found
 
 
-def _beyond(problem: Problem) -> tuple[str, str]:
-    """Return the rule that values that leave float32 break, and what to do; cosines themselves never leave it."""
-    at_fault = {"dpp": "scale", "ssd": "gamma", "coverage": "weights"}.get(problem.op)
-    if problem.op == "dpp" and problem.options.quality is not None:
-        at_fault = "quality"
-    if at_fault is None and problem.relevance is not None:
-        at_fault = "relevance"
-    if at_fault is None or problem.rows.metric == "dot":
-        rule = "queries and embeddings must have products within the range of float32, got one beyond it"
-        return rule, "; rescale them"
-    return f"{at_fault} must give values within the range of float32, got one beyond it", ""
+def _of_a_query(error: ValueError) -> str | None:
+    """Return what an error says that names a query, without that name; else None."""
+    text, named = re.subn(r" for query \d+\b", "", str(error))
+    return text if named else None
 
 
 def _not_finite(op: str, name: str, where: str) -> NoReturn:

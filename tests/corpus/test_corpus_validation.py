@@ -8,6 +8,7 @@ from selection_calls import f32, with_value
 
 import ragsys_kernels as rk
 
+CONVERT = "convert it once with .astype('float32')"
 CORPUS = {
     "embeddings_1d": (
         {"embeddings": f32(4)}, ValueError, "embeddings must have at least one row and one dimension, got shape (4,)",
@@ -19,11 +20,11 @@ CORPUS = {
     ),
     "embeddings_integers": (
         {"embeddings": np.ones((3, 4), int)}, TypeError,
-        "embeddings must be float32, float16 or bfloat16, got int64; convert it once with .astype('float32')",
+        f"embeddings must be float32, float16, bfloat16, int8 or uint8, got int64; {CONVERT}",
     ),
     "embeddings_bool": (
         {"embeddings": np.ones((3, 4), bool)}, TypeError,
-        "embeddings must be float32, float16 or bfloat16, got bool; convert it once with .astype('float32')",
+        f"embeddings must be float32, float16, bfloat16, int8 or uint8, got bool; {CONVERT}",
     ),
     "bias_shape": ({"bias": f32(3)}, ValueError, "bias must have shape (N,) = (12,), got (3,)"),
     "bias_nan": ({"bias": with_value(f32(12), 4, np.nan)}, ValueError, "bias must be finite, got NaN or inf in row 4"),

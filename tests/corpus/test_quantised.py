@@ -1,10 +1,15 @@
 """Vectors that are quantised already: int8 as it is, to the last bit, and uint8, from arrays and files."""
 
+import warnings
+
 import numpy as np
 import pytest
+from selection_calls import same
 
 import ragsys_kernels as rk
-from ragsys_kernels import offline
+from ragsys_kernels import offline, testing
+from ragsys_kernels._base import arrays
+from ragsys_kernels.selection import validate
 
 N, D = 300, 40
 RNG = np.random.default_rng(0)
@@ -78,6 +83,37 @@ def test_files(tmp_path, rows, form, size):
     assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["ids"].to_pylist() == direct.indices.tolist()
 
 
+@pytest.mark.parametrize("form", ["array", "torch", "F", "back", "dense", "all rows"])
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("method", ["mmr", "vrsd"])
+def test_arrays_are_selected_from_as_they_are(backend, method, metric, form):
+    """The bits of their numbers in float32, by each backend: sums of so small integers are exact."""
+    rows, given = INT8, {"candidates": RNG.permuted(np.tile(np.arange(N), (7, 1)), axis=1)[:, :30], "metric": metric}
+    if form == "torch":
+        rows = pytest.importorskip("torch").from_numpy(INT8)
+    elif form == "dense":
+        rows = INT8[given.pop("candidates")]
+    elif form == "all rows":
+        del given["candidates"]
+    elif form != "array":
+        rows = {"F": np.asfortranarray(INT8), "back": INT8[::-1]}[form]
+    wide = np.asarray(rows).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if form in ("F", "back") else "error", rk.ConversionWarning)  # copied
+        found = getattr(rk, method)(ASKED, rows, 5, backend=backend, **given)
+        same(map(np.asarray, found), getattr(rk, method)(ASKED.astype(np.float32), wide, 5, backend=backend, **given))
+    testing.check_selection(method, {"queries": ASKED, "embeddings": np.asarray(rows), "k": 5, **given}, found)
+
+
 def test_refused():
-    with pytest.raises(TypeError, match=r"^mmr: embeddings must be float32, float16 or bfloat16, got int8"):
-        rk.mmr(ASKED, INT8, 3)
+    with pytest.raises(
+        TypeError, match=r"^mmr: embeddings must be float32, float16, bfloat16 or int8, got uint8; conve"
+    ):
+        rk.mmr(ASKED, UINT8, 3)
+    place = arrays.Torch("cpu")  # stands for a device
+    with pytest.raises(
+        TypeError, match=r"^mmr: embeddings must be floating point on a device, or a Corpus, got int8; "
+    ):
+        validate.selection(
+            "mmr", place.torch.ones(2, D), place.torch.ones((9, D), dtype=place.torch.int8), 3, place=place
+        )

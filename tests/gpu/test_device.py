@@ -118,7 +118,10 @@ BAD = {
     "lambda": ({"lambda_d": 1.5}, r"lambda_d must be within \[0, 1\], got 1.5"),
     "lambdas": ({"lambda_b": np.ones(4)}, r"lambda_b must have shape Q|\(Q,\) = \(3,\), got \(4,\)"),
     "k": ({"k": np.array([1, 0, 2])}, "k must be at least 1, got 0 for query 1"),
-    "stored": ({"embeddings": np.ones((24, 6), int)}, "embeddings must be float32, float16 or bfloat16, got int64"),
+    "stored": (
+        {"embeddings": np.ones((24, 6), int)},
+        "embeddings must be float32, float16, bfloat16 or int8, got int64",
+    ),
 }
 
 

@@ -450,3 +450,18 @@ def test_selection_ranker_errors():
         ours.SelectionRanker().run([*given[:2], replace(given[2], embedding=None)], [1.0] * 4)
     with pytest.raises(ValueError, match="metadata of every item must have 'other'"):
         ours.SelectionRanker(bias_key="other").run(given, [1.0] * 4)
+
+
+@pytest.mark.parametrize("scale", ["logits", "reciprocal ranks", "probabilities"])
+def test_scores_on_another_scale_are_warned_of(scale):
+    rng = np.random.default_rng(4)
+    scores = {
+        "logits": rng.normal(0, 6, 30), "reciprocal ranks": 1 / (60 + rng.permutation(30)),
+        "probabilities": rng.uniform(0, 1, 30),
+    }[scale]  # fmt: skip
+    given, query = documents(rng.standard_normal((30, 8)), scores.tolist()), rng.standard_normal(8).tolist()
+    for ranker in (ours.SelectionRanker(top_k=4, relevance="score"), ours.PyversityRanker(top_k=4, strategy="mmr")):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            ranker.run(given, query) if isinstance(ranker, ours.SelectionRanker) else ranker.run(given)
+        assert [each.category for each in seen] == [rk.RelevanceRangeWarning] * (scale != "probabilities")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -449,3 +450,17 @@ def test_selector_asks_a_store_without_vectors_for_its_own_search():
         store.asked = None
         assert select({"input": "query"}) == [{"input": "one"}]
         assert store.asked == {"k": 3, "fetch_k": 9, "lambda_mult": 0.2, "filter": "x"}
+
+
+@pytest.mark.parametrize(("factor", "told"), [(0.005, 1), (1, 0), (40, 1)])
+def test_scores_on_another_scale_are_warned_of(factor, told):
+    rng = np.random.default_rng(4)
+    given = [
+        Document(page_content=f"text {i}", metadata={"v": rng.standard_normal(8).tolist(), "s": factor * rng.random()})
+        for i in range(30)
+    ]
+    compressor = ours.SelectionCompressor(embedding_key="v", relevance_key="s", k=4)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        compressor.compress_documents(given, "")
+    assert [each.category for each in seen] == [rk.RelevanceRangeWarning] * told

@@ -146,6 +146,13 @@ def test_k_beyond_the_pool_is_padded(tmp_path, data):
     assert {len(row) for row in read(tmp_path / "out")["ids"].to_pylist()} == {5}
 
 
+def test_a_pool_of_k_is_more_than_another_order_where_a_ceiling_leaves_rows_out(tmp_path, data):
+    options = {"k": 8, "pool": 8, "max_similarity": 0.2}
+    summary = offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", **options)
+    assert summary.short > 0
+    check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], **options))
+
+
 # --- memory ------------------------------------------------------------------------------------------------------
 
 

@@ -172,6 +172,74 @@ def test_a_range_without_redundancy_is_warned_of_once(method):
         assert len(asked(60, lambda_d=np.linspace(0, 1, Q))) == 1
 
 
+RANKS = (1 / (60 + np.arange(1, P + 1, dtype=np.float32)))[None].repeat(Q, 0)  # reciprocal rank fusion
+
+
+@pytest.mark.parametrize("method", ["mmr", "msd"])
+def test_relevance_without_a_say_is_warned_of_once(method):
+    def asked(scores, candidates=CANDIDATES, **options):
+        call = {"k": 3, "candidates": candidates, "relevance": scores, **options}
+        return warned(lambda: getattr(rk, method)(None, call.pop("embeddings", ROWS), **call))
+
+    assert asked(RANKS) == [
+        f"{method}: relevance spreads over less than 0.05 times what similarities spread over, by the weights of both, "
+        "so that it has no say but in the first pick; relevance_scale='minmax' puts it on the scale of similarity"
+    ]
+    for scale in SCALES:
+        assert asked(RANKS, relevance_scale=scale) == []
+    # Whatever stands in padding, and wherever it is.
+    padded = np.where(np.arange(P) < P // 2, CANDIDATES, -1)
+    assert len(asked(np.where(CANDIDATES < 0, 9, RANKS))) == len(asked(np.where(padded < 0, 9, RANKS), padded)) == 1
+    assert len(asked(RANKS, embeddings=rk.Corpus(ROWS, dtype="int8"))) == 1
+    dense = RNG.standard_normal((Q, P, D), dtype=np.float32)
+    assert len(asked(RANKS, None, embeddings=dense)) == 1
+    # It has a say: by its weight, by its range, or since items that are alike have similarities as narrow.
+    assert asked(RANKS, lambda_d=0.99) == asked(RANKS, lambda_d=1) == asked(100 * RANKS) == []
+    near = ROWS[:1] + 1e-2 * RNG.standard_normal((N, D), dtype=np.float32)
+    assert asked(RANKS, embeddings=near) == []
+    dense[1:] = dense[1:, :1] + 1e-2 * dense[1:]
+    assert asked(RANKS, None, embeddings=dense) == []
+    # Or it is meant to have none.
+    assert asked(np.ones_like(RANKS)) == asked(RANKS, lambda_d=0) == asked(40 * RANKS, lambda_d=0.01) == []
+    # With one pick it has all the say; initial items make it one more.
+    assert asked(RANKS, k=1) == []
+    assert len(asked(RANKS, k=1, initial=np.full((Q, 1), 59))) == 1
+    # One of the queries makes no scale: their most do.
+    few = np.where(np.arange(Q)[:, None] < 2, RANKS, 100 * RANKS)
+    assert asked(few) == []
+    assert len(asked(np.where(np.arange(Q)[:, None] < 5, RANKS, 100 * RANKS))) == 1
+    # Products have a range of their own, and are not looked at.
+    assert asked(RANKS, metric="dot") == []
+
+
+def test_relevance_without_a_say_beside_given_similarities():
+    pairs = RNG.uniform(0, 1, (1, P, P)).astype(np.float32)
+    call = {"relevance": RANKS[:1], "k": 3}
+    assert len(warned(lambda: rk.mmr(similarity=pairs, **call))) == 1
+    assert warned(lambda: rk.mmr(similarity=pairs / 100, **call)) == []
+    names = np.arange(P)[None]
+    assert warned(lambda: rk.mmr(similarity=lambda ids, one: pairs[0, one, ids], candidates=names, **call)) == []
+    # Similarities of a unit of their own are not compared with relevance.
+    assert warned(lambda: rk.mmr(similarity=100 * pairs, relevance=5000 * RANKS[:1], k=3, metric="dot")) == []
+
+
+def test_a_look_at_the_range_refuses_nothing_by_itself():
+    """Ids out of range, empty pools, rows with NaN: the error is that of the kernels, or there is none."""
+    rows = ROWS.copy()
+    rows[7] = np.nan
+    for candidates, message in (
+        ([[7, 3, 5]], "embeddings must be finite"), ([[99, 3, 5]], "candidates must be -1 or rows"), ([[-1] * 3], None),
+        ([[99, 98, 97]], "candidates must be -1 or rows"),
+        ([[4, -1, -1]], None),
+    ):  # fmt: skip
+        call = {"candidates": np.array(candidates), "relevance": RANKS[:1, :3], "k": 2}
+        if message is None:
+            assert warned(lambda call=call: rk.mmr(None, rows, **call)) == []
+            continue
+        with pytest.raises(ValueError, match=f"^mmr: {message}"):
+            warned(lambda call=call: rk.mmr(None, rows, **call))
+
+
 def test_padding_is_no_range_and_products_have_one_of_their_own():
     scores = np.where(CANDIDATES < 0, -1e9, 0.5).astype(np.float32)
     assert warned(lambda: rk.mmr(None, ROWS, 3, candidates=CANDIDATES, relevance=scores)) == []

@@ -7,6 +7,7 @@ from selection_calls import same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
+from ragsys_kernels._base import arrays
 from ragsys_kernels.selection import cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
@@ -22,6 +23,19 @@ def test_picks_are_those_of_the_replay(isa, rule, shape):
     for seed, dtype in enumerate((DTYPES[(list(SHAPES).index(shape) + isa) % 4], None)):
         method, problem = problem_of(rule, shape, seed, dtype, initial=seed == 1)
         testing.check_selection(method, problem, getattr(rk, method)(**problem, backend="cpu"))
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("shape", SHAPES)
+@rules
+def test_int8_arrays_are_numbers(isa, rule, shape):
+    """Their picks are those of the replay, and have the bits of the same numbers in float32."""
+    method, problem = problem_of(rule, shape, 3, initial=True)
+    problem["embeddings"] = arrays.narrow(problem["embeddings"], "int8")
+    found = getattr(rk, method)(**problem, backend="cpu")
+    testing.check_selection(method, problem, found)
+    problem["embeddings"] = problem["embeddings"].astype(np.float32)
+    same(found, getattr(rk, method)(**problem, backend="cpu"))
 
 
 @pytest.mark.sampled(2)

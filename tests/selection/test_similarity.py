@@ -347,6 +347,186 @@ def test_bad_queries_can_be_skipped():
     assert (found.indices[3] == -1).all()
 
 
+def unlike(kind):
+    """Matrices that are none of a DPP in query 2; which picks and pairs show it."""
+    vectors = np.random.default_rng(9).standard_normal((4, 12, 20))
+    vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+    pairs = vectors @ vectors.transpose(0, 2, 1)
+    if kind == "asymmetric":
+        pairs[2] = np.triu(pairs[2])
+    elif kind == "of the first pick":  # no neighbours
+        pairs[2, 0, 5] += 0.3
+    elif kind == "without itself":
+        pairs[2] -= np.eye(12)
+    elif kind == "negative":
+        pairs[2] *= -1
+    elif kind == "indefinite":  # though no pair is: three that are alike, two of which are opposite
+        pairs[2] = np.eye(12)
+        for i, j, x in ((0, 3, 0.8), (0, 6, 0.8), (3, 6, -0.8)):
+            pairs[2, i, j] = pairs[2, j, i] = x
+    return pairs.astype(np.float32)
+
+
+UNLIKE = {
+    "asymmetric": "similarity must be symmetric, got .* of position 1 with 0 and 0 of 0 with 1",
+    "of the first pick": "similarity must be symmetric, got .* of position 5 with 0 and .* of 0 with 5",
+    "without itself": "similarity must have no negative eigenvalue, got a negative determinant",
+    "negative": "similarity must have no negative eigenvalue, got a negative determinant",
+    "indefinite": "similarity must have no negative eigenvalue, got a negative determinant",
+}
+
+
+@pytest.mark.parametrize("form", ["cpu", "reference", "numpy", "function"])
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_dpp_refuses_what_is_no_kernel_of_one(kind, form, monkeypatch):
+    pairs, positions = unlike(kind), np.arange(12)
+    relevance = np.tile(np.linspace(1, 0, 12, dtype=np.float32), (4, 1))
+    call = {"similarity": pairs, "relevance": relevance, "k": 11, "lambda_d": 0.2}
+    if form == "function":
+        if kind in ("asymmetric", "without itself"):
+            return  # neighbours are looked at in matrices alone
+        call |= {"similarity": lambda ids, one: pairs[one // 12][one % 12, ids % 12]}
+        call |= {"candidates": positions + 12 * np.arange(4)[:, None]}
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    else:
+        call["backend"] = "reference" if form == "function" else form
+    with pytest.raises(ValueError, match=f"^dpp: {UNLIKE[kind]} for query 2"):
+        rk.dpp(**call)
+    found = rk.dpp(**call, on_error="skip")
+    assert list(found.errors) == [2]
+    assert re.match(f"dpp: {UNLIKE[kind]}(;|$)", found.errors[2])
+    good = [0, 1, 3]
+    expected = rk.dpp(similarity=pairs[good], relevance=relevance[good], k=11, lambda_d=0.2).indices
+    np.testing.assert_array_equal(found.indices[good] % 12, expected)
+    if form != "function":
+        rk.mmr(**call)
+        rk.msd(**call)
+        rk.coverage(**call)
+
+
+@pytest.mark.parametrize("form", ["cpu", "reference", "numpy"])
+def test_dpp_looks_at_nothing_that_may_not_be_picked(form, monkeypatch):
+    pairs = unlike("plain")
+    pairs[:, 4, :] = pairs[:, :, 7] = 9.0
+    pairs[:, 4, 4] = -1
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    call = {"relevance": np.ones((4, 12), np.float32), "k": 11, "backend": "auto" if form == "numpy" else form}
+    left = np.setdiff1d(np.arange(12), [4, 7])
+    expected = rk.dpp(**call | {"relevance": call["relevance"][:, left]}, similarity=pairs[:, left[:, None], left])
+    found = rk.dpp(**call, similarity=pairs, exclude=np.array([4, 7]))
+    np.testing.assert_array_equal(found.indices, np.where(expected.indices < 0, -1, left[expected.indices]))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
+@pytest.mark.parametrize("D", [2, 8, 64])
+def test_dpp_takes_similarities_that_were_rounded(D, dtype):
+    rng = np.random.default_rng(D)
+    vectors = rng.standard_normal((30, 20, D))[:, rng.integers(0, 20, 60)] + 0.01 * rng.standard_normal((30, 60, D))
+    vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+    pairs = vectors @ vectors.transpose(0, 2, 1)
+    if dtype == "bfloat16":
+        pairs = _arrays.widen(_arrays.narrow(pairs.astype(np.float32), dtype), dtype)
+    else:
+        pairs = pairs.astype(dtype)
+    relevance = rng.random((30, 60)).astype(np.float32)
+    for backend in ("cpu", "reference"):
+        picks = rk.dpp(similarity=pairs, relevance=relevance, k=20, scale=2.0, backend=backend)
+        assert (picks.lengths >= min(D, 16)).all()
+
+
+def test_dpp_on_a_device_is_checked_where_that_is_asked_for(monkeypatch):
+    """By what `check_values=True` looks at."""
+    torch = pytest.importorskip("torch")
+    place = _arrays.Torch("cpu")  # stands for a device
+    monkeypatch.setattr(_arrays, "place_of", lambda *_: place)
+    monkeypatch.setattr(_arrays, "to_host", lambda x: x.numpy() if torch.is_tensor(x) else x)
+    call = dict.fromkeys(validate._LEFT_OUT) | {"queries": None, "embeddings": None, "metric": "cosine"}
+    call |= {"relevance": torch.ones(4, 12), "k": 3, "relevance_scale": "as-is", "lambda_d": 0.5, "lambda_b": 0.5}
+    for kind in ("asymmetric", "without itself", "negative"):
+        problem, _ = given.problem_of("dpp", torch.from_numpy(unlike(kind)), call, place, None, True)
+        with pytest.raises(ValueError, match=f"^dpp: {UNLIKE[kind]} for query 2"):
+            validate.device_values(problem)
+    problem, _ = given.problem_of("dpp", torch.from_numpy(unlike("plain")), call, place, None, True)
+    validate.device_values(problem)
+
+
+BAD_NAMES = {
+    "repeated": ([5, 5, 7], "candidates must not repeat an id within a query, got 5 twice"),
+    "negative": ([5, -2, 7], "candidates must be -1 or at least 0, got -2"),
+    "beyond": ([5, 8, 7], "candidates must be -1 or rows of the corpus, below N = 8, got 8"),
+}
+
+
+@pytest.mark.parametrize("form", ["matrix", "sparse", "function", "torch", "reference", "numpy"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bad", BAD_NAMES)
+def test_names_are_checked_like_rows(bad, rule, form, monkeypatch):
+    """A repeated one would be picked twice. Only rows of a sparse matrix have a largest name."""
+    names, message = BAD_NAMES[bad]
+    function, own = RULES[rule]
+    if bad == "beyond":
+        if form != "sparse":
+            return
+    elif form == "sparse":
+        message = message.replace("at least 0", "rows of the corpus, below N = 8")
+    pairs = np.tile(np.eye(3, dtype=np.float32), (3, 1, 1))
+    if form == "sparse":
+        pairs = pytest.importorskip("scipy.sparse").eye(8).tocsr()
+    if form == "function":
+        pairs = lambda ids, one: (ids == one).astype(float)  # noqa: E731
+    candidates = np.array([[4, 5, 6], names, [1, -1, -1]])
+    if form == "torch":
+        torch = pytest.importorskip("torch")
+        pairs, candidates = torch.from_numpy(pairs), torch.from_numpy(candidates)
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    call = {"similarity": pairs, "relevance": np.array([[0.9, 0.8, 0.1]] * 3, np.float32), "k": 3, **own}
+    if "quality" in own:
+        call["quality"] = own["quality"][:3, :3]
+    if form == "reference":
+        call["backend"] = "reference"
+    with pytest.raises(ValueError, match=f"^{function.__name__}: {re.escape(message)} for query 1$"):
+        function(**call, candidates=candidates)
+    found = function(**call, candidates=candidates, on_error="skip")
+    assert found.errors == {1: f"{function.__name__}: {message}"}
+    assert np.asarray(found.indices)[1].tolist() == [-1, -1, -1]
+    for q in (0, 2):
+        one = {name: x[q : q + 1] if getattr(x, "ndim", 0) > 1 and form != "sparse" else x for name, x in call.items()}
+        one["relevance"] = call["relevance"][q : q + 1]
+        if "quality" in own:
+            one["quality"] = call["quality"][q : q + 1]
+        alone = function(**one, candidates=candidates[q : q + 1])
+        for field, expected in zip(found, alone, strict=True):
+            np.testing.assert_array_equal(np.asarray(field)[q], np.asarray(expected)[0])
+
+
+def test_names_on_a_device_are_checked_where_that_is_asked_for():
+    torch = pytest.importorskip("torch")
+    place = _arrays.Torch("cpu")  # stands for a device
+    matrices, relevance = torch.eye(3)[None], torch.tensor([[0.9, 0.8, 0.1]])
+    call = {"queries": None, "embeddings": None, "relevance": relevance, "metric": "cosine"}
+    names = torch.tensor([[5, 5, 7]])
+    _, unchecked = given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, False)
+    assert unchecked.tolist() == [[5, 5, 7]]
+    with pytest.raises(ValueError, match=r"^mmr: candidates must not repeat an id within a query, got 5 twice for"):
+        given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, True)
+    errors = {}
+    _, left = given.rows_of("mmr", matrices, call | {"candidates": names}, place, errors, True)
+    assert left.tolist() == [[-1, -1, -1]]
+    assert list(errors) == [0]
+
+
+def test_bad_similarities_can_be_skipped():
+    found = rk.mmr(similarity=with_nan(2, slice(None), 4), relevance=RELEVANCE, k=K, on_error="skip")
+    assert list(found.errors) == [2]
+    assert re.match(r"mmr: similarity must be finite, got NaN or inf, of position 4 with \d+$", found.errors[2])
+    expected = rk.mmr(similarity=S, relevance=RELEVANCE, k=K)
+    others = np.delete(np.arange(Q), 2)
+    np.testing.assert_array_equal(found.indices[others], expected.indices[others])
+
+
 def test_rules_over_vectors_alone_have_no_similarity():
     with pytest.raises(TypeError, match="similarity"):
         rk.ssd(None, None, K, relevance=RELEVANCE, similarity=S)

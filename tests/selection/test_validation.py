@@ -136,8 +136,8 @@ BAD = {
         ({"queries": f32(3, 4) * 1j}, "queries must be an array of numbers, got ndarray of dtype complex64"),
         ({"queries": [[1.0], [1.0, 2.0]]}, "queries must be an array, got a ragged list; pad it first"),
         (
-            {"embeddings": np.ones((12, 4), np.int8)},
-            "embeddings must be float32, float16 or bfloat16, got int8; convert it once with .astype('float32')",
+            {"embeddings": np.ones((12, 4), np.uint8)},
+            "embeddings must be float32, float16, bfloat16 or int8, got uint8; convert it once with .astype('float32')",
         ),
         ({"candidates": IDS.astype(np.float32)}, "candidates must be int32 or int64, got float32"),
         ({"relevance": np.ones((3, 5), np.int32)}, "relevance must be floating point, got int32"),
@@ -316,6 +316,63 @@ def test_corpus_select_warns_at_the_call(backend, method, pool):
         corpus.select(f32(2, 4), 5, pool=pool, method=method, backend=backend)
     (warning,) = caught
     assert warning.filename == __file__
+
+
+@methods
+@pytest.mark.parametrize("limit", ["budget", "max_similarity", "max_per_group"])
+def test_what_leaves_items_out_is_no_reordering(backend, method, limit):
+    """Filling a budget from all that was found, or the removal of near-duplicates by a ceiling, is no small pool."""
+    rows = np.repeat(np.eye(4, dtype=np.float32), 2, axis=0)
+    options = {
+        "budget": {"costs": np.full(8, 10), "budget": 30.0},
+        "max_similarity": {"max_similarity": 0.9},
+        "max_per_group": {"groups": np.arange(8) // 2, "max_per_group": 1},
+    }[limit]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = METHODS[method](np.ones((1, 4), np.float32), rows, 8, backend=backend, **options)
+    assert found.lengths[0] < 8
+
+
+def told(call):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = call()
+    return found, [str(each.message) for each in caught if each.category is rk.PoolSizeWarning]
+
+
+def test_rules_that_end_by_themselves_are_no_reordering():
+    query, rows = f32(1, 4), f32(6, 4)
+    for call in (
+        lambda: rk.dpp(query, rows, 6),  # after D picks
+        lambda: rk.sift(query, rows, 6, min_gain=0.5),
+        lambda: rk.gist(query, rows, 6),
+        lambda: rk.dpp(similarity=rows[None] @ rows.T, relevance=f32(1, 6), k=6),
+    ):
+        found, said = told(call)
+        assert said == []
+        assert found.lengths[0] < 6
+    for call in (
+        lambda: rk.dpp(query, rows[:4], 4), lambda: rk.sift(query, rows, 6), lambda: rk.ssd(query, rows, 6),
+        lambda: rk.msd(query, rows, 6), lambda: rk.coverage(query, rows, 6), lambda: rk.mmr_path(query, rows, 6),
+    ):  # fmt: skip
+        assert len(told(call)[1]) == 1
+    assert told(lambda: rk.mmr_path(query, rows, 6, max_similarity=0.5))[1] == []
+
+
+def test_what_may_not_be_picked_is_not_reordered():
+    """The rule orders the others all the same."""
+    query, rows = f32(2, 4), f32(6, 4)
+    for filtered in (
+        {"exclude": np.array([1])}, {"allowed": np.arange(5)}, {"initial": np.array([[1], [2]])},
+        {"groups": np.arange(6), "query_groups": np.array([1, 2])},
+    ):  # fmt: skip
+        found, said = told(lambda filtered=filtered: rk.mmr(query, rows, 6, **filtered))
+        assert found.lengths.tolist() == [5, 5]
+        assert said == [
+            "mmr: the pool of 6 is no larger than k = 6, so that the selection only reorders what of it may be picked; "
+            "use a smaller k"
+        ]
 
 
 @methods

@@ -373,9 +373,9 @@ py::tuple search_rows(const py::array& queries, bool unit_queries, std::int64_t 
 }
 
 py::tuple given_pools(int rule, const Array<float>& similarity, const Array<float>& values, const Optional& weights,
-                      float one, float gamma, float largest, float least_left, std::int64_t k, const Optional& ks,
-                      const Optional& lambda_d, const Optional& open, const Optional& initial, const Optional& groups,
-                      std::int64_t max_per_group, const Optional& costs, const Optional& budget,
+                      float one, float gamma, float largest, const std::array<float, 4>& determinant, std::int64_t k,
+                      const Optional& ks, const Optional& lambda_d, const Optional& open, const Optional& initial,
+                      const Optional& groups, std::int64_t max_per_group, const Optional& costs, const Optional& budget,
                       const Optional& max_similarity, int num_threads) {
   require(similarity.ndim() == 3 && similarity.shape(1) == similarity.shape(2), "similarity");
   GivenArgs a{};
@@ -391,7 +391,10 @@ py::tuple given_pools(int rule, const Array<float>& similarity, const Array<floa
   a.one = one;
   a.gamma = gamma;
   a.largest = largest;
-  a.least_left = least_left;
+  a.least_left = determinant[0];
+  a.unequal = determinant[1];
+  a.negative = determinant[2];
+  a.sound = determinant[3];
   a.k = k;
   require(k >= 1, "k");
   a.ks = pointer(ks, a.num_queries, "k");
@@ -438,7 +441,7 @@ void bind_selection(py::module_& m) {
         py::arg("candidates"), py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_b"),
         py::arg("low"), py::arg("high"), py::arg("constraints"), py::arg("isa"), py::arg("num_threads"));
   m.def("select_given", &given_pools, py::arg("rule"), py::arg("similarity").noconvert(), py::arg("values").noconvert(),
-        py::arg("weights"), py::arg("one"), py::arg("gamma"), py::arg("largest"), py::arg("least_left"), py::arg("k"),
+        py::arg("weights"), py::arg("one"), py::arg("gamma"), py::arg("largest"), py::arg("determinant"), py::arg("k"),
         py::arg("ks"), py::arg("lambda_d"), py::arg("open"), py::arg("initial"), py::arg("groups"),
         py::arg("max_per_group"), py::arg("costs"), py::arg("budget"), py::arg("max_similarity"),
         py::arg("num_threads"));

@@ -57,7 +57,9 @@ struct Query {
   std::int64_t q, n;
   std::int64_t met = 0, columns = 0;  // picks and initial items; of them, those with a column
   double spent = 0;
-  bool all_finite = true;
+  std::int64_t leader = -1;  // DPP: the first item taken
+  bool sound = true;
+  std::uint8_t status = 0;
 
   float v(std::int64_t i) const { return a.values[q * n + i]; }
   const float* row(std::int64_t j) const { return a.similarity + (q * n + j) * n; }
@@ -83,6 +85,7 @@ struct Query {
       const double weight = a.weights[q * n + i];
       s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * row(i)[i];
     }
+    if (dpp) compare_neighbours();
     if (covers()) start_cover();
   }
 
@@ -103,7 +106,7 @@ struct Query {
     const float* const eligible = s.eligible.data();
     float odd = 0.0f;
     for (std::int64_t i = 0; i < n; ++i) odd += eligible[i] != 0.0f ? row[i] - row[i] : 0.0f;
-    all_finite = all_finite && odd == 0.0f;
+    if (!(odd == 0.0f)) status = 1;
   }
 
   // Counts item j as picked. Its row is read.
@@ -115,7 +118,10 @@ struct Query {
       for (std::int64_t i = 0; i < n; ++i) remembered[i] = row[i] > remembered[i] ? row[i] : remembered[i];
     if (a.rule == GivenRule::msd)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] += row[i];
-    if (a.rule == GivenRule::dpp) add_column(j, row);
+    if (a.rule == GivenRule::dpp) {
+      compare(j, row);
+      add_column(j, row);
+    }
     if (covers()) cover(row);
     for (std::int64_t i = 0; a.max_similarity && i < n; ++i) {
       float& nearest = s.nearest[std::size_t(i)];
@@ -125,6 +131,29 @@ struct Query {
     s.open[std::size_t(j)] = 0;
     if (a.costs && !initial) spent += a.costs[q * n + j];
     if (a.max_per_group) cap_group(j);
+  }
+
+  bool unequal(float one, float other, double own) const {
+    const double difference = double(one) - other;
+    return difference * difference > a.unequal * a.unequal * std::fabs(own);
+  }
+
+  // Pairs of neighbours, as definite.py has them.
+  void compare_neighbours() {
+    for (std::int64_t i = 0; i + 1 < n; ++i) {
+      if (s.eligible[std::size_t(i)] == 0.0f || s.eligible[std::size_t(i + 1)] == 0.0f) continue;
+      const float one = row(i)[i + 1], other = row(i + 1)[i], own = row(i)[i], next = row(i + 1)[i + 1];
+      const double product = double(own) * next;
+      if (unequal(one, other, product)) status = 2;
+      if (own < 0.0f || next < 0.0f || double(one) * other > (1.0 + a.negative) * product) status = 3;
+    }
+  }
+
+  // The similarities of j and the first item taken to each other.
+  void compare(std::int64_t j, const float* row) {
+    if (leader < 0) leader = j;
+    const float* const of_leader = this->row(leader);
+    if (!status && unequal(of_leader[j], row[leader], double(of_leader[leader]) * row[j])) status = 2;
   }
 
   void add_column(std::int64_t j, const float* row) {
@@ -139,10 +168,14 @@ struct Query {
       const double share = before[at];
       for (std::size_t i = 0; i < width; ++i) column[i] -= before[i] * share;
     }
+    sound = sound && s.left[at] >= a.sound * s.first[at];
+    std::int64_t below = 0;  // how many items that may be picked have a negative determinant
     for (std::size_t i = 0; i < width; ++i) {
       column[i] /= root;
       s.left[i] -= column[i] * column[i];
+      below += (s.left[i] + a.negative * s.first[i]) * s.eligible[i] < 0.0 ? 1 : 0;
     }
+    if (sound && below && !status) status = 3;
     ++columns;
   }
 
@@ -267,10 +300,10 @@ struct Query {
     for (std::int64_t i = 0; i < a.num_initial; ++i)
       if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) take(j, true);
     const std::int64_t wanted = a.ks ? a.ks[q] : a.k;
-    for (std::int64_t slot = 0; slot < wanted && all_finite; ++slot) {
+    for (std::int64_t slot = 0; slot < wanted && !status; ++slot) {
       float best;
       const std::int64_t i = covers() ? choose_cover(&best) : choose(&best), out = q * a.k + slot;
-      if (i < 0 || !all_finite) break;
+      if (i < 0 || status) break;
       a.indices[out] = i;
       a.scores[out] = met == 0 && a.rule <= GivenRule::msd ? a.lambda_d[q] * best : best;
       a.relevance[out] = v(i);
@@ -278,7 +311,7 @@ struct Query {
       a.lengths[q] = std::int32_t(slot + 1);
       take(i, false);
     }
-    a.status[q] = all_finite ? 0 : 1;
+    a.status[q] = status;
   }
 };
 

@@ -18,6 +18,8 @@ struct GivenArgs {
   float gamma;                  // cover: the power of the sums of similarities
   float largest;                // coverage: what similarities count up to
   float least_left;             // DPP: an item is no longer picked where d is at most this share of what it was
+  float unequal, negative;      // DPP: when similarities of a pair differ, when a determinant is negative, while all
+  float sound;                  // picks had at least this share left: ragsys_kernels/selection/definite.py
   const float* lambda_d;        // (Q,)
   const std::int64_t* ks;       // (Q,), each at most k; or null
   const std::uint8_t* open;     // (Q, P): 0 for an item that may not be picked; or null
@@ -35,7 +37,9 @@ struct GivenArgs {
   float* relevance;
   float* redundancy;
   std::int32_t* lengths;
-  std::uint8_t* status;  // (Q,): 1 where a row that was read is not finite
+  // (Q,): 0; 1 where a row that was read is not finite; 2 where similarities to the first item of DPP differ from its
+  // own to the others; 3 where a determinant is negative.
+  std::uint8_t* status;
 };
 
 void select_given(const GivenArgs& args, int num_threads);

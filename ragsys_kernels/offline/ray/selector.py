@@ -121,7 +121,7 @@ def selector_for_ray(
     ... )
     >>> picks.write_parquet("picks")
     """
-    all_given = locals().copy()
+    all_given = dict(locals())
     ray = import_ray(_OP)
     options = {name: all_given[name] for name in (*OF_SELECTION, "backend")}
     options["density"] = density or None

@@ -92,4 +92,4 @@ def coverage(
     >>> rk.coverage(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.1).indices
     array([[1, 2]])
     """
-    return run("coverage", locals())
+    return run("coverage", dict(locals()))

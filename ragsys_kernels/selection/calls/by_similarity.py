@@ -18,7 +18,7 @@ from ... import _dispatch
 from ..._base import arrays, env
 from ..._base.arrays import HOST, Place
 from ..._base.checks import floats, ids, shape_text
-from .. import validate
+from .. import definite, validate
 from ..filters import arange, library_of_array
 from ..problem import Problem, Rows, Selection
 from ..relevance import check_scale, scaled
@@ -27,6 +27,7 @@ from ..rules.pool import ROUNDING, given_row
 RULES = ("mmr", "msd", "dpp", "coverage")
 # The rules and kinds of coverage that `_C` has, in its order.
 _COMPILED = ("mmr", "msd", "dpp", "facility", "cover", "xquad")
+_NEGATIVE = 3  # what `_C` says of a query with a negative determinant
 # Bytes of what coverage keeps of some queries at a time: a matrix of each.
 _BLOCK_BYTES = 1 << 26
 
@@ -56,10 +57,12 @@ class Called:
         return found
 
 
-def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tuple[Rows, Any]:
+def rows_of(
+    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None, check: bool
+) -> tuple[Rows, Any]:
     """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions.
 
-    ``given``: its other arguments by name.
+    ``given``: its other arguments by name. ``check``: look at the values of candidates on a device.
     """
     if op not in RULES:
         raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
@@ -69,9 +72,12 @@ def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tu
     if given["relevance"] is None:
         raise ValueError(f"{op}: relevance must come with similarity, got relevance=None")
     candidates, metric = given["candidates"], given["metric"]
-    if hasattr(similarity, "tocsr"):
-        similarity = of_sparse(op, similarity, candidates, metric)
     names = None if candidates is None else ids(op, "candidates", candidates, None, place)
+    sparse = hasattr(similarity, "tocsr")
+    if names is not None and (sparse or check or place is HOST):
+        names = _checked_names(op, names, similarity.shape[0] if sparse else None, place, errors)
+    if sparse:
+        similarity = of_sparse(op, similarity, names, metric)
     if callable(similarity):
         if place is not HOST:
             raise ValueError(f"{op}: similarity must be an array with arrays on a device, got a function")
@@ -97,6 +103,26 @@ def rows_of(op: str, similarity: Any, given: dict[str, Any], place: Place) -> tu
     return rows, names
 
 
+def _checked_names(op: str, names: Any, num_rows: int | None, place: Place, errors: dict[int, str] | None) -> Any:
+    """Return candidates (Q, P), or raise for the first query that has a bad one; with ``errors`` it has none instead.
+
+    ``num_rows``: names are rows, of so many; None: any number from 0 on is a name.
+    """
+    found = np.asarray(arrays.to_host(names))
+    bad = validate.suspicious(found, num_rows)
+    if not bad.any():
+        return names
+    for q in np.flatnonzero(bad).tolist():
+        try:
+            validate.listed(op, "candidates", found[q], num_rows, "" if errors is not None else f" for query {q}")
+        except ValueError as error:
+            if errors is None:
+                raise
+            errors.setdefault(q, str(error))
+            found = np.where(np.arange(len(found))[:, None] == q, -1, found)
+    return place.upload(found)
+
+
 def backend_of(op: str, device: str, backend: str) -> tuple[str, Any]:
     """Return the name of the backend of a call with similarities, and what runs it."""
     asked, on_host = _asked(backend), device == "cpu"
@@ -116,10 +142,10 @@ def _asked(backend: str) -> str:
 
 
 def problem_of(
-    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None
+    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None, check: bool
 ) -> tuple[Problem, Any]:
     """Return the problem of a call with similarities, and its candidates, which are the names of the positions."""
-    rows, names = rows_of(op, similarity, given, place)
+    rows, names = rows_of(op, similarity, given, place, errors, check)
     changed = {"embeddings": rows, "candidates": None, "relevance_scale": "as-is"}
     problem = validate.problem_of(op, given | changed, place, errors)
     if names is not None:  # positions without a name are left out
@@ -153,19 +179,16 @@ def named(result: Selection, names: Any) -> Selection:
     return result._replace(indices=library.where(indices < 0, indices, some))
 
 
-def of_sparse(op: str, matrix: Any, candidates: Any, metric: str) -> Any:
-    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate: a function of ids."""
-    if candidates is None:
+def of_sparse(op: str, matrix: Any, names: Any, metric: str) -> Any:
+    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate (Q, P)."""
+    if names is None:
         raise ValueError(f"{op}: candidates must come with similarity of sparse rows, got none")
     rows = matrix.tocsr().astype(np.float64)
     if metric == "cosine":
         norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1))).reshape(-1)
         scale = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
         rows = rows.multiply(scale[:, None]).tocsr()
-    wanted = np.asarray(arrays.to_host(candidates))
-    if ((wanted < -1) | (wanted >= rows.shape[0])).any():
-        got = int(wanted[(wanted < -1) | (wanted >= rows.shape[0])].flat[0])
-        raise ValueError(f"{op}: candidates must be -1 or rows of similarity, below {rows.shape[0]}, got {got}")
+    wanted = np.asarray(arrays.to_host(names))
     found = np.zeros((*wanted.shape, wanted.shape[1]), np.float32)
     for q, each in enumerate(wanted):
         items = np.flatnonzero(each >= 0)
@@ -180,13 +203,11 @@ def of_sparse(op: str, matrix: Any, candidates: Any, metric: str) -> Any:
 def select(problem: Problem, num_threads: int) -> Selection:
     """Return the picks of every query. Ties go to the lowest position; NaN and inf are an error on the host."""
     kind = getattr(problem.options, "kind", None)
-    if isinstance(problem.relevance, np.ndarray):
-        _check_values(problem)
-    if (
-        (kind or problem.op) in _COMPILED
-        and isinstance(problem.relevance, np.ndarray)
-        and _dispatch.why_not("cpu") is None
-    ):
+    on_host = isinstance(problem.relevance, np.ndarray)
+    compiled = on_host and (kind or problem.op) in _COMPILED and _dispatch.why_not("cpu") is None
+    if on_host:
+        _check_values(problem, not compiled and problem.op == "dpp")
+    if compiled:
         return _compiled(problem, num_threads)
     if kind is None or problem.num_queries <= (step := max(1, _BLOCK_BYTES // (4 * problem.pool**2))):
         return _select(problem)
@@ -208,7 +229,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
         1.0 if problem.rows.metric == "cosine" else 0.0,
         getattr(problem.options, "gamma", 1.0),
         1.0 if problem.rows.metric == "cosine" or kind == "xquad" else np.finfo(np.float32).max,
-        ROUNDING,
+        (ROUNDING, definite.UNEQUAL, definite.NEGATIVE, definite.SOUND),
         problem.k,
         problem.ks,
         problem.lambda_d,
@@ -222,20 +243,34 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
         num_threads,
     )
     picks = Selection(*fields)
-    if status.any():
-        _check(problem, state, list(picks))
+    for q in np.flatnonzero(status).tolist():
+        _check(problem, q, picks)
+        validate.values(problem, q)  # neighbours
+        if status[q] == _NEGATIVE:
+            definite.refuse_negative(problem.op, f" for query {q}")
+        first, *others = _taken(problem, q, picks)
+        pairs = problem.rows.similarity[q]
+        one, other = pairs[first, others], pairs[others, first]
+        at = int(np.argmax(abs(one - other) / abs(pairs[others, others]) ** 0.5))
+        definite.refuse_unequal(problem.op, first, others[at], one[at], other[at], f" for query {q}")
     return picks
 
 
-def _check_values(problem: Problem) -> None:
-    """Raise for the first query with a bad value, of what is not a similarity."""
+def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
+    """Return the positions of the initial items and the picks of a query."""
+    initial = problem.initial_rows(q) - q * problem.pool_stride
+    return [*initial.tolist(), *picks.indices[q, : picks.lengths[q]].tolist()]
+
+
+def _check_values(problem: Problem, neighbours: bool) -> None:
+    """Raise for the first query with a bad value; of similarities, those of ``neighbours`` if it is set."""
     bad = ~np.isfinite(problem.relevance).all(axis=1)
     if problem.bias is not None:
         bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)
-    if (initial := problem.constraints.initial) is not None:
-        ordered = np.sort(initial, axis=1)
-        bad |= ((initial < -1) | (initial >= problem.pool)).any(axis=1)
-        bad |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    if problem.constraints.initial is not None:
+        bad |= validate.suspicious(problem.constraints.initial, problem.pool)
+    if neighbours:
+        bad |= definite.suspicious(problem.rows.similarity, problem.candidates)
     for q in np.flatnonzero(bad):
         validate.values(problem, int(q))
 
@@ -361,20 +396,39 @@ class _Determinant(_Rule):
         self.first = self.weights**2 * own
         self.d = self.first
         self.factor: list[Any] = []
+        # What the picks show of the matrices, on the host: the first item taken, -1: none yet; whether each item had
+        # enough left, (Q,).
+        self.items, self.leader, self.sound = state.open, 0 * state.met - 1, state.met == 0
 
     def values(self, state: _State) -> Any:
         return state.x.where(self.d > ROUNDING * self.first, self.d, state.full(-np.inf))
 
     def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
         x, queries = state.x, arange(state.x, state.shape[0], j)
-        d = self.d[queries, j]
+        d, taken = self.d[queries, j], made
         made = made & (d > ROUNDING * self.first[queries, j])  # else an initial item that those before it span
         left = self.weights * similarity * self.weights[queries, j][:, None]
         for column in self.factor:
             left = left - column * column[queries, j][:, None]
         column = x.where(made[:, None], left / x.sqrt(x.where(made, d, 0 * d + 1))[:, None], 0 * left)
         self.factor.append(column)
+        self.sound = self.sound & ~(made & (d < definite.SOUND * self.first[queries, j]))
         self.d = self.d - column**2
+        if x is np:
+            self._look(state.problem, queries, j, taken)
+
+    def _look(self, problem: Problem, queries: Any, j: Any, taken: Any) -> None:
+        """Refuse matrices that are not symmetric, or have a negative determinant, by what was read for item j."""
+        pairs = problem.rows.similarity
+        self.leader = np.where(taken & (self.leader < 0), j, self.leader).astype(np.int64)
+        i = self.leader.clip(0)
+        one, other = pairs[queries, i, j], pairs[queries, j, i]
+        differ = taken & definite.unequal(one, other, pairs[queries, i, i] * pairs[queries, j, j])
+        for q in np.flatnonzero(differ).tolist():
+            definite.refuse_unequal(problem.op, int(i[q]), int(j[q]), one[q], other[q], f" for query {q}")
+        negative = self.sound[:, None] & self.items & (self.d < -definite.NEGATIVE * self.first)
+        for q in np.flatnonzero(negative.any(axis=1)).tolist():
+            definite.refuse_negative(problem.op, f" for query {q}")
 
 
 class _Cover(_Rule):
@@ -478,17 +532,16 @@ def _select(problem: Problem) -> Selection:
             field[:, step] = x.where(made, each, value)
         lengths = lengths + made
         rule.take(state, j, state.take(j, made), made)
+    picks = Selection(*[*fields, x.asarray(lengths, dtype=x.int32)])
     if x is np:
-        _check(problem, state, fields)
-    return Selection(*[*fields, x.asarray(lengths, dtype=x.int32)])
+        for q in range(problem.num_queries):
+            _check(problem, q, picks)
+    return picks
 
 
-def _check(problem: Problem, state: _State, fields: list[Any]) -> None:
-    """Raise if a row that was read is not finite."""
-    for q in range(problem.num_queries):
-        picks = fields[0][q][fields[0][q] >= 0].tolist()
-        initial = problem.initial_rows(q) - q * problem.pool_stride
-        positions = np.union1d(problem.eligible(q)[1], initial)
-        read = positions.tolist() if problem.op == "coverage" else picks
-        for j in [*initial.tolist(), *read]:
-            given_row(problem, q, positions, j)
+def _check(problem: Problem, q: int, picks: Selection) -> None:
+    """Raise if a row that was read for a query is not finite."""
+    taken = _taken(problem, q, picks)
+    positions = np.union1d(problem.eligible(q)[1], problem.initial_rows(q) - q * problem.pool_stride)
+    for j in [*taken, *(positions.tolist() if problem.op == "coverage" else [])]:
+        given_row(problem, q, positions, j)

@@ -25,7 +25,8 @@ _ONE_THREAD = 128
 def run(op: str, given: dict[str, Any]) -> Selection:
     """Validate the arguments of a call once, pick a backend, call it.
 
-    ``given`` are the arguments of the public function by their names, its ``locals()``.
+    ``given`` are the arguments of the public function by their names: a copy of its ``locals()``, which a debugger that
+    looks at its frame writes to, until Python 3.13.
     """
     check_values, backend, num_threads = given["check_values"], given["backend"], given["num_threads"]
     on_error, outside, similarity = given["on_error"], given.get("outside"), given.get("similarity")
@@ -79,7 +80,7 @@ def run(op: str, given: dict[str, Any]) -> Selection:
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
         names, scale = None, given["relevance_scale"]
         if pairs:
-            problem, names = by_similarity.problem_of(op, similarity, given, place, errors)
+            problem, names = by_similarity.problem_of(op, similarity, given, place, errors, bool(check_values))
             implementation = by_similarity.implementation_of(problem, name, backend) or implementation
         else:
             problem = validate.problem_of(op, given, place, errors)
@@ -92,7 +93,7 @@ def run(op: str, given: dict[str, Any]) -> Selection:
             if outside is not None:
                 result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
-            validate.warn_small_pool(problem)
+            validate.warn_small_pool(problem, given)
             if relevance is not None and scale == "as-is":
                 warn_range(problem)
             problem = problem if problem.constraints.filter is None else narrowed(problem)

@@ -85,7 +85,7 @@ def gist(
     >>> rk.gist(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[0, 2]])
     """
-    given = locals()
+    given = dict(locals())
     for name in ("max_per_group", "initial", "costs", "budget", "max_similarity"):
         if given[name] is not None:
             raise ValueError(f"gist: {name} must be left out, got {checks.shown(given[name])}")

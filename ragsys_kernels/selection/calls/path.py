@@ -122,7 +122,7 @@ def mmr_path(
     >>> path.at(0.3)
     array([[1, 2]])
     """
-    given = locals()
+    given = dict(locals())
     threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)
     if low > high:
@@ -138,7 +138,7 @@ def mmr_path(
     problem = validate.problem_of(_OP, given, HOST)
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:
-        validate.warn_small_pool(problem)
+        validate.warn_small_pool(problem, given)
         if relevance_scale == "as-is":
             warn_range(problem)
         problem = problem if problem.constraints.filter is None else narrowed(problem)

@@ -69,7 +69,7 @@ def msd(
     >>> rk.msd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run("msd", locals())
+    return run("msd", dict(locals()))
 
 
 @planned("dpp")
@@ -113,6 +113,10 @@ def dpp(
 
     Parameters
     ----------
+    similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
+        Must be symmetric, without negative eigenvalues, or there is no determinantal point process. On the host what
+        the picks read is checked: similarities of neighbours in a matrix, of each pick and the first one, and the sign
+        of determinants.
     lambda_d : float or (Q,), in [0, 1]
         Weight of relevance in the quality; no effect if ``quality`` is given.
     quality : "zscore", or (N,) or (Q, P) floating point, above 0
@@ -139,7 +143,7 @@ def dpp(
     >>> rk.dpp(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("dpp", locals())
+    return run("dpp", dict(locals()))
 
 
 @planned("ssd")
@@ -210,7 +214,7 @@ def ssd(
     >>> rk.ssd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.2).indices
     array([[1, 2]])
     """
-    return run("ssd", locals())
+    return run("ssd", dict(locals()))
 
 
 @planned("sift")
@@ -272,4 +276,4 @@ def sift(
     >>> rk.sift(np.array([[1, 0.4]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("sift", locals())
+    return run("sift", dict(locals()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .. import definite
 from ..problem import Problem
 from .pool import ROUNDING, Pool, in_range
 from .rule import Rule
@@ -28,15 +29,47 @@ class DPP(Rule):
         in_range(problem, q, self.first)
         self.d = self.first.copy()
         self.factor: list[np.ndarray] = []  # its columns, of which row i is c_i
+        self.given = None if pool.given is None else _Given(problem, q, pool, own)
 
     def values(self) -> np.ndarray:
         n = len(self.relevance)
         return np.where(self.d[:n] > ROUNDING * self.first[:n], self.d[:n], -np.inf)
 
     def take(self, j: int, similarity: np.ndarray) -> None:
+        if self.given is not None:
+            self.given.met(j, similarity)
         if self.d[j] <= ROUNDING * self.first[j]:  # an initial item that those before it span
             return
         left = self.weights * similarity * self.weights[j] - sum(c * c[j] for c in self.factor)
         column = left / np.sqrt(self.d[j])
         self.factor.append(column)
+        sound = self.d[j] >= definite.SOUND * self.first[j]
         self.d = self.d - column**2
+        if self.given is not None:
+            self.given.left(self.d, self.first, sound)
+
+
+class _Given:
+    """What the picks show of given similarities, which need not be those of vectors."""
+
+    def __init__(self, problem: Problem, q: int, pool: Pool, own: np.ndarray) -> None:
+        self.of_query, self.own = f" for query {q}", own
+        self.positions = np.concatenate([pool.positions, pool.initial - q * problem.pool_stride])
+        self.first: tuple[int, np.ndarray] | None = None  # the first of them, and similarities to it
+        self.sound = True  # each had at least that share of what it began with left
+        if (own < 0).any():
+            definite.refuse_negative("dpp", self.of_query)
+
+    def met(self, j: int, similarity: np.ndarray) -> None:
+        """Compare the similarities of an item and the first one to each other."""
+        if self.first is None:
+            self.first = j, similarity
+        i, row = self.first
+        if definite.unequal(row[j], similarity[i], self.own[i] * self.own[j]):
+            of_pair = int(self.positions[i]), int(self.positions[j])
+            definite.refuse_unequal("dpp", *of_pair, row[j], similarity[i], self.of_query)
+
+    def left(self, d: np.ndarray, first: np.ndarray, sound: bool) -> None:
+        self.sound &= sound
+        if self.sound and (d < -definite.NEGATIVE * first).any():
+            definite.refuse_negative("dpp", self.of_query)
