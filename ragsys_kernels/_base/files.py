@@ -6,16 +6,19 @@ folder that is being written is locked, which distinguishes it from one that a k
 
 from __future__ import annotations
 
+import codecs
+import csv
 import errno
 import hashlib
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 Guard = Callable[[], AbstractContextManager[None]]
 
@@ -60,6 +63,26 @@ def sha256_of(blocks: Iterable[bytes]) -> str:
     for block in blocks:
         digest.update(block)
     return digest.hexdigest()
+
+
+def lines_of(content: bytes) -> list[str]:
+    """Return the lines of UTF-8 text, which LF or CRLF ends, without a byte order mark at the beginning.
+
+    `str.splitlines` also cuts at U+2028, U+0085, form feed and others, which ids and texts may hold.
+    """
+    lines = content.removeprefix(codecs.BOM_UTF8).decode().split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def csv_of(rows: Iterable[Sequence[object]]) -> bytes:
+    """Return rows as CSV in UTF-8 with LF as the end of lines; what holds a line's end, CR too, is quoted."""
+    lines: list[str] = []
+    # The writer quotes the characters of its own end of a line alone, which is CRLF by default.
+    writer = csv.writer(cast(Any, SimpleNamespace(write=lambda line: lines.append(line[:-2] + "\n"))))
+    writer.writerows(rows)
+    return "".join(lines).encode()
 
 
 class HashedFile:

@@ -180,6 +180,22 @@ def test_long_lists_beside_a_cursor_are_read_in_one_pass(corpus):
     assert ask([4, 5], [5, 6])["ids"] == ask([4, 5, 6], [])["ids"]
 
 
+def test_a_cursor_holds_ids_of_any_length(rows):
+    ids = [f"{i}{'z' * 100_000}\0" for i in range(N)]
+
+    async def use(client, _):
+        query = {"query_id": ids[3]}
+        pages = []
+        for _ in range(2):
+            answer = await client.post("/v1/select", json={"k": 12, "pool": N, "queries": [query]})
+            pages.append(answer.json()["results"][0])
+            query["cursor"] = pages[-1]["cursor"]
+        return pages
+
+    first, second = servers.run({"docs": rk.Corpus(rows, ids=ids)}, use)
+    assert len({*first["ids"], *second["ids"]} & set(ids)) == 24
+
+
 @pytest.mark.parametrize("wrong", [[[1]], [{}], [True], ["1"], {}, "", 0.5])
 def test_what_is_no_list_of_ids_beside_a_cursor_is_refused(corpus, wrong):
     for query, argument in (
