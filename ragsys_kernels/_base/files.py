@@ -13,6 +13,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -28,6 +29,7 @@ _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 20  # bytes read at a time
+_FIRST = 1 << 16  # bytes of which a first line is taken
 _OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
@@ -63,6 +65,27 @@ def sha256_of(blocks: Iterable[bytes]) -> str:
     for block in blocks:
         digest.update(block)
     return digest.hexdigest()
+
+
+def read(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """Return the bytes of a regular file; `ValueError` for others, and where it has more than `most`.
+
+    A pipe would be waited for, a device may have no end, and Python allocates what it is asked for first.
+    """
+    flag = getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{os.path.basename(path)} is no regular file")
+        if most is not None and found.st_size > most:
+            raise ValueError(f"{os.path.basename(path)} has {found.st_size} bytes, more than {most}")
+        return file.read(found.st_size)
+
+
+def first_line(path: str | os.PathLike[str]) -> str:
+    """Return the first line of a file, such as a token's; it may be a pipe, or a device without an end."""
+    with open(path, "rb") as file:
+        return file.read(_FIRST).partition(b"\n")[0].decode().strip()
 
 
 def lines_of(content: bytes) -> list[str]:

@@ -189,6 +189,8 @@ def _texts(argument: str, file: PathLike | None, column: str | None, owner: Path
     if str(path).endswith(".txt"):
         if column is not None:
             raise ValueError(f"{argument} must have columns to have one {column!r}, got {path}")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{argument} must be an existing file, got {path}")
         found = lines_of(Path(path).read_bytes())
     else:
         from ..offline import sources

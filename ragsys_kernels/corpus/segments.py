@@ -205,9 +205,11 @@ def own_folder(place: Path, segment: dict[str, Any]) -> Path:
     if not inner.is_dir():
         raise DamageError("it is missing")
     try:
-        content = (inner / DESCRIPTION).read_bytes()
+        content = _files.read(inner / DESCRIPTION, folder.MOST_BYTES)
     except FileNotFoundError:
         raise DamageError(f"{DESCRIPTION} is missing") from None
+    except ValueError as error:
+        raise DamageError(error) from None
     if hashlib.sha256(content).hexdigest() != segment["sha256"]:
         raise DamageError(f"{DESCRIPTION} is damaged or another corpus's: it is not the one that was written here")
     return inner
@@ -231,9 +233,11 @@ def live_of(place: Path, segment: dict[str, Any]) -> np.ndarray | None:
         return None
     with naming(segment):
         try:
-            content = (place / bits_file(deleted["name"])).read_bytes()
+            content = _files.read(place / bits_file(deleted["name"]), (segment["rows"] + 7) // 8)
         except FileNotFoundError:
             raise DamageError("the file of its deleted rows is missing") from None
+        except ValueError as error:
+            raise DamageError(f"the file of its deleted rows is damaged: {error}") from None
         if hashlib.sha256(content).hexdigest() != deleted["sha256"]:
             raise DamageError("the file of its deleted rows is damaged")
         bits = np.unpackbits(np.frombuffer(content, np.uint8), count=segment["rows"], bitorder="little")

@@ -243,7 +243,7 @@ def build(
 
     def goes_on(left: Path) -> bool:
         try:
-            return bool(json.loads((left / _PROGRESS).read_bytes())["key"] == key)
+            return bool(_progress(left)["key"] == key)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
@@ -251,13 +251,17 @@ def build(
         version = Version(op, staged, None)
         version.rows_per_segment = rows_per_segment
         if (staged / _PROGRESS).exists():
-            version.go_on(json.loads((staged / _PROGRESS).read_bytes())["segments"])
+            version.go_on(_progress(staged)["segments"])
         for rows, known in made(version.num_rows):
             version.add(rows, known)
             if key:
                 version.note(key)
         (staged / _PROGRESS).unlink(missing_ok=True)
         version.commit()
+
+
+def _progress(staged: Path) -> Any:
+    return json.loads(_files.read(staged / _PROGRESS, folder.MOST_BYTES))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..._base.checks import line
-from ...corpus.folder import DESCRIPTION
+from ...corpus.folder import DESCRIPTION, MOST_BYTES
 from ._arrow import ArrowPart
 from ._column import Column
 from ._databases import LANCE, DatabasePart, LancePart, is_database
@@ -60,6 +60,9 @@ class Table:
             places, kinds = [place], None
         elif kind == "folder":
             places, kinds = _folder(place, argument)
+            for each in places:
+                if each.local is not None and each.kind() != "file":  # a pipe would be waited for
+                    raise FileNotFoundError(f"select: {argument} must be a folder of files, got {each}")
         else:
             places, kinds = [place] if kind else _matching(place, argument), None
         self.parts: list[Part] = []
@@ -265,8 +268,9 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
         raise ValueError(
             f"select: {argument} must be files of vectors, got the saved corpus {place}; name those that it was made of"
         )
-    if "state.json" in names:  # the package datasets' save_to_disk
-        state = json.loads(place.child("state.json").read(0, place.child("state.json").size()))
+    state_file = place.child("state.json")
+    if "state.json" in names and state_file.kind() == "file":  # the package datasets' save_to_disk
+        state = json.loads(state_file.read(0, min(state_file.size(), MOST_BYTES)))
         if state.get("_indices_data_files"):
             raise ValueError(
                 f"select: {argument} must be saved without indices, got {place}; call flatten_indices() first"
