@@ -62,6 +62,7 @@ class Version:
                 rows, known = segments.segment_of(place, before, segment, False)
                 live = segments.live_of(place, segment)
                 self._segments.append(_Segment(segment, known, rows.group_names, live))
+        self.first = self.num_rows  # of the rows that are added
 
     @property
     def kinds(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Version:
             segments.check_alike(self._op, self._kinds, kinds)
         self._kinds = kinds
         if self._segments:
-            self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate))
+            self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
             if rows.group_names is not None:
                 rows = groups.continued(rows, groups.joined(each.group_names for each in self._segments))
         name = self._name()
