@@ -174,8 +174,8 @@ def _of_arrow(op: str, name: str, x: Any, first: int = 0) -> np.ndarray:
         chunks = [chunk for chunk in x.chunks if len(chunk)] or [x.combine_chunks()]  # none has the type too
         firsts = accumulate(map(len, chunks), initial=first)
         parts = [_of_arrow(op, name, chunk, row) for chunk, row in zip(chunks, firsts, strict=False)]
-        if len(lengths := sorted({part.shape[1:] for part in parts})) > 1:
-            raise TypeError(f"{op}: {name} must be an array, got rows of {lengths[0][0]} to {lengths[-1][0]} values")
+        if len(shapes := sorted({part.shape[1:] for part in parts})) > 1:
+            raise TypeError(f"{op}: {name} must be an array, got rows of {shapes[0][0]} to {shapes[-1][0]} values")
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
     if x.null_count:
         row = first + int(np.argmax(np.asarray(x.is_null())))
