@@ -6,16 +6,20 @@ folder that is being written is locked, which distinguishes it from one that a k
 
 from __future__ import annotations
 
+import codecs
+import csv
 import errno
 import hashlib
 import os
 import re
 import shutil
+import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, Any
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 Guard = Callable[[], AbstractContextManager[None]]
 
@@ -25,6 +29,7 @@ _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 20  # bytes read at a time
+_FIRST = 1 << 16  # bytes of which a first line is taken
 _OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
@@ -60,6 +65,47 @@ def sha256_of(blocks: Iterable[bytes]) -> str:
     for block in blocks:
         digest.update(block)
     return digest.hexdigest()
+
+
+def read(path: str | os.PathLike[str], most: int | None = None) -> bytes:
+    """Return the bytes of a regular file; `ValueError` for others, and where it has more than `most`.
+
+    A pipe would be waited for, a device may have no end, and Python allocates what it is asked for first.
+    """
+    flag = getattr(os, "O_NONBLOCK", 0)
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{os.path.basename(path)} is no regular file")
+        if most is not None and found.st_size > most:
+            raise ValueError(f"{os.path.basename(path)} has {found.st_size} bytes, more than {most}")
+        return file.read(found.st_size)
+
+
+def first_line(path: str | os.PathLike[str]) -> str:
+    """Return the first line of a file, such as a token's; it may be a pipe, or a device without an end."""
+    with open(path, "rb") as file:
+        return file.read(_FIRST).partition(b"\n")[0].decode().strip()
+
+
+def lines_of(content: bytes) -> list[str]:
+    """Return the lines of UTF-8 text, which LF or CRLF ends, without a byte order mark at the beginning.
+
+    `str.splitlines` also cuts at U+2028, U+0085, form feed and others, which ids and texts may hold.
+    """
+    lines = content.removeprefix(codecs.BOM_UTF8).decode().split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def csv_of(rows: Iterable[Sequence[object]]) -> bytes:
+    """Return rows as CSV in UTF-8 with LF as the end of lines; what holds a line's end, CR too, is quoted."""
+    lines: list[str] = []
+    # The writer quotes the characters of its own end of a line alone, which is CRLF by default.
+    writer = csv.writer(cast(Any, SimpleNamespace(write=lambda line: lines.append(line[:-2] + "\n"))))
+    writer.writerows(rows)
+    return "".join(lines).encode()
 
 
 class HashedFile:

@@ -6,7 +6,7 @@ None of these libraries is imported: their objects are known by the module of th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -169,24 +169,33 @@ def check_present(op: str, name: str, values: Any) -> None:
             raise ValueError(f"{op}: {name} must have no missing values, got {each} in row {row}")
 
 
-def _of_arrow(op: str, name: str, x: Any) -> np.ndarray:
-    """Return an array of Arrow; of lists, fixed-size ones without a copy."""
+def _of_arrow(op: str, name: str, x: Any, first: int = 0) -> np.ndarray:
+    """Return an array of Arrow, whose first row has a number; of lists, fixed-size ones without a copy."""
     if hasattr(x, "combine_chunks"):
-        parts = [_of_arrow(op, name, chunk) for chunk in x.chunks]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0)])
+        chunks = [chunk for chunk in x.chunks if len(chunk)] or [x.combine_chunks()]  # none has the type too
+        firsts = accumulate(map(len, chunks), initial=first)
+        parts = [_of_arrow(op, name, chunk, row) for chunk, row in zip(chunks, firsts, strict=False)]
+        if len(shapes := sorted({part.shape[1:] for part in parts})) > 1:
+            raise TypeError(f"{op}: {name} must be an array, got rows of {shapes[0][0]} to {shapes[-1][0]} values")
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
     if x.null_count:
-        row = int(np.argmax(np.asarray(x.is_null())))
+        row = first + int(np.argmax(np.asarray(x.is_null())))
         raise ValueError(f"{op}: {name} must have no missing values, got None in row {row}")
     if "list" not in str(x.type).partition("<")[0]:
         try:
             return np.asarray(x.to_numpy(zero_copy_only=False))
         except (TypeError, NotImplementedError) as error:
             raise TypeError(f"{op}: {name} must be an array that NumPy can read, got {x.type}: {error}") from error
-    values = _of_arrow(op, name, x.flatten())
-    lengths = np.unique(np.asarray(x.value_lengths())) if len(x) else np.zeros(1, int)
-    if len(lengths) > 1:
-        raise TypeError(f"{op}: {name} must be an array, got rows of {lengths[0]} to {lengths[-1]} values")
-    return values.reshape(len(x), int(lengths[0]), *values.shape[1:])
+    flat = x.flatten()
+    length = len(flat) // len(x) if len(x) else getattr(x.type, "list_size", 0)
+    lengths = np.asarray(x.value_lengths())
+    if (lengths != length).any():
+        raise TypeError(f"{op}: {name} must be an array, got rows of {lengths.min()} to {lengths.max()} values")
+    if flat.null_count:
+        row = first + int(np.argmax(np.asarray(flat.is_null()))) // length
+        raise ValueError(f"{op}: {name} must have no missing values, got None in row {row}")
+    values = _of_arrow(op, name, flat)
+    return values.reshape(len(x), length, *values.shape[1:])
 
 
 def padded(x: Any) -> Any:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import conformance
-from .._base.files import replacing
+from .._base.files import first_line, replacing
 from ..conformance.report import mark
 from ._app import INPUT, RUN, app, one_line_errors, option
 
@@ -94,7 +94,7 @@ def conform(
             print(f"{len(rows)} rows of {rows.shape[1]} -> {vectors}")
             return
         if url is not None:
-            token = None if token_file is None else (token_file.read_text().splitlines() or [""])[0].strip()
+            token = None if token_file is None else first_line(token_file)
             report = conformance.conform_service(url, corpus=corpus, token=token)
         else:
             assert function is not None

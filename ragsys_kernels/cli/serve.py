@@ -12,6 +12,7 @@ import typer
 
 from .._base.env import num_threads
 from .._base.extras import needed
+from .._base.files import first_line
 from ._app import COLUMNS, RULE, RUN, app, one_line_errors, option
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def serve(
             batch_wait_us=batch_wait_us,
             encoder=_encoder(encoder, encoder_model, encoder_token_file),
             encoder_model=encoder_model,
-            encoder_token=None if encoder_token_file is None else _first_line(encoder_token_file),
+            encoder_token=None if encoder_token_file is None else first_line(encoder_token_file),
             flight_port=flight_port,
             allowed_hosts=tuple(allowed_hosts or ()),
             verify=verify,
@@ -202,7 +203,7 @@ def _token(token: str | None, file: Path | None, host: str, insecure: bool) -> s
     if file is not None:
         if token is not None:
             raise ValueError("serve: token must be given once, got token and token_file")
-        token = _first_line(file)
+        token = first_line(file)
     if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
         raise ValueError("serve: token must be printable ASCII and not empty, got another")
     if token is None and not insecure and not _is_local(host):
@@ -210,10 +211,6 @@ def _token(token: str | None, file: Path | None, host: str, insecure: bool) -> s
             f"serve: host must be of this machine without a token, got {host!r}; give a token file or insecure"
         )
     return token
-
-
-def _first_line(file: Path) -> str:
-    return (file.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
 
 
 def _encoder(encoder: str | None, model: str | None, token: Path | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._base.checks import flag
 from .._base.extras import needed
-from .._base.files import check_local
+from .._base.files import check_local, lines_of
 from .._base.types import BadRows, Metric, OnDuplicate, PathLike
 from ..corpus import Corpus
 from .result import Comparison
@@ -189,8 +189,9 @@ def _texts(argument: str, file: PathLike | None, column: str | None, owner: Path
     if str(path).endswith(".txt"):
         if column is not None:
             raise ValueError(f"{argument} must have columns to have one {column!r}, got {path}")
-        with open(path, encoding="utf-8", newline="\n") as lines:  # `splitlines` knows more ends, which texts may hold
-            found = [line.removesuffix("\n").removesuffix("\r") for line in lines]
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{argument} must be an existing file, got {path}")
+        found = lines_of(Path(path).read_bytes())
     else:
         from ..offline import sources
 

@@ -11,6 +11,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks
+from .._base.files import lines_of
 from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from ..metrics import alpha_ndcg, ndcg, recall, reciprocal_rank
@@ -35,19 +36,18 @@ def read(path: PathLike) -> list[Judgement]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{OP}: qrels must be an existing file, got {path}")
     found = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            fields = line.split()
-            if not fields:
-                continue
-            try:
-                query, subtopic, document, grade = fields
-                found.append(Judgement(query, subtopic, document, checks.whole(OP, "qrels", int(grade))))
-            except ValueError:
-                raise ValueError(
-                    f"{OP}: qrels must have lines of query, 0 or subtopic, document and a whole number of 64 bits, "
-                    f"got {line.strip()[:80]!r} in line {number} of {path}"
-                ) from None
+    for number, line in enumerate(lines_of(Path(path).read_bytes()), 1):
+        fields = line.replace("\t", " ").split(" ")  # other blanks may be in ids
+        if not any(fields):
+            continue
+        try:
+            query, subtopic, document, grade = filter(None, fields)
+            found.append(Judgement(query, subtopic, document, checks.whole(OP, "qrels", int(grade))))
+        except ValueError:
+            raise ValueError(
+                f"{OP}: qrels must have lines of query, 0 or subtopic, document and a whole number of 64 bits, "
+                f"got {line.strip()[:80]!r} in line {number} of {path}"
+            ) from None
     if not found:
         raise ValueError(f"{OP}: qrels must have at least one line, got none in {path}")
     return found

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .._base import warn
-from .._base.files import replacing
+from .._base.files import read, replacing
 from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from .settings import OP, Setting
@@ -30,6 +30,7 @@ Kept = Callable[[str, Callable[[], dict[str, Array]]], dict[str, Array]]  # as `
 
 _ABOUT, _METHODS = "comparison.json", "methods"
 _FORMAT = 1
+_MOST_BYTES = 1 << 28  # of its description
 # What a damaged file makes of its reader; MemoryError: of the shape that it says.
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError)
 
@@ -82,7 +83,7 @@ class Store:
         if not path.exists():
             return None
         try:
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+            with np.load(io.BytesIO(read(path)), allow_pickle=False) as file:
                 found = {name: file[name] for name in file.files}
             if str(found.pop("key")) == self._key:
                 return found
@@ -106,7 +107,7 @@ class Store:
         if not names:
             return
         try:
-            before = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+            before = json.loads(read(folder / _ABOUT, _MOST_BYTES))
             if before.pop("format") != _FORMAT:
                 raise ValueError("it is of another format")
         except (OSError, ValueError, KeyError, AttributeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .._base.extras import needed
-from .._base.files import replacing
-from ..evaluation.pages import Figure, Heading, Notes, Part, Text, csv_of, markdown
+from .._base.files import csv_of, replacing
+from ..evaluation.pages import Figure, Heading, Notes, Part, Text, markdown
 from ..evaluation.report import surroundings
 from . import page, plot
 from .examples import RULE
@@ -195,7 +196,10 @@ def metrics(found: Comparison) -> Iterable[Sequence[object]]:
 
 
 def queries(found: Comparison) -> Iterable[Sequence[object]]:
-    """Yield the rows of ``queries.csv``: one for each method and query, with the picks' ids."""
+    """Yield the rows of ``queries.csv``: one for each method and query, with the picks' ids.
+
+    Blanks separate ids; one with a blank or a quote in it is written as JSON has it.
+    """
     names = [name for name in MEASURES if any(name in values for values in found.values.values())]
     yield ("method", "query", *names, "ids")
     for setting in found.settings:
@@ -203,7 +207,12 @@ def queries(found: Comparison) -> Iterable[Sequence[object]]:
         for q, query in enumerate(found.query_ids):
             rows = indices[q][indices[q] >= 0]
             each = [_number(values[name][q]) if name in values else "" for name in names]
-            yield (setting.name, query, *each, " ".join(str(name) for name in found.problem.corpus.ids[rows]))
+            yield (setting.name, query, *each, " ".join(map(_id, found.problem.corpus.ids[rows].tolist())))
+
+
+def _id(name: int | str) -> str:
+    text = str(name)
+    return json.dumps(text, ensure_ascii=False) if '"' in text or text.split() != [text] else text
 
 
 def _number(value: float) -> str:

@@ -232,11 +232,14 @@ class Corpus(Rows):
         index : faiss.Index, usearch.index.Index or Corpus, optional
             Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
             own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
-            or with D columns, which finds rows by relevance alone. Its metric is the inner product; with D columns of
-            unit rows it may be L2, or usearch's "cos". The keys of a usearch index are row numbers. The library's own
-            threads and settings (``efSearch``, ``nprobe``, ``expansion_search``) apply. A Corpus has the same N rows in
-            their order, such as their signs (``dtype="binary"``, to which the signs of the queries go):
-            ``search(queries, 40, index=signs).indices[:, :10]`` are the 10 best of 40.
+            with D columns, which finds rows by relevance alone, or with fewer, the first ones (Matryoshka), to which
+            those of the queries go. Its metric is the inner product; of unit rows without the bias it may be L2, or
+            usearch's "cos". The numbers of an IndexIDMap, of an inverted file and the keys of usearch are row numbers
+            or the corpus's integer ids; they may lack deleted rows. The library's own threads and settings
+            (``efSearch``, ``nprobe``, ``expansion_search``) apply. A Corpus has the same N rows in their order, such as
+            their signs (``dtype="binary"``) or first dimensions: ``search(queries, 40, index=signs).indices[:, :10]``
+            are the 10 best of 40. Before the first search the vectors of 32 rows are compared with those of the
+            corpus, for which an index must be able to give them back (``reconstruct``); another is taken as it is.
         backend, num_threads, on_error
             As in `mmr`. "reference" multiplies with NumPy and the threads of its BLAS, "triton" with a kernel, "cuda"
             with torch.

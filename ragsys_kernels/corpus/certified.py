@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base import arrays, env
+from .._base import arrays, env, tables
 from .._base.checks import shown
 from ..selection.problem import SearchResult, Selection
 
@@ -118,7 +118,9 @@ def _of(given: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
     """Return the arguments of some of the queries."""
     changed = dict(given)
     for name, axes in _OF_QUERIES.items():
-        if given[name] is not None and np.ndim(given[name]) == axes:
-            array = given[name]
+        array = given[name]
+        if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
+            array = tables.texts(array)
+        if array is not None and np.ndim(array) == axes:
             changed[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]
     return changed

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,7 @@ from .._base import checks
 from .._base.extras import needed
 from ..selection import validate
 from ..selection.problem import Problem, Rows, unit
-from . import usearch_index
+from . import index_rows, usearch_index
 
 # U. Measured on 20,000 clustered rows, log-probabilities as bias, lambda_b = 0.95: of the best 20 rows HNSW32 finds 98%
 # with U = 64 and 4% with 1, IVF64 98% and 47%. A larger U gains nothing more, and quantizers would lose the column.
@@ -131,22 +132,26 @@ def consecutive(op: str, indexes: list[Any]) -> Any:
 
 def search(problem: Problem, index: Any, implementation: ModuleType, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k rows that the index finds for each query, ranked by v, as ``search`` of a backend does."""
+    given = index
     if usearch_index.is_one(index) and not isinstance(index, usearch_index.Retriever):
         index = usearch_index.Retriever(problem.op, [index])
-    _check(problem, index)
+    by_distance = _check(problem, index)
+    held = index.held if isinstance(index, usearch_index.Retriever) else partial(_held, _faiss(problem.op), index)
+    rows_of = index_rows.translation(problem, index, given, held, by_distance)
     assert problem.queries is not None
     for q in np.flatnonzero(~np.isfinite(problem.queries).all(axis=1)):
         validate.values(problem, int(q))
     blocks = (slice(begin, begin + _QUERY_BLOCK) for begin in range(0, problem.num_queries, _QUERY_BLOCK))
-    candidates = np.concatenate([_nearest(problem, index, block) for block in blocks])
+    candidates = np.concatenate([_nearest(problem, index, rows_of, block) for block in blocks])
     candidates.sort(axis=1)  # ties go to the lowest position: to the lowest row
     candidates[:, 1:][candidates[:, 1:] == candidates[:, :-1]] = -1  # an index of the caller's may repeat ids
     return ranked(problem, candidates, implementation, num_threads)
 
 
-def _check(problem: Problem, index: Any) -> None:
+def _check(problem: Problem, index: Any) -> bool:
+    """Check kind, width and metric of an index; return whether it finds rows by their distance."""
     op = problem.op
-    num_rows, dims = len(problem.rows.data), problem.rows.dims
+    dims = problem.rows.dims
     if isinstance(index, usearch_index.Retriever):
         by_product, by_distance, metric = index.metric == "IP", index.metric in ("Cos", "L2sq"), index.metric
     else:
@@ -158,19 +163,97 @@ def _check(problem: Problem, index: Any) -> None:
             )
         by_product, by_distance = (index.metric_type == each for each in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2))
         metric = f"metric_type {index.metric_type}"
-    if index.d != dims and (index.d != dims + 1 or problem.bias is None):
-        rule = f"D = {dims} columns" + ("" if problem.bias is None else f" or D + 1 = {dims + 1} with the bias")
+    if not 1 <= index.d <= dims and (index.d != dims + 1 or problem.bias is None):
+        rule = f"at most D = {dims} columns"
+        rule += "" if problem.bias is None else f", or D + 1 = {dims + 1} with the bias"
         raise ValueError(f"{op}: index must have {rule}, got {index.d}")
     # |q - e|² = 2 - 2 cos(q, e) for unit vectors: the order is that of the cosine.
-    unit_rows = problem.rows.metric == "cosine" and index.d == dims
+    unit_rows = problem.rows.metric == "cosine" and index.d <= dims
     if not by_product and not (unit_rows and by_distance):
         rule = "inner-product or L2 metric" if unit_rows else "inner-product metric"
         raise ValueError(f"{op}: index must have the {rule}, got {metric}")
-    if index.ntotal != num_rows:
-        raise ValueError(f"{op}: index must hold the corpus's N = {num_rows} rows, got {index.ntotal}")
+    return not by_product
 
 
-def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
+def _held(faiss: Any, index: Any) -> index_rows.Held:
+    """Return what a FAISS index holds."""
+    if isinstance(index, faiss.IndexShards):  # rows that follow one another
+        parts = [faiss.downcast_index(index.at(i)) for i in range(index.count())]
+        starts = np.cumsum([0, *(part.ntotal for part in parts)])
+
+        def of_parts(wanted: np.ndarray) -> np.ndarray | None:
+            of_part = np.searchsorted(starts, wanted, side="right") - 1
+            found = []
+            for number in np.unique(of_part).tolist():
+                part = _given_back(faiss, parts[number], wanted[of_part == number] - starts[number])
+                if part is None:
+                    return None
+                found.append(part)
+            return np.concatenate(found)
+
+        return index_rows.Held(None, of_parts, all(_is_exact(faiss, part) for part in parts))
+    numbers = None
+    if isinstance(index, faiss.IndexIDMap):  # also of version 2
+        numbers = faiss.vector_to_array(index.id_map)
+    elif (inverted := faiss.try_extract_index_ivf(index)) is not None and not isinstance(index, faiss.IndexRefine):
+        numbers = np.concatenate(_lists(faiss, inverted))
+    return index_rows.Held(numbers, partial(_given_back, faiss, index), _is_exact(faiss, index))
+
+
+def _is_exact(faiss: Any, index: Any) -> bool:
+    """Return whether an index keeps the floats that it is given."""
+    if isinstance(index, faiss.IndexIDMap):
+        index = faiss.downcast_index(index.index)
+    return isinstance(index, (faiss.IndexFlat, faiss.IndexHNSWFlat, faiss.IndexIVFFlat, faiss.IndexNSGFlat))
+
+
+def _given_back(faiss: Any, index: Any, wanted: np.ndarray) -> np.ndarray | None:
+    """Return vectors of an index by the numbers of its rows; None where it has none to give back."""
+    try:
+        return _vectors(faiss, index, wanted)
+    except (RuntimeError, AttributeError):
+        return None
+
+
+def _vectors(faiss: Any, index: Any, wanted: np.ndarray) -> np.ndarray:
+    if isinstance(index, faiss.IndexIDMap):
+        places = _places(faiss.vector_to_array(index.id_map), wanted)
+        return _vectors(faiss, faiss.downcast_index(index.index), places)
+    found = np.empty((len(wanted), index.d), np.float32)
+    if isinstance(index, faiss.IndexPreTransform):
+        inner = np.ascontiguousarray(_vectors(faiss, faiss.downcast_index(index.index), wanted), np.float32)
+        index.reverse_chain(len(wanted), faiss.swig_ptr(inner), faiss.swig_ptr(found))
+    elif isinstance(index, faiss.IndexIVF):  # whose own `reconstruct` needs a map of all rows
+        lists = _lists(faiss, index)
+        starts = np.cumsum([0, *map(len, lists)])
+        places = _places(np.concatenate(lists), wanted)
+        for row, place in zip(found, places.tolist(), strict=True):
+            number = int(np.searchsorted(starts, place, side="right")) - 1
+            index.reconstruct_from_offset(number, int(place - starts[number]), faiss.swig_ptr(row))
+    else:
+        for row, place in zip(found, wanted.tolist(), strict=True):
+            index.reconstruct(place, row)
+    return found
+
+
+def _places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return where numbers are among others; for one that is not there the place of another, whose vector differs."""
+    order = np.argsort(numbers, kind="stable")
+    return np.asarray(order[np.minimum(np.searchsorted(numbers[order], wanted), len(order) - 1)])
+
+
+def _lists(faiss: Any, index: Any) -> list[np.ndarray]:
+    """Return the numbers of the rows in each inverted list."""
+    found, lists = [], index.invlists
+    for number in range(index.nlist):
+        ids = lists.get_ids(number)
+        size = lists.list_size(number)
+        found.append(np.array(faiss.rev_swig_ptr(ids, size), np.int64) if size else np.zeros(0, np.int64))
+        lists.release_ids(number, ids)
+    return found
+
+
+def _nearest(problem: Problem, index: Any, rows_of: index_rows.Translate | None, block: slice) -> np.ndarray:
     """Return the n nearest rows (Q, n) that queries of a block may pick; padded with -1."""
     num_rows = len(problem.rows.data)
     vectors = _searched(problem, index, block)
@@ -192,12 +275,14 @@ def _nearest(problem: Problem, index: Any, block: slice) -> np.ndarray:
                     f"{problem.op}: index must be one that can be searched, got {type(index).__name__}: "
                     f"{_reason(error)}"
                 ) from error
+            exhausted = (ids < 0).any(axis=1)
+            if rows_of is not None:
+                ids = rows_of(ids)
             if (outside := ids >= num_rows).any():
                 raise ValueError(
                     f"{problem.op}: index must find rows of the corpus, below N = {num_rows}, got {ids[outside][0]}"
                 )
             keep = ids >= 0
-            exhausted = ~keep.all(axis=1)
             if own is not None:
                 assert problem.constraints.groups is not None
                 keep &= problem.constraints.groups[ids] != own[part]
@@ -232,6 +317,7 @@ def _stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:
 def _searched(problem: Problem, index: Any, block: slice) -> np.ndarray:
     """Return [lambda_b q, U (1 - lambda_b)] of some queries in float32, or q for an index without the bias."""
     queries = problem.query_vectors(block)
+    queries = queries[:, : index.d]
     vectors = unit(queries) if problem.unit_queries else queries.astype(np.float64)
     if index.d > vectors.shape[1]:
         lambda_b = problem.lambda_b[block, None].astype(np.float64)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -46,7 +46,7 @@ _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed proc
 _NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8", "binary": "uint8"}
 
-_MOST_BYTES = 1 << 24  # of a description
+MOST_BYTES = 1 << 24  # of a description
 _SMALL = 1 << 20  # bytes; a folder of at most so many is read whole
 _SAMPLED_ROWS, _SAMPLED_BYTES = 64, 1 << 20
 _BLOCK = 1 << 20
@@ -192,9 +192,8 @@ def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
 def _version(folder: Path) -> bytes:
     """Return the bytes of the description of a folder, which differ between versions; b"" without a description."""
     file = folder / DESCRIPTION
-    if file.is_file():  # a pipe would be waited for
-        with suppress(OSError), open(file, "rb") as opened:
-            return _content(opened)
+    with suppress(OSError, ValueError):
+        return _files.read(file, MOST_BYTES)
     return b""
 
 
@@ -318,19 +317,13 @@ def described(folder: Path) -> tuple[dict[str, Any], bytes]:
     if not file.is_file():
         raise DamageError(f"it has no file {DESCRIPTION}", rule)
     try:
-        with open(file, "rb") as opened:
-            content = _content(opened)
+        content = _files.read(file, MOST_BYTES)
         description = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise DamageError(error, rule) from error
     if not isinstance(description, dict) or not {"format", "metric", "dtype"} <= set(description):
         raise DamageError(f"{DESCRIPTION} does not describe a corpus", rule)
     return description, content
-
-
-def _content(opened: IO[bytes]) -> bytes:
-    """Return the bytes of a description; never ask for more than the file has, since Python allocates that first."""
-    return opened.read(min(_MOST_BYTES, os.fstat(opened.fileno()).st_size))
 
 
 def description_of(folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
+from .._base.tables import holds_text, texts
 
 # Arrays of a folder, and which of them it may have; integers that ascend are their own sorted keys.
 ARRAYS = ("ids", "id_text", "id_offsets", "id_keys", "id_order")
@@ -230,6 +231,8 @@ def make(op: str, ids: Any, num_rows: int) -> Ids:
             if isinstance(each, (int, np.integer)) and not -(2**63) <= each <= _MOST:
                 rule = "at most 2^63 - 1" if each > 0 else "at least -2^63"
                 raise ValueError(f"{op}: ids must be {rule}, got {checks.shown(each)}")
+    if not strings and not isinstance(ids, np.ndarray) and holds_text(ids):  # NumPy's own strings lose NULs
+        ids = texts(ids)
     array = ids if strings else _array(op, ids)
     shape = (len(array),) if strings else array.shape
     if shape != (num_rows,):
@@ -267,6 +270,8 @@ def _array(op: str, ids: Any) -> np.ndarray:
 
 def _integers(op: str, ids: Any, more: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Return ids as int64, and which of them fit."""
+    if holds_text(ids):  # before an array of them, each as long as the longest
+        raise TypeError(f"{op}: ids must be integers{more}, got strings")
     array = _array(op, ids)
     if array.size == 0:  # an empty list has no type
         array = array.astype(np.int64)

@@ -205,9 +205,11 @@ def own_folder(place: Path, segment: dict[str, Any]) -> Path:
     if not inner.is_dir():
         raise DamageError("it is missing")
     try:
-        content = (inner / DESCRIPTION).read_bytes()
+        content = _files.read(inner / DESCRIPTION, folder.MOST_BYTES)
     except FileNotFoundError:
         raise DamageError(f"{DESCRIPTION} is missing") from None
+    except ValueError as error:
+        raise DamageError(error) from None
     if hashlib.sha256(content).hexdigest() != segment["sha256"]:
         raise DamageError(f"{DESCRIPTION} is damaged or another corpus's: it is not the one that was written here")
     return inner
@@ -231,9 +233,11 @@ def live_of(place: Path, segment: dict[str, Any]) -> np.ndarray | None:
         return None
     with naming(segment):
         try:
-            content = (place / bits_file(deleted["name"])).read_bytes()
+            content = _files.read(place / bits_file(deleted["name"]), (segment["rows"] + 7) // 8)
         except FileNotFoundError:
             raise DamageError("the file of its deleted rows is missing") from None
+        except ValueError as error:
+            raise DamageError(f"the file of its deleted rows is damaged: {error}") from None
         if hashlib.sha256(content).hexdigest() != deleted["sha256"]:
             raise DamageError("the file of its deleted rows is damaged")
         bits = np.unpackbits(np.frombuffer(content, np.uint8), count=segment["rows"], bitorder="little")
@@ -451,19 +455,27 @@ def _said(value: Any) -> str:
     return (", ".join(value) or "nothing") if isinstance(value, list) else str(value)
 
 
-def duplicates(op: str, known: ids.Ids, names: ids.Ids, on_duplicate: str) -> np.ndarray:
-    """Return the rows of a corpus whose ids new rows have, to be replaced; refuse them unless that is asked for."""
+def duplicates(op: str, known: ids.Ids, names: ids.Ids, on_duplicate: str, first: int | None = None) -> np.ndarray:
+    """Return the rows of a corpus whose ids new rows have, to be replaced; refuse them unless that is asked for.
+
+    ``first``: the row from which on the others are new rows too, of the same source.
+    """
     if known.kind == "row":
         return np.zeros(0, np.int64)
     found = (known if isinstance(known, Joined) else Joined([known])).rows_with(names)
     there = found >= 0
     if there.any() and on_duplicate != "replace":
         row = int(np.argmax(there))
+        got, old, new = shown(names[row]), int(found[row]), row
+        if first is not None:
+            new += len(known) - first
+            if old >= first:
+                raise ValueError(f"{op}: ids must be unique, got {got} in rows {old - first} and {new}")
         more = int(there.sum()) - 1
         others = f", and {more} more like it" if more else ""
         raise ValueError(
-            f"{op}: ids must not be in the corpus, got {shown(names[row])} in row {row} of the new rows, "
-            f"which is in row {found[row]}{others}; on_duplicate='replace' deletes the old rows"
+            f"{op}: ids must not be in the corpus, got {got} in row {new} of the new rows, "
+            f"which is in row {old}{others}; on_duplicate='replace' deletes the old rows"
         )
     return found[there]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._base import checks
 from .._base.extras import needed
+from .index_rows import Held
 
 SUFFIX = ".usearch"
 
@@ -54,6 +55,20 @@ class Retriever:
                 )
         self._starts = np.cumsum([0, *map(len, parts)])
         self.ntotal = int(self._starts[-1])
+
+    def held(self) -> Held:
+        """Return what it holds: under its keys, or of several, under those and where each begins."""
+        exact = all(part.dtype.name in ("F32", "F64") for part in self.parts)
+        numbers = np.asarray(self.parts[0].keys[:], np.int64) if len(self.parts) == 1 else None
+        return Held(numbers, self._vectors, exact)
+
+    def _vectors(self, wanted: np.ndarray) -> np.ndarray | None:
+        of_part = np.searchsorted(self._starts, wanted, side="right") - 1 if len(self.parts) > 1 else 0 * wanted
+        pairs = zip(of_part.tolist(), (wanted - self._starts[of_part]).tolist(), strict=True)
+        found = [self.parts[number].get(key) for number, key in pairs]
+        if any(each is None or each.dtype.kind != "f" or each.shape != (self.d,) for each in found):
+            return None  # bits, bytes, several vectors of one key
+        return np.stack(found)
 
     def search(self, vectors: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the distances and the rows (Q, n) of the nearest, from the nearest on; -1 where there are no more."""

@@ -62,6 +62,7 @@ class Version:
                 rows, known = segments.segment_of(place, before, segment, False)
                 live = segments.live_of(place, segment)
                 self._segments.append(_Segment(segment, known, rows.group_names, live))
+        self.first = self.num_rows  # of the rows that are added
 
     @property
     def kinds(self) -> dict[str, Any]:
@@ -85,7 +86,7 @@ class Version:
             segments.check_alike(self._op, self._kinds, kinds)
         self._kinds = kinds
         if self._segments:
-            self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate))
+            self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
             if rows.group_names is not None:
                 rows = groups.continued(rows, groups.joined(each.group_names for each in self._segments))
         name = self._name()
@@ -243,7 +244,7 @@ def build(
 
     def goes_on(left: Path) -> bool:
         try:
-            return bool(json.loads((left / _PROGRESS).read_bytes())["key"] == key)
+            return bool(_progress(left)["key"] == key)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
@@ -251,13 +252,17 @@ def build(
         version = Version(op, staged, None)
         version.rows_per_segment = rows_per_segment
         if (staged / _PROGRESS).exists():
-            version.go_on(json.loads((staged / _PROGRESS).read_bytes())["segments"])
+            version.go_on(_progress(staged)["segments"])
         for rows, known in made(version.num_rows):
             version.add(rows, known)
             if key:
                 version.note(key)
         (staged / _PROGRESS).unlink(missing_ok=True)
         version.commit()
+
+
+def _progress(staged: Path) -> Any:
+    return json.loads(_files.read(staged / _PROGRESS, folder.MOST_BYTES))
 
 
 @contextmanager

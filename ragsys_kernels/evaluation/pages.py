@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -106,10 +104,3 @@ def inline(text: str) -> str:
 def of_class(kind: str) -> str:
     """Return the attribute of a tag that has a class, nothing without one."""
     return kind and f' class="{kind}"'
-
-
-def csv_of(rows: Iterable[Sequence[object]]) -> bytes:
-    """Return the file of a table; the first row is the header."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()

@@ -17,11 +17,11 @@ from typing import Any
 
 from .._base import env
 from .._base.extras import installed, needed
-from .._base.files import PARTIAL, check_local, replacing
+from .._base.files import PARTIAL, check_local, csv_of, replacing
 from .._base.types import PathLike
 from .._info import active
 from .._version import __version__
-from .pages import Figure, Heading, Notes, Part, Table, Text, csv_of, document, markdown
+from .pages import Figure, Heading, Notes, Part, Table, Text, document, markdown
 
 _ABOUT = "report.json"  # marks a folder as a report, and lists its files
 _LIBRARIES = (

@@ -22,7 +22,7 @@ class Recall:
     """Sums over the queries of a sample.
 
     ``found`` of a query is the share of its exact pool that the index found; of ``picks`` picks, ``changed`` are other
-    than those out of the exact pool.
+    than those out of the exact pool. ``columns``: how many of the vectors the index has, 0 if all.
     """
 
     queries: int = 0
@@ -30,16 +30,20 @@ class Recall:
     squares: float = 0.0
     picks: int = 0
     changed: int = 0
+    columns: int = 0
 
     @classmethod
-    def of(cls, shares: np.ndarray, picks: int, changed: int) -> Recall:
-        return cls(len(shares), float(shares.sum()), float(np.square(shares).sum()), picks, changed)
+    def of(cls, shares: np.ndarray, picks: int, changed: int, columns: int = 0) -> Recall:
+        return cls(len(shares), float(shares.sum()), float(np.square(shares).sum()), picks, changed, columns)
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[Any]]) -> Recall | None:
         """Return the sums of several samples, each given as its numbers; None without any."""
-        sums = [sum(column) for column in zip(*parts, strict=True)]
-        return cls(*sums) if sums else None
+        found = [cls(*part) for part in parts]
+        if not found:
+            return None
+        sums = {name: sum(getattr(part, name) for part in found) for name in vars(found[0])}
+        return cls(**{**sums, "columns": found[0].columns})
 
     @property
     def mean(self) -> float:
@@ -54,8 +58,9 @@ class Recall:
 
     def __str__(self) -> str:
         low, high = self.interval
+        by = f" by the first {self.columns} columns" if self.columns else ""
         return (
-            f"pools have {100 * self.mean:.1f} % of the exact ones ({100 * low:.1f} to {100 * high:.1f}), "
+            f"pools{by} have {100 * self.mean:.1f} % of the exact ones ({100 * low:.1f} to {100 * high:.1f}), "
             f"{100 * self.changed / max(1, self.picks):.1f} % of picks are others ({self.queries} queries sampled)"
         )
 
@@ -96,7 +101,10 @@ class Sample:
         picks = corpus.select(queries, k, candidates=exact.indices, on_error="skip", **others, **own).indices
         here = np.concatenate(self.picks)
         changed = sum(np.count_nonzero(~np.isin(b[b >= 0], a)) for a, b in zip(picks, here, strict=True))
-        return Recall.of(np.array(shares), int((here >= 0).sum()), int(changed))
+        index = options["index"]
+        width = index.dims if isinstance(index, rk.Corpus) else index.d
+        columns = width if width < corpus.dims else 0
+        return Recall.of(np.array(shares), int((here >= 0).sum()), int(changed), columns)
 
 
 def sampled(first: int, count: int, total: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from .sinks import write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
-_ROWS = re.compile(r"(?<=\brow )\d+|(?<=\brows )\d+|(?<= and )\d+$")
+_ROWS = re.compile(r"(?<= in )(row \d+|rows \d+ and \d+)$")
 _BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
@@ -194,16 +194,20 @@ def _made(
         except ValueError as error:
             if not str(error).startswith("Corpus: "):
                 raise  # of the file
-            raise ValueError(f"corpus must be usable, got {vectors.path}: {_of_file(str(error), begin)}") from error
+            text = of_source(str(error), range(begin, vectors.rows))
+            raise ValueError(f"corpus must be usable, got {vectors.path}: {text}") from error
         yield made, made.ids
         begin += rows.shape[0]
     if not begin:
         raise ValueError(f"corpus must have at least one row, got none in {vectors.path}")
 
 
-def _of_file(text: str, begin: int) -> str:
-    """Replace the rows of a segment in an error of Corpus by those of the file, in which it begins at `begin`."""
-    return _ROWS.sub(lambda found: str(begin + int(found[0])), text)
+def of_source(text: str, rows: Sequence[int]) -> str:
+    """Replace the rows that an error of Corpus ends with, of some that were read, by their numbers in the source."""
+    end = _ROWS.search(text)
+    if end is None:
+        return text
+    return text[: end.start()] + re.sub(r"\d+", lambda found: str(rows[int(found[0])]), end[0])
 
 
 class _Rest:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,15 +13,18 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .._base import checks
+from .._base import checks, tables
+from .._base.files import lines_of
 from ..corpus import segments, versions
 from ..corpus.folder import DESCRIPTION
+from ..corpus.ids import Ids
 from . import sources
 from ._options import OF_ROWS
 from .build import columns_of, ids_of, pieces, words_of
 from .sources import PathLike
 
 _TEXT = ("", ".txt", ".ids")  # files of ids with one a line
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NAMED = 5
 
 
@@ -105,7 +110,8 @@ def delete_rows(ids: PathLike | Sequence[Any], folder: PathLike, *, id_column: s
     Parameters
     ----------
     ids : path, or ids in an array or list
-        A text file with an id in each line, or any file of which `build_corpus` reads ids. Without ids, rows.
+        A text file with an id in each line, which LF or CRLF ends, or any file of which `build_corpus` reads ids.
+        Without ids, rows.
     folder : path
         A folder that `build_corpus` wrote with ``rows_per_segment``.
     id_column : str, optional
@@ -126,7 +132,7 @@ def delete_rows(ids: PathLike | Sequence[Any], folder: PathLike, *, id_column: s
     op = "delete_rows"
     with words_of(op), versions.changing(op, folder) as version:
         known = version.known()
-        wanted = _wanted(ids, id_column, known.kind)
+        wanted = _wanted(ids, id_column, known)
         rows = known.rows_of(wanted, unknown="pad")
         version.delete(np.unique(rows[rows >= 0]))
         values = wanted if isinstance(wanted, list) else wanted.tolist()
@@ -172,30 +178,41 @@ def _is_saved(path: PathLike) -> bool:
     return place.local is not None and (place.local / DESCRIPTION).is_file()
 
 
-def _wanted(ids: PathLike | Sequence[Any], column: str | None, kind: str) -> Any:
-    """Return ids of a file, or as they are given: integers in an array, strings in a list."""
+def _wanted(ids: PathLike | Sequence[Any], column: str | None, known: Ids) -> Any:
+    """Return ids of a file, or as they are given: strings in a list, where the corpus has such, else an array."""
     if not isinstance(ids, (str, os.PathLike)):
-        array = np.asarray(ids, None if len(ids) else np.int64).reshape(-1)
-        return array.tolist() if array.dtype.kind in "UOT" else array
+        return _flat(ids, known)
     place = sources.Place(ids, "ids")
     if place.suffix not in _TEXT:
         found = ids_of(ids, ids, column)
         if found is None:
             raise ValueError(f"ids must be in a column id, or it be named, got none in {place}")
-        values = found.whole()
-        array = np.asarray(values)
-        return array.tolist() if array.dtype.kind in "UOT" else array
+        return _flat(found.whole(), known)
     if place.kind() != "file":
         raise FileNotFoundError(f"ids must be an existing file, got {place}")
     if column is not None:
         raise ValueError(f"ids must not be a text file to have a column {column!r}, got {place}")
     try:
-        lines = place.read(0, place.size()).decode("utf-8-sig").splitlines()
+        content = place.read(0, place.size())
+        lines = lines_of(content)
     except UnicodeDecodeError as error:
         raise ValueError(f"ids must be a text file in UTF-8, got {place}: {error}") from error
-    if kind == "str":
+    if known.kind == "str":
+        if lines and content.startswith(BOM_UTF8) and (whole := f"\ufeff{lines[0]}") in known:
+            lines[0] = whole
         return [line for line in lines if line]
-    try:
-        return np.array([int(line) for line in lines if line.strip()], np.int64)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"ids must be integers as those of the corpus, one a line, got {place}: {error}") from error
+    wanted = [line for line in (line.strip(" \t") for line in lines) if line]
+    for line in wanted:
+        if not _INTEGER.fullmatch(line) or not -(2**63) <= int(line) < 2**63:  # `int` alone reads 1_0 too
+            rule = "ids must be integers as those of the corpus, one a line"
+            raise ValueError(f"{rule}, got {checks.shown(line)} in {place}")
+    return np.array(list(map(int, wanted)), np.int64)
+
+
+def _flat(ids: Any, known: Ids) -> Any:
+    """Return ids of any shape as a list of strings, where a corpus has such, or as an array of integers."""
+    if known.kind == "str":
+        return tables.texts(ids).reshape(-1).tolist()
+    if tables.holds_text(ids):  # refused as they are looked up
+        return ids
+    return np.asarray(ids, None if len(ids) else np.int64).reshape(-1)

@@ -201,10 +201,11 @@ def select(
         others of the list are picked from, and the summary counts what was left out.
     index : path, optional
         FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it; or
-        a usearch index, ``NAME.usearch``, whose keys are row numbers; or a folder of such files whose rows, in the
-        order of their names, follow one another (one for each segment). It retrieves the pools instead of the exact
-        search, with the settings stored in it (``nprobe``, ``efSearch``) and the library's own threads. Use only files
-        that you trust: neither library checks the whole graph or all lists of an index before it searches them.
+        a usearch index, ``NAME.usearch``; or a folder of such files whose rows, in the order of their names, follow one
+        another (one for each segment); or the folder of a corpus of the same rows. It retrieves the pools instead of
+        the exact search, with the settings stored in it (``nprobe``, ``efSearch``) and the library's own threads. Use
+        only files that you trust: neither library checks the whole graph or all lists of an index before it searches
+        them.
     bias : path, optional
         (N,) floats, quality of each corpus row; or name a column of the corpus file with `bias_column`.
     groups, query_groups : path, optional

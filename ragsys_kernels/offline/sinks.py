@@ -14,7 +14,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._base.files import PARTIAL, HashedFile, blocks_of, replacing, sha256_of, sync
+from .._base.files import PARTIAL, HashedFile, blocks_of, read, replacing, sha256_of, sync
 from .._base.lock import locked, owner
 from .._base.types import PathLike
 from .sources import Place, Usable, listed
@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 # Object stores have no folders; to make one would make its bucket.
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl"}
+_MOST_BYTES = 1 << 28  # of a file that is read whole: the manifest has 300 bytes a file of the input
 ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the pieces that it is written in
 
 
@@ -78,7 +79,7 @@ class Folder:
                 path.rmdir()
 
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        return read(self.path / name, _MOST_BYTES)
 
     def open(self, name: str) -> IO[bytes]:
         return open(self.path / name, "rb")
@@ -157,6 +158,8 @@ class UrlFolder(Folder):
         return None
 
     def read(self, name: str) -> bytes:
+        if (size := self._fs.size(self._file(name)) or 0) > _MOST_BYTES:
+            raise ValueError(f"{name} has {size} bytes, more than {_MOST_BYTES}")
         content: bytes = self._fs.cat_file(self._file(name))
         return content
 

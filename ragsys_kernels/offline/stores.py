@@ -68,6 +68,9 @@ def _ids(ids: Any, kind: str) -> np.ndarray | list[str]:
     kinds = set(map(type, ids))
     if kinds == {int}:
         return np.array(ids, np.int64)
+    if absent := kinds & {type(None), bytes, memoryview}:  # whose text would be an id of its own
+        got = ", ".join(sorted(each.__name__ for each in absent))
+        raise ValueError(f"{OP}: ids must be integers or strings, got {got} in {kind}")
     if int not in kinds:  # such as UUIDs
         return list(map(str, ids))
     raise ValueError(f"{OP}: ids must all be integers or all strings, got both in {kind}")

@@ -26,7 +26,7 @@ from ..corpus.ids import Ids, make
 from . import stores
 from ._options import OF_ROWS
 from ._pipeline import ahead
-from .build import columns_of, words_of
+from .build import columns_of, of_source, words_of
 
 _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
@@ -117,7 +117,12 @@ def sync_corpus(
             done = _changed(rows, to, metric, dtype, size)
         else:
             waiting = _Waiting({"metric": metric or "cosine", "dtype": dtype or "float32"}, size)
-            versions.build(_OP, to, lambda _: waiting.all(rows), size, False)
+            try:
+                versions.build(_OP, to, lambda _: waiting.all(rows), size, False)
+            except FileExistsError:
+                raise FileExistsError(
+                    f"{_OP}: to must be new, or a folder of corpus build with rows_per_segment, got {os.fsdecode(to)}"
+                ) from None
             done = Synced(waiting.total, waiting.total, 0, 0, False)
     found = segments.described(to)
     many = len(found["segments"]) > _SEGMENTS or found["deleted"] > _DELETED * found["rows"]
@@ -132,6 +137,7 @@ class _Waiting:
     def __init__(self, options: dict[str, Any], size: int) -> None:
         self._options, self._size = options, size
         self._parts: list[_Rows] = []
+        self._numbers: list[np.ndarray] = []  # of the rows of each part, in the source
         self.total = 0  # rows that were added
 
     def __len__(self) -> int:
@@ -140,12 +146,13 @@ class _Waiting:
     def all(self, rows: Iterator[_Rows]) -> Iterator[tuple[rk.Corpus, Ids]]:
         """Yield the segments of all rows."""
         for part in rows:
-            self.add(part)
+            self.add(part, self.total + np.arange(len(part[1])))
             yield from self.full()
         yield from self.full(last=True)
 
-    def add(self, part: _Rows) -> None:
+    def add(self, part: _Rows, numbers: np.ndarray) -> None:
         self._parts.append(part)
+        self._numbers.append(numbers)
         self.total += len(part[1])
 
     def full(self, last: bool = False) -> Iterator[tuple[rk.Corpus, Ids]]:
@@ -158,22 +165,27 @@ class _Waiting:
                 for some in (slice(self._size), slice(self._size, None))
             )
             self._parts = [rest] if len(rest[1]) else []
-            with _by_id(*first[:2]):
+            numbers = np.concatenate(self._numbers)
+            self._numbers = [numbers[self._size :]] if len(rest[1]) else []
+            with _of_source(numbers, *first[:2]):
                 corpus = rk.Corpus(first[1], ids=first[0], **first[2], **self._options)
             yield corpus, corpus.ids
 
 
 @contextmanager
-def _by_id(ids: Any, vectors: np.ndarray) -> Iterator[None]:
-    """Name the id of a refused vector instead of its position in the batch."""
+def _of_source(numbers: np.ndarray, ids: Any, vectors: np.ndarray) -> Iterator[None]:
+    """Name the id of a refused vector, or the row's number in the source, instead of that among some rows."""
     try:
         yield
-    except ValueError:
+    except ValueError as error:
         finite = np.isfinite(np.asarray(vectors, np.float64)).all(axis=1)
-        if finite.all():
+        if not finite.all():
+            name = checks.shown(ids[int(np.argmin(finite))])
+            raise ValueError(f"{_OP}: source must have finite vectors, got NaN or inf for id {name}") from None
+        if not str(error).startswith("Corpus: "):
             raise
-        name = checks.shown(ids[int(np.argmin(finite))])
-        raise ValueError(f"{_OP}: source must have finite vectors, got NaN or inf for id {name}") from None
+        text = of_source(str(error), numbers.tolist()).removeprefix("Corpus: ")
+        raise ValueError(f"{_OP}: {text} of the source") from error
 
 
 def _end_to_end(parts: list[Any]) -> Any:
@@ -197,7 +209,9 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
         seen, last, count, added = np.zeros(len(old), bool), np.zeros(len(old), int), 0, 0
         waiting = _Waiting(options, size)
         for ids, vectors, columns in rows:
-            given = _Batch(old, ids, vectors, columns)
+            numbers = count + np.arange(len(vectors))
+            with _of_source(numbers, ids, vectors):
+                given = _Batch(old, ids, vectors, columns)
             places = old.rows_of(ids, unknown="pad")
             there = np.flatnonzero(places >= 0)
             twice = seen[places[there]]
@@ -207,28 +221,34 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
                 name = ids[there[int(np.argmax(twice))]]
                 raise ValueError(f"ids must be unique, got {checks.shown(name)} twice in the source")
             seen[places[there]] = True
-            with _by_id(ids, vectors):
+            with _of_source(numbers, ids, vectors):
                 kept = given.equal(places)
             count += len(vectors)
             added += len(vectors) - len(there)
             if not kept.all():
                 fresh = np.flatnonzero(~kept)
                 names = [ids[i] for i in fresh.tolist()] if isinstance(ids, list) else ids[fresh]
-                waiting.add((names, vectors[fresh], {name: np.asarray(x)[fresh] for name, x in columns.items()}))
+                parts = {name: np.asarray(x)[fresh] for name, x in columns.items()}
+                waiting.add((names, vectors[fresh], parts), numbers[fresh])
             for made in waiting.full():
-                version.add(*made, "replace")
+                _add(version, made)
         if not count:
             raise ValueError("source must have at least one row, got none")
         live = np.ones(len(old), bool) if old.live is None else old.live
         gone = np.flatnonzero(live & ~seen)
         for made in waiting.full(last=True):
-            version.add(*made, "replace")
+            _add(version, made)
         version.delete(gone)
-        live = version.known().live
-        ids_there = version.num_rows if live is None else int(live.sum())
-        if ids_there != count:  # a new id was there again after its first row had become part of a segment
-            raise ValueError(f"ids must be unique, got {count} rows of {ids_there} ids in the source")
     return Synced(count, added, waiting.total - added, len(gone), False)
+
+
+def _add(version: versions.Version, made: tuple[rk.Corpus, Ids]) -> None:
+    """Add a segment, whose rows replace those that were there before; refuse an id that is new twice."""
+    known = version.known()
+    old = segments.duplicates(_OP, known, made[1], "replace")
+    if (again := old[old >= version.first]).size:
+        raise ValueError(f"ids must be unique, got {checks.shown(known[int(again[0])])} twice in the source")
+    version.add(*made, "replace")
 
 
 class _Batch:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from .._base import arrays
+from .._base.files import read
 from ..corpus import Corpus, reloaded
-from ..corpus.folder import DESCRIPTION
+from ..corpus.folder import DESCRIPTION, MOST_BYTES
 from ..selection.problem import Rows
 from .limits import RefusedError, invalid
 from .texts import TextFile, Texts
@@ -231,6 +232,6 @@ def loaded(
 def fingerprint(folder: Path) -> str:
     """Return a digest of the description of a saved corpus, which has the checksums of its files; '' without one."""
     try:
-        return hashlib.sha256((folder / DESCRIPTION).read_bytes()).hexdigest()[:16]
-    except OSError:
+        return hashlib.sha256(read(folder / DESCRIPTION, MOST_BYTES)).hexdigest()[:16]
+    except (OSError, ValueError):
         return ""

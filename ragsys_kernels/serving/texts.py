@@ -212,6 +212,9 @@ def _files(path: str) -> list[str]:
         files = sorted(str(file) for file in place.rglob("*.parquet") if not file.name.startswith((".", "_")))
         if not files:
             raise ValueError(f"serve: texts must be a folder of .parquet files, got none in {path}")
+        for file in files:
+            if not os.path.isfile(file):  # a pipe would be waited for
+                raise FileNotFoundError(f"serve: texts must be a folder of files, got {file}")
         return files
     if not place.is_file():
         raise FileNotFoundError(f"serve: texts must be an existing file or folder, got {path}")

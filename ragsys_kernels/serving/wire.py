@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base import tables
+
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
 _VALUES = ("scores", "relevance", "redundancy")
@@ -61,7 +63,7 @@ class Queries:
         candidate_vectors: Any = None,
     ) -> None:
         self.vectors = None if queries is None else _vectors(queries)
-        self.query_ids = None if query_ids is None else np.asarray(query_ids)
+        self.query_ids = None if query_ids is None else _ids(query_ids)
         self.candidate_vectors = None if candidate_vectors is None else _candidate_vectors(candidate_vectors)
         counts = {
             name: len(x)
@@ -235,6 +237,11 @@ def _vectors(queries: Any) -> np.ndarray:
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
         raise ValueError(f"select: queries must be (Q, D) numbers, got {vectors.dtype} of shape {vectors.shape}")
     return vectors.astype("<f2" if vectors.dtype == np.float16 else "<f4", copy=False)
+
+
+def _ids(given: Any) -> np.ndarray:
+    """Return ids as an array, strings as objects: NumPy's own strings lose NULs."""
+    return tables.texts(given) if tables.holds_text(given) else np.asarray(given)
 
 
 def _candidate_vectors(given: Any) -> list[np.ndarray]:

@@ -1,6 +1,8 @@
 """`compare`: what is measured against its definition, intervals, the recommendation, the files of the report."""
 
 import csv
+import io
+import json
 import math
 import re
 
@@ -10,8 +12,10 @@ from html_pages import Page
 from peer_pools import unit
 
 import ragsys_kernels as rk
-from ragsys_kernels.comparison import compare
+from ragsys_kernels._base.files import csv_of
+from ragsys_kernels.comparison import compare, write
 from ragsys_kernels.comparison.measures import MEASURES
+from ragsys_kernels.comparison.qrels import Judgement, read
 from ragsys_kernels.comparison.settings import settings
 
 RNG = np.random.default_rng(0)
@@ -88,6 +92,25 @@ def test_subtopics_give_alpha_ndcg(tmp_path, found):
     (tmp_path / "graded").write_text("".join(lines))
     graded = compare(ROWS, QUERIES, qrels=tmp_path / "graded", **QUICK, methods=["vrsd"])
     np.testing.assert_allclose(graded.values["top-k"]["ndcg"], (2 + 3 / math.log2(3)) / (3 + 2 / math.log2(3)))
+
+
+def test_judgements_have_names_as_they_stand_there(tmp_path):
+    names = ["a\xa0b", "x\u2028y", "\x85", "\x0c", "c\0"]
+    lines = [f"q{name} 0\t {name}  {i}\r\n" for i, name in enumerate(names)]
+    (tmp_path / "qrels").write_bytes("\ufeff".encode() + "\n".join(lines).encode())
+    assert read(tmp_path / "qrels") == [Judgement(f"q{name}", "0", name, i) for i, name in enumerate(names)]
+
+
+def test_ids_of_the_queries_table_can_be_told_apart():
+    names = [f"{i}{('', ' x', chr(0x2028), chr(34), chr(13))[i % 5]}" for i in range(len(ROWS))]
+    found = compare(rk.Corpus(ROWS, ids=names), QUERIES[:9], **QUICK, methods=["vrsd"])
+    table = io.StringIO(csv_of(write.queries(found)).decode(), newline="")
+    cells = {(row["method"], row["query"]): row["ids"] for row in csv.DictReader(table)}
+    for method, picks in found.indices.items():
+        for query, rows in zip(found.query_ids, picks.tolist(), strict=True):
+            parts = re.findall(r'"(?:[^"\\]|\\.)*"|[^ ]+', cells[method, query])
+            got = [json.loads(part) if part.startswith('"') else part for part in parts]
+            assert got == [names[row] for row in rows]
 
 
 def test_intervals_are_those_of_resampling(found):

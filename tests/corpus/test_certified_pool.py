@@ -53,6 +53,16 @@ def test_nothing_is_said_of_what_is_not_known(drawn):
         assert picks.pool_needed is None
 
 
+def test_groups_of_queries_are_texts_as_they_are(drawn):
+    _, queries, rows = drawn
+    names = ["a", "a\0", "a\0\0", "\0"]
+    groups = [names[i % 4] for i in range(len(rows))]
+    own = [names[q % 4] for q in range(len(queries))]
+    picks = rk.Corpus(rows, groups=groups).select(queries, 8, pool="certified", lambda_d=0.4, query_groups=own)
+    assert picks.certified.all()
+    assert not (picks.indices % 4 == np.arange(len(queries))[:, None] % 4).any()
+
+
 def test_pools_of_an_index_are_not_certified(drawn):
     pytest.importorskip("faiss")
     corpus, queries, _ = drawn

@@ -1,5 +1,6 @@
 """FAISS indexes as retrievers: what they hold, what is found through them, what is refused."""
 
+import gc
 import re
 import sys
 import warnings
@@ -7,10 +8,11 @@ import warnings
 import numpy as np
 import pytest
 from code_rows import normal
+from peer_pools import unit
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
-from ragsys_kernels.corpus import faiss_index
+from ragsys_kernels.corpus import faiss_index, index_rows
 
 with warnings.catch_warnings():  # of its SWIG wrapper, on some versions of Python
     warnings.simplefilter("ignore")
@@ -237,7 +239,7 @@ def test_own_index_of_unit_rows_retrieves_by_relevance(backend, with_bias, kind)
 def test_ids_that_an_index_repeats_count_once(backend):
     corpus = rk.Corpus(np.eye(4, dtype=np.float32))
     index = faiss.IndexIDMap(faiss.IndexFlatIP(4))
-    index.add_with_ids(corpus.data[[0, 0, 1, 2]], np.array([0, 0, 1, 2]))
+    index.add_with_ids(corpus.data[[0, 0, 1, 2, 3]], np.array([0, 0, 1, 2, 3]))
     indices, scores = corpus.search(np.array([[3, 2, 1, 0]], np.float32), 4, index=index, backend=backend)
     assert indices.tolist() == [[0, 1, 2, -1]]
     assert np.isneginf(scores[0, 3])
@@ -247,8 +249,218 @@ def test_ids_that_are_no_rows_are_refused():
     corpus = rk.Corpus(np.eye(4, dtype=np.float32))
     index = faiss.IndexIDMap(faiss.IndexFlatIP(4))
     index.add_with_ids(corpus.data, np.array([0, 1, 2, 70]))
-    with pytest.raises(ValueError, match=r"^search: index must find rows of the corpus, below N = 4, got 70$"):
+    with pytest.raises(
+        ValueError, match=r"^search: index must have numbers of the corpus's rows, below N = 4, got 70$"
+    ):
         corpus.search(np.ones((1, 4), np.float32), 4, index=index)
+
+
+# --- Indexes of other rows, or of other numbers.
+
+
+FACTORIES = ["Flat", "HNSW16,Flat", "IVF4,Flat", "SQ8", "PQ8x4np", "IVF4,PQ8x4np", "IDMap,Flat", "IDMap2,HNSW16,Flat",
+             "IDMap2,IVF4,Flat", "PCAR24,IVF4,PQ8x4np", "PCA12,Flat"]  # fmt: skip
+
+
+def filled_by(kind, rows, numbers=None, metric=faiss.METRIC_INNER_PRODUCT):
+    index = faiss.index_factory(rows.shape[1], kind, metric)
+    index.train(rows)
+    if numbers is None and not kind.startswith("IDMap"):
+        index.add(rows)
+    else:
+        index.add_with_ids(rows, np.arange(len(rows)) if numbers is None else numbers)
+    if "IVF" in kind:
+        inner = faiss.downcast_index(index.index) if kind.startswith("IDMap") else index
+        faiss.extract_index_ivf(inner).nprobe = 4
+    return index
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    rows = unit(normal(60, 500, 24))
+    return rows, rows[[10, 20]] + np.float32(0.05)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("kind", FACTORIES)
+def test_an_index_in_another_order_is_refused(drawn, kind, metric):
+    """Rows from the tenth on are two places before their own, as after `remove_ids` of a flat index."""
+    rows, queries = drawn
+    corpus = rk.Corpus(rows, metric=metric)
+    corpus.search(queries, 4, index=filled_by(kind, rows))
+    shifted = np.concatenate([rows[:10], rows[12:], rows[10:12]])
+    for call in (corpus.search, corpus.select):
+        with pytest.raises(ValueError, match=r"^search: index must hold the rows of the corpus in their order"):
+            call(queries, 4, index=filled_by(kind, shifted))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "binary"])
+def test_rows_that_a_corpus_rounds_are_those_of_its_index(drawn, dtype):
+    rows, queries = drawn
+    heavy = rows.copy()
+    heavy[:, 0] *= 40  # of which int8 keeps little else
+    for some in (rows, heavy):
+        index = filled_by("Flat", unit(some))
+        rk.Corpus(some, dtype=dtype).search(queries, 4, index=index)
+    with pytest.raises(ValueError, match=r"^search: index must hold the rows of the corpus in their order"):
+        rk.Corpus(rows[::-1].copy(), dtype=dtype).search(queries, 4, index=filled_by("Flat", rows))
+
+
+@pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
+def test_rows_of_several_lengths_are_refused_where_these_change_what_is_found(drawn, metric):
+    rows, queries = drawn
+    scaled = rows * np.linspace(0.5, 2, 500, dtype=np.float32)[:, None]
+    with pytest.raises(
+        ValueError, match=r"must hold unit rows, or rows of one length, .* got some 0\.5 and some 2 times"
+    ):
+        rk.Corpus(scaled).search(queries, 4, index=filled_by("Flat", scaled, metric=metric))
+    exact = rk.Corpus(scaled).search(queries, 4).indices
+    longer = filled_by("Flat", 3 * rows, metric=metric)
+    np.testing.assert_array_equal(rk.Corpus(scaled).search(queries, 4, index=longer).indices, exact)
+    dot = rk.Corpus(scaled, metric="dot")
+    np.testing.assert_array_equal(
+        dot.search(queries, 4, index=filled_by("Flat", 3 * scaled)).indices, dot.search(queries, 4).indices
+    )
+    with pytest.raises(ValueError, match="must hold rows as the corpus has them"):
+        dot.search(queries, 4, index=filled_by("Flat", rows))
+
+
+def test_an_index_of_another_bias_is_refused(drawn):
+    rows, queries = drawn
+    bias = normal(61, 500)
+    corpus = rk.Corpus(rows, bias=bias)
+    corpus.search(queries, 4, index=corpus.to_faiss())
+    with pytest.raises(ValueError, match="index must have the corpus's bias, got another for row 0"):
+        corpus.search(queries, 4, index=rk.Corpus(rows, bias=bias + 0.5).to_faiss())
+
+
+def test_an_index_is_compared_once_with_a_corpus(drawn, monkeypatch):
+    rows, queries = drawn
+    calls = []
+    original = index_rows.compare
+    monkeypatch.setattr(index_rows, "compare", lambda *args, **more: calls.append(args[0]) or original(*args, **more))
+    corpus, index, other = rk.Corpus(rows), filled_by("IDMap2,Flat", rows), rk.Corpus(rows, dtype="float16")
+    for _ in range(3):
+        corpus.search(queries, 4, index=index)
+        corpus.search(queries, 4, index=other)
+    assert len(calls) == 2
+    rk.Corpus(rows).search(queries, 4, index=index)
+    corpus.delete([3]).search(queries, 4, index=index)
+    assert len(calls) == 4
+    corpus.search(queries, 4, index=index)
+    index.remove_ids(np.array([3]))
+    with pytest.raises(
+        ValueError, match=r"N = 500 rows, but for deleted ones, under their numbers, got 499 without row 3$"
+    ):
+        corpus.search(queries, 4, index=index)
+    before = len(index_rows._compared)
+    del index, other
+    gc.collect()
+    assert len(index_rows._compared) == before - 2
+
+
+@pytest.mark.parametrize("kind", ["IDMap,Flat", "IDMap2,HNSW16,Flat", "IVF4,Flat", "IDMap2,IVF4,Flat"])
+@pytest.mark.parametrize("named", ["rows", "ids", "ids that are rows"])
+def test_an_index_may_lack_what_is_deleted(drawn, kind, named):
+    rows, queries = drawn
+    ids = {
+        "rows": None,
+        "ids": np.arange(500) * 7 + 10**12,
+        "ids that are rows": np.random.default_rng(2).permutation(500),
+    }
+    numbers = ids[named]
+    corpus = rk.Corpus(rows, ids=numbers)
+    names = np.arange(500) if numbers is None else numbers
+    gone = names[[10, 11, 250]]
+    exact = corpus.delete(gone).search(queries, 6)
+    index = filled_by(kind, rows, names)
+    found = corpus.delete(gone).search(queries, 6, index=index)  # which still has them
+    np.testing.assert_array_equal(found.indices, exact.indices)
+    if "HNSW" not in kind:  # FAISS removes nothing from a graph
+        index.remove_ids(gone)
+        if kind == "IDMap2,IVF4,Flat":  # FAISS moves the numbers of the map alone, and finds other rows from then on
+            with pytest.raises(ValueError, match="index must hold the rows of the corpus in their order"):
+                corpus.delete(gone).search(queries, 6, index=index)
+            return
+        found = corpus.delete(gone).search(queries, 6, index=index)
+        np.testing.assert_array_equal(found.indices, exact.indices)
+        np.testing.assert_array_equal(found.scores, exact.scores)
+    others = np.roll(names, 1)
+    with pytest.raises(
+        ValueError, match="index must hold the rows of the corpus in their order, or under their numbers"
+    ):
+        corpus.search(queries, 6, index=filled_by(kind, rows, others))
+
+
+def test_deleted_rows_that_an_index_still_has_hide_no_others(drawn):
+    rows, queries = drawn
+    ids = np.arange(500) + 10**6
+    corpus = rk.Corpus(rows, ids=ids)
+    gone = np.unique(corpus.search(queries, 60).indices)
+    left = corpus.delete(ids[gone])
+    for index in (filled_by("IDMap,Flat", rows, ids), filled_by("Flat", rows)):
+        np.testing.assert_array_equal(left.search(queries, 6, index=index).indices, left.search(queries, 6).indices)
+
+
+def test_numbers_of_rows_serve_a_corpus_with_ids(drawn):
+    rows, queries = drawn
+    for ids in (np.arange(500)[::-1] + 3, [f"n{i}" for i in range(500)]):
+        corpus = rk.Corpus(rows, ids=ids)
+        for index in (corpus.to_faiss("IVF4,Flat"), filled_by("IDMap,Flat", rows), corpus.to_faiss()):
+            if "IVF" in type(index).__name__:
+                index.nprobe = 4
+            np.testing.assert_array_equal(
+                corpus.search(queries, 6, index=index).indices, corpus.search(queries, 6).indices
+            )
+
+
+def test_an_index_without_vectors_to_give_back_is_taken_as_it_is(drawn):
+    rows, queries = drawn
+
+    class Silent(faiss.IndexFlatIP):
+        def reconstruct(self, *_):
+            raise RuntimeError("reconstruct not implemented for this type of index")
+
+    index = Silent(24)
+    index.add(rows[::-1].copy())
+    assert (rk.Corpus(rows).search(queries, 4, index=index).indices >= 0).all()
+
+
+# --- Indexes of the first dimensions.
+
+
+@pytest.mark.parametrize("kind", ["Corpus", "binary", "Flat", "raw", "L2"])
+def test_an_index_of_the_first_dimensions_finds_what_all_rank(kind):
+    rows = normal(70, 500, 32) * np.float32(0.9) ** np.arange(32, dtype=np.float32)
+    queries = rows[[10, 20]] + np.float32(0.05)
+    corpus, first = rk.Corpus(rows), np.ascontiguousarray(rows[:, :16])
+    short = rk.Corpus(first, dtype="binary" if kind == "binary" else "float32")
+    index = {
+        "Corpus": lambda: short,
+        "binary": lambda: short,
+        "Flat": lambda: filled_by("Flat", unit(first)),
+        "raw": lambda: filled_by("Flat", np.ascontiguousarray(unit(rows)[:, :16])),
+        "L2": lambda: filled_by("Flat", unit(first), metric=faiss.METRIC_L2),
+    }[kind]()
+    asked = queries[:, :16] if kind != "binary" else np.packbits(queries[:, :16] > 0, axis=1)
+    candidates = short.search(np.ascontiguousarray(asked), 40).indices
+    if kind == "raw":
+        candidates = np.argsort(-(queries[:, :16] @ unit(rows)[:, :16].T), axis=1)[:, :40]
+    expected = rk.mmr(queries, corpus, 4, candidates=candidates)
+    np.testing.assert_array_equal(corpus.select(queries, 4, pool=40, index=index).indices, expected.indices)
+    found = corpus.search(queries, 40, index=index)
+    assert [set(each) for each in found.indices.tolist()] == [set(each) for each in candidates.tolist()]
+    values = np.take_along_axis(exact_values(corpus, queries), found.indices, axis=1)
+    np.testing.assert_allclose(found.scores, values, rtol=0, atol=1e-6)
+    by_distance = filled_by("Flat", np.ascontiguousarray(unit(rows)[:, :16]), metric=faiss.METRIC_L2)
+    with pytest.raises(ValueError, match="must hold unit rows, or rows of one length"):
+        corpus.search(queries, 4, index=by_distance)
+    last = np.ascontiguousarray(rows[:, 16:])
+    for other in (rk.Corpus(last), filled_by("Flat", unit(last))):
+        with pytest.raises(
+            ValueError, match="under their numbers, their first 16 of 32 dimensions, got another vector"
+        ):
+            corpus.search(queries, 4, index=other)
 
 
 # --- Groups.
@@ -386,10 +598,10 @@ def test_to_faiss_refuses(corpus, index, error, message):
             bare, lambda: "HNSW32,Flat", TypeError,
             "must be None, a faiss.Index, a usearch Index or a Corpus, got str; make one with Corpus.to_faiss",
         ),
-        (bare, lambda: filled(faiss.IndexFlatIP(7)), ValueError, "must have D = 6 columns, got 7"),
+        (bare, lambda: filled(faiss.IndexFlatIP(7)), ValueError, "must have at most D = 6 columns, got 7"),
         (
             biased, lambda: filled(faiss.IndexFlatIP(8)), ValueError,
-            "must have D = 6 columns or D + 1 = 7 with the bias, got 8",
+            "must have at most D = 6 columns, or D + 1 = 7 with the bias, got 8",
         ),
         (
             biased, lambda: filled(faiss.IndexFlatL2(7)), ValueError,

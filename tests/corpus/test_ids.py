@@ -4,13 +4,16 @@ import copy
 import itertools
 import json
 import pickle
+import tracemalloc
 import zlib
 
 import numpy as np
+import odd_ids
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer.testing as typer_testing
+from hypothesis import given
 
 import ragsys_kernels as rk
 from ragsys_kernels import cli, offline
@@ -209,7 +212,7 @@ UNKNOWN = {
     "empty": (IDS["strings"], ["b", ""], ValueError, "ids must be ids of the corpus, got '' at position 1"),
     "surrogate": (IDS["strings"], ["\ud800"], ValueError, "ids must be ids of the corpus, got '\\ud800' at position 0"),
     "row": (None, [0, 5], ValueError, "ids must be ids of the corpus, got 5 at position 1"),
-    "text": (IDS["integers"], ["30"], TypeError, "ids must be integers, got <U2"),
+    "text": (IDS["integers"], ["30"], TypeError, "ids must be integers, got strings"),
     "number": (IDS["strings"], ["b", 7], TypeError, "ids must be strings, got int at position 1"),
     "float": (IDS["integers"], [30.0], TypeError, "ids must be integers, got float64"),
 }  # fmt: skip
@@ -309,3 +312,40 @@ def test_ids_of_several_parts_that_are_there_twice_are_found(kind, monkeypatch):
         for new in (range(len(sizes)), [len(sizes) - 1]):
             found = known.twice(new)
             assert found in expected if expected else found is None
+
+
+FORMS = {
+    "list": list,
+    "objects": lambda ids: np.array(ids, object),
+    "Arrow": pa.array,
+    "Arrow's chunks": lambda ids: pa.chunked_array([ids[:1], [], ids[1:]], pa.large_string()),
+    "Arrow's dictionary": lambda ids: pa.array(ids).dictionary_encode(),
+    "polars": lambda ids: pytest.importorskip("polars").Series(ids),
+    "pandas": lambda ids: pytest.importorskip("pandas").Series(ids),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(ids=odd_ids.IDS)
+def test_an_id_is_its_text_in_any_array(form, ids):
+    rows, given_ids = odd_ids.vectors(len(ids)), FORMS[form](ids)
+    corpus = rk.Corpus(rows, ids=given_ids, groups=given_ids)
+    assert corpus.ids[:].tolist() == corpus.group_names[corpus.groups].tolist() == ids
+    assert rk.Corpus(rows, ids=ids).rows_of(given_ids).tolist() == list(range(len(ids)))
+    assert np.flatnonzero(~corpus.delete(FORMS[form](ids[:1])).live).tolist() == [0]
+    assert np.flatnonzero(~corpus.delete(ids[-1]).live).tolist() == [len(ids) - 1]
+    found = corpus.search(rows, len(ids), query_groups=given_ids).indices
+    assert all(set(each) == {*range(len(ids)), -1} - {q} for q, each in enumerate(found.tolist()))
+
+
+def test_one_long_id_makes_no_array_of_its_length_for_each():
+    ids = [*map(str, range(3000)), odd_ids.LONG]
+    corpus, numbered = rk.Corpus(odd_ids.vectors(len(ids)), ids=ids), made(IDS["integers"])
+    tracemalloc.start()
+    try:
+        assert corpus.rows_of(ids).tolist() == list(range(len(ids)))
+        with pytest.raises(TypeError, match=r"^rows_of: ids must be integers, got strings$"):
+            numbered.rows_of(ids)
+        assert tracemalloc.get_traced_memory()[1] < 20e6  # NumPy's strings would take 840 MB
+    finally:
+        tracemalloc.stop()

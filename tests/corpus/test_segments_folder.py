@@ -102,6 +102,39 @@ def test_segment_of_another_is_named(path, tmp_path, taken):
     assert first != last
 
 
+def as_pipe(file):
+    os.mkfifo(file)
+
+
+def as_device(file):
+    file.symlink_to("/dev/null")
+
+
+def as_giant(file):
+    with open(file, "wb") as made:
+        made.truncate(1 << 42)  # of no block: reading it whole is refused by the system
+
+
+@pytest.mark.parametrize("other", [as_pipe, as_device, as_giant])
+def test_descriptions_are_small_regular_files(path, other):
+    """What has no end, or is waited for, is refused before it is read."""
+    last = names(path)[-1]
+    first = json.loads((path / "corpus.json").read_bytes())["segments"][0]
+    got = r"has \d+ bytes, more than \d+" if other is as_giant else "is no regular file"
+    for file, match in (
+        (path / "segments" / last / "corpus.json", f"segment {last}: corpus.json {got}"),
+        (path / "deleted" / f"{first['deleted']['name']}.bits",
+         f"segment {first['name']}: the file of its deleted rows is damaged: .*bits {got}"),
+        (path / "corpus.json", "corpus.json" if other is not as_giant else f"corpus.json {got}"),
+    ):  # fmt: skip
+        kept = file.rename(file.with_suffix(".kept"))
+        other(file)
+        refused(path, match)
+        file.unlink()
+        kept.rename(file)
+    rk.Corpus.load(path, verify=True)
+
+
 def test_damaged_deleted_rows_are_named(path):
     name = names(path)[0]
     with open(path / "corpus.json") as file:

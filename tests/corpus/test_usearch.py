@@ -76,16 +76,44 @@ def test_a_job_reads_files(tmp_path, files):
     assert found["ids"].to_pylist() == exact["ids"].to_pylist()
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_keys_are_rows_or_ids_and_may_lack_what_is_deleted(named):
+    corpus, queries = problem()
+    names = np.arange(N) * 3 + 10**10 if named else np.arange(N)
+    vectors = corpus.vectors(slice(None)).astype(np.float32)
+    corpus = rk.Corpus(vectors, ids=names if named else None).delete(names[[3, 120]])
+    exact = corpus.search(queries, 7).indices
+    for remove in (False, True):
+        index = usearch.Index(ndim=D, metric="cos", dtype="f32", connectivity=64, expansion_search=N)
+        index.add(names, vectors)
+        if remove:
+            for key in names[[3, 120]]:
+                index.remove(int(key))
+        np.testing.assert_array_equal(corpus.search(queries, 7, index=index).indices, exact)
+    index.remove(int(names[5]))
+    with pytest.raises(ValueError, match=f"got 397 without {f'id {names[5]}' if named else 'row 5'}$"):
+        corpus.search(queries, 7, index=index)
+    for dtype, metric in (("f32", "cos"), ("bf16", "cos"), ("f32", "l2sq")):
+        other = usearch.Index(ndim=D, metric=metric, dtype=dtype)
+        other.add(np.roll(names, 1), vectors)
+        with pytest.raises(ValueError, match="index must hold the rows of the corpus in their order"):
+            corpus.search(queries, 7, index=other)
+
+
 def test_what_is_no_index_of_the_corpus_is_refused(tmp_path):
     corpus, queries = problem()
     other, wide = usearch.Index(ndim=D, metric="cos"), usearch.Index(ndim=D + 2, metric="cos")
     hamming = usearch.Index(ndim=D, metric="hamming", dtype="b1")
-    for index, reason in ((other, "N = 400 rows, got 0"), (wide, "D = 24 columns, got 26"), (hamming, "got Hamming")):
+    for index, reason in (
+        (other, "N = 400 rows, .*, got 0 without row 0"),
+        (wide, "D = 24 columns, got 26"),
+        (hamming, "got Hamming"),
+    ):
         with pytest.raises(ValueError, match=f"search: index must .*{reason}"):
             corpus.search(queries, 3, index=index)
     shifted = usearch.Index(ndim=D, metric="cos")
     shifted.add(np.arange(N) + 5, corpus.vectors(slice(None)).astype(np.float32))
-    with pytest.raises(ValueError, match="search: index must find rows of the corpus, below N = 400"):
+    with pytest.raises(ValueError, match="search: index must have numbers of the corpus's rows, below N = 400, got 40"):
         corpus.search(queries, N, index=shifted)
     whole, file = tmp_path / "whole.usearch", tmp_path / "cut.usearch"
     index_of(corpus, "cos").save(str(whole))

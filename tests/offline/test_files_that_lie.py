@@ -204,7 +204,7 @@ def test_arrays_of_an_index_are_not_longer_than_its_file(tmp_path):
     assert int(kilobytes) < 100_000
 
 
-def test_an_index_that_shows_its_lies_when_it_is_searched(tmp_path):
+def test_an_index_that_shows_its_lies_when_it_is_tried(tmp_path):
     faiss = pytest.importorskip("faiss")
     np.save(tmp_path / "x.npy", VECTORS)
     job = {"corpus": tmp_path / "x.npy", "queries": tmp_path / "x.npy", "k": 2, "pool": 4, "out": tmp_path / "out"}
@@ -220,8 +220,7 @@ def test_an_index_that_shows_its_lies_when_it_is_searched(tmp_path):
     index = rk.Corpus(VECTORS).to_faiss("IVF2,Flat")
     index.nprobe = 0
     refused(index, "index must be one that can be searched, got IndexIVFFlat: ")
-    # The first query, of zeros, finds the lowest ids.
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
     index = faiss.IndexIDMap(faiss.IndexFlatIP(D))
     index.add_with_ids(unit, np.where(np.arange(len(unit)) < 30, np.arange(len(unit)), 2**40 + np.arange(len(unit))))
-    refused(index, "index must find rows of the corpus, below N = 36, got 10995")
+    refused(index, "index must have numbers of the corpus's rows, below N = 36, got 10995")

@@ -101,3 +101,26 @@ def test_a_sample_is_the_same_however_queries_are_cut(total):
     for size in (1, 7, 64, total):
         parts = [begin + sampled(begin, min(size, total - begin), total) for begin in range(0, total, size)]
         assert np.concatenate(parts).tolist() == whole
+
+
+@pytest.mark.parametrize("kind", ["FAISS", "corpus"])
+def test_an_index_of_the_first_columns_is_told_with_its_recall(tmp_path, files, kind):
+    first = np.ascontiguousarray(ROWS[:, : D // 2])
+    short = rk.Corpus(first)
+    if kind == "FAISS":
+        path = saved(short.to_faiss(), tmp_path / "short")
+    else:
+        short.save(path := tmp_path / "short")
+    summary = offline.select(**files, index=path, out=tmp_path / "out", shard_size=200)
+    rows = np.arange(0, Q, Q // 100)
+    exact = rk.Corpus(ROWS).search(QUERIES[rows], POOL).indices
+    found = short.search(np.ascontiguousarray(QUERIES[rows, : D // 2]), POOL).indices
+    mean = np.mean([len(set(a) & set(b)) / POOL for a, b in zip(exact.tolist(), found.tolist(), strict=True)])
+    assert 0.1 < mean < 0.95
+    assert summary.recall.mean == pytest.approx(mean)
+    assert summary.recall.columns == D // 2
+    assert f", pools by the first {D // 2} columns have {100 * mean:.1f} % of the exact ones" in str(summary)
+    other = saved(rk.Corpus(np.ascontiguousarray(ROWS[:, D // 2 :])).to_faiss(), tmp_path / "other")
+    match = f"^select: index must be one of the corpus, got {other}: index must hold .* their first {D // 2} of {D}"
+    with pytest.raises(ValueError, match=match):
+        offline.select(**files, index=other, out=tmp_path / "refused")

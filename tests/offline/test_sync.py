@@ -184,8 +184,64 @@ def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path):
     pq.write_table(pa.table({"id": ["a"], "vector": np.eye(1, D).tolist()}), other.folder / "0.parquet")
     refused("ids must be integers as in the folder, got strings", other.folder)
     rk.Corpus(np.eye(D, dtype=np.float32)).save(tmp_path / "piece")
-    with pytest.raises((ValueError, FileExistsError)):
+    with pytest.raises(
+        FileExistsError, match=r"^sync_corpus: to must be new, or a folder of corpus build .*, got .*piece$"
+    ):
         offline.sync_corpus(source.folder, tmp_path / "piece")
+
+
+ROWS_REFUSED = {
+    "twice": (
+        {"id": ["a", "b", "row 1", "x", "row 1"]},
+        "ids must be unique, got 'row 1' in rows 2 and 4 of the source",
+    ),
+    "in two batches": (
+        {"id": ["a", "b", "c", "x", "c", "d"]},
+        "ids must be unique, got 'c' in rows 2 and 4 of the source",
+    ),
+    "empty": ({"id": ["a", "b", "c", "d", ""]}, "ids must not be empty, got an empty string in row 4 of the source"),
+    "bias": ({"bias": [0, 0, 0, 0, np.inf]}, "bias must be finite, got NaN or inf in row 4 of the source"),
+    "costs": ({"cost": [0, 0, 0, -1, 0]}, "costs must be finite and at least 0, got -1 in row 3 of the source"),
+}
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["there", "new"])
+@pytest.mark.parametrize("case", ROWS_REFUSED)
+def test_rows_that_are_refused_have_their_numbers_in_the_source(tmp_path, monkeypatch, case, there):
+    monkeypatch.setattr(sync, "_BATCH", 2)
+    columns = {"bias_column": "bias", "cost_column": "cost"}
+
+    def written(given):
+        count = len(given.get("id", given.get("bias", given.get("cost"))))
+        usual = {"id": list("abcdef")[:count], "bias": [0.0] * count, "cost": [1.0] * count}
+        vectors = np.random.default_rng(3).standard_normal((count, 4)).tolist()
+        pq.write_table(pa.table({**usual, "vector": vectors, **given}), tmp_path / "rows.parquet")
+        return tmp_path / "rows.parquet"
+
+    if there:
+        offline.sync_corpus(written({"id": ["a", "b"]}), tmp_path / "to", **columns)
+    given, message = ROWS_REFUSED[case]
+    with pytest.raises(ValueError, match=f"^sync_corpus: {message}$"):
+        offline.sync_corpus(written(given), tmp_path / "to", **columns)
+
+
+@pytest.mark.parametrize("call", ["build", "append", "sync"])
+def test_an_id_that_is_in_two_segments_of_a_file_has_its_rows_there(tmp_path, call):
+    rows = np.eye(5, D) + 1
+    pq.write_table(pa.table({"id": list("vwxyx"), "vector": rows.tolist()}), tmp_path / "rows.parquet")
+    match = "_corpus: ids must be unique, got 'x' in rows 2 and 4$"
+    if call == "append":
+        pq.write_table(pa.table({"id": ["a"], "vector": rows[:1].tolist()}), tmp_path / "one.parquet")
+        offline.build_corpus(tmp_path / "one.parquet", tmp_path / "to", rows_per_segment=2)
+        with pytest.raises(ValueError, match=match):
+            offline.append_corpus(tmp_path / "rows.parquet", tmp_path / "to")
+        pq.write_table(pa.table({"id": list("vwxya"), "vector": rows.tolist()}), tmp_path / "rows.parquet")
+        with pytest.raises(ValueError, match=r"got 'a' in row 4 of the new rows, which is in row 0; on_duplicate"):
+            offline.append_corpus(tmp_path / "rows.parquet", tmp_path / "to")
+        return
+    make = {"build": offline.build_corpus, "sync": offline.sync_corpus}[call]
+    with pytest.raises(ValueError, match=match):
+        make(tmp_path / "rows.parquet", tmp_path / "to", rows_per_segment=2)
 
 
 def test_an_id_that_is_in_two_batches_is_refused(tmp_path, monkeypatch):
@@ -300,6 +356,6 @@ def test_a_new_id_that_comes_again_in_a_later_segment_is_refused(tmp_path):
 
     offline.sync_corpus(written(list(range(10))), tmp_path / "folder", rows_per_segment=20)
     before = segments.described(tmp_path / "folder")
-    with pytest.raises(ValueError, match="ids must be unique, got 71 rows of 70 ids in the source"):
+    with pytest.raises(ValueError, match="ids must be unique, got 12 twice in the source"):
         offline.sync_corpus(written([*range(70), 12]), tmp_path / "folder", rows_per_segment=20)
     assert segments.described(tmp_path / "folder") == before

@@ -223,5 +223,12 @@ def test_a_python_without_extensions_of_sqlite_is_told(tmp_path, monkeypatch):
         offline.sync_corpus(f"sqlite-vec:{tmp_path / 'notes.db'}?table=notes", tmp_path / "to")
 
 
+@pytest.mark.parametrize(("ids", "got"), [(["a", None], "NoneType"), ([b"a", "b"], "bytes"), ([None], "NoneType")])
+def test_what_has_no_text_is_no_id(ids, got):
+    """Its name in Python would be an id of its own."""
+    with pytest.raises(ValueError, match=f"^sync_corpus: ids must be integers or strings, got {got} in chroma$"):
+        stores._ids(ids, "chroma")
+
+
 def test_files_are_no_stores():
     assert not any(map(stores.is_store, ("docs.parquet", "s3://bucket/docs", "C:docs", "lancedb", 3)))

@@ -229,3 +229,50 @@ def test_numbers_of_arrow():
     pa = pytest.importorskip("pyarrow")
     found = rk.mmr(QUERIES, EMBEDDINGS, pa.scalar(4), lambda_d=pa.scalar(0.5))
     np.testing.assert_array_equal(found.indices, rk.mmr(QUERIES, EMBEDDINGS, 4, lambda_d=0.5).indices)
+
+
+def of_lists(pa, x):
+    """Arrow's lists in chunks of which some are empty, as a filter leaves them, and in parts of longer arrays."""
+    for kind in (pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), x.shape[1])):
+        whole, none = pa.array(x.tolist(), kind), pa.array([], kind)
+        yield pa.chunked_array([none, whole[:1], none, whole[1:], none])
+        longer = pa.chunked_array([whole, whole])
+        yield longer[len(x) // 2 :][: len(x)].take(
+            np.argsort(np.roll(np.arange(len(x)), -(len(x) // 2)), kind="stable")
+        )
+        table = pa.table({"v": pa.chunked_array([whole, whole]), "keep": [True] * len(x) + [False] * len(x)})
+        yield table.filter(table["keep"])["v"]
+        yield whole.slice(0, len(x))
+        yield pa.concat_arrays([whole[-3:], whole])[3:]
+
+
+def test_lists_in_chunks_of_which_some_are_empty():
+    pa = pytest.importorskip("pyarrow")
+    expected = rk.mmr(QUERIES, EMBEDDINGS, 5)
+    for rows in of_lists(pa, EMBEDDINGS):
+        same(rk.mmr(QUERIES, rows, 5), expected)
+        same(rk.Corpus(rows).select(QUERIES, 5, pool=None), rk.Corpus(EMBEDDINGS).select(QUERIES, 5, pool=None))
+    for queries in of_lists(pa, QUERIES):
+        same(rk.mmr(queries, EMBEDDINGS, 5), expected)
+    for chunks in ([], [[]], [[], []]):
+        none = pa.chunked_array(chunks, pa.list_(pa.float32(), D))
+        assert rk.mmr(none, EMBEDDINGS, 5).indices.shape == (0, 5)
+
+
+def test_what_is_missing_in_chunks_has_its_row_in_all():
+    pa = pytest.importorskip("pyarrow")
+    row = [1.0] * D
+    for kind in (pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), D)):
+        for last, error, message in (
+            (None, ValueError, "have no missing values, got None in row 5"),
+            ([1.0, None, *row[2:]], ValueError, "have no missing values, got None in row 5"),
+            ([1.0] * (D - 1), TypeError, f"be an array, got rows of {D - 1} to {D} values"),
+        ):
+            if last is None or len(last) == D or not pa.types.is_fixed_size_list(kind):
+                rows = pa.chunked_array([[row, row], [], [row, row], [row, last]], kind)
+                check_error(
+                    "mmr", {"queries": QUERIES, "embeddings": rows, "k": 3}, error, f"embeddings must {message}"
+                )
+    apart = pa.chunked_array([[row], [row[1:]]], pa.list_(pa.float32()))
+    message = f"embeddings must be an array, got rows of {D - 1} to {D} values"
+    check_error("mmr", {"queries": QUERIES, "embeddings": apart, "k": 3}, TypeError, message)

@@ -4,6 +4,7 @@ import time
 
 import httpx
 import numpy as np
+import odd_ids
 import pytest
 import servers
 
@@ -98,6 +99,27 @@ def test_none_is_no_value(wire, name):
         assert both.ids[q, :n].tolist() == each.ids[0].tolist()
         assert both.scores[q, :n].tobytes() == each.scores[0].tobytes()
         assert both.lengths[q] == n > 0
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+def test_an_id_is_its_text_on_the_wire(wire):
+    ids = odd_ids.KNOWN
+    rows = odd_ids.vectors(len(ids))
+
+    async def use(client):
+        return [
+            await client.select(query_ids=ids, k=1, candidates=[[x] for x in ids]),
+            await client.select(query_ids=ids, k=len(ids), pool=len(ids), exclude=[[x] for x in ids]),
+            await client.select(rows, k=1, candidate_vectors=rows[:, None], candidates=[[x] for x in ids]),
+            await client.select(rows, k=1, unknown="skip", exclude=[[x * 9] for x in ids]),
+        ]
+
+    own, others, given_vectors, skipped = servers.with_client(
+        {"docs": rk.Corpus(rows, ids=ids)}, use, corpus="docs", wire=wire
+    )
+    assert own.ids[:, 0].tolist() == given_vectors.ids[:, 0].tolist() == ids
+    assert [set(each) - {None} for each in others.ids.tolist()] == [set(ids) - {x} for x in ids]
+    assert skipped.skipped == {i: [x * 9] for i, x in enumerate(ids)}
 
 
 def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):

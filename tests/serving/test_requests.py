@@ -13,6 +13,7 @@ import servers
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
 from ragsys_kernels.serving import Limits, batcher, kernel
+from ragsys_kernels.serving.corpora import fingerprint
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
 from ragsys_kernels.serving.queries.cursors import encoded
@@ -178,6 +179,28 @@ def test_long_lists_beside_a_cursor_are_read_in_one_pass(corpus):
             "index": 0, "argument": argument, "message": f"select: {argument} must have 0 to 10000 ids, got 10001"
         }  # fmt: skip
     assert ask([4, 5], [5, 6])["ids"] == ask([4, 5, 6], [])["ids"]
+
+
+def test_a_giant_in_the_place_of_a_description_has_no_fingerprint(tmp_path):
+    with open(tmp_path / "corpus.json", "wb") as file:
+        file.truncate(1 << 42)
+    assert fingerprint(tmp_path) == ""
+
+
+def test_a_cursor_holds_ids_of_any_length(rows):
+    ids = [f"{i}{'z' * 100_000}\0" for i in range(N)]
+
+    async def use(client, _):
+        query = {"query_id": ids[3]}
+        pages = []
+        for _ in range(2):
+            answer = await client.post("/v1/select", json={"k": 12, "pool": N, "queries": [query]})
+            pages.append(answer.json()["results"][0])
+            query["cursor"] = pages[-1]["cursor"]
+        return pages
+
+    first, second = servers.run({"docs": rk.Corpus(rows, ids=ids)}, use)
+    assert len({*first["ids"], *second["ids"]} & set(ids)) == 24
 
 
 @pytest.mark.parametrize("wrong", [[[1]], [{}], [True], ["1"], {}, "", 0.5])

@@ -209,8 +209,9 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
     column = column or "id"
     if not isinstance(source, Table):
         return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
-    name, kind = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
-    plain = _plain(kind)
+    name, _ = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
+    source = source.as_written(name)
+    plain = _plain(source.kind(name))
 
     def convert(values: pa.Array, rows: RowSource) -> pa.Array:
         return _rows.present(values.cast(plain), rows, f"{argument}'s id column")  # a dictionary may hold a null

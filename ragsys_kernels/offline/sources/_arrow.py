@@ -39,8 +39,7 @@ class ArrowPart:
             sizes = self._scan_file(source) if self._random_access else self._scan_stream(source)
         self.bounds = list(accumulate(sizes, initial=0))
 
-    @staticmethod
-    def content(place: Place) -> Copy:
+    def content(self, place: Place) -> Copy:
         """Return the file to map."""
         return place.mapped()
 

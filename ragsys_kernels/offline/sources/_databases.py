@@ -25,8 +25,7 @@ def is_database(place: Place) -> bool:
 class DatabasePart(ArrowPart):
     """A table of a DuckDB or SQLite file, in the order of its rows."""
 
-    @staticmethod
-    def content(place: Place) -> Copy:
+    def content(self, place: Place) -> Copy:
         sqlite = place.read(0, len(_SQLITE)) == _SQLITE
         return streamed((_of_sqlite if sqlite else _of_duckdb)(place))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -13,14 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..._base.checks import line
-from ...corpus.folder import DESCRIPTION
+from ...corpus.folder import DESCRIPTION, MOST_BYTES
 from ._arrow import ArrowPart
 from ._column import Column
 from ._databases import LANCE, DatabasePart, LancePart, is_database
 from ._parquet import ParquetPart
 from ._place import Place
 from ._rows import RowSource, span
-from ._text import CSV, JSON, TextPart, is_text, suffix
+from ._text import CSV, JSON, TextPart, is_same, is_text, suffix
 
 ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 PARQUET: tuple[str, ...] = (".parquet",)
@@ -59,6 +60,9 @@ class Table:
             places, kinds = [place], None
         elif kind == "folder":
             places, kinds = _folder(place, argument)
+            for each in places:
+                if each.local is not None and each.kind() != "file":  # a pipe would be waited for
+                    raise FileNotFoundError(f"select: {argument} must be a folder of files, got {each}")
         else:
             places, kinds = [place] if kind else _matching(place, argument), None
         self.parts: list[Part] = []
@@ -87,6 +91,29 @@ class Table:
                     f"{part.place} and {kind} in {self.parts[0].place}"
                 )
         return kind
+
+    def as_written(self, name: str) -> Table:
+        """Return the table with a column as the text that it is in the files; itself where a reader changes none.
+
+        Readers of CSV and JSON lines take 007 and 0x10 for integers, and text that looks like one for a date.
+        """
+        kind = self.schema.field(name).type
+        form = _format(self.parts[0].place) if isinstance(self.parts[0], TextPart) else None
+        if form == "CSV":
+            guessed = not (pa.types.is_string(kind) or pa.types.is_null(kind))
+        else:
+            guessed = form is not None and pa.types.is_timestamp(kind) and "." not in name
+        if not guessed:
+            return self
+        written = copy.copy(self)
+        written.parts = []
+        for part in self.parts:
+            with self._reading(part.place, form):
+                written.parts.append(TextPart(part.place, name))
+        written.schema = written.parts[0].schema
+        if pa.types.is_integer(kind) and all(map(is_same, written.arrays(name, 1 << 16, 0, self.rows))):
+            return self
+        return written
 
     def where(self, row: int) -> str:
         part = bisect_right(self._firsts, row, hi=len(self.parts)) - 1
@@ -241,8 +268,9 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
         raise ValueError(
             f"select: {argument} must be files of vectors, got the saved corpus {place}; name those that it was made of"
         )
-    if "state.json" in names:  # the package datasets' save_to_disk
-        state = json.loads(place.child("state.json").read(0, place.child("state.json").size()))
+    state_file = place.child("state.json")
+    if "state.json" in names and state_file.kind() == "file":  # the package datasets' save_to_disk
+        state = json.loads(state_file.read(0, min(state_file.size(), MOST_BYTES)))
         if state.get("_indices_data_files"):
             raise ValueError(
                 f"select: {argument} must be saved without indices, got {place}; call flatten_indices() first"

@@ -11,6 +11,8 @@ from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
 
 from ._arrow import ArrowPart, filled, streamed
 from ._place import Copy, Place
@@ -33,30 +35,48 @@ def is_text(place: Place) -> bool:
 
 
 class TextPart(ArrowPart):
-    """One file of text."""
+    """One file of text; with a column `alone`, that column as it is written."""
 
-    @staticmethod
-    def content(place: Place) -> Copy:
-        return streamed(_batches(place))
+    def __init__(self, place: Place, alone: str | None = None) -> None:
+        self._alone = alone
+        super().__init__(place)
+
+    def content(self, place: Place) -> Copy:
+        return streamed(_batches(place, self._alone))
 
 
-def _batches(place: Place) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches, at least one; objects within a row become columns of it."""
-    import pyarrow.csv
-    import pyarrow.json
+def is_same(written: pa.Array) -> bool:
+    """Return whether text of a CSV that Arrow reads as integers says no more than these: 007 and 0x10 do."""
+    plain = pc.match_substring_regex(written, r"^(0|-?[1-9][0-9]*)$")
+    null = pc.is_in(written, pa.array(pyarrow.csv.ConvertOptions().null_values))
+    return bool(pc.all(pc.or_(plain.fill_null(True), null)).as_py())
 
+
+def _batches(place: Place, alone: str | None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in batches, at least one; objects within a row become columns of it.
+
+    A column `alone` is text as it is written, null where there is nothing.
+    """
     form = suffix(place)
     compression = next((name for end, name in zip(_COMPRESSED, ("gzip", "bz2", "zstd"), strict=True)
                         if place.name.lower().endswith(end)), None)  # fmt: skip
+    text = {} if alone is None else {alone: pa.string()}
     with place.source() as source:
         stream = pa.input_stream(source, compression=compression)
         if form in JSON:
-            reader = pyarrow.json.open_json(stream, read_options=pyarrow.json.ReadOptions(block_size=_BLOCK))
+            schema, rule = (None, "infer") if alone is None else (pa.schema(text), "ignore")
+            reader = pyarrow.json.open_json(
+                stream,
+                read_options=pyarrow.json.ReadOptions(block_size=_BLOCK),
+                parse_options=pyarrow.json.ParseOptions(schema, unexpected_field_behavior=rule),
+            )
         else:
+            options = {"include_columns": [alone], "strings_can_be_null": True, "null_values": [""]}
             reader = pyarrow.csv.open_csv(
                 stream,
                 read_options=pyarrow.csv.ReadOptions(block_size=_BLOCK),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=CSV[form], newlines_in_values=True),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=text, **(options if text else {})),
             )
         with reader:
             yield from map(flat, filled(reader))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..._base.checks import choice, shown
+from ..._base.files import csv_of
 from ..._base.types import NDArray as Array
 from ...corpus.ids import Ids, Integers
 from ._column import BLOCK_BYTES, Column
@@ -208,11 +207,9 @@ def _joined(parts: list[Any]) -> Any:
 
 def listed(**found: Usable) -> bytes:
     """Return the rows that were left out as a file: of which input, its number there, its id, and why."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("input", "row", "id", "reason"))
+    rows: list[tuple[object, ...]] = [("input", "row", "id", "reason")]
     for name, each in found.items():
         for row, reason in each.skipped.items():
             own = each.ids.get(row)
-            writer.writerow((name, row, "" if own is None else own, reason))
-    return text.getvalue().encode()
+            rows.append((name, row, "" if own is None else own, reason))
+    return csv_of(rows)
