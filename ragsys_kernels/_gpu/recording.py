@@ -24,8 +24,9 @@ from . import counters, cuda_module
 from .cuda_module import Struct
 
 # Calls beyond these take far longer on the device than on the host, and a plan would keep their work space at once.
+# For a whole corpus that is 1 GiB, and a quarter of it for a proof.
 MOST_STEPS = 256
-MOST_BYTES = 256 << 20
+MOST_BYTES = 5 << 28
 
 # What the constants of all plans take at most; beyond that, a plan fills its own at each call.
 MOST_CONSTANT_BYTES = 64 << 20

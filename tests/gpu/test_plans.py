@@ -23,6 +23,8 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.slow
 
 if interpreted.HERE:
+    import proof_problems
+
     from ragsys_kernels._gpu import recording
 
 Q, N, P, D, K = 3, 40, 12, 24, 4
@@ -126,6 +128,25 @@ def test_a_planned_selection_of_large_pools_has_the_same_bits(device, monkeypatc
     for op in ("mmr", "vrsd"):
         check(device, lambda seed, op=op: getattr(rk, op)(**selection(seed)))
         device.clear()
+
+
+def test_a_planned_proof_has_the_same_bits(device, monkeypatch):
+    """Some queries are proven, others are left: a plan launches the same for either."""
+    proof_problems.make_small(monkeypatch.setattr)
+
+    def call(seed):
+        given = selection(seed, candidates=None, k=2, lambda_d=0.6)
+        rows = torch.randn(270, D, generator=torch.Generator().manual_seed(seed)).half()
+        rows[200:240] = rows[seed]  # more than a pool has room for
+        given["queries"][0] = rows[seed]
+        return rk.mmr(**{**given, "embeddings": rows})
+
+    check(device, call)
+    plans.clear_plans()
+    with proof_problems.counted() as counts:
+        call(2)
+        call(3)
+    assert all(0 < each[-1] < Q for each in counts), counts
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
