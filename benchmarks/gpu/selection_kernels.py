@@ -32,9 +32,11 @@ from ragsys_kernels.selection.triton.bit_search_kernels import (
     filter_queries_kernel,
 )
 from ragsys_kernels.selection.triton.bounds import bounds_tile, select_bounds_kernel
+from ragsys_kernels.selection.triton.dense import PICK_BLOCK, corpus_tile
 from ragsys_kernels.selection.triton.gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
 from ragsys_kernels.selection.triton.launch import (
     GROWTH,
+    LIMITS,
     NUM_PARTS,
     OPTIONS,
     PICK_TILE,
@@ -49,15 +51,13 @@ from ragsys_kernels.selection.triton.launch import (
 )
 from ragsys_kernels.selection.triton.objectives import OBJECTIVES
 from ragsys_kernels.selection.triton.proof import MOST_PICKS as MOST_PROVEN
-from ragsys_kernels.selection.triton.proof import MOST_TERMS, REST_TILE, TILES_BLOCK, product_tile, terms_at_a_time
-from ragsys_kernels.selection.triton.proof import PARTS as REST_PARTS
+from ragsys_kernels.selection.triton.proof import MOST_TERMS, TILES_BLOCK, product_tile, terms_at_a_time
 from ragsys_kernels.selection.triton.proof import POOL as PROOF_POOL
 from ragsys_kernels.selection.triton.proof import SLOTS as PROOF_SLOTS
 from ragsys_kernels.selection.triton.proof_kernels import proof_columns_kernel, proof_pool_kernel
 from ragsys_kernels.selection.triton.proof_product_kernels import proof_product_kernel
-from ragsys_kernels.selection.triton.proof_rest_kernels import proof_rest_kernel, proof_taken_kernel
 from ragsys_kernels.selection.triton.stream import select_stream_kernel, stream_tile
-from ragsys_kernels.selection.triton.whole_corpus import CANDIDATES_TILE, FOUND_BLOCK, PICK_BLOCK, corpus_tile
+from ragsys_kernels.selection.triton.whole_corpus import CANDIDATES_TILE, FOUND_BLOCK
 from ragsys_kernels.selection.triton.whole_corpus_kernels import (
     corpus_candidates_kernel,
     corpus_found_kernel,
@@ -94,7 +94,7 @@ _TYPES = {
     "keys": "*i64",
     # Of proofs.
     **dict.fromkeys(("draft", "last", "best", "pools", "barred_group"), "*i64"),
-    **dict.fromkeys(("order", "order_in", "count_in", "known", "barred", "peaks"), "*i32"),
+    **dict.fromkeys(("order", "order_in", "count_in", "known", "barred", "peaks", "left", "num_left"), "*i32"),
     **dict.fromkeys(("scores", "redundancy", "most"), "*fp32"),
     **dict.fromkeys(("terms", "found", "parts", "each"), "i32"),
     **dict.fromkeys(("longest", "rounding", "shrink", "grow"), "fp32"),
@@ -105,6 +105,9 @@ BY_ROW = dict.fromkeys(("BIAS_BY_ROW", "COSTS_BY_ROW", "QUALITY_BY_ROW"), True)
 
 # What only VRSD has.
 _SUMS = ("sums", "sum_scalars", "lengths")
+
+# The queries that a proof has not answered: without it a launch is of all.
+_SOME = ("order", "count")
 
 
 def ahead_of_time() -> list[Compilation]:
@@ -184,7 +187,7 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
     flags = {**even, "BIAS_BY_ROW": True}
     by_row = {"BIAS_BY_ROW": True, "COSTS_BY_ROW": True}
     computed = dtype != "int8"
-    absent = ("relevance",) if full else OPTIONS
+    absent = (*_SOME, "relevance") if full else (*_SOME, *OPTIONS)
     absent = ("scales", *absent) if computed else absent
     unused = absent if vrsd else absent + _SUMS
 
@@ -250,7 +253,8 @@ def _rules(hopper: bool) -> list[Compilation]:
                 **form(dtype, tile, 700, False, rule=rule, hopper=hopper),
             }
             sizes |= {"RANK": 16, "COMPUTED": True, **BY_ROW}
-            absent = ("relevance", "scales", "query_parts", "query_back", *(("quality",) if rule != "dpp" else ()))
+            absent = (*_SOME, "relevance", "scales", "query_parts", "query_back")
+            absent += ("quality",) if rule != "dpp" else ()
             name = f"{'gram' if sizes['MATRIX'] else 'rows'} {slots} {rule} options"
             found.append(_compilation(name, select_gram_kernel, dtype, tile, absent, True, **sizes))
     return found
@@ -261,7 +265,7 @@ def _queries() -> list[Compilation]:
     found = []
     for dtype in ("float16", "bfloat16"):
         apart = {"DOT": dot_type(dtype), "PARTS": parts_of_dot(dot_type(dtype)), "BLOCK": QUERY_BLOCK}
-        found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, (), **apart))
+        found.append(_compilation("corpus queries", corpus_queries_kernel, dtype, SMALL_TILE, _SOME, **apart))
     return found
 
 
@@ -271,8 +275,8 @@ def _searches(hopper: bool) -> list[Compilation]:
     sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "PARTS": parts_of_dot(dot)}
     sizes["PRECISION"] = float32_precision(hopper)
     flags = {"VRSD": False, "EVEN_D": True, "BIAS_BY_ROW": False}
-    searched = (*OPTIONS, *_SUMS, "part_best", "part_row")
-    given = (*OPTIONS[1:], *_SUMS, "query_parts", "query_back", "tile_keys")
+    searched = (*OPTIONS, *_SUMS, *_SOME, "part_best", "part_row")
+    given = (*OPTIONS[1:], *_SUMS, *_SOME, "query_parts", "query_back", "tile_keys")
     search = _compilation("corpus search", corpus_relevance_kernel, "float16", tile, searched, True, **flags, **sizes)
     plain = _compilation("corpus given", corpus_relevance_kernel, "float16", tile, given, **flags, **sizes)
     looked = _compilation(
@@ -339,7 +343,7 @@ def _proofs(hopper: bool) -> list[Compilation]:
         found.append(_compilation(f"proof {name}", kernel, dtype, tile, absent, dots, types, **sizes))
 
     lanes = {"POOL": PROOF_POOL, "SLOTS": PROOF_SLOTS, "LANES": MOST_PROVEN}
-    drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order", "count")
+    drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order_in", "count_in", *_SOME)
     pool = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
     add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, **pool)
     add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, **pool)
@@ -356,11 +360,9 @@ def _proofs(hopper: bool) -> list[Compilation]:
                 (*absent, *left),
                 False,
                 BLOCK=QUERY_BLOCK,
-                **lanes,
+                LANES=MOST_PROVEN,
             )
-            sizes = {"PARTS": REST_PARTS, "DIMS": REST_TILE.dims, **flags}
-            add(f"rest {what}", proof_rest_kernel, dtype, REST_TILE, absent, False, ROWS=REST_TILE.rows, **sizes)
-            add(f"taken {what}", proof_taken_kernel, dtype, SMALL_TILE, absent, False, ROWS=16, **sizes)
+            found += _left(dtype, full, hopper)
         # As many columns as are multiplied at once, and more; one, and with peaks.
         ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True)]
         ways += [(1, False)] if not full and dtype == "float16" else []
@@ -372,4 +374,36 @@ def _proofs(hopper: bool) -> list[Compilation]:
             label = f"{'peaks' if peaks else 'bits'} {tile.queries} x {terms} {what}"
             given = absent if peaks else (*absent, "peaks")
             add(label, proof_product_kernel, dtype, tile, given, True, **sizes)
+    return found
+
+
+def _left(dtype: str, full: bool, hopper: bool) -> list[Compilation]:
+    """Return what runs for the queries that a proof has not answered: the draft, and what reads all rows at a pick."""
+    found, what = [], "options" if full else "plain"
+
+    def add(name: str, kernel: Any, tile: Tile, absent: tuple[str, ...], dots: bool, **sizes: Any) -> None:
+        found.append(_compilation(f"proof {name} {what}", kernel, dtype, tile, absent, dots, **sizes))
+
+    absent, dot = (*_unused(dtype, full), "relevance", *_SUMS), dot_type(dtype)
+    parts = {"PARTS": parts_of_dot(dot), "BIAS_BY_ROW": True}
+    for num_queries in (16, 64) if full else (64,):
+        tile = corpus_tile(dtype, num_queries, 768, "mmr", hopper, True)
+        sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, "DOT": dot, "VRSD": False}
+        sizes |= {"PRECISION": float32_precision(hopper), "EVEN_D": not full}
+        unused, name = (*absent, "tile_keys"), f"rest relevance {tile.queries}"
+        add(name, corpus_relevance_kernel, tile, unused, True, **sizes, **parts)
+        for name, first in (("rest step", False), ("rest first", True)):
+            add(f"{name} {tile.queries}", corpus_step_kernel, tile, absent, True, FIRST=first, **sizes)
+    for name, pick in (("rest pick", True), *((("rest initial", False),) if full else ())):
+        add(name, corpus_pick_kernel, PICK_TILE, absent, False, PICK=pick, BLOCK=PICK_BLOCK, VRSD=False)
+    apart = {"DOT": dot, "PARTS": parts["PARTS"], "BLOCK": QUERY_BLOCK}
+    add("rest queries", corpus_queries_kernel, SMALL_TILE, (), False, **apart)
+    tile, num_parts = gram_tile(dtype, PROOF_SLOTS, 768, hopper=hopper), NUM_PARTS.get(dtype, 0)
+    sizes = {**OBJECTIVES["mmr"].constexprs(), "RANK": NO_RANK, **BY_ROW, "COMPUTED": False}
+    sizes |= form(dtype, tile, 768, not full, num_parts, hopper=hopper)
+    tile = staged(tile, not full, hopper) if num_parts else tile
+    given = ("relevance", "quality", *LIMITS, *(() if full else OPTIONS))
+    given += ("query_factors",) if num_parts else ("query_parts", "query_back")
+    given += ("scales",) if "factors" in absent else ()
+    add("draft", select_gram_kernel, tile, given, True, **sizes)
     return found

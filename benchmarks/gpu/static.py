@@ -127,7 +127,7 @@ def cases() -> Iterator[Case]:
 
 def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:
     regime_a = importlib.import_module("ragsys_kernels.selection.triton.gram")
-    regime_c = importlib.import_module("ragsys_kernels.selection.triton.whole_corpus")
+    regime_c = importlib.import_module("ragsys_kernels.selection.triton.dense")
     for op, dtypes in (("mmr", ("float32", "float16")), ("vrsd", ("float16",))):
         for dtype in dtypes:
             words = (op, "plain", dtype)

@@ -9,6 +9,7 @@ first those that the call was given, then those that are made on the way.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +24,13 @@ from . import counters, cuda_module
 from .cuda_module import Struct
 
 # Calls beyond these take far longer on the device than on the host, and a plan would keep their work space at once.
+# For a whole corpus that is 1 GiB, and a quarter of it for a proof.
 MOST_STEPS = 256
-MOST_BYTES = 256 << 20
+MOST_BYTES = 5 << 28
+
+# What the constants of all plans take at most; beyond that, a plan fills its own at each call.
+MOST_CONSTANT_BYTES = 64 << 20
+_ALLOCATED = 512  # of torch's allocator, at least
 
 _ATEN = torch.ops.aten
 
@@ -99,8 +105,6 @@ class Recorder(TorchDispatchMode):
         except _UnplannedError:
             return None
         device = next((device.index for device in self._devices if device.type == "cuda"), None)
-        if device is not None and self._constants:  # calls on other streams read them too
-            torch.cuda.current_stream(device).synchronize()
         return Plan(self._steps, fields, device)
 
     def launch(self, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
@@ -159,9 +163,11 @@ class Recorder(TorchDispatchMode):
         if any(x.device not in self._devices for x in outputs):
             raise _UnplannedError  # a copy to the host
         if function is _ATEN.full.default:  # of a number in the key, and only read
-            self._constants.add(self._made)
-            self._new(made)
-            return lambda tensors: tensors.append(made)
+            constant = _constants.like(made, args[1])
+            if constant is not None:
+                self._constants.add(self._made)
+                self._new(made)
+                return lambda tensors: tensors.append(constant)
         if function is _ATEN.empty.memory_format and made.is_contiguous():
             self._new(made)
             # Of one element; two thirds of the time of `torch.empty`, which reads a shape, a type and a device.
@@ -223,6 +229,34 @@ class Recorder(TorchDispatchMode):
         if isinstance(x, _FIXED):
             return x
         raise _UnplannedError
+
+
+class _Constants:
+    """Tensors of one value, which all plans share.
+
+    They are kept for good: a graph that captured a planned call reads them when the plan is long forgotten, and so may
+    calls in flight on other streams.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._kept, self._bytes = threading.Lock(), dict[Any, Any](), 0
+
+    def like(self, x: Any, value: Any) -> Any:
+        """Return a tensor of the value, or None where all would take too much memory."""
+        key = str(value), x.shape, x.dtype, x.device  # as text, since 0 equals -0
+        size = max(_ALLOCATED, x.numel() * x.element_size())
+        with self._lock, _disable_current_modes():
+            if key not in self._kept:
+                if self._bytes + size > MOST_CONSTANT_BYTES:
+                    return None
+                made = torch.full_like(x, value, memory_format=torch.contiguous_format)
+                if x.is_cuda:  # calls on other streams read it too
+                    torch.cuda.current_stream(x.device).synchronize()
+                self._kept[key], self._bytes = made, self._bytes + size
+            return self._kept[key]
+
+
+_constants = _Constants()
 
 
 def _filled(x: Any, tensors: list[Any]) -> Any:

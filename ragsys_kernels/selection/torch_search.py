@@ -43,7 +43,10 @@ def _search(torch: Any, problem: Problem, queries: Any, part: slice) -> tuple[An
     rows = torch.full(best.shape, -1, dtype=torch.int64, device=best.device)
     for begin in range(0, num_rows, step):
         block = slice(begin, begin + step)
-        v = _values(problem, queries @ data[block].float().T, part, block)
+        vectors = data[block].float()
+        products = arrays.empty(queries, (len(queries), len(vectors)), "float32")
+        torch.mm(queries, vectors.T, out=products)  # under autocast too, which leaves what has an output as it is
+        v = _values(problem, products, part, block)
         ids = torch.arange(begin, begin + v.shape[1], device=v.device).expand(v.shape)
         # The earlier ones come first: their rows are lower.
         best, rows = _top(torch, torch.cat([best, v], 1), torch.cat([rows, ids], 1), problem.k)

@@ -5,12 +5,25 @@ import importlib.util
 import compiler_ir
 import pytest
 
-from benchmarks.gpu import resources
+from benchmarks.gpu import compilation, compiled, resources
+from benchmarks.harness.ledger import read
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed"),
-]
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+# Those of the shapes that most calls have.
+DEFAULT = (
+    "gram tile 128 mmr plain float16",
+    "filter bits 128 plain float16",
+    "proof bits 64 x 5 plain float16",
+    "_logprob_linear_kernel, bfloat16 x bfloat16, ROWS=64, DIMS=64, EVEN, plain",
+)
+
+
+def by_hopper():
+    """The names of all kernels that multiply by Hopper's own instructions."""
+    rows = read(compiled.LEDGER.path)
+    newest = [row for row in rows if (row["arch"], row["compiler"]) == (compilation.HOPPER, compiled.NEEDED[-1])]
+    return sorted(row["kernel"] for row in newest if "wgmma" in row["matrix"])
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +38,7 @@ def stages():
         yield of
 
 
+@pytest.mark.slow
 def test_each_slice_of_dimensions_has_an_accumulator_of_its_own(stages):
     """The compiler makes one chain of ``x += tl.dot(a, b)``, unless it is told how long a chain may be."""
     ttir = stages("_logprob_linear_kernel, bfloat16 x bfloat16, ROWS=64, DIMS=64, EVEN, plain")["ttir"]
@@ -38,28 +52,13 @@ def test_each_slice_of_dimensions_has_an_accumulator_of_its_own(stages):
 # where only matrix products use them. Where registers do too, it does not, and with two stages or more it starts a load
 # while a product is under way: on an H200 similarities were wrong then.
 @pytest.mark.parametrize(
-    "name",
-    [
-        "gram 128 mmr plain float16",
-        "gram tile 128 mmr plain float16",
-        "corpus step 64 mmr plain float16",
-        "gram 64 mmr plain float16",
-        "gram 128 vrsd options bfloat16",
-        "gram 128 mmr plain int8",
-        "gram tile 64 mmr plain float16",
-        "gram tile 128 vrsd options bfloat16",
-        "corpus relevance 64 mmr plain float16",
-        "corpus relevance 64 vrsd options bfloat16",
-        "filter bits 64 plain float16",
-        "proof bits 64 x 6 plain bfloat16",
-        "_logprob_linear_kernel, bfloat16 x bfloat16, ROWS=64, DIMS=64, EVEN, plain",
-        "_logprob_linear_tma_kernel, bfloat16 x bfloat16",
-    ],
+    "name", [*DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in by_hopper() if name not in DEFAULT)]
 )
 def test_no_buffer_is_overwritten(stages, name):
     assert not compiler_ir.overwritten(**stages(name))
 
 
+@pytest.mark.slow
 def test_the_defect_is_found(stages):
     """When a newer Triton passes, `gram_tile` may have two stages with it."""
     assert compiler_ir.overwritten(**stages("gram 128 mmr plain float16", num_stages=2))

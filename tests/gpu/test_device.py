@@ -14,6 +14,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, corpus, testing
 from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._base import env as _env
+from ragsys_kernels._gpu import plans
 from ragsys_kernels.corpus.rows import with_columns
 from ragsys_kernels.selection import filtered_problems, filters, options, reference, torch_search, validate
 
@@ -322,6 +323,32 @@ def test_search_on_a_device_normalises_queries_and_skips_nan():
     data[expected[0][0, 0]] = np.nan
     problem.rows = _arrays.changed(held, data=data)
     assert torch_search.search(problem, 1)[0][0, :3].tolist() == expected[0][0, 1:].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_autocast_changes_no_bit_of_a_search(dtype):
+    """Nor of a planned one, whose steps are done under the autocast of each call."""
+    rng = np.random.default_rng(0)
+    held = rk.Corpus(rng.standard_normal((40, 16)).astype(np.float32), metric="dot", dtype=dtype)
+    queries = rng.standard_normal((5, 16)).astype(np.float32)
+    problem = _arrays.tensors(validate.selection("search", queries, held, 7, k_name="n"))
+
+    @plans.planned("search")
+    def search(queries, rows):
+        asked = dataclasses.replace(problem, queries=queries, rows=_arrays.changed(problem.rows, data=rows))
+        return torch_search.search(asked, 1)
+
+    given = problem.queries, problem.rows.data
+    expected = search(*given)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("_watching", True), ("_hosts", True), ("_plans", {})):
+            patch.setattr(plans, name, value)
+        for within in (False, True, True, False):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=within):
+                indices, scores = search(*given)
+            assert torch.equal(indices, expected[0])
+            assert torch.equal(scores, expected[1])
+        assert [type(plan).__name__ for plan in plans._plans.values()] == ["Plan"]
 
 
 class Stub:

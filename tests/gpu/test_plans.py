@@ -23,6 +23,8 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.slow
 
 if interpreted.HERE:
+    import proof_problems
+
     from ragsys_kernels._gpu import recording
 
 Q, N, P, D, K = 3, 40, 12, 24, 4
@@ -126,6 +128,25 @@ def test_a_planned_selection_of_large_pools_has_the_same_bits(device, monkeypatc
     for op in ("mmr", "vrsd"):
         check(device, lambda seed, op=op: getattr(rk, op)(**selection(seed)))
         device.clear()
+
+
+def test_a_planned_proof_has_the_same_bits(device, monkeypatch):
+    """Some queries are proven, others are left: a plan launches the same for either."""
+    proof_problems.make_small(monkeypatch.setattr)
+
+    def call(seed):
+        given = selection(seed, candidates=None, k=2, lambda_d=0.6)
+        rows = torch.randn(270, D, generator=torch.Generator().manual_seed(seed)).half()
+        rows[200:240] = rows[seed]  # more than a pool has room for
+        given["queries"][0] = rows[seed]
+        return rk.mmr(**{**given, "embeddings": rows})
+
+    check(device, call)
+    plans.clear_plans()
+    with proof_problems.counted() as counts:
+        call(2)
+        call(3)
+    assert all(0 < each[-1] < Q for each in counts), counts
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
@@ -313,6 +334,79 @@ def test_old_kinds_are_forgotten(device, monkeypatch):
     for k in (1, 2, 3, 4, 5):
         rk.mmr(**{**selection(0), "k": k})
     assert len(plans._plans) <= 4
+
+
+@pytest.fixture
+def graphs(device, monkeypatch):
+    """Capture planned calls: gives one list a call, of weak references to what its launches read and nobody was given.
+
+    A graph has the addresses of these for as long as it is replayed.
+    """
+    captured, run = [], recording.Plan.run
+
+    def capture(self, tensors):
+        given = len(tensors)
+        result = run(self, tensors)
+        captured.append([weakref.ref(x) for x in tensors[given:]])
+        return result
+
+    monkeypatch.setattr(recording.Plan, "run", capture)
+    return captured
+
+
+def shared(one, other):
+    """Return what both calls read, where neither made it."""
+    return [a for a in one if a() is not None and any(a() is b() for b in other)]
+
+
+def forgotten(monkeypatch):
+    plans.clear_plans()
+    gc.collect()
+
+
+def displaced(monkeypatch):
+    monkeypatch.setattr(plans, "MOST_PLANS", 2)
+    for k in (1, 2):
+        rk.mmr(**{**selection(0), "k": k})
+    gc.collect()
+
+
+@pytest.mark.parametrize("loss", [forgotten, displaced])
+def test_a_captured_graph_has_its_memory_when_the_plan_is_gone(device, graphs, monkeypatch, loss):
+    for seed in range(4):
+        rk.mmr(**selection(seed, lambda_d=0.625, bias=True, lambda_b=0.375))
+    held = shared(*graphs)
+    assert {float(x()[0]) for x in held} == {0.625, 0.375}
+    plan = weakref.ref(next(plan for plan in plans._plans.values() if isinstance(plan, recording.Plan)))
+    device.clear()
+    loss(monkeypatch)
+    assert plan() is None
+    assert [x() is not None for x in held] == [True] * len(held)
+
+
+def test_plans_share_their_constants(graphs, monkeypatch):
+    monkeypatch.setattr(recording, "_constants", recording._Constants())
+    for k in (2, 3):
+        for seed in range(3):
+            rk.mmr(**{**selection(seed, lambda_d=0.625), "k": k})
+    assert [float(x()[0]) for x in shared(*graphs)] == [0.625]
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0])
+def test_constants_that_compare_equal_keep_their_bits(value):
+    assert str(float(recording._constants.like(torch.empty(3), value)[0])) == str(value)
+
+
+def test_constants_beyond_their_memory_are_made_anew_at_each_call(device, graphs, monkeypatch):
+    monkeypatch.setattr(recording, "_constants", recording._Constants())
+    monkeypatch.setattr(recording, "MOST_CONSTANT_BYTES", recording._ALLOCATED)
+    for weight in (0.125, 0.25):
+        given = selection(0, lambda_d=weight)
+        expected = rk.mmr(**given)
+        for _ in range(3):
+            same(rk.mmr(**given), expected)
+    assert len(device) == 4
+    assert [len(shared(*graphs[i : i + 2])) for i in (0, 2)] == [1, 0]
 
 
 interpreted.elsewhere(globals())

@@ -3,6 +3,8 @@
 `test_proof_problems.py` holds thousands of queries against float64.
 """
 
+from collections import Counter
+
 import interpreted
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ if interpreted.HERE:
     import traffic
 
     from ragsys_kernels.selection.triton import backend as triton_kernels
+    from ragsys_kernels.selection.triton import dense as triton_dense
     from ragsys_kernels.selection.triton import proof as triton_proof
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
@@ -176,18 +179,83 @@ def test_which_calls_are_proven():
         assert triton_proof.fits(validate.selection("mmr", **problem() | change)) == expected, change
 
 
-def test_a_right_draft_takes_three_reads_of_the_corpus(calls):
-    dims = 32
+@pytest.fixture
+def left(monkeypatch):
+    """What the kernels of each `dense.select` moved, and how many programs each had: of those that drafts leave."""
+    found, select, launch = [], triton_dense.select, triton_dense.launch
+
+    def counted(problem, out, left=None):
+        with traffic.counted(rows=problem.rows.data) as moved:
+            moved.grids = []
+            found.append(moved)
+            select(problem, out, left)
+
+    def noted(kernel, grid, **arguments):
+        if found:
+            found[-1].grids.append(grid)
+        launch(kernel, grid, **arguments)
+
+    monkeypatch.setattr(triton_dense, "select", counted)
+    monkeypatch.setattr(triton_dense, "launch", noted)
+    return found
+
+
+def easy(Q=1, dims=32):
+    """A problem of which the first drafts are right: many rows are like each query, some more than others."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((N, dims)).astype(np.float16)
-    rows[3::40] += 3 * rows[3]  # what the query, row 3, is like
-    given = {"queries": rows[3:4].astype(np.float32), "embeddings": rk.Corpus(rows, dtype="float16", metric="dot")}
-    checked = _arrays.tensors(validate.selection("mmr", **given, k=3, lambda_d=0.95, metric="dot"))
+    rows[3::40] += 3 * rows[3]
+    given = {"queries": rows[3:4].repeat(Q, 0).astype(np.float32), "metric": "dot", "k": 3, "lambda_d": 0.95}
+    return given | {"embeddings": rk.Corpus(rows, dtype="float16", metric="dot")}
+
+
+def test_a_right_draft_takes_three_reads_of_the_corpus(calls):
+    checked = _arrays.tensors(validate.selection("mmr", **easy()))
     with traffic.counted(rows=checked.rows.data) as moved:
         triton_kernels.mmr(checked, 1)
     assert calls[0][1] == 0
-    corpus, pool = N * dims * 2, 64 * dims * 2
-    assert 3 * corpus <= moved.read["rows"] <= 3 * corpus + moved.launches["select_gram_kernel"] * pool + 64 * 64
+    corpus, pool = N * 32 * 2, 64 * 32 * 2
+    assert 3 * corpus <= moved.read["rows"] <= 3 * corpus + pool + 64 * 64
+
+
+def test_launches_for_queries_that_are_left_have_few_programs_and_do_nothing_where_none_is(calls, left):
+    run(easy(Q=5), same=False)
+    assert calls[0] == [5, 0, 0, 0]
+    (moved,) = left
+    assert sum(moved.written.values()) == 0
+    # The queries' parts, the relevance, three picks, two reads of the rows between them.
+    assert moved.grids == [(triton_dense.PROGRAMS,), (5,)] + 2 * [(triton_dense.PROGRAMS,), (5,)]
+    programs = 5 + sum(grid for (grid,) in moved.grids)
+    assert dict(+moved.read) == {"others": programs * traffic.SECTOR_BYTES}, "more than the number of queries"
+
+
+def copied():
+    """A corpus that has each of five rows 200 times, and others; the queries are these rows."""
+    rows = np.random.default_rng(1).standard_normal((1400, D)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[100:1100] = np.tile(queries := rows[:5].copy(), (200, 1))
+    return {"queries": queries, "embeddings": rows.astype(np.float16), "metric": "dot", "k": 4, "lambda_d": 0.75}
+
+
+def test_queries_of_which_a_corpus_has_many_copies_cost_what_they_do_without_a_proof(calls, left, monkeypatch):
+    given = copied()
+    found = run(given, same=False)
+    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "corpus=dense")
+    expected = run(given, same=False)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    of_proof, dense = left
+    assert of_proof.read["rows"] == dense.read["rows"] > 0
+    assert dict(of_proof.launches) == dict(dense.launches - Counter(query_factors_kernel=1))
+    assert calls == [[5, 5, 0, 5]], "checks that find the same again"
+
+
+def test_what_is_left_is_done_in_chunks_too(calls, left, monkeypatch):
+    given = copied()
+    whole = run(given, same=False)
+    monkeypatch.setattr(triton_dense, "WORKSPACE_BYTES", 2 * 8 * 1408)
+    for a, b in zip(run(given, same=False), whole, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [moved.launches["corpus_relevance_kernel"] for moved in left] == [1, 3]
 
 
 interpreted.elsewhere(globals())

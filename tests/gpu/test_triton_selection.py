@@ -18,9 +18,9 @@ pytest.importorskip("triton")
 if interpreted.HERE:
     from ragsys_kernels.selection.triton import backend as triton_kernels
     from ragsys_kernels.selection.triton import bounds as triton_bounds
+    from ragsys_kernels.selection.triton import dense as triton_dense
     from ragsys_kernels.selection.triton import gram as triton_gram
     from ragsys_kernels.selection.triton import stream as triton_stream
-    from ragsys_kernels.selection.triton import whole_corpus as triton_whole_corpus
     from ragsys_kernels.selection.triton.launch import Tile
 
 pytestmark = [pytest.mark.sampled(24), pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")]
@@ -40,9 +40,9 @@ def regime(request, monkeypatch):
 def force(regime, monkeypatch):
     small = Tile(16, 32, 2, 4, 2)
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 128 if regime == "gram" else 0)
-    monkeypatch.setattr(triton_whole_corpus, "corpus_tile", lambda *_: small._replace(rows=32))
-    monkeypatch.setattr(triton_whole_corpus, "PICK_BLOCK", 16)
-    for module in (triton_bounds, triton_stream, triton_whole_corpus):
+    monkeypatch.setattr(triton_dense, "corpus_tile", lambda *_: small._replace(rows=32))
+    monkeypatch.setattr(triton_dense, "PICK_BLOCK", 16)
+    for module in (triton_bounds, triton_stream, triton_dense):
         monkeypatch.setattr(module, "row_tile", lambda *_: small)
         # Chunks of two queries.
         monkeypatch.setattr(module, "chunks", lambda n, *_: [(q, min(2, n - q)) for q in range(0, n, 2)])
@@ -317,17 +317,15 @@ def test_a_search_keeps_half_as_much_of_a_query_as_a_selection(monkeypatch):
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 0)
     problem = testing.selection_problem(128, 40, 3, 8, N=40)
     arguments = {name: problem[name] for name in ("queries", "embeddings", "k")}
-    monkeypatch.setattr(triton_whole_corpus, "WORKSPACE_BYTES", 128 * 48 * 4)  # v of all queries
+    monkeypatch.setattr(triton_dense, "WORKSPACE_BYTES", 128 * 48 * 4)  # v of all queries
     sizes = []
-    chunk = triton_whole_corpus._Corpus.chunk
+    relevance = triton_dense.Corpus.relevance
 
-    def counted(self, q0, num_queries, searched=False):
-        made = chunk(self, q0, num_queries, searched)
-        kept = [made.v] if searched else [made.v, made.running["state"]]
-        sizes.append((num_queries, sum(array.nbytes for array in kept)))
-        return made
+    def counted(self, chunk):
+        relevance(self, chunk)
+        sizes.append((chunk.num_queries, sum(x.nbytes for x in (chunk.v, chunk.running.get("state")) if x is not None)))
 
-    monkeypatch.setattr(triton_whole_corpus._Corpus, "chunk", counted)
+    monkeypatch.setattr(triton_dense.Corpus, "relevance", counted)
     checked = validate.selection("mmr", **arguments)
     expected = reference.search(checked, 1)
     np.testing.assert_array_equal(triton_kernels.search(checked, 1)[0].numpy(), expected[0])
@@ -359,7 +357,7 @@ def test_of_equal_rows_a_search_finds_the_lowest_in_whatever_tiles_they_are(dtyp
 def test_tiles_of_other_devices_have_the_same_picks(regime, method, monkeypatch):
     """Of what is not Hopper; nothing is made small here."""
     monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 128 if regime == "gram" else 0)
-    for module in (triton_bounds, triton_gram, triton_whole_corpus):
+    for module in (triton_bounds, triton_gram, triton_dense):
         monkeypatch.setattr(module, "is_hopper", lambda: False)
     for dtype in ("float32", "float16"):
         problem = testing.selection_problem(2, 40, 5, 70, N=60, dtype=dtype, kind="clustered", seed=3)

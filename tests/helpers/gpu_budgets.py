@@ -67,8 +67,10 @@ TRITON = (
     Budget("proof peaks *", 255, 255, 255, 512),
     Budget("proof pool *", 96, 96, 96, 96),
     Budget("proof first pool *", 72, 72, 64, 72),
-    Budget("proof rest *", 208, 216, 216, 232),
-    Budget("proof taken *", 64, 64, 64, 64),
+    Budget("proof draft *", 255, 255, 255, 440),
+    Budget("proof rest [rsf][eti][lre]*", 255, 255, 255, 256),
+    Budget("proof rest [pi][in][ci]*", 64, 64, 64, 32),
+    Budget("proof rest queries *", 40, 40, 40, 40),
     # Scoring: a split of the vocabulary, or a tile of logits.
     Budget("_logprob_logits_kernel, [bf]*", 192, 192, 168, 112),
     Budget("_logprob_logits_kernel, packs, *", 192, 208, 168, 112),
@@ -115,6 +117,7 @@ SPILLED = {
     # Faster so on an H200 than what spills less: float32 rows held on chip (VRSD 1.6 times, MMR with a bias 1.8 times
     # as fast as with a third of them held), one warp a pool (1.1 times, with options), one warp for few float32 rows.
     ("rows 128 * float32", "sm_90"): 488,
+    ("proof draft * float32", "sm_90"): 488,
     ("bounds mmr options float16", "sm_90"): 224,
     ("_logprob_linear_kernel, float32 x float32, ROWS=16, *", "sm_90"): 456,
     ("_logprob_linear_target_kernel, float32 x float32, ROWS=16, *", "sm_90"): 8,
@@ -128,10 +131,12 @@ SPILLED = {
     ("gram tile 64 vrsd options *float16", "sm_80"): 40,
     ("filter least 64 plain float16", "sm_80"): 8,
     ("filter least 64 options float16", "sm_100"): 16,
-    ("proof taken options float32", "sm_80"): 16,
     ("proof bits 64 x 6 plain float32", "sm_90"): 8,
+    ("proof bits 64 x 6 plain int8", "sm_90"): 8,
+    ("proof peaks 64 x 5 plain float*", "sm_90"): 8,
     ("gram 128 mmr plain int8", "sm_80"): 40,
     ("gram 128 mmr plain int8", "sm_100"): 16,
+    ("proof draft * int8", "sm_100"): 16,
     # Rules with 128 slots and all options together, which keep a row of numbers of each slot beside the matrix.
     ("gram 128 [ds]* options float16", "sm_80"): 152,
 }

@@ -24,6 +24,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import testing
 from ragsys_kernels.selection import validate
 from ragsys_kernels.selection.triton import bit_search as triton_filter
+from ragsys_kernels.selection.triton import dense as triton_dense
 from ragsys_kernels.selection.triton import proof as triton_proof
 from ragsys_kernels.selection.triton.launch import Tile
 
@@ -38,8 +39,8 @@ SMALL = {
         "FIRST": 8,
         "LEAST_SHARE": 1,
         "ROUNDS": 3,
-        "REST_TILE": Tile(256, 64, 1, 4, 2),
     },
+    triton_dense: {"PROGRAMS": 3},
 }
 
 
@@ -223,14 +224,14 @@ def check_search(ask):
 
 @contextlib.contextmanager
 def counted():
-    """Yield a list that gets, of every call, how many queries were left before each check and after the last."""
+    """Yield a list that gets, of every call, how many queries each check had, and how many none has proven."""
     calls, columns = [], triton_proof._Rounds._columns
 
-    def counting(self, draft, last, before, after, finished):
-        columns(self, draft, last, before, after, finished)
+    def counting(self, draft, last, before, after):
+        columns(self, draft, last, before, after)
         if last is None:
             calls.append([])
-        calls[-1].append(int(after[1]))
+        calls[-1].append(int((after or self.left)[1]))
 
     triton_proof._Rounds._columns = counting
     try:

@@ -137,6 +137,8 @@ def select_gram_kernel(
     ks,
     lambda_d,
     lambda_b,
+    order,
+    count,
     out_index,
     out_score,
     out_relevance,
@@ -181,6 +183,10 @@ def select_gram_kernel(
 ):
     # 1. The items of the slots.
     q = tl.program_id(0).to(tl.int64)
+    if count is not None:
+        if q >= tl.load(count):
+            return
+        q = tl.load(order + q).to(tl.int64)
     p = tl.arange(0, SLOTS)
     inside = p < P
     shown = (p >= P) & (p < P + S)
@@ -408,8 +414,17 @@ def power_of(quality: Any) -> Any:
     return exponent.clamp(-126, 126).float().exp2()
 
 
-def select(problem: Problem, out: Selection, apart: tuple[Any, Any] | None = None) -> None:
-    """Launch regime a, one program a query; ``apart`` is what `query_parts` gave for these queries before."""
+def select(
+    problem: Problem,
+    out: Selection,
+    apart: tuple[Any, Any] | None = None,
+    queries: tuple[Any, Any] = (None, None),
+) -> None:
+    """Launch regime a, one program a query.
+
+    ``apart`` is what `query_parts` gave for these queries before. ``queries``: only those of these numbers, an array of
+    which the first are meant, as many as the other says.
+    """
     dtype, D = problem.rows.dtype, problem.rows.data.shape[1]
     parts = NUM_PARTS[dtype] if in_tile(problem) else 0
     arguments: dict[str, Any] = pool_arguments(problem, out, factors=not parts)
@@ -429,6 +444,8 @@ def select(problem: Problem, out: Selection, apart: tuple[Any, Any] | None = Non
         select_gram_kernel,
         (problem.num_queries,),
         **arguments,
+        order=queries[0],
+        count=queries[1],
         **objective.constexprs(),
         RANK=next_power_of_2(_remembered(problem)) if objective.ranked else NO_RANK,
         **form(dtype, tile, D, plain, parts, rule_of(problem), hopper),

@@ -127,7 +127,7 @@ def pool_arguments(problem: Problem, out: Selection, factors: bool = True) -> di
         "rows": rows.data,
         "scales": rows.scales,
         "queries": problem.queries,
-        "query_factors": query_factors(problem, 0, problem.num_queries)[0] if unit else None,
+        "query_factors": query_factors(problem)[0] if unit else None,
         "candidates": problem.candidates,
         "initial": problem.constraints.initial,
         "relevance": problem.relevance,
@@ -228,9 +228,9 @@ NUM_PARTS = {"float16": 2, "bfloat16": 3}
 GROWTH = {"float16": 2048.0, "bfloat16": 1.0}
 
 
-def query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int = 0) -> tuple[Any, Any, Any]:
+def query_factors(problem: Problem, num_parts: int = 0) -> tuple[Any, Any, Any]:
     """Return what each query is multiplied with, what undoes that in a product, and the 16-bit parts or None."""
-    queries, dtype = problem.queries[q0 : q0 + num_queries], problem.rows.dtype
+    queries, dtype, num_queries = problem.queries, problem.rows.dtype, problem.num_queries
     factors, back = (arrays.empty(queries, (num_queries,), "float32") for _ in range(2))
     parts = arrays.empty(queries, (num_queries, num_parts, queries.shape[1]), dtype) if num_parts else None
     launch(
@@ -252,7 +252,7 @@ def query_factors(problem: Problem, q0: int, num_queries: int, num_parts: int = 
 
 def query_parts(problem: Problem) -> tuple[Any, Any]:
     """Return the 16-bit parts of all queries, times their factors, and what undoes the factors."""
-    _, back, parts = query_factors(problem, 0, problem.num_queries, NUM_PARTS[problem.rows.dtype])
+    _, back, parts = query_factors(problem, NUM_PARTS[problem.rows.dtype])
     return parts, back
 
 
@@ -261,11 +261,22 @@ def parts_of_dot(dot: Any) -> int:
     return {tl.float32: 1, tl.float16: 2, tl.bfloat16: 3}[dot]
 
 
+@triton.jit
+def queries_here(count, q0, num_queries):
+    """Return how many queries a chunk has that begins at q0: ``count`` are in all chunks, if it is given."""
+    here = num_queries
+    if count is not None:
+        here = tl.minimum(tl.load(count) - q0, num_queries)
+    return here
+
+
 @triton.jit(do_not_specialize=("q0", "num_queries"))
 def corpus_queries_kernel(
     queries,
     factors,
     back,
+    order,
+    count,
     query_parts,
     query_back,
     q0,
@@ -275,29 +286,41 @@ def corpus_queries_kernel(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Take float32 queries times their factors apart into PARTS 16-bit parts (PARTS, C, D), for matrix units."""
+    """Take float32 queries times their factors apart into PARTS 16-bit parts (PARTS, C, D), for matrix units.
+
+    With ``order`` those of so many numbers, ``count``.
+    """
     i = tl.program_id(0).to(tl.int64)
+    if count is not None:  # noqa: SIM102 - the next is of the device
+        if i >= queries_here(count, q0, num_queries):
+            return
+    q = q0 + i
+    if order is not None:
+        q = tl.load(order + q).to(tl.int64)
     # Elements of unit queries are small: scaled, the lowest part is a normal number in float16 too.
     scale = 1.0 if PARTS == 1 else 4096.0
-    factor = tl.load(factors + i)
+    factor = tl.load(factors + q)
     d = tl.arange(0, BLOCK)
     for d0 in range(0, D, BLOCK):
         inside = d0 + d < D
         # In this order: the factor of a zero query is so large that its product with the scale would be infinite.
-        y = tl.load(queries + (q0 + i) * D + d0 + d, mask=inside, other=0.0) * factor * scale
+        y = tl.load(queries + q * D + d0 + d, mask=inside, other=0.0) * factor * scale
         for part in tl.static_range(PARTS):
             high = y.to(DOT)
             tl.store(query_parts + (part * num_queries + i) * D + d0 + d, high, mask=inside)
             y -= high.to(tl.float32)
-    tl.store(query_back + i, tl.load(back + i) * (1.0 / scale))
+    tl.store(query_back + i, tl.load(back + q) * (1.0 / scale))
 
 
-def queries_apart(problem: Problem, q0: int, factors: Any, back: Any) -> tuple[Any, Any]:
+def queries_apart(
+    problem: Problem, q0: int, num_queries: int, factors: Any, back: Any, order: Any = None, count: Any = None
+) -> tuple[Any, Any]:
     """Return the parts (PARTS, C, D) of queries for products with a corpus, and what undoes their factors (C,).
 
-    ``factors`` and ``back`` are those of `query_factors`.
+    ``factors`` and ``back`` are those of `query_factors`, of all queries; ``order`` and ``count`` as in
+    ``whole_corpus_kernels.py``.
     """
-    queries, num_queries, dot = problem.queries, len(factors), dot_type(problem.rows.dtype)
+    queries, dot = problem.queries, dot_type(problem.rows.dtype)
     shape = (parts_of_dot(dot), num_queries, queries.shape[1])
     parts = arrays.empty(queries, shape, {tl.float16: "float16", tl.bfloat16: "bfloat16"}.get(dot, "float32"))
     parts_back = arrays.empty(queries, (num_queries,), "float32")
@@ -307,6 +330,8 @@ def queries_apart(problem: Problem, q0: int, factors: Any, back: Any) -> tuple[A
         queries=queries,
         factors=factors,
         back=back,
+        order=order,
+        count=count,
         query_parts=parts,
         query_back=parts_back,
         q0=q0,

@@ -2,8 +2,8 @@
 
 Rows are multiplied with a few vectors of each query in 16 bits, which leaves a bit of each row that may be worth as
 much as a drafted pick. If all of these were in the pool that the draft is from, it is the answer; if not, they are in
-the next pool. After some rounds all values of all rows are computed for the queries that are left, such as those of
-which more rows are equal than a pool has room for. Which queries go on is known to the device alone. The kernels are in
+the next pool. Queries that are left after some rounds, such as those of which more rows are equal than a pool has room
+for, have all rows read at every pick (`dense.py`). Which queries go on is known to the device alone. The kernels are in
 ``proof_kernels.py``.
 """
 
@@ -19,7 +19,7 @@ from ..._gpu.compilers import is_hopper
 from ..._gpu.plans import launch
 from ..._gpu.variants import variant
 from ..problem import Problem, Selection
-from . import bit_search, gram
+from . import bit_search, dense, gram
 from .launch import (
     PICK_TILE,
     QUERY_BLOCK,
@@ -36,7 +36,6 @@ from .launch import (
 )
 from .proof_kernels import proof_columns_kernel, proof_pool_kernel
 from .proof_product_kernels import proof_product_kernel
-from .proof_rest_kernels import proof_rest_kernel, proof_taken_kernel
 
 # Rows of a pool: as many as a Gram matrix has room for beside the query and a few initial items. So many of them come
 # from a search, or half as many as the corpus has tiles.
@@ -65,11 +64,6 @@ TERMS_WITH_PEAKS = (3, 2)
 
 # Of products by matrix units and of those that the picks are by, for each dimension: a part of |e| (|λ q| + |(1-λ) c|).
 ROUNDING = 4e-7
-
-# Of what computes all values: its tile, programs, and the most parts of the corpus.
-REST_TILE = Tile(64, 64, 1, 4, 2)
-PROGRAMS = 1024
-PARTS = 64
 
 WORKSPACE_BYTES = 1 << 28
 
@@ -134,6 +128,11 @@ def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
         _Rounds(some, Selection(*(field[part] for field in out)), most).run()
 
 
+# Numbers of queries, and how many they are; all queries.
+_List = tuple[Any, Any]
+_ALL: _List = (None, None)
+
+
 class _Rounds:
     """Launches for some queries."""
 
@@ -194,21 +193,24 @@ class _Rounds:
         self.bits, self.listed = self.empty(Q, self.words, dtype="int32"), self.empty(Q, 2 * SLOTS, dtype="int32")
         self.pools, self.known = self.empty(Q, POOL, dtype="int64"), self.empty(Q, dtype="int32")
         rounds = min(ROUNDS, self.K + 1)
-        counts = torch.zeros((rounds + 1, 1), dtype=torch.int32, device=self.data.device).unbind()
-        orders = [self.empty(Q, dtype="int32") for _ in range(2)]
-        self._pool(None, None, None, False)
-        last, order, count = None, None, None
+        counts = torch.zeros((2 * rounds + 1, 1), dtype=torch.int32, device=self.data.device).unbind()
+        checked, drafted, left = (self.empty(Q, dtype="int32") for _ in range(3))
+        self.left = left, counts[-1]
+        self._pool(None, _ALL, _ALL, False)
+        last, queries = None, _ALL
         for turn in range(rounds + 1):
-            draft = self._draft()
-            self._columns(draft, last, (order, count), (orders[turn % 2], counts[turn]), turn == rounds)
-            order, count = orders[turn % 2], counts[turn]
-            if turn < rounds:
-                self._products(order, count, turn > 0)
-                self._pool(draft, order, count, turn > 0)
-            last = draft
-        self._rest(order, count)
+            draft = self._draft(queries)
+            if turn == rounds:
+                self._columns(draft, last, queries, None)
+                break
+            unproven, unanswered = (checked, counts[2 * turn]), (drafted, counts[2 * turn + 1])
+            self._columns(draft, last, queries, unproven)
+            self._products(unproven, turn > 0)
+            self._pool(draft, unproven, unanswered, turn > 0)
+            last, queries = draft, unanswered
+        dense.select(self.problem, self.out, dense.Left(*self.left, self.factors, self.back))
 
-    def _pool(self, draft: Selection | None, order: Any, count: Any, peaks: bool) -> None:
+    def _pool(self, draft: Selection | None, before: _List, after: _List, peaks: bool) -> None:
         """Launch what makes the first pools, or the next ones of the bits."""
         launch(
             proof_pool_kernel,
@@ -216,8 +218,10 @@ class _Rounds:
             bits=None if draft is None else self.bits,
             peaks=self.peaks if peaks else None,
             bars=self.of_columns["bars"],
-            order=order,
-            count=count,
+            order_in=before[0],
+            count_in=before[1],
+            order=after[0],
+            count=after[1],
             listed=self.listed,
             best=self.best,
             pools=self.pools,
@@ -240,7 +244,7 @@ class _Rounds:
             **SMALL_TILE.options(),
         )
 
-    def _draft(self) -> Selection:
+    def _draft(self, queries: _List) -> Selection:
         """Return the picks out of the pools, by regime a."""
         pools = dataclasses.replace(self.problem, candidates=self.pools, pool=POOL)
         if pools.bias is not None and pools.bias.ndim == 2:
@@ -248,11 +252,11 @@ class _Rounds:
         picks = outputs(pools)
         if self.apart is None and gram.in_tile(pools):
             self.apart = query_parts(pools)
-        gram.select(pools, picks, self.apart)
+        gram.select(pools, picks, self.apart, queries)
         return picks
 
-    def _columns(self, draft: Selection, last: Selection | None, before: Any, after: Any, finished: bool) -> None:
-        """Launch what answers proven queries, and makes the columns of the others."""
+    def _columns(self, draft: Selection, last: Selection | None, before: _List, after: _List | None) -> None:
+        """Launch what answers proven queries, and makes the columns of the others, if there is another check."""
         problem, rows = self.problem, self.problem.rows
         launch(
             proof_columns_kernel,
@@ -268,12 +272,13 @@ class _Rounds:
             **_drafted(draft),
             last=None if last is None else last.indices,
             known=self.known,
-            pools=self.pools,
             order_in=before[0],
             count_in=before[1],
-            order=after[0],
-            count=after[1],
-            high=None if finished else self.high,
+            order=after and after[0],
+            count=after and after[1],
+            left=self.left[0],
+            num_left=self.left[1],
+            high=self.high if after else None,
             **self.of_columns,
             **self.barred,
             **written(self.out),
@@ -285,26 +290,25 @@ class _Rounds:
             K=self.K,
             stride=self.stride,
             cap=self.cap,
-            POOL=POOL,
-            SLOTS=SLOTS,
             LANES=MOST_PICKS,
             BLOCK=QUERY_BLOCK,
             **PICK_TILE.options(),
         )
 
-    def _products(self, order: Any, count: Any, peaks: bool) -> None:
+    def _products(self, queries: _List, peaks: bool) -> None:
         """Launch the products of all rows with the columns."""
         rows, tile, each = self.problem.rows, self.tiles_of[peaks], self.at_a_time[peaks]
+        work = self.tiles * cdiv(self.Q, tile.queries)
         launch(
             proof_product_kernel,
-            (self.tiles * cdiv(self.Q, tile.queries),),
+            (min(work, dense.PROGRAMS) if peaks else work,),
             **self.of_rows,
             **self.of_corpus,
             high=self.high,
             **self.of_columns,
             **self.barred,
-            order=order,
-            count=count,
+            order=queries[0],
+            count=queries[1],
             bits=self.bits,
             peaks=self.peaks if peaks else None,
             tiles=self.tiles,
@@ -320,39 +324,6 @@ class _Rounds:
             DIMS=tile.dims,
             **tile.options(),
         )
-
-    def _rest(self, order: Any, count: Any) -> None:
-        """Launch what computes the values of all rows, at each step, for the queries that are left."""
-        problem = self.problem
-        parts = min(PARTS, cdiv(problem.pool, REST_TILE.rows))
-        keys = self.empty(self.K, self.Q, parts, dtype="int64")
-        given = {
-            **self.of_rows,
-            **self.of_corpus,
-            "order": order,
-            "count": count,
-            "keys": keys,
-            "queries": problem.queries,
-            "query_factors": self.factors,
-            "back": self.back,
-            "initial": problem.constraints.initial,
-            "parts": parts,
-            "S": self.S,
-            "PARTS": next_power_of_2(parts),
-            "DIMS": min(next_power_of_2(self.D), REST_TILE.dims),
-        }
-        for step in range(self.K):
-            launch(
-                proof_rest_kernel,
-                (min(PROGRAMS, self.Q * parts),),
-                **given,
-                ks=problem.ks,
-                step=step,
-                cap=self.cap,
-                ROWS=REST_TILE.rows,
-                **REST_TILE.options(),
-            )
-        launch(proof_taken_kernel, (self.Q,), **given, **written(self.out), K=self.K, ROWS=16, **SMALL_TILE.options())
 
 
 def _drafted(draft: Selection | None) -> dict[str, Any]:

@@ -4,10 +4,10 @@ After the picks c_1 .. c_t a row e is worth the smallest of <e, λ q - (1 - λ) 
 proven by the products of all rows with K - 1 vectors of a query, its *columns*: a row whose largest possible value
 reaches that of a drafted pick, at any step, is a *contender* and gets a bit. What products in 16 bits leave out is
 bounded, as in ``bit_search_kernels.py``; README.md has the bound. Here are the columns and the pools,
-``proof_product_kernels.py`` has the products, and ``proof_rest_kernels.py`` what is left to do without a proof.
+``proof_product_kernels.py`` has the products.
 
-Queries that are not proven yet lie side by side in ``order``; workspaces are by their places there, the pools and
-drafts by query.
+The numbers of the queries that are not proven yet are the first ``count`` in ``order``, in lists that each kernel makes
+for the next; workspaces are by their places there, the pools and drafts by query.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, assignment"
@@ -22,8 +22,9 @@ from .proof_product_kernels import NO_PEAK
 
 # No row: after all rows in ascending order.
 NO_ROW = tl.constexpr(0x7FFFFFFF)
-# What is known of the pool of a query: it has some of the contenders, all of them, or the query is answered.
-SOME, ALL, ANSWERED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+# What is known of the pool of a query: it is that of the draft before, with too many contenders for a pool; it has the
+# best rows after each column of that draft; or it has all contenders.
+SAME, BEST, ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
@@ -39,19 +40,24 @@ def _item(initial, draft, q, t, num_ids, S, K):
 
 @triton.jit
 def _answer(
-    q, step, inside, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL: tl.constexpr,
-    SLOTS: tl.constexpr, out_index, out_score, out_relevance, out_redundancy, out_length,
+    q, step, inside, picks, scores, relevance, redundancy, lengths, K,
+    out_index, out_score, out_relevance, out_redundancy, out_length,
 ):  # fmt: skip
-    """Make the draft the answer, and leave the query nothing to draft from."""
-    tl.store(known + q, ANSWERED)
+    """Make the draft the answer."""
     at = q * K + step
     tl.store(out_index + at, picks, mask=inside)
     tl.store(out_score + at, tl.load(scores + at, mask=inside, other=0.0), mask=inside)
     tl.store(out_relevance + at, tl.load(relevance + at, mask=inside, other=0.0), mask=inside)
     tl.store(out_redundancy + at, tl.load(redundancy + at, mask=inside, other=0.0), mask=inside)
     tl.store(out_length + q, tl.load(lengths + q))
-    slot = tl.arange(0, SLOTS)
-    tl.store(pools + q * POOL + slot, tl.full([SLOTS], -1, tl.int64), mask=slot < POOL)
+
+
+@triton.jit
+def _go_on(q, order, count):
+    """Put a query into a list, and return its place."""
+    i = tl.atomic_add(count, 1, sem="relaxed").to(tl.int64)
+    tl.store(order + i, q.to(tl.int32))
+    return i
 
 
 @triton.jit(do_not_specialize=("num_queries", "num_ids", "terms", "S", "K", "cap"))
@@ -73,11 +79,12 @@ def proof_columns_kernel(
     lengths,
     last,
     known,
-    pools,
     order_in,
     count_in,
     order,
     count,
+    left,
+    num_left,
     high,
     back,
     error,
@@ -101,17 +108,16 @@ def proof_columns_kernel(
     D,
     stride,
     cap,
-    POOL: tl.constexpr,
-    SLOTS: tl.constexpr,
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Answer a query whose draft is proven, and give each of the others its columns and what a row has to reach.
 
     A draft is proven if it is the one before it too, made of all contenders of that one: no other row is better at any
-    step. ``high`` (T, C, stride) are columns times a power of two, in 16 bits, ``back`` (T, C) what undoes that,
-    ``error`` what a product with them is off by, and ``bars`` (T, C) what a row must reach with the products up to that
-    column.
+    step. If it is the one before it, but out of the best rows after each column, all checks to come would find the
+    same: the query is ``left`` without a proof, as are all without ``high``. ``high`` (T, C, stride) are columns times
+    a power of two, in 16 bits, ``back`` (T, C) what undoes that, ``error`` what a product with them is off by, and
+    ``bars`` (T, C) what a row must reach with the products up to that column.
     """
     place = tl.program_id(0).to(tl.int64)
     q = place
@@ -125,17 +131,19 @@ def proof_columns_kernel(
     if last is not None:
         before = tl.load(last + q * K + step, mask=inside, other=-1)
         pool = tl.load(known + q)
-        if pool == ANSWERED:
+        if (pool != SAME) & (tl.max((picks != before).to(tl.int32), 0) == 0):
+            if pool == ALL:
+                _answer(
+                    q, step, inside, picks, scores, relevance, redundancy, lengths, K,
+                    out_index, out_score, out_relevance, out_redundancy, out_length,
+                )  # fmt: skip
+            else:
+                _go_on(q, left, num_left)
             return
-        if (pool == ALL) & (tl.max((picks != before).to(tl.int32), 0) == 0):
-            _answer(
-                q, step, inside, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL, SLOTS,
-                out_index, out_score, out_relevance, out_redundancy, out_length,
-            )  # fmt: skip
-            return
-    i = tl.atomic_add(count, 1, sem="relaxed").to(tl.int64)
-    tl.store(order + i, q.to(tl.int32))
-    if high is not None:
+    if high is None:
+        _go_on(q, left, num_left)
+    else:
+        i = _go_on(q, order, count)
         wanted = K
         if ks is not None:
             wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
@@ -245,6 +253,8 @@ def proof_pool_kernel(
     bits,
     peaks,
     bars,
+    order_in,
+    count_in,
     order,
     count,
     listed,
@@ -288,9 +298,9 @@ def proof_pool_kernel(
     begun = tl.zeros([], tl.int32)
     q = place
     if bits is not None:
-        if place >= tl.load(count):
+        if place >= tl.load(count_in):
             return
-        q = tl.load(order + place).to(tl.int64)
+        q = tl.load(order_in + place).to(tl.int64)
         # 1. The list of contenders, unless they are too many.
         contenders = tl.zeros([], tl.int32)
         for w0 in range(0, words, WORDS):
@@ -316,11 +326,12 @@ def proof_pool_kernel(
         tl.debug_barrier()  # every thread has read the pool
         if few & (tl.max(unseen.to(tl.int32), 0) == 0):
             _answer(
-                q, step, step < K, picks, scores, relevance, redundancy, lengths, pools, known, K, POOL, SLOTS,
+                q, step, step < K, picks, scores, relevance, redundancy, lengths, K,
                 out_index, out_score, out_relevance, out_redundancy, out_length,
             )  # fmt: skip
             return
-        tl.store(known + q, tl.where(few, ALL, SOME))
+        _go_on(q, order, count)
+        tl.store(known + q, tl.where(few, ALL, SAME if peaks is None else BEST))
         if peaks is None:  # noqa: SIM102 - the next is of the device
             if few == 0:
                 return  # the same draft again, with peaks

@@ -101,66 +101,72 @@ def proof_product_kernel(
     """A bit a row, ``bits`` (C, tiles, ROWS / 32), that says whether it may be worth as much as a drafted pick.
 
     ``peaks`` (T, tiles, C), or None: the best row of each tile after each column. TERMS columns are multiplied while a
-    tile of rows is read; ONCE: these are all. SHRUNK as in `filter_product_kernel`.
+    tile of rows is read; ONCE: these are all. SHRUNK as in `filter_product_kernel`. With ``peaks`` few programs share
+    the work, of which there may be none.
     """
-    blocks = tl.cdiv(num_queries, QUERIES)
-    program = tl.program_id(0)
-    unproven = tl.load(count)
-    if (program % blocks) * QUERIES >= unproven:
-        return
-    tile = (program // blocks).to(tl.int64)  # programs that share a tile of the corpus are neighbours
-    i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
-    n = tile * ROWS + tl.arange(0, ROWS)
-    real, there = i < unproven, n < num_ids
-    d = tl.arange(0, DIMS)
-    at_rows = rows + n[:, None] * row_stride
-    plane = (tl.zeros([], tl.int64) + num_queries) * stride
-    full = D // DIMS * DIMS
-    value = tl.full([QUERIES, ROWS], float("inf"), tl.float32)
-    kept = tl.zeros([QUERIES, ROWS], tl.int32)
-    f = row_scale(factors, n, there, shrink)
-    after = None
-    if SHRUNK:
-        after = grow
-    elif factors is not None:
-        after = f[None, :]
-    ok = real[:, None] & there[None, :]
-    if query_groups is not None:
-        own = tl.load(query_groups + tl.load(order + i, mask=real, other=0), mask=real, other=0)
-        ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
-    for t0 in range(0, TERMS if ONCE else terms, TERMS):
-        at_high = high + t0 * plane + i[:, None] * stride
-        products = ()
-        for _ in tl.static_range(TERMS):
-            products = products + (tl.zeros([QUERIES, ROWS], tl.float32),)  # noqa: RUF005 - as above
-        # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-        for d0 in range(0, full, DIMS):
-            x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0)
-            x = in_16_bits(x, f, SHRUNK, DOT)
-            products = _several(x, at_high + (d0 + d)[None, :], real, plane, products, DOT, TERMS)
-        if not EVEN_D:
-            tail = (full + d < D)[None, :]
-            x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0)
-            x = in_16_bits(x, f, SHRUNK, DOT)
-            products = _several(x, at_high + (full + d)[None, :], real, plane, products, DOT, TERMS)
-        v = None
-        if bias is not None:
-            q = tl.load(order + i, mask=real, other=0).to(tl.int64)
-            weight = tl.load(lambda_d + q, mask=real, other=0.0) * (1.0 - tl.load(lambda_b + q, mask=real, other=0.0))
-            if BIAS_BY_ROW:
-                v = weight[:, None] * tl.load(bias + n, mask=there, other=0.0)[None, :]
-            else:
-                pair = real[:, None] & there[None, :]
-                v = weight[:, None] * tl.load(bias + q[:, None] * num_ids + n[None, :], mask=pair, other=0.0)
-            v += BIASED * tl.abs(v)
-        group = None
-        if barred is not None:
-            group = tl.load(groups + n, mask=there, other=0)
-        value, kept = _contenders(
-            t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, peaks, ok,
-            tl.arange(0, ROWS), tile, tiles, i, real, num_queries, TERMS, ROWS,
-        )  # fmt: skip
-    bit = tl.full([ROWS], 1, tl.int32) << (tl.arange(0, ROWS) % 32)
-    words = tl.sum(tl.reshape(tl.where(kept != 0, bit[None, :], 0), [QUERIES, ROWS // 32, 32]), 2)
-    w = tile * (ROWS // 32) + tl.arange(0, ROWS // 32)
-    tl.store(bits + i[:, None] * (tiles * (ROWS // 32)) + w[None, :], words, mask=real[:, None])
+    unproven, turns = num_queries, 1  # in the first check
+    if peaks is not None:
+        unproven = tl.load(count)
+        work = tl.cdiv(unproven, QUERIES) * tiles
+        turns = tl.cdiv(tl.maximum(work - tl.program_id(0), 0), tl.num_programs(0))
+    blocks = tl.cdiv(unproven, QUERIES)
+    for turn in tl.range(0, turns, disable_licm=True):
+        program = tl.program_id(0) + turn * tl.num_programs(0)
+        tile = (program // blocks).to(tl.int64)  # programs that share a tile of the corpus are neighbours
+        i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
+        n = tile * ROWS + tl.arange(0, ROWS)
+        real, there = i < unproven, n < num_ids
+        d = tl.arange(0, DIMS)
+        at_rows = rows + n[:, None] * row_stride
+        plane = (tl.zeros([], tl.int64) + num_queries) * stride
+        full = D // DIMS * DIMS
+        value = tl.full([QUERIES, ROWS], float("inf"), tl.float32)
+        kept = tl.zeros([QUERIES, ROWS], tl.int32)
+        f = row_scale(factors, n, there, shrink)
+        after = None
+        if SHRUNK:
+            after = grow
+        elif factors is not None:
+            after = f[None, :]
+        ok = real[:, None] & there[None, :]
+        if query_groups is not None:
+            own = tl.load(query_groups + tl.load(order + i, mask=real, other=0), mask=real, other=0)
+            ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
+        for t0 in range(0, TERMS if ONCE else terms, TERMS):
+            at_high = high + t0 * plane + i[:, None] * stride
+            products = ()
+            for _ in tl.static_range(TERMS):
+                products = products + (tl.zeros([QUERIES, ROWS], tl.float32),)  # noqa: RUF005 - as above
+            # Full slices need no mask along D: with one, 16-byte loads become one load an element.
+            for d0 in range(0, full, DIMS):
+                x = tl.load(at_rows + (d0 + d)[None, :], mask=there[:, None], other=0)
+                x = in_16_bits(x, f, SHRUNK, DOT)
+                products = _several(x, at_high + (d0 + d)[None, :], real, plane, products, DOT, TERMS)
+            if not EVEN_D:
+                tail = (full + d < D)[None, :]
+                x = tl.load(at_rows + (full + d)[None, :], mask=there[:, None] & tail, other=0)
+                x = in_16_bits(x, f, SHRUNK, DOT)
+                products = _several(x, at_high + (full + d)[None, :], real, plane, products, DOT, TERMS)
+            v = None
+            if bias is not None:
+                q = tl.load(order + i, mask=real, other=0).to(tl.int64)
+                weight = tl.load(lambda_d + q, mask=real, other=0.0) * (
+                    1.0 - tl.load(lambda_b + q, mask=real, other=0.0)
+                )
+                if BIAS_BY_ROW:
+                    v = weight[:, None] * tl.load(bias + n, mask=there, other=0.0)[None, :]
+                else:
+                    pair = real[:, None] & there[None, :]
+                    v = weight[:, None] * tl.load(bias + q[:, None] * num_ids + n[None, :], mask=pair, other=0.0)
+                v += BIASED * tl.abs(v)
+            group = None
+            if barred is not None:
+                group = tl.load(groups + n, mask=there, other=0)
+            value, kept = _contenders(
+                t0, value, kept, v, group, after, products, back, error, bars, barred, barred_group, peaks, ok,
+                tl.arange(0, ROWS), tile, tiles, i, real, num_queries, TERMS, ROWS,
+            )  # fmt: skip
+        bit = tl.full([ROWS], 1, tl.int32) << (tl.arange(0, ROWS) % 32)
+        words = tl.sum(tl.reshape(tl.where(kept != 0, bit[None, :], 0), [QUERIES, ROWS // 32, 32]), 2)
+        w = tile * (ROWS // 32) + tl.arange(0, ROWS // 32)
+        tl.store(bits + i[:, None] * (tiles * (ROWS // 32)) + w[None, :], words, mask=real[:, None])

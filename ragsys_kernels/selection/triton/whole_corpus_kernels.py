@@ -1,10 +1,13 @@
-"""The kernels of regime c, which ``whole_corpus.py`` launches.
+"""The kernels of regime c, which ``dense.py`` launches, and those of a search (``whole_corpus.py``).
 
 A product kernel multiplies the rows picked last (Q, D), or the queries, with the corpus (N, D). Its epilogue brings the
 running vectors (Q, N) up to date and leaves the best value of each tile with its lowest row in ``part_best`` and
 ``part_row`` (Q, tiles). A second kernel, one program a query, takes the best of the tiles, writes the outputs and the
 next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN in either
 marks what may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
+
+With ``order`` and ``count`` the queries are those that a proof has left (``proof.py``): the first ``count`` numbers in
+``order``. The host does not know how many these are: so few programs share the work, and have none where all is proven.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -14,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .launch import queries_here
 from .objective import (
     CANCELS,
     NO_PICK,
@@ -64,23 +68,40 @@ def row_lengths_kernel(
 
 
 @triton.jit
-def _tile_of(num_queries, QUERIES: tl.constexpr, ROWS: tl.constexpr):
-    """Return queries, rows and tile of this program; programs that share a tile of the corpus are neighbours."""
-    blocks = tl.cdiv(num_queries, QUERIES)
-    program = tl.program_id(0)
-    i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
-    tile = (program // blocks).to(tl.int64)
-    return i, tile * ROWS + tl.arange(0, ROWS), tile
+def _turns(count, here, num_ids, QUERIES: tl.constexpr, ROWS: tl.constexpr):
+    """Return how many tiles this program takes: one where every tile has a program."""
+    turns = 1
+    if count is not None:
+        work = tl.cdiv(tl.maximum(here, 0), QUERIES) * tl.cdiv(num_ids, ROWS)
+        turns = tl.cdiv(tl.maximum(work - tl.program_id(0), 0), tl.num_programs(0))
+    return turns
 
 
 @triton.jit
-def _store_best(w, i, n, tile, num_queries, part_best, part_row):
+def _tile_of(turn, order, here, q0, QUERIES: tl.constexpr, ROWS: tl.constexpr):
+    """Return a program's places of queries, their numbers, and which there are; rows and tile.
+
+    Programs that share a tile of the corpus are neighbours.
+    """
+    blocks = tl.cdiv(here, QUERIES)
+    program = tl.program_id(0) + turn * tl.num_programs(0)
+    i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
+    tile = (program // blocks).to(tl.int64)
+    real = i < here
+    q = q0 + i
+    if order is not None:
+        q = tl.load(order + q, mask=real, other=0).to(tl.int64)
+    return i, q, real, tile * ROWS + tl.arange(0, ROWS), tile
+
+
+@triton.jit
+def _store_best(w, i, n, tile, real, num_queries, part_best, part_row):
     """Store the best value of each query in the tile and its lowest row."""
     best, at = tl.max(w, 1, return_indices=True, return_indices_tie_break_left=True)
     row = tl.min(n, 0) + at
     # Laid out by tiles, so that neighbouring threads store neighbouring queries.
-    tl.store(part_best + tile * num_queries + i, best, mask=i < num_queries)
-    tl.store(part_row + tile * num_queries + i, row, mask=i < num_queries)
+    tl.store(part_best + tile * num_queries + i, best, mask=real)
+    tl.store(part_row + tile * num_queries + i, row, mask=real)
 
 
 @triton.jit
@@ -113,6 +134,8 @@ def corpus_relevance_kernel(
     groups,
     query_groups,
     lambda_b,
+    order,
+    count,
     v_out,
     tile_keys,
     part_best,
@@ -138,50 +161,52 @@ def corpus_relevance_kernel(
 
     With ``tile_keys`` (C, tiles) int64 instead of the bests of tiles, for a search: keys of the tiles by their bests.
     """
-    i, n, tile = _tile_of(num_queries, QUERIES, ROWS)
-    q = q0 + i
-    ok = (i < num_queries)[:, None] & (n < num_ids)[None, :]
-    if relevance is None:
-        d = tl.arange(0, DIMS)
-        base = rows + n[:, None] * row_stride
-        parts = query_parts + i[:, None] * D
-        plane = (tl.zeros([], tl.int64) + num_queries) * D
-        inside = (n < num_ids)[:, None]
-        real = (i < num_queries)[:, None]
-        acc = tl.zeros([QUERIES, ROWS], tl.float32)
-        full = D // DIMS * DIMS
-        # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-        for d0 in range(0, full, DIMS):
-            x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0)  # [ROWS, DIMS]
-            acc = _with_parts(x, parts + (d0 + d)[None, :], real, plane, acc, DOT, PARTS, PRECISION)
-        if not EVEN_D:
-            tail = (full + d < D)[None, :]
-            x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0)
-            acc = _with_parts(x, parts + (full + d)[None, :], real & tail, plane, acc, DOT, PARTS, PRECISION)
-        r = acc * tl.load(query_back + i, mask=i < num_queries, other=0.0)[:, None]
-        f = tl.full([ROWS], 1.0, tl.float32)
-        if factors is not None:
-            f = tl.load(factors + n, mask=n < num_ids, other=0.0)
-        if VRSD:
-            f *= inverse(tl.load(lengths + n, mask=n < num_ids, other=0.0))
-        r *= f[None, :]
-    else:
-        r = tl.load(relevance + q[:, None] * num_ids + n[None, :], mask=ok, other=0.0)
-    weight = tl.load(lambda_b + q, mask=i < num_queries, other=0.0)[:, None]
-    if BIAS_BY_ROW:
-        v = with_bias(r, bias, n[None, :], (n < num_ids)[None, :], weight)
-    else:
-        v = with_bias(r, bias, q[:, None] * num_ids + n[None, :], ok, weight)
-    free = ok
-    if query_groups is not None:
-        own = tl.load(query_groups + q, mask=i < num_queries, other=0)
-        free &= tl.load(groups + n, mask=n < num_ids, other=0)[None, :] != own[:, None]
-    tl.store(v_out + i[:, None] * stride + n[None, :], tl.where(free, v, float("nan")), mask=ok)
-    w = comparable(v, free)
-    if tile_keys is not None:
-        tl.store(tile_keys + i * tiles + tile, _key(tl.max(w, 1), tile), mask=i < num_queries)
-    else:
-        _store_best(w, i, n, tile, num_queries, part_best, part_row)
+    here = queries_here(count, q0, num_queries)
+    for turn in tl.range(0, _turns(count, here, num_ids, QUERIES, ROWS), disable_licm=True):
+        i, q, real, n, tile = _tile_of(turn, order, here, q0, QUERIES, ROWS)
+        ok = real[:, None] & (n < num_ids)[None, :]
+        if relevance is None:
+            d = tl.arange(0, DIMS)
+            base = rows + n[:, None] * row_stride
+            parts = query_parts + i[:, None] * D
+            plane = (tl.zeros([], tl.int64) + num_queries) * D
+            inside = (n < num_ids)[:, None]
+            acc = tl.zeros([QUERIES, ROWS], tl.float32)
+            full = D // DIMS * DIMS
+            # Full slices need no mask along D: with one, 16-byte loads become one load an element.
+            for d0 in range(0, full, DIMS):
+                x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0)  # [ROWS, DIMS]
+                acc = _with_parts(x, parts + (d0 + d)[None, :], real[:, None], plane, acc, DOT, PARTS, PRECISION)
+            if not EVEN_D:
+                tail = (full + d < D)[None, :]
+                x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0)
+                acc = _with_parts(
+                    x, parts + (full + d)[None, :], real[:, None] & tail, plane, acc, DOT, PARTS, PRECISION
+                )
+            r = acc * tl.load(query_back + i, mask=real, other=0.0)[:, None]
+            f = tl.full([ROWS], 1.0, tl.float32)
+            if factors is not None:
+                f = tl.load(factors + n, mask=n < num_ids, other=0.0)
+            if VRSD:
+                f *= inverse(tl.load(lengths + n, mask=n < num_ids, other=0.0))
+            r *= f[None, :]
+        else:
+            r = tl.load(relevance + q[:, None] * num_ids + n[None, :], mask=ok, other=0.0)
+        weight = tl.load(lambda_b + q, mask=real, other=0.0)[:, None]
+        if BIAS_BY_ROW:
+            v = with_bias(r, bias, n[None, :], (n < num_ids)[None, :], weight)
+        else:
+            v = with_bias(r, bias, q[:, None] * num_ids + n[None, :], ok, weight)
+        free = ok
+        if query_groups is not None:
+            own = tl.load(query_groups + q, mask=real, other=0)
+            free &= tl.load(groups + n, mask=n < num_ids, other=0)[None, :] != own[:, None]
+        tl.store(v_out + i[:, None] * stride + n[None, :], tl.where(free, v, float("nan")), mask=ok)
+        w = comparable(v, free)
+        if tile_keys is not None:
+            tl.store(tile_keys + i * tiles + tile, _key(tl.max(w, 1), tile), mask=real)
+        else:
+            _store_best(w, i, n, tile, real, num_queries, part_best, part_row)
 
 
 @triton.jit(do_not_specialize=("num_ids", "looked_at"))
@@ -241,6 +266,8 @@ def corpus_step_kernel(
     lengths,
     groups,
     lambda_d,
+    order,
+    count,
     v_in,
     state,
     taken_rows,
@@ -266,68 +293,69 @@ def corpus_step_kernel(
     DIMS: tl.constexpr,
 ):
     """What the rows taken last (-1: none) change, and the best value of each tile; FIRST: there is no state yet."""
-    # 1. Similarities of the rows taken with those of the tile.
-    i, n, tile = _tile_of(num_queries, QUERIES, ROWS)
-    real = i < num_queries
-    taken = tl.load(taken_rows + i, mask=real, other=-1)
-    has = taken >= 0
-    taken_row = tl.where(has, taken, 0)
-    d = tl.arange(0, DIMS)
-    base = rows + n[:, None] * row_stride
-    taken_base = rows + taken_row[:, None] * row_stride
-    inside = (n < num_ids)[:, None]
-    similarity = tl.zeros([QUERIES, ROWS], tl.float32)
-    full = D // DIMS * DIMS
-    # Full slices need no mask along D: with one, 16-byte loads become one load an element.
-    for d0 in range(0, full, DIMS):
-        y = tl.load(taken_base + (d0 + d)[None, :], mask=has[:, None], other=0).to(DOT)  # [QUERIES, DIMS]
-        x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0).to(DOT)  # [ROWS, DIMS]
-        similarity = tl.dot(y, tl.trans(x), similarity, input_precision=PRECISION)
-    if not EVEN_D:
-        tail = (full + d < D)[None, :]
-        y = tl.load(taken_base + (full + d)[None, :], mask=has[:, None] & tail, other=0).to(DOT)
-        x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0).to(DOT)
-        similarity = tl.dot(y, tl.trans(x), similarity, input_precision=PRECISION)
-    if factors is not None:
-        f_taken = tl.load(factors + taken_row, mask=has, other=0.0)
-        similarity *= f_taken[:, None] * tl.load(factors + n, mask=n < num_ids, other=0.0)[None, :]
+    here = queries_here(count, q0, num_queries)
+    for turn in tl.range(0, _turns(count, here, num_ids, QUERIES, ROWS), disable_licm=True):
+        # 1. Similarities of the rows taken with those of the tile.
+        i, q, real, n, tile = _tile_of(turn, order, here, q0, QUERIES, ROWS)
+        taken = tl.load(taken_rows + i, mask=real, other=-1)
+        has = taken >= 0
+        taken_row = tl.where(has, taken, 0)
+        d = tl.arange(0, DIMS)
+        base = rows + n[:, None] * row_stride
+        taken_base = rows + taken_row[:, None] * row_stride
+        inside = (n < num_ids)[:, None]
+        similarity = tl.zeros([QUERIES, ROWS], tl.float32)
+        full = D // DIMS * DIMS
+        # Full slices need no mask along D: with one, 16-byte loads become one load an element.
+        for d0 in range(0, full, DIMS):
+            y = tl.load(taken_base + (d0 + d)[None, :], mask=has[:, None], other=0).to(DOT)  # [QUERIES, DIMS]
+            x = tl.load(base + (d0 + d)[None, :], mask=inside, other=0).to(DOT)  # [ROWS, DIMS]
+            similarity = tl.dot(y, tl.trans(x), similarity, input_precision=PRECISION)
+        if not EVEN_D:
+            tail = (full + d < D)[None, :]
+            y = tl.load(taken_base + (full + d)[None, :], mask=has[:, None] & tail, other=0).to(DOT)
+            x = tl.load(base + (full + d)[None, :], mask=inside & tail, other=0).to(DOT)
+            similarity = tl.dot(y, tl.trans(x), similarity, input_precision=PRECISION)
+        if factors is not None:
+            f_taken = tl.load(factors + taken_row, mask=has, other=0.0)
+            similarity *= f_taken[:, None] * tl.load(factors + n, mask=n < num_ids, other=0.0)[None, :]
 
-    # 2. The running vectors.
-    ok = real[:, None] & (n < num_ids)[None, :]
-    at = i[:, None] * stride + n[None, :]
-    v = tl.load(v_in + at, mask=ok, other=0.0)  # [QUERIES, ROWS]
-    if FIRST:
-        m = tl.where(v == v, 0.0 if VRSD else NO_PICK, float("nan"))
-    else:
-        m = tl.load(state + at, mask=ok, other=float("nan"))
-    if D > 0:  # always so; without the branch the compiler of Triton 3.6 dies for sm_100, as in `gram_row`
-        if VRSD:
-            m = tl.where(has[:, None], m + similarity, m)
+        # 2. The running vectors.
+        ok = real[:, None] & (n < num_ids)[None, :]
+        at = i[:, None] * stride + n[None, :]
+        v = tl.load(v_in + at, mask=ok, other=0.0)  # [QUERIES, ROWS]
+        if FIRST:
+            m = tl.where(v == v, 0.0 if VRSD else NO_PICK, float("nan"))
         else:
-            m = tl.where(has[:, None], running_max(m, similarity), m)
-    m = tl.where(n[None, :] == taken[:, None], float("nan"), m)
-    if barred is not None:
-        bar = tl.load(barred + i, mask=real, other=0) != 0
-        taken_group = tl.load(groups + taken_row, mask=has, other=0)
-        same = tl.load(groups + n, mask=n < num_ids, other=0)[None, :] == taken_group[:, None]
-        m = tl.where(same & bar[:, None], float("nan"), m)
-    tl.store(state + at, m, mask=ok)
+            m = tl.load(state + at, mask=ok, other=float("nan"))
+        if D > 0:  # always so; without the branch the compiler of Triton 3.6 dies for sm_100, as in `gram_row`
+            if VRSD:
+                m = tl.where(has[:, None], m + similarity, m)
+            else:
+                m = tl.where(has[:, None], running_max(m, similarity), m)
+        m = tl.where(n[None, :] == taken[:, None], float("nan"), m)
+        if barred is not None:
+            bar = tl.load(barred + i, mask=real, other=0) != 0
+            taken_group = tl.load(groups + taken_row, mask=has, other=0)
+            same = tl.load(groups + n, mask=n < num_ids, other=0)[None, :] == taken_group[:, None]
+            m = tl.where(same & bar[:, None], float("nan"), m)
+        tl.store(state + at, m, mask=ok)
 
-    # 3. Values.
-    first = (tl.load(num_taken + i, mask=real, other=0) == 0)[:, None]
-    if VRSD:
-        s_square = tl.load(sum_scalars + i, mask=real, other=0.0)[:, None]
-        s_query = tl.load(sum_scalars + num_queries + i, mask=real, other=0.0)[:, None]
-        s_length = tl.load(sum_scalars + 2 * num_queries + i, mask=real, other=0.0)[:, None]
-        length = tl.load(lengths + n, mask=n < num_ids, other=0.0)[None, :]
-        square = s_square + 2.0 * m + length * length
-        cancels = ok & (square < CANCELS * (s_square + length * length))
-        if tl.max(tl.max(cancels.to(tl.int32), 1), 0) > 0:
-            square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, 16, QUERIES)
-        w = vrsd_value(v, length, square, s_query, s_length, first)
-    else:
-        w = mmr_value(v, m, tl.load(lambda_d + q0 + i, mask=real, other=0.0)[:, None], first)
-    _store_best(comparable(w, ok & (m == m)), i, n, tile, num_queries, part_best, part_row)
+        # 3. Values.
+        first = (tl.load(num_taken + i, mask=real, other=0) == 0)[:, None]
+        if VRSD:
+            s_square = tl.load(sum_scalars + i, mask=real, other=0.0)[:, None]
+            s_query = tl.load(sum_scalars + num_queries + i, mask=real, other=0.0)[:, None]
+            s_length = tl.load(sum_scalars + 2 * num_queries + i, mask=real, other=0.0)[:, None]
+            length = tl.load(lengths + n, mask=n < num_ids, other=0.0)[None, :]
+            square = s_square + 2.0 * m + length * length
+            cancels = ok & (square < CANCELS * (s_square + length * length))
+            if tl.max(tl.max(cancels.to(tl.int32), 1), 0) > 0:
+                square = _sum_squares(square, cancels, i, n, rows, factors, sums, row_stride, num_ids, D, 16, QUERIES)
+            w = vrsd_value(v, length, square, s_query, s_length, first)
+        else:
+            w = mmr_value(v, m, tl.load(lambda_d + q, mask=real, other=0.0)[:, None], first)
+        _store_best(comparable(w, ok & (m == m)), i, n, tile, real, num_queries, part_best, part_row)
 
 
 @triton.jit(do_not_specialize=("q0", "num_ids", "num_queries", "step", "tiles", "S", "K", "cap"))
@@ -342,6 +370,8 @@ def corpus_pick_kernel(
     groups,
     ks,
     lambda_d,
+    order,
+    count,
     v_in,
     state,
     part_best,
@@ -373,7 +403,12 @@ def corpus_pick_kernel(
 ):
     """PICK: merges the tiles and picks. Otherwise takes the initial item ``step``. Then the state of what is taken."""
     i = tl.program_id(0).to(tl.int64)
+    if count is not None:  # noqa: SIM102 - the next is of the device
+        if i >= queries_here(count, q0, num_queries):
+            return
     q = q0 + i
+    if order is not None:
+        q = tl.load(order + q).to(tl.int64)
     j = tl.arange(0, BLOCK)
     before = 0
     if (not PICK) or (initial is None):
@@ -430,7 +465,7 @@ def corpus_pick_kernel(
             f *= tl.load(factors + row)
         squares = tl.zeros([BLOCK], tl.float32)
         products = squares
-        factor = tl.load(query_factors + i)
+        factor = tl.load(query_factors + q)
         for d0 in range(0, D, BLOCK):
             inside = d0 + j < D
             e = f * tl.load(rows + row * row_stride + d0 + j, mask=inside, other=0).to(tl.float32)
