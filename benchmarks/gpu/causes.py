@@ -1,18 +1,25 @@
-"""What explains a time: clocks under load, what the device counted, the time of each kernel.
+"""What explains a time: clocks under load, what the device counted, the time of each kernel, a launch of nothing.
+
+    python -m benchmarks.gpu.causes         # the clock, a launch and a copy of this machine
 
 Nothing of it may cost a time that was measured: what cannot be had is said in its place.
 """
 
 from __future__ import annotations
 
+import statistics
+import sys
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 from unittest import mock
 
 import torch
 
+from benchmarks.harness import facts
 from ragsys_kernels._gpu import plans
 
+LAUNCHES = 1000  # of nothing, in a row
 LOADED, CYCLES = 20, 2_000_000  # calls before the clock is read, which takes so many cycles
 PROFILED_CALLS = 3
 KERNELS, LETTERS = 12, 60  # of a call that are written, and of a name
@@ -96,3 +103,41 @@ def _kernels(run: Callable[[], Any]) -> str:
     if not longest:
         return f"{REFUSED}the profiler saw no kernel"
     return "; ".join(f"{name[:LETTERS].replace(';', ',')} {us:.1f}" for us, name in longest)
+
+
+def of_machine() -> dict[str, float]:
+    """Return what a model of times begins with: µs of a launch on the device and the host, of a copy on the host."""
+    x = torch.zeros(1024, device="cuda")
+    into = torch.empty_like(x)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(2):  # the first is to load the kernel
+        begin.record()
+        start = perf_counter()
+        for _ in range(LAUNCHES):
+            torch.cuda._sleep(0)
+        host = perf_counter() - start
+        end.record()
+        end.synchronize()
+    copies = []
+    for _ in range(LAUNCHES):
+        start = perf_counter()
+        into.copy_(x)
+        copies.append(perf_counter() - start)
+    return {
+        "a launch on the device, us": 1e3 * begin.elapsed_time(end) / LAUNCHES,
+        "a launch on the host, us": 1e6 * host / LAUNCHES,
+        "torch's copy of an array on the host, us": 1e6 * statistics.median(copies),
+        "clock without load, MHz": float(clock(lambda: None, 1)),
+    }
+
+
+def main() -> int:
+    found = of_machine()
+    for name, value in found.items():
+        print(f"{value:10.2f}  {name}")
+    facts.tell(machine=found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -69,6 +69,7 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
         # One call of CUDA C++ reads the corpus K times: 41 ms on an H200, and nothing of it was changed since.
         if shape.op == "mmr" and sixteen and 2 <= shape.K <= 16 and min(96, shape.N // 256) >= 4 * shape.K:
             yield Form("triton", "corpus=dense")
+            yield Form("triton", "gram=query-beside")  # which the drafts are made by
             yield Form("triton", "", CHECK_64)
         return
     parts = 2 if shape.dtype == "float16" else 3  # of a query, which are rows of a small pool's matrix

@@ -97,7 +97,7 @@ def _small(shape: Pools | Scores, number: int) -> Pools | Scores:
     if isinstance(shape, Scores):
         T, D = min(shape.T, 70), shape.D and 256
         return replace(shape, T=T if D else 3, V=300 + 2 * number + shape.V % 2, D=D)
-    size = {"D": 24, "Q": 2 + number % 5, "K": min(shape.K, 3), "N": 61}
+    size = {"D": 24, "Q": 2 + number % 5, "K": {1: 1, 5: 2}.get(shape.K, 3), "N": 61}
     if shape.P is None:
         size |= {"N": 2_050, "K": 2, "Q": 2}
     elif shape.P > 128:
@@ -256,7 +256,13 @@ LEAST = START + 2 * FORM  # with less no process is started
 TIME_UP = "the time was up"
 
 
-def heats(small: bool, match: str = "", peers: bool = False, backends: Sequence[str] = forms.BACKENDS) -> list[Heat]:
+def heats(
+    small: bool,
+    match: str = "",
+    peers: bool = False,
+    backends: Sequence[str] = forms.BACKENDS,
+    patience: float = PATIENCE,
+) -> list[Heat]:
     """Return what is timed, in the order of its value."""
     found = []
     for number, goal in enumerate(goals(small)):
@@ -269,8 +275,8 @@ def heats(small: bool, match: str = "", peers: bool = False, backends: Sequence[
         if entries and (not peers or re.search(match, goal.title)):
             compiling = sum("compile" in name for _, name in entries)
             seconds = START + (PEER if peers else FORM) * len(entries) + COMPILING * compiling
-            patience = PATIENCE_WITH_COMPILER if compiling else PATIENCE
-            found.append(Heat(number, goal.title, tuple(entries), seconds, patience))
+            silent = PATIENCE_WITH_COMPILER if compiling else patience
+            found.append(Heat(number, goal.title, tuple(entries), seconds, silent))
     return found
 
 
@@ -339,11 +345,12 @@ class Processes:
 
     clock = staticmethod(monotonic)
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "benchmarks.gpu.heat")) -> None:
+        self._command = command
         self._next = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, "-m", "benchmarks.gpu.heat"], stdin=subprocess.PIPE)
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE)
 
     def run(self, job: Mapping[str, Any], ledger: Path, patience: float, end: float) -> str:
         """Have a process do a job; return how it ended, where it did not end well.
@@ -351,15 +358,22 @@ class Processes:
         One that has not written to the ledger for so many seconds hangs, and is ended.
         """
         process, self._next = self._next, self._start()
-        with suppress(OSError), process.stdin as pipe:  # type: ignore[union-attr]  # one that is dead says so below
-            pipe.write(json.dumps(job).encode() + b"\n")
-        written, since = None, self.clock()
+        try:
+            with suppress(OSError), process.stdin as pipe:  # type: ignore[union-attr]  # its status says that it is dead
+                pipe.write(json.dumps(job).encode() + b"\n")
+            return self._watched(process, ledger, patience, end)
+        finally:
+            _kill(process)
+
+    def _watched(self, process: subprocess.Popen[bytes], ledger: Path, patience: float, end: float) -> str:
+        written, since = 0, self.clock()
         while process.poll() is None:
             now, last = self.clock(), ledger.stat().st_mtime_ns if ledger.exists() else 0
             written, since = (written, since) if last == written else (last, now)
-            if now > end or now - since > patience:
-                _kill(process)
-                return TIME_UP if now > end else f"hung for {patience:.0f} s"
+            if now > end:
+                return TIME_UP
+            if now - since > patience:
+                return f"hung for {patience:.0f} s"
             sleep(POLL)
         status = process.returncode
         return "" if status == 0 else f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
@@ -374,6 +388,8 @@ POLL = 0.02
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process; one that its driver holds is left alone."""
     process.kill()
+    with suppress(OSError):
+        process.stdin.close()  # type: ignore[union-attr]
     with suppress(subprocess.TimeoutExpired):
         process.wait(10)
 
@@ -411,10 +427,6 @@ def suspects(path: Path | None) -> dict[str, str]:
     return {name: why and f"picks: {why}" for name, why in picks.items()}
 
 
-def _interrupted(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.race", description=__doc__.splitlines()[0])
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds, after which nothing is timed")
@@ -423,6 +435,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--match", default="", help="only forms whose line this regular expression is found in")
     parser.add_argument("--suspects", type=Path, help="summary of a stage, whose picks mark forms as wrong")
     parser.add_argument("--peers", action="store_true", help="torch and other libraries, not the library's forms")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds after which a silent process hangs")
     parser.add_argument("--small", action="store_true", help="small problems, few samples: shows that it works")
     parser.add_argument("--table", action="store_true", help="print what the ledger has and lacks; time nothing")
     parser.add_argument("--rehearse", action="store_true", help="print what would be timed when; time nothing")
@@ -435,8 +448,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.table:
         print(told(LEDGER.at(given.ledger).read(), goals(given.small)))
         return 0
-    end, planned = monotonic() + given.budget, heats(given.small, given.match, given.peers, given.backends.split(","))
-    signal.signal(signal.SIGTERM, _interrupted)
+    end, backends = monotonic() + given.budget, given.backends.split(",")
+    planned = heats(given.small, given.match, given.peers, backends, given.patience)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     processes = Processes()
     course = Course(given.ledger, given.small, end, processes, suspects(given.suspects))
     try:
