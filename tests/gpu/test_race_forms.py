@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from benchmarks.gpu import forms, host, race, warm  # noqa: E402
+from benchmarks.gpu import bench, forms, host, race, warm  # noqa: E402
 from ragsys_kernels._base import env as _env  # noqa: E402
 from ragsys_kernels._gpu import cuda_module, plans, variants  # noqa: E402
 
@@ -69,3 +69,13 @@ def test_the_forms_of_a_shape_launch_different_things(launched, goal):
                 form = forms.Form(backend, variant)
                 if form not in listed:
                     assert tuple(launched(goal.shape, form)) == default, form.name
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_the_other_libraries_of_a_shape_are_known_before_it_is_made(goal):
+    """Those that torch has; others may not be installed."""
+    small = race.goals(small=True)[race.GOALS.index(goal)]
+    entries, _ = bench.contenders_of(bench.problem_of(small.shape, "cpu"), forms.BACKENDS, host=False)
+    others = {entry.name for entry in entries if not entry.backend} - {bench.COPY, bench.scoring.PRODUCT}
+    assert set(forms.peers(goal.shape)) == others - {"Liger", "flash-attn", "TRL, entropy", "cut-cross-entropy"}
+    assert set(race.roofs(small)) <= {entry.name for entry in entries}
