@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from benchmarks.gpu import bench, race  # noqa: E402
 from benchmarks.harness import facts, machine  # noqa: E402
 from benchmarks.stages import calls, stage, steps  # noqa: E402
+from ragsys_kernels._base import sources  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -222,16 +223,32 @@ def test_many_lines_of_a_kind_are_counted(ran, step):
     assert "left out: 18 more, in stage.json" in printed
 
 
-def test_an_extension_that_is_younger_than_its_sources_is_not_built_again(tmp_path, monkeypatch):
+def test_an_extension_of_the_sources_that_are_here_is_not_built_again(tmp_path, monkeypatch):
+    """Whatever the times of files say, which are arbitrary in a copy."""
     monkeypatch.setattr(steps, "ROOT", tmp_path)
     built = tmp_path / "ragsys_kernels" / f"_C{steps.sysconfig.get_config_var('EXT_SUFFIX')}"
-    for path in (tmp_path / "setup.py", tmp_path / "csrc" / "cpu" / "a.cpp", built):
+    source = tmp_path / "csrc" / "cpu" / "folder" / "a.inl"
+    for path in (tmp_path / "setup.py", source, built):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
-    for age, builds in ((-10, True), (10, False)):
-        now = (tmp_path / "setup.py").stat().st_mtime + age
-        os.utime(built, (now, now))
-        assert ("setup.py" in steps.build().commands(60)["setup.py"]) == builds
+
+    def builds():
+        return "setup.py" in steps.build().commands(60)["setup.py"]
+
+    assert builds()
+    built.write_bytes(b"ELF..." + bytes.fromhex(sources.of_extension(tmp_path)) + b"...")
+    for age in (-10, 10):
+        os.utime(built, (source.stat().st_mtime + age,) * 2)
+        assert not builds()
+    for path, text in ((source, "changed"), (tmp_path / "setup.py", "flags"), (source.with_name("new.cpp"), "")):
+        path.write_text(text)
+        assert builds()
+        built.write_bytes(bytes.fromhex(sources.of_extension(tmp_path)))
+        assert not builds()
+    source.rename(source.with_suffix(".h"))
+    assert builds()
+    built.unlink()
+    assert builds()
 
 
 def test_what_pytest_skipped_is_said():
