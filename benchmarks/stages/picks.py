@@ -7,6 +7,7 @@ What is known of a form is told as soon as it is done (`harness/facts.py`), so t
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import queue
@@ -20,9 +21,11 @@ from time import monotonic
 from benchmarks.harness import facts, ledger
 from benchmarks.stages.problems import Form, Small, forms
 from benchmarks.stages.stage import last_line, python
+from ragsys_kernels._base import env
 
 RIGHT, WRONG, DIED, HUNG, LEFT_OUT = "right", "wrong", "died", "hung", "left out"
-ANSWER_SECONDS = 60.0  # of a problem, most of them for a compiler
+ANSWER_SECONDS, INTERPRETED = 60.0, 10  # of a problem, most of them for a compiler; so many times in an interpreter
+END_SECONDS = 5.0
 MOST_CHILDREN, CORES_OF_EACH = 8, 2
 
 Unit = tuple[str, int]  # a form and the number of a problem of it
@@ -37,24 +40,24 @@ class Child:
             python("-m", "benchmarks.stages.calls", "answer", *arguments),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ledger.ROOT,
         )  # fmt: skip
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._asked, self._output = self.process.stdin, self.process.stdout
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._output:
             self._lines.put(line.rstrip("\n"))
         self._lines.put(None)
 
     def ask(self, unit: Unit, seconds: float) -> tuple[str, str, bool]:
         """Return the state of a problem, why it is not right, and whether the process is of no use any more."""
         output, end = list[str](), monotonic() + seconds
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(f"{unit[1]} {unit[0]}\n")
-            self.process.stdin.flush()
-        except OSError:  # it has ended, as its output will say
-            pass
+        with contextlib.suppress(OSError):  # of one that has ended, as its output will say
+            self._asked.write(f"{unit[1]} {unit[0]}\n")
+            self._asked.flush()
         while True:
             try:
                 line = self._lines.get(timeout=max(end - monotonic(), 0))
@@ -71,6 +74,11 @@ class Child:
 
     def end(self) -> None:
         self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # one that a driver holds ends when it can
+            self.process.wait(END_SECONDS)
+            self._reader.join()
+            self._output.close()
+            self._asked.close()
 
 
 @dataclass
@@ -80,33 +88,38 @@ class Found:
     form: Form
     left: int
     state: str = LEFT_OUT
-    seen: int = 0
     seconds: float = 0.0
-    wrong: list[tuple[Small, str]] = field(default_factory=list)
+    reasons: dict[Small, str] = field(default_factory=dict)  # of the problems that were seen: why one is not right
+
+    @property
+    def wrong(self) -> list[tuple[Small, str]]:
+        return [(small, why) for small, why in self.reasons.items() if why]
 
     def add(self, small: Small, state: str, why: str, seconds: float) -> None:
         if state == LEFT_OUT:
             return
-        self.seen, self.seconds = self.seen + 1, self.seconds + seconds
-        if state != RIGHT:
-            self.wrong.append((small, why))
+        self.seconds += seconds
+        self.reasons[small] = why
         if self.state in (LEFT_OUT, RIGHT) or state in (DIED, HUNG):
             self.state = state
 
-    def tell(self, reasons: dict[str, str]) -> None:
-        """Tell what is known; ``reasons`` are those of all forms so far, by op, and by op and kind of kernel."""
-        backend, variants = self.form.backend, self.form.variants
-        keys = set[str]()
-        why_of = dict(self.wrong)
-        for small in self.form.problems if self.seen else ():
+    def tell(self, picks: dict[str, str]) -> None:
+        """Tell what is known; ``picks`` has the reasons of all forms so far, by op, and by op and kind of kernel."""
+        backend, variants, keys = self.form.backend, self.form.variants, set[str]()
+        known = {small: f"{small.name}: {why}" if why else "" for small, why in self.reasons.items()}
+        if self.state in (DIED, HUNG):  # what was not seen is not right for that
+            ended = next(text for text in reversed(known.values()) if text)
+            known = {small: known.get(small, ended) for small in self.form.problems}
+        for small, text in known.items():
             for where in (small.op, f"{small.op}, {small.kind}"):
                 key = f"{where}: {', '.join(filter(None, (backend, variants)))}"
                 keys.add(key)
-                reasons[key] = reasons.get(key) or (f"{small.name}: {why_of[small]}" if small in why_of else "")
+                picks[key] = picks.get(key) or text
         entry = {"form": self.form.name, "backend": backend, "variants": variants}
+        about = {"state": self.state, "problems": len(self.reasons), "seconds": round(self.seconds, 1)}
         facts.tell(
-            forms={self.form.name: {"state": self.state, "problems": self.seen, "seconds": round(self.seconds, 1)}},
-            picks={key: reasons[key] for key in sorted(keys)},
+            forms={self.form.name: about},
+            picks={key: picks[key] for key in sorted(keys)},
             wrong_forms=[
                 {**entry, "op": small.op, "kind": small.kind, "dtype": small.dtype, "problem": small.name, "why": why}
                 for small, why in self.wrong
@@ -118,7 +131,9 @@ class Picks:
     """A run over the forms of some backends."""
 
     def __init__(self, backends: Sequence[str], few: bool, seconds: float) -> None:
-        self.few, self.end = few, monotonic() + seconds
+        self.end = monotonic() + seconds
+        self.most = ANSWER_SECONDS * (INTERPRETED if env.triton_interpreter() else 1)
+        self.arguments = ["--backends", ",".join(backends), *(["--small"] if few else [])]
         every = [form for backend in backends for form in forms(backend, few)]
         self.found = {form.name: Found(form, len(form.problems)) for form in every}
         self.units = deque(units for form in every for units in parts(form))
@@ -147,10 +162,10 @@ class Picks:
                     if found.state in (DIED, HUNG) or left <= 0:
                         self._add(unit, LEFT_OUT, "", 0.0)
                         continue
-                    child = child or Child(["--small"] if self.few else [])
+                    child = child or Child(self.arguments)
                     begin = monotonic()
-                    state, why, useless = child.ask(unit, min(left, ANSWER_SECONDS))
-                    if state == HUNG and left < ANSWER_SECONDS:
+                    state, why, useless = child.ask(unit, min(left, self.most))
+                    if state == HUNG and left < self.most:
                         state = LEFT_OUT
                     self._add(unit, DIED if useless and state == WRONG else state, why, monotonic() - begin)
                     if useless:

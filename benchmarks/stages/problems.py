@@ -89,16 +89,16 @@ ROWS, FEW_ROWS, DIMS = 4_200, 2_050, 24
 COPIES = 200  # more than a pool has room for
 
 
-def corpora(op: str, dtype: str, K: int, lambda_d: float = 0.75, N: int = ROWS, **made: Any) -> Small:
+def corpora(op: str, dtype: str, K: int, lambda_d: float = 0.75, N: int = ROWS, Q: int = 3, **made: Any) -> Small:
     """Return a whole corpus, whose rows have duplicates."""
     made = {"kind": "duplicates", "lambda_d": lambda_d, **made}
     said = [f"{op}, N={N}, K={K}", *([] if op == "vrsd" else [f"λ {lambda_d}"]), dtype, made["kind"]]
     said += [name for name in made if made[name] is True]
-    make = functools.partial(_selection, op, dtype, 3, N, K, DIMS, N=N, whole=True, **made)
+    make = functools.partial(_selection, op, dtype, Q, N, K, DIMS, N=N, whole=True, **made)
     return Small(", ".join(said), op, WHOLE_CORPUS, dtype, make, made["kind"] == "integers")
 
 
-def _copies(dtype: str, N: int, K: int, Q: int = 2, D: int = DIMS) -> dict[str, Any]:
+def _copies(dtype: str, N: int, K: int, Q: int, D: int = DIMS) -> dict[str, Any]:
     """Return a corpus in which the row that is nearest to each query lies so often that no pool holds its copies."""
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((N, D)).astype(np.float32)
@@ -110,9 +110,9 @@ def _copies(dtype: str, N: int, K: int, Q: int = 2, D: int = DIMS) -> dict[str, 
     return {"queries": queries, "embeddings": stored, "k": K, "lambda_d": 0.75}
 
 
-def copies(dtype: str, N: int = ROWS, K: int = 2) -> Small:
+def copies(dtype: str, N: int = ROWS, K: int = 2, Q: int = 2) -> Small:
     """Return a whole corpus whose picks no draft proves: all values of all rows are looked at."""
-    make = functools.partial(_copies, dtype, N, K)
+    make = functools.partial(_copies, dtype, N, K, Q)
     return Small(f"mmr, N={N}, K={K}, {dtype}, {COPIES} copies", "mmr", WHOLE_CORPUS, dtype, make)
 
 
@@ -206,12 +206,12 @@ def _of_cuda(few: bool) -> Made:
 def _of_triton(few: bool) -> Made:
     every = ("float32", *SIXTEEN, "int8")
     stored = ("float16",) if few else every[1:]
-    N, K = (FEW_ROWS, 2) if few else (ROWS, 4)
-    proven = [corpora("mmr", dtype, K, 0.75, N) for dtype in (stored if few else every)]
-    proven += [corpora("mmr", dtype, min(K, 3), 0.3, N) for dtype in (("float32",) if few else every)]
-    proven += [corpora("mmr", "float16", 2, 0.5, N, kind="integers")]
-    proven += [corpora("mmr", "float16", min(K, 3), 0.75, N, bias=True, groups=True, initial=True)]
-    yield "proof", "", [*proven, *(copies(dtype, N) for dtype in (stored if few else every[:2]))]
+    N, K, Q = (FEW_ROWS, 2, 1) if few else (ROWS, 4, 3)
+    proven = [corpora("mmr", dtype, K, 0.75, N, Q) for dtype in (stored if few else every)]
+    proven += [corpora("mmr", dtype, min(K, 3), 0.3, N, Q) for dtype in (("float32",) if few else every)]
+    proven += [corpora("mmr", "float16", 2, 0.5, N, Q, kind="integers")]
+    proven += [corpora("mmr", "float16", min(K, 3), 0.75, N, Q, bias=True, groups=True, initial=True)]
+    yield "proof", "", [*proven, *(copies(dtype, N, Q=min(Q, 2)) for dtype in (stored if few else every[:2]))]
     yield (
         "search",
         "",
@@ -224,8 +224,8 @@ def _of_triton(few: bool) -> Made:
     yield "bounds", "", _each(((201, 37),), ("mmr",), stored if few else every)
     yield "stream", "", _each(((201, 37),), ("vrsd", "msd"), stored if few else every)
     yield "dense", "", [corpora(op, dtype, 5, N=700) for op in ("mmr", "vrsd") for dtype in every[:2]]
-    read = [corpora("mmr", dtype, K, lambda_d, N) for dtype in stored for lambda_d in (0.75, 0.3)]
-    yield "dense", "corpus=dense", [*read, copies("float16", N)]
+    read = [corpora("mmr", dtype, K, lambda_d, N, Q) for dtype in stored for lambda_d in (0.75, 0.3)]
+    yield "dense", "corpus=dense", [*read, copies("float16", N, Q=min(Q, 2))]
     yield "search", "search=values", [searches(dtype, N) for dtype in stored]
     ways: list[dict[str, Any]] = [{}, {"grouped": True}, RANKS, ALONE]
     yield "logits", "", _logits(few, (20_008, 20_003), ways)
