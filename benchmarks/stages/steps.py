@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.stages.stage import DONE, REFUSED, ROOT, Step, checked, helpful, last_line, python, vital
+from ragsys_kernels._base import sources
 
 TESTS = Path("tests", "gpu", "test_gpu.py")
 SHAPES_SECONDS = 150.0  # kept for the times of the first stage
@@ -48,13 +49,15 @@ def calls(given: Given, command: str, seconds: float | None = None) -> list[str]
 
 
 def build() -> Step:
-    """The extension, in place; nothing is installed. One that is younger than its sources stays as it is."""
+    """The extension, in place; nothing is installed. One that is of the sources that are here stays as it is.
+
+    `make race-pack` makes it on another machine.
+    """
     built = ROOT / "ragsys_kernels" / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sources = [ROOT / "setup.py", *(path for path in (ROOT / "csrc" / "cpu").rglob("*") if path.is_file())]
-    if built.is_file() and built.stat().st_mtime > max(path.stat().st_mtime for path in sources):
-        command = python("-c", f"print({f'{built.name} is younger than its sources'!r})")
+    if sources.is_of(built, sources.of_extension(ROOT)):
+        command = python("-c", f"print({f'{built.name} is of the sources that are here'!r})")
     else:
-        command = python("setup.py", "-q", "build_ext", "--inplace")
+        command = python("setup.py", "-q", "build_ext", "--force", "--inplace")
     return Step("build", lambda seconds: {"setup.py": command}, 300, environment={"RAGSYS_KERNELS_REQUIRE_EXT": "1"})
 
 
