@@ -57,9 +57,14 @@ class OnDevice(Race):
     LEAST_ROUNDS, SECONDS = 7, 4.0
 
     def __init__(
-        self, problem: Any, contenders: Sequence[Contender], device: str = "", timer: Any = None, samples: int = SAMPLES,
+        self,
+        problem: Any,
+        contenders: Sequence[Contender],
+        device: str = "",
+        timer: Any = None,
+        samples: int = SAMPLES,
         state: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(problem.shape.op, problem, contenders, rounds=samples)
         self.device, self.timer, self.state = device, timer, state
         self.wrong: list[str] = []
@@ -112,7 +117,8 @@ class OnDevice(Race):
         libraries = ("torch", "triton", "cupy-cuda13x", "liger-kernel", "cut-cross-entropy", "flash-attn")
         versions = f"{ledger.versions(libraries)}; CUDA {torch.version.cuda}"
         sizes = {name: getattr(self.problem, name) for name in ("bytes", "floor_bytes", "flops")}
-        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **(device_state() if self.state is None else self.state)}
+        state = device_state() if self.state is None else self.state
+        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **state}
 
     def turn(self, contender: Contender, quick: bool) -> Turn:
         if contender.on_host:

@@ -341,7 +341,7 @@ class Course:
 
 
 class Processes:
-    """Processes of `heat.py`. The next one is started while one runs: it imports what it needs, and waits for its job."""
+    """Processes of `heat.py`; the next one is started while one runs, imports what it needs and waits for its job."""
 
     clock = staticmethod(monotonic)
 

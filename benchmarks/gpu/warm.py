@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -26,11 +25,11 @@ import torch
 import ragsys_kernels as rk
 from benchmarks.gpu import forms, host, race, selection
 from benchmarks.gpu.shapes import Pools, Scores
-from benchmarks.harness import facts
+from benchmarks.harness import facts, ledger
 from benchmarks.suites.scoring import Problem as ScoreProblem
 from ragsys_kernels._base import arrays as _arrays
 
-SPARED = 3  # processors for what goes on beside it
+SHARE = 2  # one of so many processors is taken: picks are checked meanwhile
 
 
 def calls(shape: Pools | Scores) -> dict[str, Callable[[], Any]]:
@@ -88,8 +87,7 @@ def compiled(number: int, form: forms.Form) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.warm", description=__doc__.splitlines()[0])
     parser.add_argument("--match", default="", help="only forms whose line this regular expression is found in")
-    spare = max(1, len(os.sched_getaffinity(0)) - SPARED)
-    parser.add_argument("--processes", type=int, default=spare)
+    parser.add_argument("--processes", type=int, default=max(1, ledger.cores() // SHARE))
     given = parser.parse_args(arguments)
     tasks = {
         f"{goal.title}: {form.name}": partial(compiled, number, form)

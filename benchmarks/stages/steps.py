@@ -8,7 +8,7 @@ import re
 import shutil
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.stages.stage import DONE, REFUSED, ROOT, Step, checked, helpful, last_line, python, vital
@@ -18,6 +18,7 @@ TESTS = Path("tests", "gpu", "test_gpu.py")
 SHAPES_SECONDS = 150.0  # kept for the times of the first stage
 BENCH_SECONDS = 40.0  # the first shape takes so long, with all that is compiled for it
 CLOSING_SECONDS = 20.0  # for the start of a process with a budget, and what it has begun when that is used up
+PICKS_SECONDS = 60.0 + CLOSING_SECONDS  # before a race
 RACE_SHARE = 0.62  # of the budget of its stage: what the rehearsal says, and a tenth
 RACE_LEAST_SECONDS = 15.0  # a shape, and the end of the process
 RACE_CLOSING_SECONDS = 4.0
@@ -227,8 +228,8 @@ def race(given: Given) -> Sequence[Step]:
     timing = ["-m", "benchmarks.gpu.race", "--ledger", given.ledger, *small]
 
     def checks(seconds: float) -> dict[str, list[str]]:
-        """Picks of each backend, and a process that compiles: none of them is timed."""
-        found = {f"picks of {name}": calls(replace(given, backends=name), "picks") for name in given.backends.split(",")}
+        """Picks, and what compiles for the race beside them: neither is timed."""
+        found = {"picks": calls(given, "picks", seconds)}
         return found if given.small else {**found, "compiling": python("-m", "benchmarks.gpu.warm", *match)}
 
     def timed(*more: object) -> Callable[[float], dict[str, list[str]]]:
@@ -244,7 +245,7 @@ def race(given: Given) -> Sequence[Step]:
         build(),
         config(given),
         Step("machine", lambda seconds: {"machine": python("-m", "benchmarks.gpu.causes")}, 30, judge=helpful),
-        Step("picks", checks, 75, judge=checked),
+        Step("picks", checks, PICKS_SECONDS, judge=checked),
         Step(
             "race",
             timed("--backends", given.backends, "--suspects", suspects),

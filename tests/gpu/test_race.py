@@ -14,16 +14,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks.gpu import forms, race  # noqa: E402
-from benchmarks.gpu.shapes import LEDGER  # noqa: E402
+from benchmarks.gpu import forms, race
+from benchmarks.gpu.shapes import LEDGER
 
 ROOT = Path(__file__).parents[2]
 POOLS, SEARCH = race.GOALS[0], next(goal for goal in race.GOALS if goal.shape.op == "search")
 
 
 def row(goal, contender, backend="", us="", state="", reason=""):
-    shape = {"op": goal.shape.op, "shape": str(goal.shape), "dtype": goal.shape.dtype, "device": "a device"}
-    return LEDGER.texts({**shape, "contender": contender, "backend": backend, "us": us, "state": state, "reason": reason})
+    own = {"op": goal.shape.op, "shape": str(goal.shape), "dtype": goal.shape.dtype, "device": "a device"}
+    return LEDGER.texts({**own, "contender": contender, "backend": backend, "us": us, "state": state, "reason": reason})
 
 
 def rows_of(goal, us, **states):
@@ -171,12 +171,12 @@ def course(tmp_path):
             processes.close()
         every = race.found(LEDGER.at(path).read(), made.goals)
         started = Path(f"{path}.processes")
-        return {(one.goal.shape.op, one.form.name): one for one in every if one.us > 0 or one.reason != "not reached"}, (
-            started.read_text().split() if started.exists() else []
-        )
+        reached = [one for one in every if one.us > 0 or one.reason != "not reached"]
+        found = {(one.goal.shape.op, one.form.name): one for one in reached}
+        return found, started.read_text().split() if started.exists() else []
 
     run.path = path
-    yield run
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from benchmarks.gpu import bench, forms, host, race, warm  # noqa: E402
 from ragsys_kernels._base import env as _env  # noqa: E402
-from ragsys_kernels._gpu import cuda_module, plans, variants  # noqa: E402
+from ragsys_kernels._gpu import plans, variants  # noqa: E402
 
 pytestmark = pytest.mark.skipif(_env.triton_interpreter(), reason="tiles of the interpreter are others")
 

@@ -125,7 +125,7 @@ def test_an_interrupt_ends_the_step_that_runs_and_the_last_is_done_all_the_same(
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    _, summary, log, printed = ran(
+    _, summary, log, _ = ran(
         step("long", code, most=500.0), step("next", "print(1)"), step("table", "print('what is known')", always=True),
         budget=1000.0,
     )  # fmt: skip
