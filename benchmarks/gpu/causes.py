@@ -17,6 +17,7 @@ from unittest import mock
 import torch
 
 from benchmarks.harness import facts
+from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import plans
 
 LAUNCHES = 1000  # of nothing, in a row
@@ -107,7 +108,7 @@ def _kernels(run: Callable[[], Any]) -> str:
 
 def of_machine() -> dict[str, float]:
     """Return what a model of times begins with: µs of a launch on the device and the host, of a copy on the host."""
-    x = torch.zeros(1024, device="cuda")
+    x = torch.zeros(1024, device="cpu" if _env.triton_interpreter() else "cuda")
     into = torch.empty_like(x)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(2):  # the first is to load the kernel

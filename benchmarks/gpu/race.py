@@ -263,7 +263,7 @@ def heats(
     backends: Sequence[str] = forms.BACKENDS,
     patience: float = PATIENCE,
 ) -> list[Heat]:
-    """Return what is timed, in the order of its value."""
+    """Return what is timed, in the order of its value; of ``peers`` those first that have been nearest to winning."""
     found = []
     for number, goal in enumerate(goals(small)):
         if peers:
@@ -277,7 +277,19 @@ def heats(
             seconds = START + (PEER if peers else FORM) * len(entries) + COMPILING * compiling
             silent = PATIENCE_WITH_COMPILER if compiling else patience
             found.append(Heat(number, goal.title, tuple(entries), seconds, silent))
-    return found
+    leads = _published_leads() if peers else {}
+    return sorted(found, key=lambda heat: leads.get(GOALS[heat.goal], 1.0)) if peers else found
+
+
+def _published_leads() -> dict[Goal, float]:
+    """Return how many times as long as ours torch's fastest form took, where both are published."""
+    rows, leads = LEDGER.read(), {}
+    for goal in GOALS:
+        own = [row for row in rows if _is_of(row, goal)]
+        ours = [float(row["us"]) for row in own if row["backend"] in forms.BACKENDS]
+        if ours and not math.isnan(_torch(own)):
+            leads[goal] = _torch(own) / min(ours)
+    return leads
 
 
 class Course:
@@ -397,16 +409,36 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 # --- The command.
 
 
-def rehearsed(budget: float, peers: bool, match: str = "") -> str:
-    """Return what is timed, by estimated seconds: when it begins, and what a budget leaves out."""
-    lines, at = [f"{'begins':>7} {'takes':>6}"], 0.0
-    for heat in heats(False, match, peers):
-        there = at + LEAST <= budget
-        when = f"{at:6.0f}s {heat.seconds:5.0f}s" if there else "left out".rjust(14)
-        cut = ", cut short" if there and at + heat.seconds > budget else ""
-        lines.append(f"{when}  {heat.title}: {len(heat.entries)} entries{cut}")
-        at += heat.seconds if there else 0.0
-    return "\n".join([*lines, f"{min(at, budget):6.0f}s in all, of {budget:.0f}"])
+# Seconds of the other steps of the stage (`stages/steps.py`) on a device, by estimate, before the race and after it.
+BEFORE = {"build": 2.0, "config": 10.0, "machine": 6.0, "picks": 75.0}
+AFTER = {"headline": 50.0, "sanitizers": 100.0, "table": 1.0}
+HOST = 15.0
+SHARE = 0.62  # of the budget of the stage, of the race
+
+
+def rehearsed(budget: float) -> str:
+    """Return when each step and shape begins by estimated seconds, and what a budget leaves out."""
+    lines, at = [f"{'begins':>8} {'takes':>6}"], 0.0
+
+    def step(name: str, seconds: float, end: float, least: float) -> None:
+        nonlocal at
+        takes = min(seconds, end - at)
+        there = takes >= min(least, seconds)
+        when = f"{at:6.0f} s {takes:4.0f} s" if there else "left out".rjust(15)
+        lines.append(f"{when}  {name}" + ", cut short" * (there and takes < seconds))
+        at += takes if there else 0.0
+
+    for name, seconds in BEFORE.items():
+        step(name, seconds, budget, LEAST)
+    end = min(at + SHARE * budget, budget)
+    for heat in heats(False):
+        step(f"race: {heat.title}: {len(heat.entries)} entries", heat.seconds, end, LEAST)
+    step("host", HOST, budget, LEAST)
+    for heat in heats(False, peers=True):
+        step(f"peers: {heat.title}: {len(heat.entries)} entries", heat.seconds, budget, LEAST)
+    for name, seconds in AFTER.items():
+        step(name, seconds, math.inf if name == "table" else budget, seconds)
+    return "\n".join([*lines, f"{at:6.0f} s in all"])
 
 
 def suspicion(shape: Pools | Scores, form: Form, known: Mapping[str, str]) -> str:
@@ -441,7 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rehearse", action="store_true", help="print what would be timed when; time nothing")
     given = parser.parse_args(arguments)
     if given.rehearse:
-        print(rehearsed(given.budget, given.peers, given.match))
+        print(rehearsed(given.budget))
         return 0
     if given.ledger is None:
         parser.error("--ledger must be given")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.gpu.race import SHARE
 from benchmarks.stages.stage import DONE, REFUSED, ROOT, Step, checked, helpful, last_line, python, vital
 from ragsys_kernels._base import sources
 
@@ -19,7 +20,6 @@ SHAPES_SECONDS = 150.0  # kept for the times of the first stage
 BENCH_SECONDS = 40.0  # the first shape takes so long, with all that is compiled for it
 CLOSING_SECONDS = 20.0  # for the start of a process with a budget, and what it has begun when that is used up
 PICKS_SECONDS = 60.0 + CLOSING_SECONDS  # before a race
-RACE_SHARE = 0.62  # of the budget of its stage: what the rehearsal says, and a tenth
 RACE_LEAST_SECONDS = 15.0  # a shape, and the end of the process
 RACE_CLOSING_SECONDS = 4.0
 HEADLINE_SMALL = ("--queries", 4, "--rows", 211, "--dims", 24, "--batch", 2)
@@ -249,7 +249,7 @@ def race(given: Given) -> Sequence[Step]:
         Step(
             "race",
             timed("--backends", given.backends, "--suspects", suspects),
-            given.budget * RACE_SHARE,
+            given.budget * SHARE,
             least=RACE_LEAST_SECONDS,
         ),
         Step(

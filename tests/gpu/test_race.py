@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic
 
@@ -16,6 +17,7 @@ pytest.importorskip("torch")
 
 from benchmarks.gpu import forms, race
 from benchmarks.gpu.shapes import LEDGER
+from benchmarks.stages import steps
 
 ROOT = Path(__file__).parents[2]
 POOLS, SEARCH = race.GOALS[0], next(goal for goal in race.GOALS if goal.shape.op == "search")
@@ -117,6 +119,7 @@ import json, os, sys, time
 from pathlib import Path
 from benchmarks.gpu import race
 from benchmarks.gpu.shapes import LEDGER
+from benchmarks.stages import steps
 
 FAULTS = {}
 job = json.loads(sys.stdin.readline() or "null")
@@ -262,13 +265,24 @@ sys.exit(race.main(["--small", "--ledger", {str(course.path)!r}, "--match", "^mm
     assert not children.split()
 
 
-def test_a_process_is_begun_only_where_there_is_time_for_it():
-    rehearsed = race.rehearsed(100.0, peers=False)
-    times = [float(line.split("s")[0]) for line in rehearsed.splitlines()[1:-1] if "left out" not in line]
-    assert times == sorted(times)
-    assert times[-1] + race.LEAST <= 100
-    assert rehearsed.count("left out") + len(times) == len(race.GOALS)
-    assert "cut short" in rehearsed
+@pytest.mark.parametrize("budget", [480.0, 200.0, 20.0])
+def test_a_rehearsal_says_what_a_budget_leaves_out(budget):
+    lines = race.rehearsed(budget).splitlines()[1:-1]
+    given = steps.Given(ROOT, ROOT / "gpu.csv", budget)
+    named = [line[15:].strip().partition(":")[0].removesuffix(", cut short") for line in lines]
+    assert list(dict.fromkeys(named)) == [step.name for step in steps.race(given)]
+    assert named.count("race") == len(race.GOALS)
+    times = [(float(line[:7]), float(line[8:14].rstrip(" s"))) for line in lines if "left out" not in line]
+    assert all(begin + takes == pytest.approx(later, abs=1.1) for (begin, takes), (later, _) in pairwise(times))
+    assert times[-1][0] <= budget
+    left = [name for line, name in zip(lines, named, strict=True) if "left out" in line]
+    assert ("race" in left, "sanitizers" in left) == (budget < 400, True)
+
+
+def test_what_was_nearest_to_winning_is_timed_first():
+    order = [heat.title for heat in race.heats(False, peers=True)]
+    assert order[0].startswith("mmr N100000-D384-Pall-K6-Q256, float16")  # torch.compile won
+    assert len(order) == len(race.GOALS) - 1  # nobody wrote MSD
 
 
 # --- On a stub of a device.

@@ -60,10 +60,10 @@ def pretend(torch):
 def launch(kernel):
     """Do what goes wrong at the launch of a kernel; return whether it is not to run."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.overrides import TorchFunctionMode
 
-    class Lost(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    class Lost(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
             raise RuntimeError(ILLEGAL)
 
     synchronize()
