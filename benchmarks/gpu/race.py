@@ -141,13 +141,13 @@ def found(rows: Iterable[Row], among: Iterable[Goal] = GOALS) -> list[Found]:
     published = [row for row in LEDGER.read() if row["device"]]
     for goal in among:
         own, before = ([row for row in some if _is_of(row, goal)] for some in (rows, published))
-        here = _torch(own)
+        here = _torch(own, goal)
         roof = min((float(row["us"]) for row in own if row["contender"] == goal.roof and row["us"]), default=math.nan)
         some = []
         for form in forms.of(goal.shape):
             row: Mapping[str, str] = _row_of(own, form) or {"us": "", "state": LEFT_OUT, "reason": "not reached"}
             us = float(row["us"] or math.nan)
-            torch = _torch(before) if math.isnan(here) else here
+            torch = _torch(before, goal) if math.isnan(here) else here
             some.append(Found(goal, form, us, roof, torch, not math.isnan(here), row["state"], row["reason"]))
         every += sorted(some, key=lambda one: (not one.timed, one.us if one.timed else 0.0))
     return every
@@ -162,9 +162,10 @@ def _row_of(rows: Iterable[Row], form: Form) -> Row | None:
     return next((row for row in mine if row["us"]), mine[-1] if mine else None)
 
 
-def _torch(rows: Iterable[Row]) -> float:
-    times = [float(row["us"]) for row in rows if row["contender"].startswith("torch") and row["us"]]
-    return min(times, default=math.nan)
+def _torch(rows: Iterable[Row], goal: Goal) -> float:
+    """Return what the fastest form of torch takes."""
+    names = forms.peers(goal.shape)
+    return min((float(row["us"]) for row in rows if row["contender"] in names and row["us"]), default=math.nan)
 
 
 def winners(every: Iterable[Found]) -> dict[Goal, Found]:
@@ -287,8 +288,8 @@ def _published_leads() -> dict[Goal, float]:
     for goal in GOALS:
         own = [row for row in rows if _is_of(row, goal)]
         ours = [float(row["us"]) for row in own if row["backend"] in forms.BACKENDS]
-        if ours and not math.isnan(_torch(own)):
-            leads[goal] = _torch(own) / min(ours)
+        if ours and not math.isnan(_torch(own, goal)):
+            leads[goal] = _torch(own, goal) / min(ours)
     return leads
 
 

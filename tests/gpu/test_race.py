@@ -39,7 +39,7 @@ def rows_of(goal, us, **states):
 
 
 def test_a_row_has_one_winner_and_the_others_are_lost():
-    every = race.found([*rows_of(POOLS, (70.0, 130.0, 60.0)), row(POOLS, "torch, x", "", 200.0)], [POOLS])
+    every = race.found([*rows_of(POOLS, (70.0, 130.0, 60.0)), row(POOLS, "torch", "", 200.0)], [POOLS])
     assert [one.form.name for one in every] == ["cuda", "triton", "triton, gram=query-beside"]
     winner = race.winners(every)[POOLS]
     assert [race.verdict(one, winner) for one in every] == [
@@ -298,7 +298,7 @@ def on_stub(path, *options, faults=None, **more):
         **more,
     }
     command = [sys.executable, "-m", "benchmarks.gpu.race", "--small", "--ledger", path, *options]
-    return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=900)
+    return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.mark.slow
