@@ -499,13 +499,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _report(course: Course, peers: bool) -> int:
     """Tell what was found; return 1 where a form is wrong, or nothing of ours is timed."""
     rows = course.ledger.read()
+    facts.tell(rows=sum(bool(row["us"]) for row in rows), ledger=str(course.ledger.path))
+    if peers:
+        return 0
     every = found(rows, course.goals)
     bad = [one for one in every if one.state in (WRONG, FAILED, KILLED)]
     facts.tell(wrong=[f"{one.goal.title}: {one.form.name}: {one.state}: {one.reason}" for one in bad])
     facts.tell(left_out=[f"{one.goal.title}: {one.form.name}: {one.reason}" for one in every if one.state == LEFT_OUT])
     facts.tell(stopped=[f"{one.goal.title}: {one.form.name}" for one in every if one.timed and not one.above_stop])
-    facts.tell(rows=sum(bool(row["us"]) for row in rows), ledger=str(course.ledger.path))
-    return 0 if peers else int(bool(bad) or not any(one.timed for one in every))
+    return int(bool(bad) or not any(one.timed for one in every))
 
 
 if __name__ == "__main__":

@@ -288,17 +288,22 @@ def test_what_was_nearest_to_winning_is_timed_first():
 # --- On a stub of a device.
 
 
-def on_stub(path, *options, faults=None, **more):
-    """The race in a process of its own, on the processor: the interpreter runs Triton's kernels, g++'s CUDA C++."""
+def job(path, goal, entries):
+    """What a process of the race is asked for."""
+    asked = {"ledger": str(path), "goal": goal, "small": True, "entries": entries, "samples": 3, "seconds": 1.0}
+    return {**asked, "suspects": {}, "columns": {}}
+
+
+def stubbed(*options, faults=None):
+    """Python in a process of its own, where the interpreter runs Triton's kernels, and what g++ makes CUDA C++."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "gpu" / "stub_device"))),
         "TRITON_INTERPRET": "1",
         "STUB_DEVICE_FAULTS": json.dumps(faults or {}),
-        **more,
     }
-    command = [sys.executable, "-m", "benchmarks.gpu.race", "--small", "--ledger", path, *options]
-    return subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, timeout=1800)
+    command = [sys.executable, *map(str, options)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.mark.slow
@@ -312,7 +317,8 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
         "rsk_vrsd_held_256_384_float16": "wrong",
     }
     match = r"^(mmr|vrsd|msd) .*P100-.*-Q[234],|^search|^vrsd .*P140-K3-"
-    result = on_stub(tmp_path / "gpu.csv", "--match", match, "--patience", "40", faults=faults)
+    options = ("--small", "--ledger", tmp_path / "gpu.csv", "--match", match, "--patience", "100")
+    result = stubbed("-m", "benchmarks.gpu.race", *options, faults=faults)
     every = race.found(LEDGER.at(tmp_path / "gpu.csv").read(), race.goals(small=True))
     found = {(one.goal.shape.op, one.goal.shape.P, one.form.name): one for one in every if one.reason != "not reached"}
     assert len(found) == 18, result.stdout + result.stderr
@@ -320,7 +326,7 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
     assert reasons.pop(("mmr", 100, "cuda"))[1].endswith("an illegal memory access was encountered")
     assert reasons.pop(("vrsd", 100, "cuda")) == (race.KILLED, "signal SIGSEGV")
     assert reasons.pop(("msd", 100, "cuda"))[1].startswith("OutOfMemoryError: CUDA out of memory")
-    assert reasons.pop(("vrsd", 140, "triton")) == (race.KILLED, "hung for 40 s")
+    assert reasons.pop(("vrsd", 140, "triton")) == (race.KILLED, "hung for 100 s")
     for name in ("triton", *(f"triton, {change}" for change in (forms.STAGES_4, forms.TILES_64, forms.QUARTER))):
         assert reasons.pop(("search", None, name)) == (
             race.FAILED,
@@ -332,18 +338,28 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
     winners = {(goal.shape.op, goal.shape.P): one.form.name for goal, one in race.winners(every).items()}
     assert (winners["search", None], winners["vrsd", 140]) == ("triton, search=values", "cuda")
     assert result.returncode == 1
-    assert "KILLED: hung for 40 s" in result.stdout
+    assert "KILLED: hung for 100 s" in result.stdout
 
 
 @pytest.mark.slow
 def test_every_form_is_right_and_timed_on_a_stub(compiled, tmp_path):
-    result = on_stub(tmp_path / "gpu.csv")
-    every = race.found(LEDGER.at(tmp_path / "gpu.csv").read(), race.goals(small=True))
+    """One shape of those with the same forms; in one process, as none of them ends it."""
+    small = race.goals(small=True)
+    shapes = {(goal.shape.op, forms.of(goal.shape)): number for number, goal in reversed(list(enumerate(small)))}
+    path, numbers = tmp_path / "gpu.csv", sorted(shapes.values())
+    jobs = [job(path, number, [(f.backend, f.contender) for f in forms.of(small[number].shape)]) for number in numbers]
+    code = f"from benchmarks.gpu.heat import Heat\nassert not any(Heat(**job).run() for job in {jobs!r})"
+    result = stubbed("-c", code)
+    asked = [small[number] for number in numbers]
+    every = race.found(LEDGER.at(path).read(), asked)
+    assert len(every) > 30
     assert {one.form.name: one.reason for one in every if not one.timed} == {}, result.stdout + result.stderr
-    assert result.returncode == 0
-    rows = LEDGER.at(tmp_path / "gpu.csv").read()
-    assert all(float(row["clock_mhz"]) > 0 for row in rows if row["backend"])
+    assert result.returncode == 0, result.stderr
+    rows = LEDGER.at(path).read()
+    assert all(float(row["clock_mhz"]) > 0 for row in rows)
     counts = [row["counts"] for row in rows if row["contender"] == "ragsys_kernels" and "-Pall-" in row["shape"]]
     assert all("contenders: " in text for text in counts)
-    assert sum("queries left: " in text for text in counts) == 2
-    assert len(result.stdout.split(" have a winner")) == 2
+    assert sum("queries left: " in text for text in counts) == 1
+    assert race.told(rows, asked).endswith(
+        f"{len(asked)} of {len(asked)} rows have a winner; 0 of {len(every)} forms have no time."
+    )
