@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import glob
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         compiling=not given.no_compile,
         small=given.small,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found is still told
     right = True
     for name in (given.stage,) if given.stage else ALWAYS:
         options = {key: str(value) for key, value in vars(asked).items()}

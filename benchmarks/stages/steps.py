@@ -7,8 +7,8 @@ import os
 import re
 import shutil
 import sysconfig
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.stages.stage import DONE, REFUSED, ROOT, Step, checked, helpful, last_line, python, vital
@@ -18,6 +18,10 @@ TESTS = Path("tests", "gpu", "test_gpu.py")
 SHAPES_SECONDS = 150.0  # kept for the times of the first stage
 BENCH_SECONDS = 40.0  # the first shape takes so long, with all that is compiled for it
 CLOSING_SECONDS = 20.0  # for the start of a process with a budget, and what it has begun when that is used up
+RACE_SHARE = 0.62  # of the budget of its stage: what the rehearsal says, and a tenth
+RACE_LEAST_SECONDS = 15.0  # a shape, and the end of the process
+RACE_CLOSING_SECONDS = 4.0
+HEADLINE_SMALL = ("--queries", 4, "--rows", 211, "--dims", 24, "--batch", 2)
 PROCESSES = 8  # of the tests: each compiles kernels of its own
 SANITIZERS = ("memcheck", "synccheck", "racecheck")
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
@@ -218,18 +222,46 @@ def ledger(given: Given) -> Sequence[Step]:
 
 
 def race(given: Given) -> Sequence[Step]:
-    """New forms of kernels against their goals: right first, under tools too, then timed."""
-    rows = ["-m", "benchmarks.gpu.race", "--backends", given.backends, "--ledger", given.ledger]
+    """Every form of every call with a goal: picks are checked while kernels are compiled, then the forms are timed.
 
-    def raced(seconds: float) -> list[str]:
-        small = ["--small"] if given.small else []
-        return python(*rows, "--budget", f"{max(seconds - CLOSING_SECONDS, 1):.0f}", *small)
+    What decides most comes first; torch and tools have the time that is left. The table is printed in any case.
+    """
+    small = ["--small"] if given.small else []
+    match = ["--match", given.match] if given.match else []
+    timing = ["-m", "benchmarks.gpu.race", "--ledger", given.ledger, *small]
 
+    def checks(seconds: float) -> dict[str, list[str]]:
+        """Picks of each backend, and a process that compiles: none of them is timed."""
+        found = {f"picks of {name}": calls(replace(given, backends=name), "picks") for name in given.backends.split(",")}
+        return found if given.small else {**found, "compiling": python("-m", "benchmarks.gpu.warm", *match)}
+
+    def timed(*more: object) -> Callable[[float], dict[str, list[str]]]:
+        def commands(seconds: float) -> dict[str, list[str]]:
+            ending = ["--budget", f"{max(seconds - RACE_CLOSING_SECONDS, 1):.0f}"]
+            return {"race": python(*timing, *match, *ending, *more)}
+
+        return commands
+
+    headline = python("-m", "benchmarks.gpu.headline", "--parts", "pool,whole", *(HEADLINE_SMALL if small else ()))
+    suspects = given.out / "race.json"
     return (
         build(),
-        Step("picks", lambda seconds: {"picks": calls(given, "picks")}, 150),
+        config(given),
+        Step("machine", lambda seconds: {"machine": python("-m", "benchmarks.gpu.causes")}, 30, judge=helpful),
+        Step("picks", checks, 75, judge=checked),
+        Step(
+            "race",
+            timed("--backends", given.backends, "--suspects", suspects),
+            given.budget * RACE_SHARE,
+            least=RACE_LEAST_SECONDS,
+        ),
+        Step(
+            "host", lambda seconds: {"host": python("-m", "benchmarks.gpu.host", "--out", given.out)}, 40, judge=helpful
+        ),
+        Step("peers", timed("--peers"), given.budget, judge=helpful, least=RACE_LEAST_SECONDS),
+        Step("headline", lambda seconds: {"headline": headline}, 60, judge=helpful, least=BENCH_SECONDS),
         sanitizers(given, given.budget / 4),
-        Step("race", lambda seconds: {"race": raced(seconds)}, given.budget, least=BENCH_SECONDS),
+        Step("table", lambda seconds: {"race": python(*timing, "--table")}, 20, always=True),
     )
 
 

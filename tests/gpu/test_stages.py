@@ -3,16 +3,18 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.gpu import bench, race  # noqa: E402
+from benchmarks.gpu import bench  # noqa: E402
 from benchmarks.harness import facts, machine  # noqa: E402
 from benchmarks.stages import calls, picks, problems, stage, steps  # noqa: E402
 from ragsys_kernels._base import sources  # noqa: E402
@@ -111,6 +113,33 @@ def test_what_the_budget_does_not_reach_is_named(ran, step):
     assert line.startswith("big: ")
     assert line.endswith(" s were left of the budget of 10 s")
     assert f"left out: {line}" in printed
+
+
+def test_an_interrupt_ends_the_step_that_runs_and_the_last_is_done_all_the_same(ran, step, tmp_path):
+    begun = tmp_path / "begun"
+    code = f"import pathlib, time; print('half', flush=True); pathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
+
+    def interrupt():
+        while not begun.exists():
+            sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    _, summary, log, printed = ran(
+        step("long", code, most=500.0), step("next", "print(1)"), step("table", "print('what is known')", always=True),
+        budget=1000.0,
+    )  # fmt: skip
+    assert [one["status"] for one in summary["steps"]] == ["left out", "left out", "done"]
+    assert summary["left_out"] == ["long: interrupted", "next: interrupted"]
+    assert "\nhalf\n" in log
+    assert "\nwhat is known\n" in log
+
+
+def test_what_is_for_always_is_done_when_the_time_is_up(ran, step):
+    right, summary, log, _ = ran(step("long", "print(1)"), step("table", "print(2)", always=True), budget=1e-3)
+    assert right
+    assert [one["status"] for one in summary["steps"]] == ["left out", "done"]
+    assert log.endswith("\n2\n\n")
 
 
 def test_a_long_output_is_kept_from_its_end(ran, step):
@@ -568,25 +597,43 @@ def test_bad_options_are_refused(check, options, message):
     assert message in result.stderr
 
 
+# A sanitizer that does not know the device.
+REFUSES = "#!/bin/sh\necho '========= Error: Device not supported'\nexit 9\n"
+
+
 @pytest.mark.slow
 def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
-    result = check("--stage", "race", "--budget", "300", "--out", tmp_path, prepared=PREPARED.format("none"))
-    log = (tmp_path / "race.log").read_text()
+    """Picks, the forms of a shape on both backends, torch, the host, a headline, a tool that refuses, the table."""
+    refusing, out = tmp_path / "bin" / "compute-sanitizer", tmp_path / "out"
+    refusing.parent.mkdir()
+    refusing.write_text(REFUSES)
+    refusing.chmod(0o755)
+    result = check(
+        "--stage", "race", "--budget", "2000", "--out", out, "--backends", "triton,cuda", "--match", "^mmr .*P20-",
+        prepared=PREPARED.format("none"), PATH=f"{refusing.parent}{os.pathsep}{os.environ['PATH']}",
+    )  # fmt: skip
+    log = (out / "race.log").read_text()
+    summary = json.loads((out / "race.json").read_text())
+    steps = {step["name"]: step["status"] for step in summary["steps"]}
+    assert list(steps) == [
+        "build", "config", "machine", "picks", "race", "host", "peers", "headline", "sanitizers", "table",
+    ], log  # fmt: skip
+    assert steps.pop("sanitizers") == "refused"
+    assert set(steps.values()) == {"done"}, log
     assert result.returncode == 0, result.stdout + result.stderr + log
+    table = (out / "gpu.txt").read_text()
+    assert table in log
+    assert "1 of 19 rows have a winner" in table
+    lines = [line.split() for line in table.splitlines()]
+    assert sum(line[-1:] == ["reached"] or "lost" in line for line in lines) >= 3
+    assert sorted(path.name for path in out.iterdir()) == ["gpu.csv", "gpu.txt", "host.csv", "race.json", "race.log"]
+
+
+@pytest.mark.slow
+def test_a_race_whose_time_is_up_has_its_table(check, compiled, tmp_path):
+    """Here before anything was timed."""
+    result = check("--stage", "race", "--budget", "1", "--out", tmp_path, prepared=PREPARED.format("none"))
     summary = json.loads((tmp_path / "race.json").read_text())
-    assert [step["name"] for step in summary["steps"]] == ["build", "picks", "sanitizers", "race"]
-    lines = [line for line in log.splitlines() if line.endswith((" kept", " reached", " below its stop"))]
-    assert {line.split()[0] for line in lines} == {"mmr", "vrsd", "search", "token_logprobs", "answer_logprobs"}
-
-
-def test_a_form_below_its_stop_is_named():
-    goal = race.GOALS[0]
-    shape = {"op": goal.shape.op, "shape": str(goal.shape), "dtype": goal.shape.dtype}
-    times = (("ragsys_kernels", "triton", 130.0), ("ragsys_kernels, gram=query-beside", "triton", 140.0))
-    times += (("ragsys_kernels", "cuda", 60.0), (race.COPY, "", 50.0), ("torch", "", 300.0), ("torch, x", "", 200.0))
-    rows = [{**shape, "contender": name, "backend": backend, "us": str(us)} for name, backend, us in times]
-    forms = list(race.found(rows))
-    assert [one.form for one in forms] == ["cuda", "triton", "triton, gram=query-beside"]
-    assert [one.verdict for one in forms] == ["reached", "below its stop", "below its stop"]
-    assert forms[0].share == pytest.approx(50 / 60)
-    assert forms[0].torch == 200.0
+    assert [step["name"] for step in summary["steps"] if step["status"] == "done"] == ["table"]
+    assert "0 of 19 rows have a winner" in (tmp_path / "race.log").read_text()
+    assert result.returncode == 0
