@@ -289,7 +289,7 @@ def changes(times: Race) -> Iterator[str]:
         own = [one for one in times.found if one.goal == goal and one.timed]
         kept = min((one for one in own if not one.form.change), key=lambda one: one.us, default=None)
         for one in own:
-            if one.form.change and kept is not None and one.us * (1 + times.margin(one, kept)) < kept.us:
+            if kept is not None and one.us * (1 + times.margin(one, kept)) < kept.us:
                 before = f"{kept.us / one.us - 1:.0%} before {kept.form.name}"
                 yield f"{goal.title}: {one.form.name} {one.us:.1f} µs, {before}"
 

@@ -101,6 +101,17 @@ def test_a_win_within_what_times_vary_by_is_none(decision, more, wins):
 
 
 @EACH
+def test_either_of_two_times_may_vary(decision):
+    other = decision.others[0]
+    rows = ledger(by_choice(decision, {other.name: 45.0}))
+    for choice in (decision.stays, other):
+        varying = [{**row, "spread": "0.2"} if row["contender"] == choice.form.contender else row for row in rows]
+        found = decide.decided(decision, decide.Race(varying))
+        assert set(found.winners.values()) == {decision.stays.name}
+    assert set(decide.decided(decision, decide.Race(rows)).winners.values()) == {other.name}
+
+
+@EACH
 def test_rows_may_be_won_by_different_forms_which_then_stay(decision):
     if len(decision.shapes) == 1:
         return
@@ -219,7 +230,7 @@ def test_experiments_are_named_and_win_nothing(reported):
 def test_rows_of_a_race_take_the_place_of_published_ones():
     (old, *_) = ledger(lambda goal, form: 70.0)
     other = {**old, "device": "NVIDIA H100"}
-    new, state = {**old, "us": "60"}, {**old, "us": "", "state": "wrong"}
+    new, state = {**old, "us": "60"}, {**old, "us": "60", "state": "wrong"}
     assert decide.merged([new], [old, other]) == [new, other]
     assert decide.merged([state], [old]) == [old]
     peer = {**old, "backend": "", "contender": "torch"}
