@@ -169,13 +169,19 @@ def calls(backend: str, few: bool = False) -> Iterator[tuple[str, Call]]:
 
 
 def sanitize(backends: Backends, small: bool) -> list[str]:
-    """Call each small problem once, those of the newest kernels first."""
+    """Call small problems once, those of the newest kernels first; one that fails is wrong, with a tool or without."""
+    wrong = []
     for backend in sorted(backends):  # CUDA C++ before Triton
         for name, call in calls(backend, few=True):
             print(name, flush=True)
-            call()
-            synchronize()
-    return []
+            try:
+                call()
+                synchronize()
+            except Exception as error:  # a kernel may raise anything, and the others are still to be seen
+                wrong.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0][:300])
+                if not is_well():
+                    return wrong
+    return wrong
 
 
 def soak(backends: Backends, small: bool, budget: float = math.inf) -> list[str]:

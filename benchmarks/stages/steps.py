@@ -151,7 +151,10 @@ def tools(given: Given) -> Sequence[Step]:
 
 
 def sanitizers(given: Given, most: float) -> Step:
-    """All tools at once; torch's allocator would hide from them what is out of bounds or never written."""
+    """All tools at once; torch's allocator would hide from them what is out of bounds or never written.
+
+    The kernels of CUDA C++ come first, as those that no compiler of others has made.
+    """
     found = tool("compute-sanitizer")
     # Errors of calls of CUDA are not reported: torch and CuPy ask for what a driver may not have, and go on without.
     options = ("--error-exitcode", "9", "--report-api-errors", "no", "--target-processes", "application-only")
@@ -171,7 +174,8 @@ def sanitized(status: int | None, output: str) -> tuple[str, str]:
     """What is true of any tool; where this one does not know the device, its errors are not the kernels'."""
     if "Device not supported" in output:
         return REFUSED, "Device not supported"
-    return helpful(status, output)
+    result, reason = helpful(status, output)
+    return result, f"{reason}, in {last_line(output)}" if status is None else reason
 
 
 def profiler(given: Given) -> Step:

@@ -230,6 +230,16 @@ def test_what_a_sanitizer_finds_is_wrong(ran, given, tool):
     assert log.count("===== sanitizers: ") == 3
 
 
+def test_a_sanitizer_that_is_stopped_says_how_far_it_came(ran, given, tool):
+    tool(compute_sanitizer="echo 'cuda held: mmr, P=201'; exec sleep 60")
+    right, summary, _, _ = ran(steps.sanitizers(given, 1.0))
+    assert right
+    reason = "stopped at its time, in cuda held: mmr, P=201"
+    assert summary["left_out"] == [
+        "sanitizers: " + "; ".join(f"{name}: {reason}" for name in ("memcheck", "synccheck", "racecheck"))
+    ]
+
+
 def test_tools_are_given_the_calls(ran, given, tool):
     tool(compute_sanitizer=RUN_THE_REST, ncu=RUN_THE_REST)
     right, _, log, _ = ran(steps.sanitizers(given, 60), steps.profiler(given))
@@ -370,6 +380,22 @@ def test_wrong_searches_and_log_probs_are_found(on_cpu, op):
         changed[q, place], changed[q, place + 1] = found[0][q, place + 1], found[0][q, place]
         with pytest.raises(AssertionError, match="rows are not the nearest"):
             calls.check(made, arguments, (changed, found[1]))
+
+
+def test_a_call_that_fails_under_a_tool_is_wrong_and_the_others_are_made(on_cpu, monkeypatch, capsys):
+    def made(backend, few):
+        assert few
+        return [(f"{backend} bad", lambda: 1 / 0), (f"{backend} good", lambda: None)]
+
+    monkeypatch.setattr(calls, "calls", made)
+    assert calls.main(["sanitize", "--backends", "triton,cuda"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[:4] == ["cuda bad", "cuda good", "triton bad", "triton good"]
+    wrong = [f"{backend} bad: ZeroDivisionError: division by zero" for backend in ("cuda", "triton")]
+    assert facts.told(printed.splitlines())["wrong"] == wrong
+    monkeypatch.setattr(calls, "is_well", lambda: False)
+    assert calls.main(["sanitize", "--backends", "triton,cuda"]) == 1
+    assert facts.told(capsys.readouterr().out.splitlines())["wrong"] == wrong[:1]
 
 
 def test_a_device_that_answers_no_more_is_noticed(on_cpu, monkeypatch, capsys):
