@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.gpu import preference, race
+from benchmarks.gpu import goals, preference
 from benchmarks.gpu.forms import Form
-from benchmarks.gpu.race import Found, Goal
+from benchmarks.gpu.goals import Found, Goal
 from benchmarks.gpu.shapes import LEDGER, Pools, Scores
 from benchmarks.harness.contender import OURS
 from benchmarks.harness.ledger import ROOT, Row
@@ -30,7 +30,7 @@ from benchmarks.harness.ledger import ROOT, Row
 LEAST_MARGIN = 0.03
 
 # Of forms that are not right: they lose. Of all other forms without a time nothing is known.
-LOST = (race.WRONG, race.FAILED, race.KILLED)
+LOST = (goals.WRONG, goals.FAILED, goals.KILLED)
 
 
 class Choice(NamedTuple):
@@ -78,7 +78,7 @@ ANYWAY = ("whole corpora by CUDA C++, which then refuses them by name",)
 
 def _shapes(op: str, **sizes: object) -> tuple[Pools | Scores, ...]:
     """Return the shapes with goals of an op that have these sizes."""
-    shapes = (goal.shape for goal in race.GOALS if goal.shape.op == op)
+    shapes = (goal.shape for goal in goals.GOALS if goal.shape.op == op)
     return tuple(shape for shape in shapes if all(getattr(shape, name) == value for name, value in sizes.items()))
 
 
@@ -162,7 +162,7 @@ class Race:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = [row for row in rows if row["us"] and not row.get("state")]
-        self.found = race.found(rows)
+        self.found = goals.found(rows)
         self._times = {_key(row): row for row in self.rows}
 
     def of(self, goal: Goal, form: Form) -> Found | None:
@@ -189,8 +189,8 @@ def _shape_key(goal: Goal) -> tuple[str, str, str]:
 def decided(decision: Decision, times: Race) -> Outcome:
     """Apply a decision's rule to its rows."""
     outcome = Outcome(decision)
-    goals = [goal for goal in race.GOALS if goal.shape in decision.shapes]
-    for goal in goals:
+    own = [goal for goal in goals.GOALS if goal.shape in decision.shapes]
+    for goal in own:
         known: dict[str, Found] = {}
         for choice in (decision.stays, *decision.others):
             one = times.of(goal, choice.form)
@@ -285,7 +285,7 @@ def pages(rows: Sequence[Row]) -> str:
 
 def changes(times: Race) -> Iterator[str]:
     """Yield experiments that are faster than all that the package has."""
-    for goal in race.GOALS:
+    for goal in goals.GOALS:
         own = [one for one in times.found if one.goal == goal and one.timed]
         kept = min((one for one in own if not one.form.change), key=lambda one: one.us, default=None)
         for one in own:

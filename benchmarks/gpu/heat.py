@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import bench, causes, forms, race
+from benchmarks.gpu import bench, causes, forms, goals, race
 from benchmarks.gpu.events import EventTimer
 from benchmarks.gpu.scoring import AbsentError
 from benchmarks.harness import ledger
@@ -52,7 +52,7 @@ class Heat:
             self._prepare()
         except Exception as error:
             for backend, name in self.entries:
-                self._put(self._row(backend, name), state=race.FAILED, reason=f"its problem: {_text(error)}")
+                self._put(self._row(backend, name), state=goals.FAILED, reason=f"its problem: {_text(error)}")
             return RAISED
         for backend, name in self.entries:
             if not self._entry(backend, name):
@@ -61,7 +61,7 @@ class Heat:
         return 0
 
     def _prepare(self) -> None:
-        self.asked = race.goals(self.small)[self.goal]
+        self.asked = goals.of(self.small)[self.goal]
         self.where = torch.device("cpu" if _env.triton_interpreter() else "cuda")
         self.device = torch.cuda.get_device_name(self.where) if self.where.type == "cuda" else ledger.hardware()
         self.problem = bench.problem_of(self.asked.shape, self.where)
@@ -73,14 +73,14 @@ class Heat:
         self.race.SECONDS = self.seconds
 
     def _row(self, backend: str, name: str) -> dict[str, Any]:
-        shape = race.goals(self.small)[self.goal].shape
+        shape = goals.of(self.small)[self.goal].shape
         row = {**ledger.environment(), "op": shape.op, "shape": str(shape), "dtype": shape.dtype}
         return {**row, "backend": backend, "device": self.device, "contender": name}
 
     def _entry(self, backend: str, name: str) -> bool:
         """Check and time one, and write its row; return whether the process may go on."""
         row = self._row(backend, name)
-        self._put(row, state=race.BEGUN)
+        self._put(row, state=goals.BEGUN)
         try:
             form = next((f for f in forms.of(self.asked.shape) if (f.backend, f.contender) == (backend, name)), None)
             entry = self._contender(backend, name, form)
@@ -91,16 +91,16 @@ class Heat:
                     row |= self._timed(entry)
                     row |= causes.while_it_runs(entry.run, 1 if self.small else causes.LOADED)
         except (AbsentError, _dispatch.BackendUnavailableError) as error:
-            self._put(row, state=race.ABSENT, reason=str(error))
+            self._put(row, state=goals.ABSENT, reason=str(error))
             return True
         except AssertionError as error:  # of its result
-            self._put(row, state=race.WRONG, reason=_text(error))
+            self._put(row, state=goals.WRONG, reason=_text(error))
             return True
         except Exception as error:  # a kernel may raise anything
-            self._put(row, state=race.FAILED, reason=_text(error))
+            self._put(row, state=goals.FAILED, reason=_text(error))
             return False
         reason = self._why_wrong(row, form)
-        self._put(row, state=race.WRONG if reason else "", reason=reason)
+        self._put(row, state=goals.WRONG if reason else "", reason=reason)
         print(f"  {row['us']:12.1f} µs  {name} {backend}  {reason}", flush=True)
         return True
 
@@ -139,7 +139,7 @@ class Heat:
 
     def _explain(self) -> None:
         """Write the time of each kernel beside the fastest forms, where the goal was missed."""
-        mine = [one for one in race.found(self.known.read(), [self.asked]) if one.timed]
+        mine = [one for one in goals.found(self.known.read(), [self.asked]) if one.timed]
         for one in mine[:PROFILED] if mine and not mine[0].share >= self.asked.share else ():
             key = one.form.backend, one.form.contender
             if key in self.rows:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.gpu import forms, host, race, selection
+from benchmarks.gpu import forms, goals, host, selection
 from benchmarks.gpu.shapes import Pools, Scores
 from benchmarks.harness import facts, ledger
 from benchmarks.suites.scoring import Problem as ScoreProblem
@@ -78,7 +78,7 @@ def _scores(shape: Scores) -> Any:
 def compiled(number: int, form: forms.Form) -> float:
     """Compile what a form launches for a goal; return the seconds."""
     begin = monotonic()
-    call = calls(race.GOALS[number].shape)[form.backend]
+    call = calls(goals.GOALS[number].shape)[form.backend]
     with host.stubbed(host.Driver()), form.entered():
         call()
     return monotonic() - begin
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     tasks = {
         f"{goal.title}: {form.name}": partial(compiled, number, form)
-        for number, goal in enumerate(race.GOALS)
+        for number, goal in enumerate(goals.GOALS)
         for form in forms.of(goal.shape, ("triton",))  # CUDA C++ is compiled already, or by its first call
     }
     failed = []

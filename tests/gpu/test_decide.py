@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from benchmarks.gpu import decide, forms, preference, race
+from benchmarks.gpu import decide, forms, goals, preference
 from benchmarks.gpu.decide import DECISIONS
 from benchmarks.gpu.forms import Form
 from benchmarks.gpu.shapes import LEDGER
@@ -20,7 +20,7 @@ EACH = pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: decis
 def ledger(us=lambda goal, form: 50.0, **more):
     """The rows of a race whose forms take so long: µs, or a state and a reason; None: there is no row."""
     rows = []
-    for goal in race.GOALS:
+    for goal in goals.GOALS:
         for form in forms.of(goal.shape):
             found = us(goal, form)
             if found is None:
@@ -57,7 +57,7 @@ def by_choice(decision, times):
 @EACH
 def test_each_form_of_a_decision_is_one_of_the_race_and_each_file_is_there(decision):
     assert decision.shapes
-    for goal, choice in itertools.product(race.GOALS, (decision.stays, *decision.others)):
+    for goal, choice in itertools.product(goals.GOALS, (decision.stays, *decision.others)):
         if goal.shape in decision.shapes:
             assert choice.form in forms.of(goal.shape), f"{goal.title}: {choice.name}"
     for part in (part for choice in (decision.stays, *decision.others) for part in choice.goes):
@@ -164,7 +164,7 @@ def test_a_form_above_its_limit_is_not_taken(name, choice, limit):
     decision = BY_NAME[name]
     for us, wins in ((limit, True), (limit + 0.1, False)):
         found = outcome(decision, by_choice(decision, {decision.stays.name: 10 * limit, choice: us}))
-        first = next(goal.title for goal in race.GOALS if goal.shape in decision.shapes)
+        first = next(goal.title for goal in goals.GOALS if goal.shape in decision.shapes)
         assert (found.winners[first] == choice) == wins
         assert ("above its" in found.told[0]) != wins
 

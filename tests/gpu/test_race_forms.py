@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from benchmarks.gpu import bench, forms, host, race, warm  # noqa: E402
+from benchmarks.gpu import bench, forms, goals, host, warm  # noqa: E402
 from ragsys_kernels._base import env as _env  # noqa: E402
 from ragsys_kernels._gpu import plans, variants  # noqa: E402
 
@@ -53,7 +53,7 @@ def launched(monkeypatch):
     return launches
 
 
-GOALS = [pytest.param(goal, id=goal.title) for goal in race.GOALS]
+GOALS = [pytest.param(goal, id=goal.title) for goal in goals.GOALS]
 
 
 @pytest.mark.parametrize("goal", GOALS)
@@ -74,8 +74,8 @@ def test_the_forms_of_a_shape_launch_different_things(launched, goal):
 @pytest.mark.parametrize("goal", GOALS)
 def test_the_other_libraries_of_a_shape_are_known_before_it_is_made(goal):
     """Those that torch has; others may not be installed."""
-    small = race.goals(small=True)[race.GOALS.index(goal)]
+    small = goals.of(small=True)[goals.GOALS.index(goal)]
     entries, _ = bench.contenders_of(bench.problem_of(small.shape, "cpu"), forms.BACKENDS, host=False)
     others = {entry.name for entry in entries if not entry.backend} - {bench.COPY, bench.scoring.PRODUCT}
     assert set(forms.peers(goal.shape)) == others - {"Liger", "flash-attn", "TRL, entropy", "cut-cross-entropy"}
-    assert set(race.roofs(small)) <= {entry.name for entry in entries}
+    assert set(goals.roofs(small)) <= {entry.name for entry in entries}
