@@ -7,7 +7,7 @@ in the emulator. STUB_DEVICE_FAULTS, a JSON object, has what goes wrong at the l
 - ``"illegal"``: from there on everything on the device raises, in this process;
 - ``"hang"``: the launch does not return; ``"die"``: the process is gone;
 - ``"memory"``, ``"compile"``: the launch raises what torch and Triton do;
-- ``"wrong"``: the kernel does not run, and its outputs are what memory has.
+- ``"wrong"``: the kernel does not run, and its outputs are what memory has: NaN, and -1.
 """
 
 import importlib.abc
@@ -91,9 +91,19 @@ def run_kernels(bench):
     from triton.runtime import interpreter
 
     from ragsys_kernels import _dispatch
+    from ragsys_kernels._base import arrays
     from ragsys_kernels._gpu import cuda_module
 
-    executor = interpreter.GridExecutor
+    executor, empty = interpreter.GridExecutor, arrays.empty
+
+    def unwritten(like, shape, dtype):
+        """Memory in which every number that no kernel writes shows: NaN, or -1."""
+        made = empty(like, shape, dtype)
+        tensor = bench.torch.as_tensor(made)  # of the same memory
+        if tensor.numel():
+            tensor.view(bench.torch.uint8).fill_(0xFF)
+        return made
+
     by_triton, choose, loaded = executor.__call__, _dispatch.choose, {}
 
     def interpret(this, *given, **named):
@@ -113,7 +123,7 @@ def run_kernels(bench):
             return choose(op, family, device, "triton" if backend == "auto" else backend, *rest, **named)
         return "cuda", _dispatch.module_of(family, "cuda")
 
-    executor.__call__ = interpret
+    executor.__call__, arrays.empty = interpret, unwritten
     cuda_module.load, cuda_module.why_not = load, emulator.why_not
     _dispatch.choose = with_cuda
 
