@@ -22,7 +22,7 @@ CLOSING_SECONDS = 20.0  # for the start of a process with a budget, and what it 
 PICKS_SECONDS = 60.0 + CLOSING_SECONDS  # before a race
 RACE_LEAST_SECONDS = 15.0  # a shape, and the end of the process
 RACE_CLOSING_SECONDS = 4.0
-HEADLINE_SMALL = ("--queries", 4, "--rows", 211, "--dims", 24, "--batch", 2)
+HEADLINE_SMALL = ("--queries", 8, "--rows", 211, "--dims", 24, "--batch", 4)
 PROCESSES = 8  # of the tests: each compiles kernels of its own
 SANITIZERS = ("memcheck", "synccheck", "racecheck")
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
@@ -64,6 +64,11 @@ def build() -> Step:
 
 def config(given: Given) -> Step:
     return Step("config", lambda seconds: {"show_config": calls(given, "config")}, 90)
+
+
+def host(given: Given) -> Step:
+    """What the processor does for calls, beside a copy of torch's."""
+    return Step("host", lambda seconds: {"host": python("-m", "benchmarks.gpu.host", "--out", given.out)}, 40, helpful)
 
 
 def bench(given: Given, seconds: float, *options: str) -> list[str]:
@@ -256,9 +261,7 @@ def race(given: Given) -> Sequence[Step]:
             given.budget * SHARE,
             least=RACE_LEAST_SECONDS,
         ),
-        Step(
-            "host", lambda seconds: {"host": python("-m", "benchmarks.gpu.host", "--out", given.out)}, 40, judge=helpful
-        ),
+        host(given),
         Step("peers", timed("--peers"), given.budget, judge=helpful, least=RACE_LEAST_SECONDS),
         Step("headline", lambda seconds: {"headline": headline}, 60, judge=helpful, least=BENCH_SECONDS),
         sanitizers(given, given.budget / 4),
