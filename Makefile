@@ -2,7 +2,7 @@
 # make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make evaluate-boolq,
 # make check, make lint, make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
-# make capi, make test-capi, make sqlite, make test-sqlite, make wheels, make check-wheels, make test-blas, make test-oldest,
+# make capi, make test-capi, make sqlite, make test-sqlite, make wheels, make check-wheels, make race-pack, make test-blas, make test-oldest,
 # make test-serve, make release-check, make lock, make audit, make clean.
 PYTHON ?= python3
 VENV ?= .venv
@@ -112,6 +112,12 @@ bench-node: node
 wheels: $(VENV)-wheels/.wheels
 	$(VENV)-wheels/bin/python wheels/build.py $(ARGS)
 	$(VENV)-wheels/bin/python wheels/check.py
+
+# What a machine with a GPU is given, so that nothing is compiled there: the extension for CPython 3.12 and the CUDA kernels (nvcc).
+# ARGS="--python 3.13" for another interpreter.
+.PHONY: race-pack
+race-pack: $(VENV)-wheels/.wheels
+	$(VENV)-wheels/bin/python wheels/race_pack.py $(ARGS)
 
 check-wheels: $(VENV)-wheels/.wheels
 	$(VENV)-wheels/bin/python wheels/check.py $(ARGS)

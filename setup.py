@@ -3,15 +3,20 @@
 RAGSYS_KERNELS_REQUIRE_EXT=1 turns a failed compilation into a failed install, RAGSYS_KERNELS_NO_EXT=1 builds a
 pure-Python wheel. Without either, a failed compilation is one line and the NumPy reference does the work.
 
-RAGSYS_KERNELS_CUDA=1 compiles csrc/cuda with nvcc into ragsys_kernels/_cuda_bin/<name>.fatbin, and fails where it
-cannot. Without it, NVRTC compiles the sources, which every wheel carries, when a kernel is first launched.
+RAGSYS_KERNELS_CUDA=1 compiles csrc/cuda with nvcc into ragsys_kernels/_cuda_bin/<name>-<digest>.fatbin, and fails where
+it cannot. Without it, NVRTC compiles the sources, which every wheel carries, when a kernel is first launched.
+
+Binaries are known by digests of their sources (ragsys_kernels/_base/sources.py): the extension's is its build id.
 """
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import Command, setup
@@ -33,10 +38,13 @@ FLAGS = [
 CPU = Path("csrc/cpu")
 CUDA = Path("csrc/cuda")
 
-# A binary runs on later minor versions of its architecture; the PTX of the newest is for what comes after.
-# -ftz=true: as NVRTC through CuPy has it (ragsys_kernels/_gpu/cuda_module.py).
+# The package cannot be imported here: it needs NumPy.
+sources = SimpleNamespace(**runpy.run_path("ragsys_kernels/_base/sources.py"))
+
+# A binary runs on later minor versions of its architecture; the PTX of the newest is for what comes after. Kernels have
+# no instructions of one architecture alone (sm_90a).
 ARCHITECTURES = (80, 90, 100)
-NVCC_FLAGS = ["-fatbin", "-std=c++17", "-ftz=true", "-O3", "-Werror=all-warnings"]
+NVCC_FLAGS = ["-fatbin", *sources.CUDA_OPTIONS, "-O3", "-Werror=all-warnings"]
 
 
 def extension() -> Pybind11Extension:
@@ -47,9 +55,14 @@ def extension() -> Pybind11Extension:
         include_dirs=[str(CPU)],
         depends=sorted(str(p) for pattern in ("*.h", "*.inl") for p in CPU.rglob(pattern)),
         extra_compile_args=[] if sys.platform == "win32" else FLAGS,
-        extra_link_args=[] if sys.platform == "win32" else ["-pthread"],
+        extra_link_args=link_flags(),
         optional=os.environ.get("RAGSYS_KERNELS_REQUIRE_EXT") != "1",
     )
+
+
+def link_flags():
+    flags = [] if sys.platform == "win32" else ["-pthread"]
+    return [*flags, f"-Wl,--build-id=0x{sources.of_extension(Path())}"] if sys.platform == "linux" else flags
 
 
 class build_kernels(build_ext):  # noqa: N801
@@ -104,18 +117,32 @@ class build_cuda(Command):  # noqa: N801  # setuptools' own spelling
 
     def outputs(self):
         folder = Path("." if self.editable_mode else self.build_lib, "ragsys_kernels", "_cuda_bin")
-        return {source: folder / f"{source.stem}.fatbin" for source in sorted(CUDA.glob("*.cu"))}
+        return {source: folder / sources.binary_of(source) for source in sorted(CUDA.glob("*.cu"))}
 
     def run(self):
+        """Compile what has no binary yet, side by side, and remove binaries of other sources."""
+        outputs = self.outputs()
+        folder = next(iter(outputs.values())).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        for other in set(folder.glob("*.fatbin")) - set(outputs.values()):
+            other.unlink()
         nvcc = find_nvcc()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            missing = [source for source, output in outputs.items() if not output.is_file()]
+            for failed in filter(None, pool.map(lambda source: self.compile(nvcc, source, outputs[source]), missing)):
+                raise SystemExit(failed)
+
+    def compile(self, nvcc, source, output):
+        """Return what is wrong, None where nothing is."""
         targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in ARCHITECTURES]
         targets.append(f"-gencode=arch=compute_{ARCHITECTURES[-1]},code=compute_{ARCHITECTURES[-1]}")
-        for source, output in self.outputs().items():
-            output.parent.mkdir(parents=True, exist_ok=True)
-            command = [nvcc, *NVCC_FLAGS, *targets, "-o", str(output), str(source)]
-            if subprocess.run(command).returncode != 0:
-                output.unlink(missing_ok=True)
-                raise SystemExit(f"RAGSYS_KERNELS_CUDA=1: nvcc failed on {source}: {' '.join(command)}")
+        partial = output.with_suffix(".partial")
+        command = [nvcc, *NVCC_FLAGS, *targets, "-o", str(partial), str(source)]
+        if subprocess.run(command).returncode != 0:
+            partial.unlink(missing_ok=True)
+            return f"RAGSYS_KERNELS_CUDA=1: nvcc failed on {source}: {' '.join(command)}"
+        partial.replace(output)
+        return None
 
     def get_source_files(self):
         return sorted(str(path) for path in CUDA.glob("*.cu*"))

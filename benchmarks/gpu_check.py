@@ -5,7 +5,7 @@
     python benchmarks/gpu_check.py [--stage race|works|tools|ledger] [--out DIR] [--budget SECONDS] [--match REGEX]
 
 Stages, each within its budget (nine minutes), what is worth most first: *race* (only where it is named: every form of
-every kernel that has a goal, against what it must read), *works* (build, configuration, small problems, all GPU
+every call that has a goal, against what it must read), *works* (build, configuration, small problems, all GPU
 tests, eight shapes timed), *tools* (the error of long sums, a soak, compute-sanitizer, ceilings of this machine,
 variants of kernels, ncu), *ledger* (all shapes timed twice). They need no network, no .git and no data, and write
 STAGE.json, STAGE.log, gpu.csv and gpu.md to one folder. RAGSYS_KERNELS_COMMIT names the commit of a copy without
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import glob
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         compiling=not given.no_compile,
         small=given.small,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found is still told
     right = True
     for name in (given.stage,) if given.stage else ALWAYS:
         options = {key: str(value) for key, value in vars(asked).items()}

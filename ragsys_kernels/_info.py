@@ -9,7 +9,7 @@ import numpy as np
 from . import _dispatch
 from ._base import env
 from ._base.extras import installed
-from ._gpu import compilers, preference
+from ._gpu import compilers, cuda_module, preference
 from ._version import __version__
 
 _LIBRARIES = ("numpy", "torch", "triton", "cupy", "pyarrow", "typer", "rich")
@@ -45,6 +45,7 @@ def config() -> str:
         reason = _dispatch.why_not(backend)
         lines.append(f"backend {backend}{of}: " + ("available" if reason is None else f"unavailable: {reason}"))
     lines.append(f"kernels of backend triton: {compilers.summary()}")
+    lines.append(f"kernels of backend cuda: {cuda_module.described()}")
     lines.append(f"auto on a device: {preference.described()}")
     if _dispatch.why_not("cpu") is None:
         module = _dispatch.extension()

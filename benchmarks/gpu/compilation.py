@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ragsys_kernels._gpu import cuda_module
+from ragsys_kernels._base import sources
 from ragsys_kernels.selection.cuda.configuration import HELD_CAPABILITY, HELD_SOURCE
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
@@ -123,7 +122,7 @@ def _source_of(compilation: Compilation) -> str:
     for value in compilation.constexprs.values():  # functions that the kernel is given
         if isinstance(value, triton.runtime.JITFunction):
             code |= _code(value)
-    return _digest("\0".join([*code.values(), *options]))
+    return sources.of_text("\0".join([*code.values(), *options]))
 
 
 @functools.cache
@@ -164,18 +163,10 @@ def cuda_tasks(paths: Sequence[Path]) -> list[Task]:
         Task(
             arch,
             path.name,
-            _digest(_without_comments(cuda_module.source(path.stem)) + str(cuda_module.OPTIONS)),
+            sources.of_cuda(path),
             path=path,
         )
         for arch in NVIDIA
         for path in paths
         if path.stem != HELD_SOURCE or int(arch.removeprefix("sm_")) >= HELD_CAPABILITY
     ]
-
-
-def _without_comments(code: str) -> str:
-    return re.sub(r"[ \t]*//[^\n]*", "", code)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

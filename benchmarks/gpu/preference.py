@@ -2,26 +2,29 @@
 
     python -m benchmarks.gpu.preference
 
-By the times in gpu.csv where it has those of both backends, else by computed bounds.
+By the times in gpu.csv where it has those of both backends, each by the fastest of its forms, else by computed bounds.
 
 CUDA C++ comes first where it is `MARGIN` times as fast (by times `TIMED_MARGIN`), for all dimensions from the least up
-to some.
+to some. A form that is slower than its limit does not come first, however slow the other is.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.gpu import bench, static
+from benchmarks.gpu import static
 from benchmarks.gpu.devices import DEVICES
+from benchmarks.gpu.shapes import LEDGER
+from benchmarks.gpu.shapes import Pools as Shape
 from benchmarks.harness.contender import OURS
-from benchmarks.harness.ledger import Ledger
-from ragsys_kernels._gpu import preference
+from benchmarks.harness.ledger import Row
+from ragsys_kernels._gpu import preference, variants
 from ragsys_kernels._gpu.preference import Pools
 
 # Bounds are not so exact that less would tell; times are, but for what their spread is.
@@ -30,9 +33,18 @@ MARGIN, TIMED_MARGIN = 1.5, 1.05
 POOLS = (0, 128, 160, 192, 256, 384, 512, 768, 1024)
 DIMS = (64, 128, 256, 384, 768, 1024)
 PICKS = 10
-DTYPES = {"mmr": ("float32", "float16"), "vrsd": ("float32", "float16")}
+DTYPES = dict.fromkeys(("mmr", "vrsd", "msd"), ("float32", "float16"))
 DEVICE = next(device for device in DEVICES if device.name.startswith("H200"))
 BLOCKS = 2  # on a multiprocessor: only what the last-level cache holds depends on it
+
+# µs of a call, by op, shape and the variant of CUDA C++: kernels that were written to be no slower.
+LIMITS = {
+    ("mmr", str(Shape(100, 10, 384, "float16")), ""): 90.0,
+    ("vrsd", str(Shape(100, 10, 384, "float16")), ""): 90.0,
+    ("msd", str(Shape(100, 10, 384, "float16")), ""): 90.0,
+    ("vrsd", str(Shape(1000, 10, 384, "float16")), "pools=held"): 1_200.0,
+    ("mmr", str(Shape(1000, 10, 384, "float16")), "pools=held"): 850.0,
+}
 
 Faster = Callable[[str, str, int, int], float]  # op, dtype, P and D: how many times as fast CUDA C++ is
 
@@ -55,22 +67,44 @@ def by_bounds() -> Faster:
     return faster
 
 
-def by_times(ledger: Ledger) -> Faster | None:
-    """Return the ratio of measured times, of the shape that is nearest by P and D; None without times of both."""
-    times: dict[tuple[str, str, int, int], dict[str, float]] = {}
-    for row in ledger.read():
-        shape = re.search(r"-D(\d+)-P(\d+)-", row["shape"])
-        if shape and row["contender"] == OURS and row["backend"] in preference.BACKENDS:
-            key = row["op"], row["dtype"], int(shape[2]), int(shape[1])
-            times.setdefault(key, {})[row["backend"]] = float(row["us"])
-    both = {key: at["triton"] / at["cuda"] for key, at in times.items() if len(at) == len(preference.BACKENDS)}
+def is_own(row: Row) -> bool:
+    """Return whether a row is of a form that the package has: by default or under a variant, no other change."""
+    name, _, variant = row["contender"].partition(", ")
+    known = {f"{kernel}={each}" for kernel, names in variants.VARIANTS.items() for each in names}
+    return name == OURS and row["backend"] in preference.BACKENDS and (not variant or variant in known)
+
+
+def limit(op: str, shape: str, backend: str, variant: str) -> float:
+    """Return the µs above which a form does not come first."""
+    return LIMITS.get((op, shape, variant), math.inf) if backend == "cuda" else math.inf
+
+
+def by_times(rows: Iterable[Row]) -> Faster | None:
+    """Return the ratio of measured times, of the shape that is nearest by P and D; None without times of both.
+
+    Of shapes with the same P and D it is that with the usual picks, of those the one with the fewest queries.
+    """
+    times: dict[tuple[str, ...], dict[str, float]] = {}
+    for row in rows:
+        if row["us"] and is_own(row):
+            us, variant = float(row["us"]), row["contender"].partition(", ")[2]
+            if us <= limit(row["op"], row["shape"], row["backend"], variant):
+                own = times.setdefault((row["op"], row["dtype"], row["shape"], row["device"]), {})
+                own[row["backend"]] = min(us, own.get(row["backend"], math.inf))
+    both: dict[tuple[str, str, int, int], tuple[int, int, float]] = {}
+    for (op, dtype, text, _), at in times.items():
+        shape = re.search(r"-D(\d+)-P(\d+)-K(\d+)-Q(\d+)$", text)
+        if shape and len(at) == len(preference.BACKENDS):
+            D, P, K, Q = map(int, shape.groups())
+            found = abs(K - PICKS), Q, at["triton"] / at["cuda"]
+            both[op, dtype, P, D] = min(found, both.get((op, dtype, P, D), found))
     if not both:
         return None
 
     def faster(op: str, dtype: str, P: int, D: int) -> float:
         near = [key for key in both if key[:2] == (op, dtype) and (key[2] > 128) == (P > 128)]
         nearest = min(near, key=lambda key: max(key[2] / P, P / key[2]) * max(key[3] / D, D / key[3]), default=None)
-        return both[nearest] if nearest else 1.0
+        return both[nearest][2] if nearest else 1.0
 
     return faster
 
@@ -104,24 +138,29 @@ def _rows(faster: Callable[[int, int], float], margin: float) -> Iterator[Pools]
 
 def written(text: str, source: str, rows: dict[tuple[str, str], tuple[Pools, ...]]) -> str:
     """Return the module's text with another table."""
-    lines = [f'SOURCE = "{source}"', "TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {"]
+    begin, end = "# --- Written by benchmarks/gpu/preference.py.\n", "\n# --- End of what is written."
+    head, _, rest = text.partition(begin)
+    return head + begin + "\n".join(lines(source, rows)) + end + rest.partition(end)[2]
+
+
+def lines(source: str, rows: dict[tuple[str, str], tuple[Pools, ...]]) -> list[str]:
+    """Return a table as the module has it."""
+    text = [f'SOURCE = "{source}"', "TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {"]
     for (op, dtype), found in rows.items():
         pools = [f"Pools({least}, {most}, {most_dims})," for least, most, most_dims in found]
         # As the formatter has it.
         inside = pools[0] if len(pools) == 1 else "\n        ".join(["", *pools]) + "\n    "
-        lines.append(f'    ("{op}", "{dtype}"): ({inside}),')
-    table_text = "\n".join([*lines, "}"] if rows else [lines[0], lines[1] + "}"])
-    begin, end = "# --- Written by benchmarks/gpu/preference.py.\n", "\n# --- End of what is written."
-    head, _, rest = text.partition(begin)
-    return head + begin + table_text + end + rest.partition(end)[2]
+        text.append(f'    ("{op}", "{dtype}"): ({inside}),')
+    return [*text, "}"] if rows else [text[0], text[1] + "}"]
 
 
-def choice() -> tuple[str, dict[tuple[str, str], tuple[Pools, ...]]]:
-    """Return what the table comes from, and the table."""
-    measured = by_times(bench.LEDGER)
+def choice(rows: Sequence[Row] | None = None) -> tuple[str, dict[tuple[str, str], tuple[Pools, ...]]]:
+    """Return what the table comes from, and the table; by rows of gpu.csv, unless others are given."""
+    rows = LEDGER.read() if rows is None else rows
+    measured = by_times(rows)
     if measured is None:
         return f"by computed bounds of an {DEVICE.name}", table(by_bounds())
-    devices = sorted({row["device"] for row in bench.LEDGER.read()})
+    devices = sorted({row["device"] for row in rows if row["device"]})
     return f"by times measured on {', '.join(devices)}", table(measured, TIMED_MARGIN)
 
 

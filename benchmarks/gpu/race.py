@@ -1,138 +1,301 @@
-"""The race: each call that has a goal on a device, by each backend and under each variant, against what it must read.
+"""The race: each call that has a goal on a device (`goals.py`), in every form that differs for it (`forms.py`).
 
-    python -m benchmarks.gpu.race [--budget SECONDS] [--ledger CSV] [--small]
+    python -m benchmarks.gpu.race --ledger CSV [--budget SECONDS] [--match REGEX] [--peers] [--small]
+    python -m benchmarks.gpu.race --table --ledger CSV      # what a ledger has, and what it lacks and why
+    python -m benchmarks.gpu.race --rehearse [--budget SECONDS]   # what takes how long, and what is left out first
 
-A *roof* is what no kernel is faster than: one read of what the last-level cache cannot serve, at the rate of this
-device's copy, or the bare product of the rows with the queries (hidden states), at the rate of the vendor's library,
-both timed in the same run. A goal is a share of the roof. A form below its *stop*, or slower than another of the same
-row, is not kept.
+Every shape has a process of its own (`heat.py`), which is ended at its time. A form is in the ledger before the next
+begins, also one that failed; when it takes its process along, the rest of the shape goes on in a fresh one. ``--peers``
+times torch and other libraries. Nothing here touches the device or needs torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import re
+import signal
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 
-import torch
+from benchmarks.gpu import forms, goals
+from benchmarks.gpu.forms import Form
+from benchmarks.gpu.shapes import LEDGER, POOLS_ON_CHIP, STREAMED, Pools, Scores
+from benchmarks.harness import facts, machine
 
-from benchmarks.gpu import bench
-from benchmarks.gpu.shapes import WHOLE_K, WHOLE_N, WHOLE_Q, Pools, Scores
-from benchmarks.harness import facts
-from benchmarks.harness.contender import COPY, OURS, PRODUCT
-from benchmarks.harness.ledger import Row
-from ragsys_kernels._base import env as _env
-
-SAMPLES = 25
-LONG = 151_936  # tokens of the longest vocabulary
+SAMPLES, SECONDS = 25, 1.0  # of one form at most
 
 
-class Goal(NamedTuple):
-    """Shares of the roof: what is to be reached, and below which a new form is not kept."""
-
-    shape: Pools | Scores
-    share: float
-    stop: float
-    roof: str = COPY
+# --- The course.
 
 
-GOALS = (
-    Goal(Pools(100, 10, 384, "float16"), 0.70, 0.40),
-    Goal(Pools(20, 4, 384, "float16", 100_000), 0.70, 0.50),
-    Goal(Pools(1000, 10, 384, "float16"), 0.65, 0.42),
-    Goal(Pools(1000, 10, 768, "float16"), 0.65, 0.52),
-    Goal(Pools(100, 10, 384, "float16", op="vrsd"), 0.60, 0.30),
-    Goal(Pools(1000, 10, 384, "float16", op="vrsd"), 0.50, 0.30),
-    # What a pick costs beside the one read of the pool.
-    Goal(Pools(1000, 5, 384, "float16", op="vrsd"), 0.55, 0.35),
-    Goal(Pools(1000, 1, 384, "float16", op="vrsd"), 0.65, 0.45),
-    Goal(Pools(None, 100, 384, "float16", WHOLE_Q, WHOLE_N, "search"), 0.33, 0.21, PRODUCT),
-    Goal(Pools(None, WHOLE_K, 384, "float16", WHOLE_Q, WHOLE_N), 0.20, 0.07, PRODUCT),
-    Goal(Scores(512, LONG, None, "bfloat16"), 0.80, 0.75),
-    Goal(Scores(512, 50_257, None, "bfloat16"), 0.80, 0.65),
-    Goal(Scores(512, 32_000, None, "bfloat16"), 0.80, 0.60),
-    Goal(Scores(8, LONG, 1024, "bfloat16"), 0.85, 0.75),
-    Goal(Scores(512, LONG, 1024, "bfloat16"), 0.69, 0.56, PRODUCT),
-)
+class Heat(NamedTuple):
+    """What one process is to time: pairs of backend and contender, the shape of a goal."""
+
+    goal: int
+    title: str
+    entries: tuple[tuple[str, str], ...]
+    seconds: float  # what it may take, by estimate
+    patience: float  # seconds of silence after which it hangs
 
 
-@dataclass(frozen=True)
-class Found:
-    """A form of ours on the shape of a goal."""
-
-    goal: Goal
-    form: str  # backend and variant
-    us: float
-    roof: float  # µs
-    torch: float  # µs of its fastest form
-
-    @property
-    def share(self) -> float:
-        return self.roof / self.us
-
-    @property
-    def verdict(self) -> str:
-        if self.share < self.goal.stop:
-            return "below its stop"
-        return "reached" if self.share >= self.goal.share else "kept"
+# Seconds of a process with its problem; of a form whose kernels are compiled; of torch's own; of what torch compiles.
+START, FORM, PEER, COMPILING = 5.0, 2.0, 1.5, 20.0
+PATIENCE, PATIENCE_WITH_COMPILER = 45.0, 120.0
+LEAST = START + 2 * FORM  # with less no process is started
+TIME_UP = "the time was up"
 
 
-def found(rows: Iterable[Row], goals: Iterable[Goal] = GOALS) -> Iterator[Found]:
-    """Yield every form of ours that a ledger has of the shapes with goals, the fastest of each first."""
-    rows = list(rows)
-    for goal in goals:
-        key = (goal.shape.op, str(goal.shape), goal.shape.dtype)
-        race = [row for row in rows if (row["op"], row["shape"], row["dtype"]) == key]
-        times = {row["contender"]: float(row["us"]) for row in race}
-        ours = [row for row in race if row["contender"].partition(", ")[0] == OURS]
-        torch_us = min((us for name, us in times.items() if name.startswith("torch")), default=math.nan)
-        for row in sorted(ours, key=lambda row: float(row["us"])):
-            form = row["backend"] + row["contender"].removeprefix(OURS)
-            yield Found(goal, form, float(row["us"]), times.get(goal.roof, math.nan), torch_us)
+def heats(
+    small: bool,
+    match: str = "",
+    peers: bool = False,
+    backends: Sequence[str] = forms.BACKENDS,
+    patience: float = PATIENCE,
+) -> list[Heat]:
+    """Return what is timed, in the order of its value; of ``peers`` those first that have been nearest to winning."""
+    planned = []
+    for number, goal in enumerate(goals.of(small)):
+        if peers:
+            entries = [("", name) for name in forms.peers(goal.shape)]
+        else:
+            own = [form for form in forms.of(goal.shape, backends) if re.search(match, f"{goal.title}: {form.name}")]
+            entries = [(form.backend, form.contender) for form in own]
+            entries = [("", name) for name in goals.roofs(goal)] + entries if own else []
+        if entries and (not peers or re.search(match, goal.title)):
+            compiling = sum("compile" in name for _, name in entries)
+            seconds = START + (PEER if peers else FORM) * len(entries) + COMPILING * compiling
+            silent = PATIENCE_WITH_COMPILER if compiling else patience
+            planned.append(Heat(number, goal.title, tuple(entries), seconds, silent))
+    leads = goals.published_leads() if peers else {}
+    return sorted(planned, key=lambda heat: leads.get(goals.GOALS[heat.goal], 1.0)) if peers else planned
 
 
-def told(all_found: Iterable[Found]) -> str:
-    """Return the table that a person reads."""
-    lines = [f"{'':44} {'form':28} {'us':>9} {'roof':>8} {'share':>6} {'goal':>5} {'torch':>6}"]
-    for one in all_found:
-        shape = f"{one.goal.shape.op} {one.goal.shape}, {one.goal.shape.dtype}"
-        lines.append(
-            f"{shape:44.44} {one.form:28.28} {one.us:9.1f} {one.roof:8.1f} {one.share:6.0%} {one.goal.share:5.0%} "
-            f"{one.torch / one.us:5.1f}x  {one.verdict}"
-        )
-    return "\n".join(lines)
+class Course:
+    """Runs heats one after the other until its time is up, and keeps the ledger and the table."""
+
+    def __init__(self, ledger: Path, small: bool, end: float, process: Any, suspects: Mapping[str, str]) -> None:
+        self.ledger, self.goals, self.end = LEDGER.at(ledger), goals.of(small), end
+        self.process, self.clock = process, process.clock
+        self.job = {
+            "ledger": str(ledger), "small": small, "samples": 3 if small else SAMPLES, "seconds": SECONDS,
+            "suspects": dict(suspects), "columns": machine.columns(),
+        }  # fmt: skip
+
+    def run(self, planned: Sequence[Heat]) -> None:
+        for heat in planned:
+            self.goal, begin = self.goals[heat.goal], self.clock()
+            self._heat(heat)
+            self.show()
+            print(f"{heat.title}: {self.clock() - begin:.1f} s of about {heat.seconds:.0f}", flush=True)
+
+    def _heat(self, heat: Heat) -> None:
+        """Run the entries of a heat, in as many processes as it takes."""
+        left = heat.entries
+        while left:
+            if self.end - self.clock() < LEAST:
+                self._write(left, goals.LEFT_OUT, TIME_UP)
+                return
+            self._write(left, None)
+            job = {**self.job, "goal": heat.goal, "entries": left}
+            reason = self.process.run(job, self.ledger.path, heat.patience, self.end)
+            states = self._states()
+            ended = goals.LEFT_OUT if reason == TIME_UP else goals.KILLED
+            self._write([entry for entry in left if states.get(entry) == goals.BEGUN], ended, reason)
+            after = tuple(entry for entry in left if entry not in states)
+            if len(after) == len(left) and ended == goals.KILLED:
+                self._write(after, goals.KILLED, f"before its turn: {reason}")
+                return
+            left = after
+
+    def _states(self) -> dict[tuple[str, str], str]:
+        own = [row for row in self.ledger.read() if goals.is_of(row, self.goal)]
+        return {(row["backend"], row["contender"]): row["state"] for row in own}
+
+    def _write(self, entries: Iterable[tuple[str, str]], state: str | None, reason: str = "") -> None:
+        """Write the state of entries; None: nothing is known of them."""
+        entries, rows = set(entries), self.ledger.read()
+        device = next((row["device"] for row in rows if row["device"]), "")
+        kept = [
+            row for row in rows if not (goals.is_of(row, self.goal) and (row["backend"], row["contender"]) in entries)
+        ]
+        shape = self.goal.shape
+        of_shape = {"op": shape.op, "shape": str(shape), "dtype": shape.dtype, "device": device}
+        if state is not None:
+            columns = {**of_shape, "state": state, "reason": reason}
+            kept += [{**columns, "backend": backend, "contender": name} for backend, name in sorted(entries)]
+        self.ledger.replace(kept)
+
+    def show(self) -> str:
+        """Write the table beside the ledger, and return it."""
+        text = goals.told(self.ledger.read(), self.goals)
+        self.ledger.path.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
+        return text
+
+
+class Processes:
+    """Processes of `heat.py`; the next one is started while one runs, imports what it needs and waits for its job."""
+
+    clock = staticmethod(monotonic)
+
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "benchmarks.gpu.heat")) -> None:
+        self._command = command
+        self._next = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE)
+
+    def run(self, job: Mapping[str, Any], ledger: Path, patience: float, end: float) -> str:
+        """Have a process do a job; return how it ended, where it did not end well.
+
+        One that has not written to the ledger for so many seconds hangs, and is ended.
+        """
+        process, self._next = self._next, self._start()
+        try:
+            with suppress(OSError), process.stdin as pipe:  # type: ignore[union-attr]  # its status says that it is dead
+                pipe.write(json.dumps(job).encode() + b"\n")
+            return self._watched(process, ledger, patience, end)
+        finally:
+            _kill(process)
+
+    def _watched(self, process: subprocess.Popen[bytes], ledger: Path, patience: float, end: float) -> str:
+        written, since = 0, self.clock()
+        while process.poll() is None:
+            now, last = self.clock(), ledger.stat().st_mtime_ns if ledger.exists() else 0
+            written, since = (written, since) if last == written else (last, now)
+            if now > end:
+                return TIME_UP
+            if now - since > patience:
+                return f"hung for {patience:.0f} s"
+            sleep(POLL)
+        status = process.returncode
+        return "" if status == 0 else f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+    def close(self) -> None:
+        _kill(self._next)
+
+
+POLL = 0.02
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process; one that its driver holds is left alone."""
+    process.kill()
+    with suppress(OSError):
+        process.stdin.close()  # type: ignore[union-attr]
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+
+
+# --- The command.
+
+
+# Seconds of the other steps of the stage (`stages/steps.py`) on a device, by estimate, before the race and after it.
+BEFORE = {"build": 2.0, "config": 10.0, "machine": 6.0, "picks": 75.0}
+AFTER = {"headline": 50.0, "sanitizers": 100.0, "table": 1.0}
+HOST = 15.0
+SHARE = 0.62  # of the budget of the stage, of the race
+
+
+def rehearsed(budget: float) -> str:
+    """Return when each step and shape begins by estimated seconds, and what a budget leaves out."""
+    lines, at = [f"{'begins':>8} {'takes':>6}"], 0.0
+
+    def step(name: str, seconds: float, end: float, least: float) -> None:
+        nonlocal at
+        takes = min(seconds, end - at)
+        there = takes >= min(least, seconds)
+        when = f"{at:6.0f} s {takes:4.0f} s" if there else "left out".rjust(15)
+        lines.append(f"{when}  {name}" + ", cut short" * (there and takes < seconds))
+        at += takes if there else 0.0
+
+    for name, seconds in BEFORE.items():
+        step(name, seconds, budget, LEAST)
+    end = min(at + SHARE * budget, budget)
+    for heat in heats(False):
+        step(f"race: {heat.title}: {len(heat.entries)} entries", heat.seconds, end, LEAST)
+    step("host", HOST, budget, LEAST)
+    for heat in heats(False, peers=True):
+        step(f"peers: {heat.title}: {len(heat.entries)} entries", heat.seconds, budget, LEAST)
+    for name, seconds in AFTER.items():
+        step(name, seconds, math.inf if name == "table" else budget, seconds)
+    return "\n".join([*lines, f"{at:6.0f} s in all"])
+
+
+def suspicion(shape: Pools | Scores, form: Form, known: Mapping[str, str]) -> str:
+    """Return why a form is under suspicion on a shape: its kernel was wrong on another problem of this kind."""
+    kind = shape.regime
+    if isinstance(shape, Pools) and shape.P is not None:
+        kind = POOLS_ON_CHIP if shape.P <= 128 else STREAMED
+    name = form._replace(change="").name
+    return known.get(f"{shape.op}, {kind}: {name}", known.get(f"{shape.op}: {name}", ""))
+
+
+def suspects(path: Path | None) -> dict[str, str]:
+    """Return what a stage's summary says of the picks of forms, the reasons of those that were wrong."""
+    if path is None or not path.is_file():
+        return {}
+    steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
+    picks = {name: why for step in steps for name, why in step["facts"].get("picks", {}).items()}
+    return {name: why and f"picks: {why}" for name, why in picks.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.race", description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds after which no shape is begun")
-    parser.add_argument("--ledger", type=Path, required=True)
-    parser.add_argument("--backends", default="triton,cuda", help="with commas")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds, after which nothing is timed")
+    parser.add_argument("--ledger", type=Path, help="file of the rows; the table is written beside it")
+    parser.add_argument("--backends", default=",".join(forms.BACKENDS), help="with commas")
+    parser.add_argument("--match", default="", help="only forms whose line this regular expression is found in")
+    parser.add_argument("--suspects", type=Path, help="summary of a stage, whose picks mark forms as wrong")
+    parser.add_argument("--peers", action="store_true", help="torch and other libraries, not the library's forms")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds after which a silent process hangs")
     parser.add_argument("--small", action="store_true", help="small problems, few samples: shows that it works")
+    parser.add_argument("--table", action="store_true", help="print what the ledger has and lacks; time nothing")
+    parser.add_argument("--rehearse", action="store_true", help="print what would be timed when; time nothing")
     given = parser.parse_args(arguments)
-    goals = [goal._replace(shape=goal.shape.small()) for goal in GOALS] if given.small else GOALS
-    outcome = bench.run(
-        given.ledger,
-        list(dict.fromkeys(goal.shape for goal in goals)),
-        "cpu" if _env.triton_interpreter() else "cuda",
-        backends=tuple(given.backends.split(",")),
-        samples=3 if given.small else SAMPLES,
-        budget=given.budget,
-        compiling=False,
-        variants=True,
-        host=False,
+    if given.rehearse:
+        print(rehearsed(given.budget))
+        return 0
+    if given.ledger is None:
+        parser.error("--ledger must be given")
+    if given.table:
+        print(goals.told(LEDGER.at(given.ledger).read(), goals.of(given.small)))
+        return 0
+    end, backends = monotonic() + given.budget, given.backends.split(",")
+    planned = heats(given.small, given.match, given.peers, backends, given.patience)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    processes = Processes()
+    course = Course(given.ledger, given.small, end, processes, suspects(given.suspects))
+    try:
+        course.run(planned)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    finally:
+        processes.close()
+        print(course.show(), flush=True)
+    return _report(course, given.peers)
+
+
+def _report(course: Course, peers: bool) -> int:
+    """Tell what was found; return 1 where a form is wrong, or nothing of ours is timed."""
+    rows = course.ledger.read()
+    facts.tell(rows=sum(bool(row["us"]) for row in rows), ledger=str(course.ledger.path))
+    if peers:
+        return 0
+    every = goals.found(rows, course.goals)
+    bad = [one for one in every if one.state in (goals.WRONG, goals.FAILED, goals.KILLED)]
+    facts.tell(wrong=[f"{one.goal.title}: {one.form.name}: {one.state}: {one.reason}" for one in bad])
+    facts.tell(
+        left_out=[f"{one.goal.title}: {one.form.name}: {one.reason}" for one in every if one.state == goals.LEFT_OUT]
     )
-    results = list(found(bench.LEDGER.at(given.ledger).read(), goals))
-    print(told(results))
-    for kind in ("wrong", "unsteady", "absent", "left_out"):
-        facts.tell(**{kind: getattr(outcome, kind)})
-    facts.tell(stopped=[f"{one.goal.shape}, {one.form}" for one in results if one.share < one.goal.stop])
-    facts.tell(rows=outcome.rows, ledger=str(given.ledger), device=outcome.device, torch=torch.__version__)
-    return 1 if outcome.wrong or not outcome.rows else 0
+    facts.tell(stopped=[f"{one.goal.title}: {one.form.name}" for one in every if one.timed and not one.above_stop])
+    return int(bool(bad) or not any(one.timed for one in every))
 
 
 if __name__ == "__main__":

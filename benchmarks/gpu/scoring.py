@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import ragsys_kernels as rk
+from benchmarks.gpu.forms import BLOCKS
 from benchmarks.gpu.selection import COMPOSITE, CPU
 from benchmarks.harness.contender import OURS, PRODUCT, Contender
 from benchmarks.suites import scoring
@@ -23,9 +24,7 @@ FORWARD = "a loss of training, forward alone"
 LOSS = f"{FORWARD}; waits for the device"
 
 
-# Columns of a block of logits in float32, which stays in the last-level cache; log p is off by as much as one chain of
-# sums over all dimensions drifts.
-BLOCKS = (8_192, 32_768)
+# Log p of blocks of logits is off by as much as one chain of sums over all dimensions drifts.
 BLOCKS_ERROR = 1e-3
 
 

@@ -10,20 +10,20 @@ import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.gpu.shapes import STREAMED, Pools
+from benchmarks.gpu.forms import GRAM, TORCH
+from benchmarks.gpu.shapes import LAMBDA_D, STREAMED, Pools
 from benchmarks.harness import gate
 from benchmarks.harness.contender import OURS, PRODUCT, Contender
 from benchmarks.suites.scoring import compiled
 from benchmarks.suites.scoring_shapes import COMPILED
 from ragsys_kernels import testing
 
-COMPOSITE, CPU = "torch", f"{OURS} on the CPU"
+COMPOSITE, CPU = TORCH, f"{OURS} on the CPU"
 CORPUS = f"{OURS}, over a Corpus"
-GRAM, LOOP = "torch, one Gram matrix", "torch, a query at a time"
+LOOP = "torch, a query at a time"
 LOOPED = 64  # queries of that loop, a part of the work
 _ROWS_AT_A_TIME, _QUERIES_AT_A_TIME = 1 << 18, 64  # of what makes a problem
 REPLAYED, WHOLE_REPLAYED = 8, 2  # queries whose picks are replayed in float64: of pools, of the whole corpus
-LAMBDA_D = 0.75  # the library's default
 TOLERANCE = 1e-5  # of values of the whole corpus
 
 
@@ -107,7 +107,13 @@ class Problem:
         moved = {"queries": self.queries[queries], "embeddings": self.rows}
         if self.candidates is not None:
             moved["candidates"] = self.candidates[queries]
-        return {**{name: x.cpu() if host else x for name, x in moved.items()}, "k": self.shape.K, "metric": "dot"}
+        return {**{name: x.cpu() if host else x for name, x in moved.items()}, "k": self.shape.K, **self.options}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return what is not an array; the library's own default is not given."""
+        weight = {} if self.shape.lambda_d == LAMBDA_D else {"lambda_d": self.shape.lambda_d}
+        return {"metric": "dot", **weight}
 
     def check(self, contender: Contender, result: Any) -> np.ndarray | None:
         """Assert that a result is right; return its picks, if it has any."""
@@ -135,14 +141,15 @@ class Problem:
         for q in range(min(WHOLE_REPLAYED, self.shape.Q)):
             value = products(self.queries[q].double())
             nearest, taken = torch.full_like(value, -torch.inf), torch.zeros_like(value, dtype=torch.bool)
+            weight = self.shape.lambda_d
             picks = [int(row) for row in torch.as_tensor(result.indices)[q]]
             assert len(set(picks)) == self.shape.K, f"query {q}: picks must be distinct, got {picks}"
             for step, row in enumerate(picks):
-                w = LAMBDA_D * value - (1 - LAMBDA_D) * nearest if step else value
+                w = weight * value - (1 - weight) * nearest if step else value
                 own, best = float(w[row]), float(w.masked_fill(taken, -torch.inf).max())
                 assert own >= best - TOLERANCE, f"query {q}, step {step}: row {row} has {own}, the best {best}"
                 score = float(torch.as_tensor(result.scores)[q, step])
-                expected = own if step else LAMBDA_D * own
+                expected = own if step else weight * own
                 assert abs(score - expected) <= TOLERANCE, f"query {q}, step {step}: score {score}, expected {expected}"
                 taken[row] = True
                 nearest = torch.maximum(nearest, products(self._rows_from(row, stored, 1)[0]))
@@ -162,7 +169,7 @@ class Problem:
             "embeddings": self.rows[named].cpu(),
             "candidates": places.cpu(),
             "k": self.shape.K,
-            "metric": "dot",
+            **self.options,
         }
         named = named.cpu()
         picks = torch.searchsorted(named, found.indices.to(named.dtype)).clamp(max=len(named) - 1)
@@ -261,7 +268,8 @@ def of_pools(problem: Problem, backends: tuple[str, ...]) -> Iterator[Contender]
     for backend in backends:
         yield Contender(OURS, partial(op, **arguments, backend=backend), backend=backend, picks=picks_of)
     if shape.op == "mmr" and problem.candidates is None and "triton" in backends:
-        over_corpus = partial(rk.mmr, problem.queries, problem.corpus, shape.K, backend="triton")
+        weight = {"lambda_d": shape.lambda_d}
+        over_corpus = partial(rk.mmr, problem.queries, problem.corpus, shape.K, backend="triton", **weight)
         yield Contender(CORPUS, over_corpus, backend="triton", picks=picks_of)
     yield from _of_torch(problem)
     host = cache(lambda: problem.arguments(host=True))  # moved when it is first needed
@@ -276,21 +284,23 @@ def _of_torch(problem: Problem) -> Iterator[Contender]:
     """Return torch's own ops in their strongest plain forms, and a loop over queries as many write it."""
     shape, candidates = problem.shape, problem.candidates
     common = (problem.queries, problem.rows)
+    if shape.op == "msd":  # of which nobody wrote one
+        return
     if shape.op == "vrsd":
         if candidates is not None:
             yield from _eager_and_compiled(vrsd_of_torch, COMPOSITE, (*common, candidates, shape.K))
     elif candidates is None:
-        yield from _eager_and_compiled(mmr_of_corpus, COMPOSITE, (*common, shape.K, LAMBDA_D))
+        yield from _eager_and_compiled(mmr_of_corpus, COMPOSITE, (*common, shape.K, shape.lambda_d))
         yield Contender(PRODUCT, lambda: problem.queries.to(problem.rows.dtype) @ problem.rows.T, note="no picks")
     else:
-        given = (*common, candidates, shape.K, LAMBDA_D)
+        given = (*common, candidates, shape.K, shape.lambda_d)
         yield from _eager_and_compiled(mmr_of_torch, COMPOSITE, given)
         if candidates.shape[1] <= 128:  # larger matrices are more bytes than the pools
             yield from _eager_and_compiled(mmr_of_gram, GRAM, given)
         looped = min(LOOPED, shape.Q)
 
         def loop() -> Any:
-            one = partial(mmr_of_torch, rows=problem.rows, K=shape.K, lambda_d=LAMBDA_D)
+            one = partial(mmr_of_torch, rows=problem.rows, K=shape.K, lambda_d=shape.lambda_d)
             picks = [one(problem.queries[q : q + 1], candidates=candidates[q : q + 1]) for q in range(looped)]
             return torch.cat(picks)
 

@@ -1,4 +1,7 @@
-"""The named problems of the GPU: those that are timed there, and for which bounds are computed without one."""
+"""The named problems of the GPU: those that are timed there, and for which bounds are computed without one.
+
+Nothing here needs torch, nor does the ledger of their times.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,44 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from benchmarks.harness import ledger
 from benchmarks.suites import scoring_shapes
 from benchmarks.suites.scoring_shapes import DTYPES, LONGEST, TOKENS, VOCABULARIES
+
+KEY = ("op", "backend", "shape", "dtype", "device", "contender")
+LEDGER = ledger.Ledger(
+    ledger.RESULTS / "gpu.csv",
+    KEY,
+    (
+        *KEY,
+        "samples",
+        "us",  # of one call: median, the mean of the passes
+        "iqr_us",
+        "spread",  # of two passes: how far apart their times are, as a share of the mean
+        "host_us",  # until the call returned, median
+        "graph_us",  # of its replay from a CUDA graph, median; empty where the call cannot be captured
+        "ratio",  # its time over the library's (the first backend that runs), median over the rounds
+        "floor_us",
+        "bytes",  # of one read of every pool, or of the logits, or of hidden states and weight
+        "floor_bytes",  # of the same, but without what the last-level cache can serve: what the floor copies
+        "flops",  # of the plain rule's products
+        "max_error",  # of log p, against float64
+        "same_picks",  # share of queries with the picks of the library's first backend
+        "note",
+        "driver",
+        "clocks_mhz",  # largest of the multiprocessors and of the memory
+        "power_limit_w",
+        "commit",
+        "versions",
+        "date",
+        # Of the race (`race.py`).
+        "state",  # why a form has no time, or must not win; empty: it is right and timed
+        "reason",
+        "clock_mhz",  # of the multiprocessors, under this call
+        "counts",  # what the device alone knows: queries left after each check, contenders of a query
+        "kernels",  # µs of each kernel of a call, by torch.profiler
+    ),
+)
 
 SIZES = ((20, 4), (100, 10), (1000, 10), (4096, 10))  # candidates and picks
 DIMS = (384, 768)
@@ -15,6 +54,7 @@ Q, MANY_QUERIES = 2_000, (20_000, 100_000)
 # Rows that pools are taken from: many times what a cache holds. A prime: `selection.Problem` relies on it.
 N = 2_000_003
 WHOLE_Q, WHOLE_N, WHOLE_K = 256, 100_000, 6
+LAMBDA_D = 0.75  # the library's default
 
 # Kinds of kernels, those first that are worth their time most.
 POOLS_ON_CHIP, STREAMED, WHOLE_CORPUS = "pools on chip", "streamed pools", "whole corpus"
@@ -24,7 +64,7 @@ REGIMES = (POOLS_ON_CHIP, FROM_LOGITS, STREAMED, FEW_HIDDEN, WHOLE_CORPUS, MANY_
 
 @dataclass(frozen=True)
 class Pools:
-    """MMR out of pools of P rows; ``P`` None: out of the whole corpus."""
+    """Picks out of pools of P rows; ``P`` None: out of the whole corpus."""
 
     P: int | None
     K: int
@@ -33,9 +73,11 @@ class Pools:
     Q: int = Q
     N: int = N
     op: str = "mmr"
+    lambda_d: float = LAMBDA_D
 
     def __str__(self) -> str:
-        return f"N{self.N}-D{self.D}-P{self.P or 'all'}-K{self.K}-Q{self.Q}"
+        weight = "" if self.lambda_d == LAMBDA_D else f"-L{self.lambda_d:g}"
+        return f"N{self.N}-D{self.D}-P{self.P or 'all'}-K{self.K}-Q{self.Q}{weight}"
 
     @property
     def regime(self) -> str:

@@ -52,12 +52,16 @@ class Ledger:
         for row in rows:
             texts = self.texts(row)
             found[tuple(texts[name] for name in self.key)] = texts
+        self.replace(found.values())
+
+    def replace(self, rows: Iterable[Mapping[str, object]]) -> None:
+        """Write these rows and no others; who reads meanwhile sees those of before."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         staging = self.path.with_suffix(".partial")
         with staging.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(found.values())
+            writer.writerows(rows)
         staging.replace(self.path)
 
 

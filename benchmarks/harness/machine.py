@@ -36,6 +36,14 @@ def moving() -> dict[str, str]:
     return {name: value for name, value in state().items() if name not in _STEADY}
 
 
+def columns() -> dict[str, str]:
+    """Return the columns of a ledger that say in which state the device is, empty where its driver does not say."""
+    said = state()
+    clocks = [said[name] for name in ("clocks.max.sm", "clocks.max.mem") if name in said]
+    power = said.get("power.limit", "")
+    return {"driver": said.get("driver_version", ""), "clocks_mhz": " ".join(clocks), "power_limit_w": power}
+
+
 def versions() -> dict[str, Any]:
     found = {"python": platform.python_version(), "system": platform.platform()}
     for name in LIBRARIES:

@@ -1,7 +1,7 @@
 """What is known about the GPU: the page results/gpu.md, the tables of docs/tested.md (what ran where) and docs/gpu.md,
 and the lines of README.md.
 
-    python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER] [--ledger CSV] [--page FILE]
+    python -m benchmarks.reports.gpu [--compile] [--root FOLDER] [--out FOLDER] [--ledger CSV] [--page FILE] [--changes]
 
 From compiled.csv, static.csv and model.csv of the folder (`gpu/static.py`, `gpu/model.py`: compiled code and public
 figures), gpu.csv (`gpu_check.py`: measurements on a GPU, if it has ever run on one) and ledger.csv (the processor).
@@ -10,6 +10,8 @@ figures), gpu.csv (`gpu_check.py`: measurements on a GPU, if it has ever run on 
 from __future__ import annotations
 
 import argparse
+import difflib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.gpu import model, static
@@ -298,10 +300,26 @@ def write(folder: Path, root: Path, ledger: Path | None = None, page_only: Path 
     measured = published(rows)
     text = page(compiled, static, measured, published(hosts), counted)
     (folder / "gpu.md").write_text(text, encoding="utf-8")
-    processors = published(read(RESULTS / "ledger.csv"))
-    places.fill(root, "executed", executed(compiled, measured, processors))
-    places.fill(root, "gpu-speed", gpu_measured.usual(measured))
-    places.fill(root, "gpu-headline", gpu_measured.headline(measured))
+    for part, filled in parts(compiled, measured).items():
+        places.fill(root, part, filled)
+
+
+def parts(compiled: list[Row], measured: list[Row]) -> dict[str, str]:
+    """Return the generated parts of README.md and docs/."""
+    return {
+        "executed": executed(compiled, measured, published(read(RESULTS / "ledger.csv"))),
+        "gpu-speed": gpu_measured.usual(measured),
+        "gpu-headline": gpu_measured.headline(measured),
+    }
+
+
+def changed(root: Path, texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of files that generated parts change, as a diff has them."""
+    for part, text in texts.items():
+        name = places.PLACES[part]
+        before = (root / name).read_text(encoding="utf-8").partition(f"<!-- {part}:begin -->\n")[2]
+        before = before.partition(f"<!-- {part}:end -->")[0]
+        yield from difflib.unified_diff(before.splitlines(), text.splitlines(), name, name, lineterm="", n=0)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -311,11 +329,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--root", type=Path, default=ROOT, help="folder that has docs/tested.md")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the ledgers and for the page")
     parser.add_argument("--ledger", type=Path, help="measurements on a GPU (default: gpu.csv of that folder)")
+    parser.add_argument("--changes", action="store_true", help="write nothing; print the lines that would change")
     parser.add_argument("--page", type=Path, help="write only the page, to this file, with rows of any commit")
     given = parser.parse_args(arguments)
     if given.compile:
         static.write(given.out, given.processes or cores())
         model.refresh(given.out, read(given.out / "compiled.csv"), given.processes or cores())
+    if given.changes:
+        rows = read(given.ledger or given.out / "gpu.csv")
+        for line in changed(given.root, parts(read(given.out / "compiled.csv"), rows)):
+            print(line)
+        return
     write(given.out, given.root, given.ledger, given.page)
 
 

@@ -1,12 +1,12 @@
 """Calls of the library on the device, for checks and tools: each command is a step of a stage.
 
-    python -m benchmarks.stages.calls config|picks|sanitize|soak|profile|linear
+    python -m benchmarks.stages.calls config|picks|answer|sanitize|soak|profile|linear
                                       [--backends NAMES] [--small] [--budget SECONDS]
 
-``config``: what is installed, and that the backends can run. ``picks``: small problems against the references.
-``sanitize``: each small call once, for compute-sanitizer. ``soak``: each 1,000 times, to the same bits. ``profile``:
-the most usual call of each kind of kernel, between cudaProfilerStart and Stop, for ncu. ``linear``: the error of log p
-from hidden states as D grows.
+``config``: what is installed, and that the backends can run. ``picks``: the small problems of every form against the
+references, in processes that ``answer``. ``sanitize``: small calls once, for compute-sanitizer. ``soak``: each 1,000
+times, to the same bits. ``profile``: the most usual call of each kind of kernel, between cudaProfilerStart and Stop,
+for ncu. ``linear``: the error of log p from hidden states as D grows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.harness import facts, ledger
+from benchmarks.harness import facts, gate, ledger
+from benchmarks.stages import picks as all_picks
+from benchmarks.stages.problems import SEARCH, SELECTED, Form, Small, forms
 from ragsys_kernels import _dispatch, testing
 from ragsys_kernels._base import env as _env
 
 RUNS = 1000
+MOST_OFF = 1e-5  # of values of unit vectors, of 16 and 8 bits
 LINEAR_DIMS = (640, 1024, 2048, 4096)
 
 Backends = tuple[str, ...]
@@ -54,116 +57,99 @@ def config(backends: Backends, small: bool) -> list[str]:
     return [f"backend {name}: {reason}" for name in backends if (reason := _dispatch.why_not(name)) is not None]
 
 
-# --- Small problems of every kind of kernel.
+# --- Small problems of every form.
 
 
-def selections(few: bool = False) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield name, op and arguments: odd sizes, caps of groups, items shown before, pools with holes."""
-    forms = (("on chip", 3, 57, 33, 6), ("on chip, full", 2, 128, 40, 9), ("streamed", 3, 201, 37, 7))
-    dtypes = ("float32",) if few else ("float32", "float16")
-    for (form, Q, P, D, K), dtype, op in itertools.product(forms, dtypes, ("mmr", "vrsd")):
-        made = testing.selection_problem(Q, P, K, D, dtype=dtype, ragged=True, groups=True, bias=op == "mmr")
-        made["initial"] = np.stack([np.random.default_rng(q).permutation(2 * P)[:3] for q in range(Q)])
-        yield f"{op}, {form}, {dtype}", op, made
-    for op in ("mmr", "vrsd"):
-        made = testing.selection_problem(2, 700, 5, 29, N=700)
-        del made["candidates"]
-        yield f"{op}, whole corpus", op, made
+def call_of(form: Form, small: Small) -> tuple[dict[str, Any], Call]:
+    """Return the arguments of a problem, on the host, and a call of the library with them on the device."""
+    arguments = small.make()
+    given = on_device(arguments)
+
+    def call() -> tuple[Any, ...]:
+        with _env.changed(RAGSYS_KERNELS_VARIANTS=form.variants):
+            if small.op == SEARCH:
+                return tuple(given["corpus"].search(given["queries"], given["n"], backend=form.backend))
+            if small.op in SELECTED:
+                return tuple(getattr(rk, small.op)(**given, backend=form.backend))
+            found = rk.answer_logprobs(**given, backend=form.backend)
+            return tuple(x for x in (found.logp, found.sum, found.rank) if x is not None)
+
+    return arguments, call
 
 
-def of_cuda() -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Yield name, op, arguments and variant of what only CUDA C++ is to run.
-
-    Pools in the registers of clusters; small pools that take all slots, of int8 too, and MSD, whose kernels are there
-    without compiling more.
-    """
-    ops, held = ("mmr", "vrsd", "msd"), ((3, 201, 40, 7), (2, 1000, 384, 10), (2, 500, 768, 10))
-    pools = [(*size, op, "float16", "pools=held") for size in held for op in ops]
-    pools += [(3, 124, 144, 9, op, dtype, "") for dtype in ("float16", "int8") for op in ops]
-    pools += [(3, P, 37, 7, "msd", dtype, "") for P in (57, 201) for dtype in ("float32", "int8")]
-    for Q, P, D, K, op, dtype, variant in pools:
-        stored = "float32" if dtype == "int8" else dtype
-        made = testing.selection_problem(Q, P, K, D, dtype=stored, ragged=True, groups=True, bias=op != "vrsd")
-        if dtype == "int8":
-            made["embeddings"] = rk.Corpus(made["embeddings"], dtype=dtype)
-        yield f"{op}, {variant or dtype}, P={P}, D={D}", op, made, variant or _env.variants()
+def check(small: Small, arguments: dict[str, Any], found: tuple[Any, ...]) -> None:
+    """Assert that a result is right: in float64, and where sums are exact to the last place of a tie."""
+    on_host = [np.asarray(torch.as_tensor(x).cpu()) for x in found]
+    if small.op == SEARCH:
+        check_search(small, arguments, *on_host)
+    elif small.op in SELECTED:
+        tolerance = None if small.dtype == "float32" else MOST_OFF
+        testing.check_selection(small.op, arguments, rk.Selection(*on_host), tolerance=tolerance)
+        if small.exact:
+            expected = getattr(rk, small.op)(**arguments, backend="reference").indices
+            np.testing.assert_array_equal(on_host[0], np.asarray(expected), "picks are not the reference's")
+    else:
+        fields = ["logp", *(["sum"] if arguments.get("reduce") != () else []), *arguments.get("want", ())[1:]]
+        check_scores(arguments, **dict(zip(fields, on_host, strict=True)))
 
 
-def scores(few: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and arguments of `answer_logprobs`."""
-    random = torch.Generator().manual_seed(0)
-    for T, V, D, dtype in itertools.product(
-        (3,) if few else (3, 70), (5003,), (None, 72), (torch.float32, torch.bfloat16)
-    ):
-        targets = torch.randint(V, (T,), generator=random)
-        if D is None:
-            form = {"logits": 4 * torch.randn((T, V), generator=random).to(dtype)}
-        else:
-            weight = torch.randn((V, D), generator=random) * (4 / D**0.5)
-            form = {"hidden": torch.randn((T, D), generator=random).to(dtype), "weight": weight.to(dtype)}
-        name = f"log p, {'logits' if D is None else 'hidden states'}, T={T}, {str(dtype).removeprefix('torch.')}"
-        yield name, {**form, "targets": targets, "cu_answers": torch.tensor([0, T // 2, T])}
+def check_search(small: Small, arguments: dict[str, Any], indices: np.ndarray, scores: np.ndarray) -> None:
+    """Assert that the rows are the nearest, of equal ones the first."""
+    values = arguments["corpus"].search(arguments["queries"], len(arguments["corpus"]), backend="reference")
+    exact = np.empty(values.scores.shape)
+    np.put_along_axis(exact, np.asarray(values.indices), np.asarray(values.scores, np.float64), 1)
+    best = np.argsort(-exact, axis=1, kind="stable")[:, : arguments["n"]]
+    if small.exact:
+        np.testing.assert_array_equal(indices, best, "rows are not the nearest")
+    gate.nearest(small.name, exact, indices)
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, indices, 1), atol=MOST_OFF)
 
 
-def calls(backend: str, few: bool = False) -> Iterator[tuple[str, Call]]:
-    """Yield a name and a call for each small problem; it returns tensors."""
-    for name, op, problem in selections(few):
-        given, function = on_device(problem), getattr(rk, op)
-        yield name, lambda given=given, function=function: tuple(function(**given, backend=backend))
-    for name, op, problem, variant in of_cuda() if backend == "cuda" else ():
-        given, function = on_device(problem), getattr(rk, op)
-
-        def selected(given: Any = given, function: Any = function, variant: str = variant) -> tuple[Any, ...]:
-            with _env.changed(RAGSYS_KERNELS_VARIANTS=variant):
-                return tuple(function(**given, backend=backend))
-
-        yield name, selected
-    for name, problem in scores(few):
-        given = on_device(problem)
-
-        def scored(given: dict[str, Any] = given) -> tuple[Any, ...]:
-            found = rk.answer_logprobs(**given, backend=backend)
-            return found.logp, found.sum
-
-        yield name, scored
+def check_scores(arguments: dict[str, Any], logp: np.ndarray, sum: Any = None, rank: Any = None) -> None:
+    x = arguments["logits"].double() if "logits" in arguments else product(arguments)
+    cap, targets = arguments.get("softcap"), arguments["targets"][:, None]
+    x = x if cap is None else cap * torch.tanh(x / cap)
+    x = x if "rows" not in arguments else x[arguments["rows"]]
+    exact = np.asarray(torch.log_softmax(x, -1).gather(1, targets)[:, 0])
+    error = float(np.abs(logp - exact).max())
+    assert error <= most_off(72), f"log p is off by {error:.3g}"
+    if sum is not None:
+        expected = [exact[a:b].sum() for a, b in itertools.pairwise(arguments["cu_answers"])]
+        np.testing.assert_allclose(sum, expected, atol=len(exact) * most_off(72))
+    if rank is not None and "logits" in arguments:
+        above = (x > x.gather(1, targets)).sum(1)
+        np.testing.assert_array_equal(rank, np.asarray(above), "ranks")
 
 
-def picks(backends: Backends, small: bool) -> list[str]:
-    """Compare the picks and log p of all backends with a replay in float64."""
-    wrong = []
+def picks(backends: Backends, small: bool, budget: float = math.inf) -> list[str]:
+    """Check all small problems of all forms, in processes of their own."""
+    return all_picks.run(backends, small, budget)
 
-    def compare(name: str, backend: str, check: Callable[[], None]) -> None:
+
+def answer(backends: Backends, small: bool) -> list[str]:
+    """Check the problems that lines of the input name, a number and a form, and tell of each why it is not right."""
+    every = {form.name: form for backend in backends for form in forms(backend, small)}
+    for line in sys.stdin:
+        number, _, name = line.strip().partition(" ")
+        form, stays = every[name], False
         try:
-            check()
-            print(f"right: {name}, {backend}")
+            arguments, call = call_of(form, form.problems[int(number)])
+            check(form.problems[int(number)], arguments, call())
+            why = ""
         except Exception as error:  # a kernel may raise anything, and the others are still to be seen
-            wrong.append(f"{name}, {backend}: {type(error).__name__}: {error}".splitlines()[0][:300])
+            why = f"{type(error).__name__}: {error}".strip().replace("\n", " ")[:300]
+            stays = not is_well()
+        facts.tell(answer={"why": why, "stays": stays})
+    return []
 
-    for backend in backends:
-        every = [(*each, _env.variants()) for each in selections(few=True)]
-        for name, op, problem, variant in (*every, *(of_cuda() if backend == "cuda" else ())):
 
-            def replay(
-                op: str = op, problem: dict[str, Any] = problem, backend: str = backend, variant: str = variant
-            ) -> None:
-                with _env.changed(RAGSYS_KERNELS_VARIANTS=variant):
-                    found = getattr(rk, op)(**on_device(problem), backend=backend)
-                tolerance = None if str(problem["embeddings"].dtype) == "float32" else 2e-3
-                on_host = rk.Selection(*(np.asarray(field.cpu()) for field in found))
-                testing.check_selection(op, problem, on_host, tolerance=tolerance)
-
-            compare(name, backend, replay)
-        for name, problem in scores(few=True):
-
-            def score(problem: dict[str, Any] = problem, backend: str = backend) -> None:
-                found = rk.answer_logprobs(**on_device(problem), backend=backend).logp.cpu()
-                x = problem["logits"].double() if "logits" in problem else product(problem)
-                exact = torch.log_softmax(x, -1).gather(1, problem["targets"][:, None])[:, 0]
-                error = float((found - exact).abs().max())
-                assert error <= most_off(72), f"log p is off by {error:.3g}"
-
-            compare(name, backend, score)
-    return wrong
+def is_well() -> bool:
+    """Return whether the device still answers: an illegal access is an error of every later call."""
+    try:
+        synchronize()
+    except Exception:
+        return False
+    return True
 
 
 def product(problem: dict[str, Any]) -> Any:
@@ -175,23 +161,37 @@ def most_off(D: int) -> float:
     return 2e-5 * float(max(1, D / 1024) ** 0.5)
 
 
+def calls(backend: str, few: bool = False) -> Iterator[tuple[str, Call]]:
+    """Yield a name and a call for each small problem; it returns tensors."""
+    for form in forms(backend, few):
+        for small in form.problems:
+            yield f"{form.name}: {small.name}", call_of(form, small)[1]
+
+
 def sanitize(backends: Backends, small: bool) -> list[str]:
-    for backend in backends:
-        for name, call in calls(backend, few=small):
-            print(name, backend, flush=True)
-            call()
-            synchronize()
-    return []
+    """Call small problems once, those of the newest kernels first; one that fails is wrong, with a tool or without."""
+    wrong = []
+    for backend in sorted(backends):  # CUDA C++ before Triton
+        for name, call in calls(backend, few=True):
+            print(name, flush=True)
+            try:
+                call()
+                synchronize()
+            except Exception as error:  # a kernel may raise anything, and the others are still to be seen
+                wrong.append(f"{name}: {type(error).__name__}: {error}".splitlines()[0][:300])
+                if not is_well():
+                    return wrong
+    return wrong
 
 
 def soak(backends: Backends, small: bool, budget: float = math.inf) -> list[str]:
     """Run each call many times, every other time beside other work; all must give the bits of the first."""
     wrong, runs, fewest = [], 3 if small else RUNS, RUNS
-    every = [(name, backend, call) for backend in backends for name, call in calls(backend, few=small)]
+    every = [each for backend in backends for each in calls(backend, few=small)]
     begin = monotonic()
     noise = torch.randn((1024, 1024), device=device())
     side = torch.cuda.Stream() if device() == "cuda" else None
-    for place, (name, backend, call) in enumerate(every):
+    for place, (name, call) in enumerate(every):
         first, differing, made = call(), 0, 0
         # Each call has its share of the time; what one does not need is left to the others.
         while made < runs and (made < 3 or monotonic() - begin < budget * (place + 1) / len(every)):
@@ -201,9 +201,9 @@ def soak(backends: Backends, small: bool, budget: float = math.inf) -> list[str]
             differing += not all(bits_equal(a, b) for a, b in zip(first, call(), strict=True))
             made += 1
         fewest = min(fewest, made)
-        print(f"{name}, {backend}: {differing} of {made} runs differ", flush=True)
+        print(f"{name}: {differing} of {made} runs differ", flush=True)
         if differing:
-            wrong.append(f"{name}, {backend}: {differing} of {made} runs differ")
+            wrong.append(f"{name}: {differing} of {made} runs differ")
     facts.tell(soak={"calls": len(every), "runs of each, at least": fewest})
     return wrong
 
@@ -269,7 +269,7 @@ def linear(backends: Backends, small: bool) -> list[str]:
     return wrong
 
 
-COMMANDS = {f.__name__: f for f in (config, picks, sanitize, soak, profile, linear)}
+COMMANDS = {f.__name__: f for f in (config, picks, answer, sanitize, soak, profile, linear)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -277,10 +277,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--backends", default="triton,cuda", help="with commas")
     parser.add_argument("--small", action="store_true", help="small problems, few runs: shows that it works")
-    parser.add_argument("--budget", type=float, help="seconds of a soak")
+    parser.add_argument("--budget", type=float, help="seconds of picks or a soak")
     given = parser.parse_args(arguments)
-    if given.budget is not None and given.command != "soak":
-        parser.error(f"--budget must be given with soak only, got {given.command}")
+    if given.budget is not None and given.command not in ("picks", "soak"):
+        parser.error(f"--budget must be given with picks or soak only, got {given.command}")
     options = {} if given.budget is None else {"budget": given.budget}
     wrong = COMMANDS[given.command](tuple(given.backends.split(",")), given.small, **options)
     for line in wrong:

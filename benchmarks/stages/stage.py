@@ -7,6 +7,7 @@ the facts in STAGE.json, which is written anew after each step. Nothing here nee
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ LOG_BYTES = 2 << 20  # of one process; of a longer output the end is kept
 SHOWN = 12  # lines of a kind that are printed at the end
 
 DONE, WRONG, REFUSED, LEFT_OUT = "done", "wrong", "refused", "left out"
+INTERRUPTED = "interrupted"
 _WORST_FIRST = (WRONG, LEFT_OUT, REFUSED, DONE)
 
 # Of a process: its exit status (None: it was stopped), the end of its output; returns what that means, and the reason.
@@ -70,6 +72,7 @@ class Step:
     environment: Mapping[str, str] = field(default_factory=dict)
     absent: str = ""  # why it cannot run here
     least: float = 5.0  # seconds; with less it is not begun
+    always: bool = False  # also when the time is up, and after the stage was interrupted
 
 
 @dataclass
@@ -88,7 +91,10 @@ def python(*arguments: object) -> list[str]:
 
 
 def run(name: str, steps: Sequence[Step], out: Path, budget: float, given: Mapping[str, Any]) -> bool:
-    """Run steps for at most ``budget`` seconds; return whether nothing is wrong."""
+    """Run steps for at most ``budget`` seconds; return whether nothing is wrong.
+
+    An interrupt ends the step that runs, and leaves out the others but those that are for always.
+    """
     begin = monotonic()
     out.mkdir(parents=True, exist_ok=True)
     log = out / f"{name}.log"
@@ -105,6 +111,10 @@ def run(name: str, steps: Sequence[Step], out: Path, budget: float, given: Mappi
         left = budget - (monotonic() - begin)
         if step.absent:
             result = Result(step.name, REFUSED, reason=step.absent)
+        elif step.always:
+            result = _execute(step, step.most, log)
+        elif any(result.reason == INTERRUPTED for result in results):
+            result = Result(step.name, LEFT_OUT, reason=INTERRUPTED)
         elif left < step.least:
             result = Result(step.name, LEFT_OUT, reason=f"{max(left, 0):.0f} s were left of the budget of {budget:g} s")
         else:
@@ -144,13 +154,14 @@ def _execute(step: Step, seconds: float, log: Path) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         outputs = {name: Path(folder, str(number)) for number, name in enumerate(commands)}
         running = {name: _start(command, outputs[name], environment) for name, command in commands.items()}
-        ends: dict[str, int | None] = {}
+        ends: dict[str, int | None] = dict.fromkeys(running)
+        interrupted = False
         try:
             for name, process in running.items():
-                try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     ends[name] = process.wait(max(begin + seconds - monotonic(), 0))
-                except subprocess.TimeoutExpired:
-                    ends[name] = None
+        except KeyboardInterrupt:
+            interrupted = True
         finally:
             for process in running.values():
                 _stop(process)
@@ -164,9 +175,11 @@ def _execute(step: Step, seconds: float, log: Path) -> Result:
             if reason:
                 reasons.append(f"{name}: {reason}" if len(commands) > 1 else reason)
             worst = min(worst, status, key=_WORST_FIRST.index)
-            if status == WRONG:
+            if status == WRONG and not interrupted:
                 print("\n".join(output.splitlines()[-25:]), flush=True)
             _add(found, facts.told(output.splitlines()))
+    if interrupted:
+        worst, reasons = LEFT_OUT, [INTERRUPTED]
     return Result(step.name, worst, round(monotonic() - begin, 1), "; ".join(reasons), found, machine.moving())
 
 

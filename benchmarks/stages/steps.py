@@ -7,16 +7,22 @@ import os
 import re
 import shutil
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.gpu.race import SHARE
 from benchmarks.stages.stage import DONE, REFUSED, ROOT, Step, checked, helpful, last_line, python, vital
+from ragsys_kernels._base import sources
 
 TESTS = Path("tests", "gpu", "test_gpu.py")
 SHAPES_SECONDS = 150.0  # kept for the times of the first stage
 BENCH_SECONDS = 40.0  # the first shape takes so long, with all that is compiled for it
 CLOSING_SECONDS = 20.0  # for the start of a process with a budget, and what it has begun when that is used up
+PICKS_SECONDS = 60.0 + CLOSING_SECONDS  # before a race
+RACE_LEAST_SECONDS = 15.0  # a shape, and the end of the process
+RACE_CLOSING_SECONDS = 4.0
+HEADLINE_SMALL = ("--queries", 8, "--rows", 211, "--dims", 24, "--batch", 4)
 PROCESSES = 8  # of the tests: each compiles kernels of its own
 SANITIZERS = ("memcheck", "synccheck", "racecheck")
 SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy", "MemoryWorkloadAnalysis", "WarpStateStats")
@@ -44,18 +50,25 @@ def calls(given: Given, command: str, seconds: float | None = None) -> list[str]
 
 
 def build() -> Step:
-    """The extension, in place; nothing is installed. One that is younger than its sources stays as it is."""
+    """The extension, in place; nothing is installed. One that is of the sources that are here stays as it is.
+
+    `make race-pack` makes it on another machine.
+    """
     built = ROOT / "ragsys_kernels" / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sources = [ROOT / "setup.py", *(path for path in (ROOT / "csrc" / "cpu").rglob("*") if path.is_file())]
-    if built.is_file() and built.stat().st_mtime > max(path.stat().st_mtime for path in sources):
-        command = python("-c", f"print({f'{built.name} is younger than its sources'!r})")
+    if sources.is_of(built, sources.of_extension(ROOT)):
+        command = python("-c", f"print({f'{built.name} is of the sources that are here'!r})")
     else:
-        command = python("setup.py", "-q", "build_ext", "--inplace")
+        command = python("setup.py", "-q", "build_ext", "--force", "--inplace")
     return Step("build", lambda seconds: {"setup.py": command}, 300, environment={"RAGSYS_KERNELS_REQUIRE_EXT": "1"})
 
 
 def config(given: Given) -> Step:
     return Step("config", lambda seconds: {"show_config": calls(given, "config")}, 90)
+
+
+def host(given: Given) -> Step:
+    """What the processor does for calls, beside a copy of torch's."""
+    return Step("host", lambda seconds: {"host": python("-m", "benchmarks.gpu.host", "--out", given.out)}, 40, helpful)
 
 
 def bench(given: Given, seconds: float, *options: str) -> list[str]:
@@ -143,7 +156,10 @@ def tools(given: Given) -> Sequence[Step]:
 
 
 def sanitizers(given: Given, most: float) -> Step:
-    """All tools at once; torch's allocator would hide from them what is out of bounds or never written."""
+    """All tools at once; torch's allocator would hide from them what is out of bounds or never written.
+
+    The kernels of CUDA C++ come first, as those that no compiler of others has made.
+    """
     found = tool("compute-sanitizer")
     # Errors of calls of CUDA are not reported: torch and CuPy ask for what a driver may not have, and go on without.
     options = ("--error-exitcode", "9", "--report-api-errors", "no", "--target-processes", "application-only")
@@ -163,7 +179,8 @@ def sanitized(status: int | None, output: str) -> tuple[str, str]:
     """What is true of any tool; where this one does not know the device, its errors are not the kernels'."""
     if "Device not supported" in output:
         return REFUSED, "Device not supported"
-    return helpful(status, output)
+    result, reason = helpful(status, output)
+    return result, f"{reason}, in {last_line(output)}" if status is None else reason
 
 
 def profiler(given: Given) -> Step:
@@ -211,18 +228,44 @@ def ledger(given: Given) -> Sequence[Step]:
 
 
 def race(given: Given) -> Sequence[Step]:
-    """New forms of kernels against their goals: right first, under tools too, then timed."""
-    rows = ["-m", "benchmarks.gpu.race", "--backends", given.backends, "--ledger", given.ledger]
+    """Every form of every call with a goal: picks are checked while kernels are compiled, then the forms are timed.
 
-    def raced(seconds: float) -> list[str]:
-        small = ["--small"] if given.small else []
-        return python(*rows, "--budget", f"{max(seconds - CLOSING_SECONDS, 1):.0f}", *small)
+    What decides most comes first; torch and tools have the time that is left. The table is printed in any case.
+    """
+    small = ["--small"] if given.small else []
+    match = ["--match", given.match] if given.match else []
+    timing = ["-m", "benchmarks.gpu.race", "--ledger", given.ledger, *small]
 
+    def checks(seconds: float) -> dict[str, list[str]]:
+        """Picks, and what compiles for the race beside them: neither is timed."""
+        found = {"picks": calls(given, "picks", seconds)}
+        return found if given.small else {**found, "compiling": python("-m", "benchmarks.gpu.warm", *match)}
+
+    def timed(*more: object) -> Callable[[float], dict[str, list[str]]]:
+        def commands(seconds: float) -> dict[str, list[str]]:
+            ending = ["--budget", f"{max(seconds - RACE_CLOSING_SECONDS, 1):.0f}"]
+            return {"race": python(*timing, *match, *ending, *more)}
+
+        return commands
+
+    headline = python("-m", "benchmarks.gpu.headline", "--parts", "pool,whole", *(HEADLINE_SMALL if small else ()))
+    suspects = given.out / "race.json"
     return (
         build(),
-        Step("picks", lambda seconds: {"picks": calls(given, "picks")}, 150),
+        config(given),
+        Step("machine", lambda seconds: {"machine": python("-m", "benchmarks.gpu.causes")}, 30, judge=helpful),
+        Step("picks", checks, PICKS_SECONDS, judge=checked),
+        Step(
+            "race",
+            timed("--backends", given.backends, "--suspects", suspects),
+            given.budget * SHARE,
+            least=RACE_LEAST_SECONDS,
+        ),
+        host(given),
+        Step("peers", timed("--peers"), given.budget, judge=helpful, least=RACE_LEAST_SECONDS),
+        Step("headline", lambda seconds: {"headline": headline}, 60, judge=helpful, least=BENCH_SECONDS),
         sanitizers(given, given.budget / 4),
-        Step("race", lambda seconds: {"race": raced(seconds)}, given.budget, least=BENCH_SECONDS),
+        Step("table", lambda seconds: {"race": python(*timing, "--table")}, 20, always=True),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 import struct
 import sys
 import threading
@@ -20,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from .._base import arrays
+from .._base import sources as sources_of
 from .._base.extras import absent, imported, install
 from . import driver as _driver
 from .driver import DriverError, driver
 
-# CuPy always gives NVRTC -ftz=true, so the ahead-of-time build must say it too, for the same bits.
-OPTIONS = ("-std=c++17", "-ftz=true")
+OPTIONS = sources_of.CUDA_OPTIONS
 
 # The oldest architecture in the fatbins; an older device gets its kernels from NVRTC.
 OLDEST_BUILT = 80
@@ -56,39 +55,36 @@ def source_path(name: str) -> Path:
 
 
 def source(name: str) -> str:
-    """Return the text of a source, with the files that it includes put in.
-
-    CuPy's cache knows a source by its text: the headers must be part of it, or a change in one would go unseen.
-    """
-    path, seen = source_path(name), set[str]()
-
-    def expand(path: Path) -> str:
-        lines = [f'#line 1 "{path.name}"']
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            included = re.fullmatch(r'\s*#\s*include\s+"([^"]+)"\s*', line)
-            if included is None:
-                lines.append("" if re.fullmatch(r"\s*#\s*pragma\s+once\s*", line) else line)
-                continue
-            if included[1] not in seen:
-                seen.add(included[1])
-                lines.append(expand(path.with_name(included[1])))
-            lines.append(f'#line {number + 1} "{path.name}"')
-        return "\n".join(lines)
-
-    return expand(path) + "\n"
+    """Return the text of a source, with the files that it includes put in."""
+    return sources_of.expanded(source_path(name))
 
 
 def built_path(name: str) -> Path | None:
-    """Return the compiled form that the package carries; in a working tree only if no source is younger."""
-    path = _PACKAGE / "_cuda_bin" / f"{name}.fatbin"
-    if not path.is_file():
-        return None
-    installed, tree = _folders()
-    if not (installed / f"{name}.cu").is_file() and (tree / f"{name}.cu").is_file():
-        changed = max(file.stat().st_mtime for file in tree.glob("*.cu*"))
-        if path.stat().st_mtime < changed:
-            return None
-    return path
+    """Return the binary that the package carries of a source as it is here; any where the source is not here."""
+    found = _built().get(name, [])
+    if found and name in sources():
+        found = [path for path in found if path.name == sources_of.binary_of(source_path(name))]
+    return next(iter(found), None)
+
+
+def _built() -> dict[str, list[Path]]:
+    """Return the binaries that lie in the package, of whatever sources, by name."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted((_PACKAGE / "_cuda_bin").glob("*.fatbin")):
+        found.setdefault(path.stem.partition("-")[0], []).append(path)
+    return found
+
+
+def described() -> str:
+    """Return in words how kernels are compiled, for `show_config`, where a binary that is not used is named."""
+    there = _built()
+    names = sources() or list(there)
+    own = [name for name in names if built_path(name) is not None]
+    other = [name for name in names if name in there and name not in own]
+    parts = [f"compiled ahead of time: {', '.join(own)}"] if own else []
+    parts += [f"compiled ahead of time of other sources, so not used: {', '.join(other)}"] if other else []
+    parts += [f"{'the others ' if own else ''}compiled when first used"] if len(own) < len(names) else []
+    return "; ".join(parts) or "no sources"
 
 
 # --- Whether anything can run.
@@ -98,8 +94,7 @@ def built_path(name: str) -> Path | None:
 def why_not() -> str | None:
     """Return the reason that CUDA kernels cannot run here, or None if they can."""
     names = sources()
-    built = sorted(path.stem for path in (_PACKAGE / "_cuda_bin").glob("*.fatbin"))
-    if not names and not built:
+    if not names and not _built():
         return f"the CUDA sources are neither in {' nor in '.join(map(str, _folders()))}; reinstall"
     compiled = all(built_path(name) is not None for name in names)
     return (None if compiled else _why_no_compiler()) or _why_no_device()

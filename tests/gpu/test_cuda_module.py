@@ -15,6 +15,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels._base import extras as _extras
+from ragsys_kernels._base import sources
 from ragsys_kernels._gpu import cuda_module, driver
 from ragsys_kernels._gpu.driver import DriverError
 
@@ -106,20 +107,50 @@ def test_every_source_of_the_tree_is_found_and_whole():
         assert 'extern "C" __global__' in text
 
 
-def test_compiled_form_is_used_unless_a_source_of_the_tree_is_younger(package):
+def binary(package, content=b"", name="one"):
+    """Puts a binary of a source in its place: of the source as it is."""
+    folder = write(package / "_cuda_bin")
+    path = folder / sources.binary_of(cuda_module.source_path(name))
+    path.write_bytes(content)
+    return path
+
+
+def test_compiled_form_is_known_by_the_digest_of_its_sources(package):
+    """Not by times of files, which are arbitrary in a copy."""
+    tree = write(package.parent / "csrc" / "cuda", one_cu='#include "shared.cuh"\n', shared_cuh="int a;\n")
+    assert cuda_module.built_path("one") is None
+    assert cuda_module.described() == "compiled when first used"
+    first = binary(package)
+    for time in (1, 2**32):
+        os.utime(tree / "shared.cuh", (time, time))
+        assert cuda_module.built_path("one") == first
+    write(tree, shared_cuh="int a;  // a comment\n")
+    assert cuda_module.built_path("one") == first
+    write(tree, shared_cuh="int b;\n")
+    assert cuda_module.built_path("one") is None
+    other = "compiled ahead of time of other sources, so not used: one"
+    assert cuda_module.described() == f"{other}; compiled when first used"
+    second = binary(package)
+    assert second != first
+    assert cuda_module.built_path("one") == second
+    assert cuda_module.described() == "compiled ahead of time: one"
+    write(tree, two_cu="")
+    assert cuda_module.described() == "compiled ahead of time: one; the others compiled when first used"
+
+
+def test_compiled_form_without_a_digest_is_not_used_and_named(package):
+    write(package.parent / "csrc" / "cuda", one_cu="")
     write(package / "_cuda_bin")
-    binary = package / "_cuda_bin" / "one.fatbin"
+    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
     assert cuda_module.built_path("one") is None
-    binary.write_bytes(b"")
-    assert cuda_module.built_path("one") == binary  # nothing to compare with
-    tree = write(package.parent / "csrc" / "cuda", one_cu="", shared_cuh="")
-    os.utime(tree / "one.cu", (1, 1))
-    os.utime(tree / "shared.cuh", (1, 1))
-    assert cuda_module.built_path("one") == binary
-    os.utime(tree / "shared.cuh", (2**32, 2**32))
+    assert "of other sources, so not used: one" in cuda_module.described()
+
+
+def test_options_are_part_of_the_digest(package, monkeypatch):
+    write(package.parent / "csrc" / "cuda", one_cu="")
+    binary(package)
+    monkeypatch.setattr(sources, "CUDA_OPTIONS", ("-std=c++17",))
     assert cuda_module.built_path("one") is None
-    write(package / "_cuda_src", one_cu="")  # an installation has what it was built with
-    assert cuda_module.built_path("one") == binary
 
 
 # --- Compilers.
@@ -430,8 +461,7 @@ def test_source_is_compiled_once_however_many_threads_want_it(fake):
 
 @pytest.mark.parametrize(("capability", "compiled"), [(75, False), (80, True), (86, True), (120, True)])
 def test_compiled_form_is_loaded_on_devices_that_it_is_for(fake, package, capability, compiled):
-    write(package / "_cuda_bin")
-    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"binary")
+    binary(package, b"binary")
     fake.capability = capability
     for device in (0, 1, 0):
         launch(fake.cupy.ndarray(device))
@@ -440,9 +470,8 @@ def test_compiled_form_is_loaded_on_devices_that_it_is_for(fake, package, capabi
 
 
 def test_compiled_form_needs_no_source_and_no_cupy(fake, package, monkeypatch):
+    binary(package)
     (package / "_cuda_src" / "one.cu").unlink()
-    write(package / "_cuda_bin")
-    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert cuda_module.why_not() is None
     launch(fake.torch.Tensor())
@@ -491,11 +520,10 @@ def test_reasons(fake, package, monkeypatch):
     fake.count, fake.cupy.cuda.nvrtc.getVersion = 1, failing(RuntimeError("libnvrtc.so.13 not found"))
     expected = "NVRTC, which compiles the CUDA sources, cannot be loaded: libnvrtc.so.13 not found; pip install"
     assert why().startswith(expected)
-    write(package / "_cuda_bin")  # all is compiled
-    (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
+    compiled = binary(package)  # all is compiled
     assert why() is None
     (package / "_cuda_src" / "one.cu").unlink()
-    (package / "_cuda_bin" / "one.fatbin").unlink()
+    compiled.unlink()
     for part in ("the CUDA sources are neither in ", str(package / "_cuda_src"), str(package.parent / "csrc" / "cuda")):
         assert part in why()
 

@@ -14,7 +14,7 @@ from ragsys_kernels import _dispatch
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.gpu import bench, events, scoring, selection, shapes  # noqa: E402
+from benchmarks.gpu import bench, events, forms, scoring, selection, shapes  # noqa: E402
 from benchmarks.harness import ledger  # noqa: E402
 from benchmarks.suites import scoring as suite  # noqa: E402
 
@@ -170,22 +170,18 @@ def test_pools_have_no_use_for_a_corpus(P):
     assert selection.CORPUS not in {entry.name for entry in selection.of_pools(problem, ("triton",))}
 
 
-def test_variants_are_contenders_under_their_names(monkeypatch):
-    monkeypatch.setattr(bench._variants, "VARIANTS", {"gram": ("plain", "tiled"), "linear": ("one", "two", "three")})
+def test_variants_are_contenders_under_their_names():
+    """Those alone that differ for the shape."""
     seen = []
     ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="triton")
-    found = list(bench.variants_of(ours))
-    assert [entry.name.removeprefix("ragsys_kernels, ") for entry in found] == [
-        "gram=tiled",
-        "linear=two",
-        "linear=three",
-    ]
-    for entry in (*found, ours):
+    found = bench.in_form(ours, forms.Form("triton", "gram=query-beside"))
+    for entry in (found, ours):
         entry.run()
-    assert seen == ["gram=tiled", "linear=two", "linear=three", ""]
-    problem = bench.problem_of(shapes.POOLS[0].small(), "cpu")
-    names = [entry.name for entry in bench.contenders_of(problem, ("cpu",), variants=True)[0]]
-    assert "ragsys_kernels, linear=three" in names
+    assert (found.name, seen) == ("ragsys_kernels, gram=query-beside", ["gram=query-beside", ""])
+    for shape, names in ((replace(shapes.VRSD[1], P=20), ["gram=query-beside"]), (shapes.POOLS[0], [])):
+        problem = bench.problem_of(replace(shape.small(), P=20, D=24), "cpu")
+        entries = bench.contenders_of(problem, ("triton",), variants=True)[0]
+        assert [entry.name.partition(", ")[2] for entry in entries if "=" in entry.name] == names
 
 
 def test_contenders_take_turns(timer):
@@ -238,7 +234,7 @@ def test_every_op_goes_into_the_ledger(timer, tmp_path, monkeypatch):
     for shape in small:
         op, names = shape.op, {row["contender"] for row in rows if (row["op"], row["shape"]) == (shape.op, str(shape))}
         torch_itself = {"torch", "torch.compile"}
-        gram, blocks = "torch, one Gram matrix", {f"torch, float32 blocks of {n}" for n in ("8,192", "32,768")}
+        gram, blocks = "torch, one Gram matrix", {f"torch, float32 blocks of {n}" for n in ("4,096", "8,192", "32,768")}
         peers = {
             "search": {"torch", "matrix product"},
             "token_logprobs": {

@@ -123,18 +123,49 @@ def test_intervals_of_pools_with_the_same_dimensions_are_one(monkeypatch):
     assert writer.table(lambda *_: 1.0) == {}
 
 
-def test_times_take_the_place_of_bounds(tmp_path):
-    ledger = writer.bench.LEDGER.at(tmp_path / "gpu.csv")
-    assert writer.by_times(ledger) is None
-    row = {"op": "mmr", "dtype": "float16", "device": "x", "contender": writer.OURS}
+def timed(us, *, op="mmr", P=100, K=10, Q=2_000, backend="cuda", variant="", state=""):
+    """A row of gpu.csv."""
+    contender = ", ".join(filter(None, (writer.OURS, variant)))
+    shape = str(writer.Shape(P, K, 384, "float16", Q))
+    row = {"op": op, "dtype": "float16", "device": "x", "backend": backend, "contender": contender, "shape": shape}
+    return {**row, "us": "" if us is None else str(us), "state": state}
+
+
+def test_times_take_the_place_of_bounds():
+    assert writer.by_times([]) is None
+    assert writer.by_times([timed(8)]) is None
     times = {("triton", 100): 8, ("cuda", 100): 20, ("triton", 1000): 300, ("cuda", 1000): 100}
-    ledger.update(
-        {**row, "backend": backend, "shape": f"N9-D384-P{P}-K10-Q2", "us": us} for (backend, P), us in times.items()
-    )
-    faster = writer.by_times(ledger)
+    faster = writer.by_times([timed(us, P=P, backend=backend) for (backend, P), us in times.items()])
     assert faster("mmr", "float16", 128, 384) == 0.4
     assert faster("mmr", "float16", 300, 768) == 3.0
     assert faster("vrsd", "float16", 300, 768) == 1.0
+
+
+def test_backends_are_compared_by_the_fastest_form_that_the_package_has():
+    rows = [timed(60, backend="triton", P=1000), timed(50, P=1000), timed(30, P=1000, variant="pools=held")]
+    rows += [timed(5, P=1000, variant="pools=held, one block a multiprocessor"), timed(1, P=1000, variant="pools=lost")]
+    for some in (rows, rows[::-1]):
+        assert writer.by_times(some)("mmr", "float16", 1000, 384) == 2.0
+
+
+def test_a_form_without_a_time_is_none():
+    rows = [timed(60, backend="triton"), timed(None, state="wrong")]
+    assert writer.by_times(rows) is None
+
+
+@pytest.mark.parametrize(("us", "ratio"), [(90.0, 2.0), (90.1, 1.0)])
+def test_a_form_above_its_limit_is_not_the_first(us, ratio):
+    rows = [timed(180, backend="triton"), timed(us), timed(180, backend="triton", P=20), timed(180, P=20)]
+    assert writer.by_times(rows)("mmr", "float16", 100, 384) == pytest.approx(ratio)
+
+
+def test_times_of_one_shape_are_compared():
+    """Not those of other numbers of picks or queries, and of several shapes those of the usual one."""
+    rows = [timed(100, backend="triton", Q=Q, K=K) for Q, K in ((20_000, 10), (2_000, 10), (500, 1))]
+    rows += [timed(10, Q=20_000), timed(50, Q=2_000), timed(1, Q=500, K=1)]
+    for some in (rows, rows[::-1]):
+        assert writer.by_times(some)("mmr", "float16", 100, 384) == 2.0
+    assert writer.by_times([timed(100, backend="triton", K=1), timed(10, K=10)]) is None
 
 
 def test_the_table_is_written_into_its_module():

@@ -1,19 +1,23 @@
 """The stages of `make gpu-check`: budgets, files and what fails, on a stub of a device and with tools that refuse."""
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.gpu import bench, race  # noqa: E402
+from benchmarks.gpu import bench  # noqa: E402
 from benchmarks.harness import facts, machine  # noqa: E402
-from benchmarks.stages import calls, stage, steps  # noqa: E402
+from benchmarks.stages import calls, picks, problems, stage, steps  # noqa: E402
+from ragsys_kernels._base import sources  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,6 +115,33 @@ def test_what_the_budget_does_not_reach_is_named(ran, step):
     assert f"left out: {line}" in printed
 
 
+def test_an_interrupt_ends_the_step_that_runs_and_the_last_is_done_all_the_same(ran, step, tmp_path):
+    begun = tmp_path / "begun"
+    code = f"import pathlib, time; print('half', flush=True); pathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
+
+    def interrupt():
+        while not begun.exists():
+            sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    _, summary, log, _ = ran(
+        step("long", code, most=500.0), step("next", "print(1)"), step("table", "print('what is known')", always=True),
+        budget=1000.0,
+    )  # fmt: skip
+    assert [one["status"] for one in summary["steps"]] == ["left out", "left out", "done"]
+    assert summary["left_out"] == ["long: interrupted", "next: interrupted"]
+    assert "\nhalf\n" in log
+    assert "\nwhat is known\n" in log
+
+
+def test_what_is_for_always_is_done_when_the_time_is_up(ran, step):
+    right, summary, log, _ = ran(step("long", "print(1)"), step("table", "print(2)", always=True), budget=1e-3)
+    assert right
+    assert [one["status"] for one in summary["steps"]] == ["left out", "done"]
+    assert log.endswith("\n2\n\n")
+
+
 def test_a_long_output_is_kept_from_its_end(ran, step):
     code = f"print('x' * {stage.LOG_BYTES}); print('the end')"
     _, _, log, _ = ran(step("talks", code))
@@ -199,6 +230,16 @@ def test_what_a_sanitizer_finds_is_wrong(ran, given, tool):
     assert log.count("===== sanitizers: ") == 3
 
 
+def test_a_sanitizer_that_is_stopped_says_how_far_it_came(ran, given, tool):
+    tool(compute_sanitizer="echo 'cuda held: mmr, P=201'; exec sleep 60")
+    right, summary, _, _ = ran(steps.sanitizers(given, 1.0))
+    assert right
+    reason = "stopped at its time, in cuda held: mmr, P=201"
+    assert summary["left_out"] == [
+        "sanitizers: " + "; ".join(f"{name}: {reason}" for name in ("memcheck", "synccheck", "racecheck"))
+    ]
+
+
 def test_tools_are_given_the_calls(ran, given, tool):
     tool(compute_sanitizer=RUN_THE_REST, ncu=RUN_THE_REST)
     right, _, log, _ = ran(steps.sanitizers(given, 60), steps.profiler(given))
@@ -222,16 +263,32 @@ def test_many_lines_of_a_kind_are_counted(ran, step):
     assert "left out: 18 more, in stage.json" in printed
 
 
-def test_an_extension_that_is_younger_than_its_sources_is_not_built_again(tmp_path, monkeypatch):
+def test_an_extension_of_the_sources_that_are_here_is_not_built_again(tmp_path, monkeypatch):
+    """Whatever the times of files say, which are arbitrary in a copy."""
     monkeypatch.setattr(steps, "ROOT", tmp_path)
     built = tmp_path / "ragsys_kernels" / f"_C{steps.sysconfig.get_config_var('EXT_SUFFIX')}"
-    for path in (tmp_path / "setup.py", tmp_path / "csrc" / "cpu" / "a.cpp", built):
+    source = tmp_path / "csrc" / "cpu" / "folder" / "a.inl"
+    for path in (tmp_path / "setup.py", source, built):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
-    for age, builds in ((-10, True), (10, False)):
-        now = (tmp_path / "setup.py").stat().st_mtime + age
-        os.utime(built, (now, now))
-        assert ("setup.py" in steps.build().commands(60)["setup.py"]) == builds
+
+    def builds():
+        return "setup.py" in steps.build().commands(60)["setup.py"]
+
+    assert builds()
+    built.write_bytes(b"ELF..." + bytes.fromhex(sources.of_extension(tmp_path)) + b"...")
+    for age in (-10, 10):
+        os.utime(built, (source.stat().st_mtime + age,) * 2)
+        assert not builds()
+    for path, text in ((source, "changed"), (tmp_path / "setup.py", "flags"), (source.with_name("new.cpp"), "")):
+        path.write_text(text)
+        assert builds()
+        built.write_bytes(bytes.fromhex(sources.of_extension(tmp_path)))
+        assert not builds()
+    source.rename(source.with_suffix(".h"))
+    assert builds()
+    built.unlink()
+    assert builds()
 
 
 def test_what_pytest_skipped_is_said():
@@ -252,13 +309,22 @@ def on_cpu(compiled, monkeypatch):
     monkeypatch.setattr(calls, "device", lambda: "cpu")
 
 
-def test_small_problems_are_right_and_repeat(on_cpu, capsys):
-    for command in ("config", "picks", "sanitize", "soak"):
+def test_small_problems_repeat(on_cpu, capsys):
+    for command in ("config", "sanitize", "soak"):
         assert calls.main([command, "--backends", "cpu", "--small"]) == 0
-    printed = capsys.readouterr().out
-    assert "right: vrsd, streamed, float32, cpu" in printed
-    assert "right: log p, hidden states, T=3, bfloat16, cpu" in printed
-    assert "0 of 3 runs differ" in printed
+    assert "0 of 3 runs differ" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_small_problems_are_right(compiled, monkeypatch, capfd):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # for the processes, which then ask for no device
+    assert calls.main(["picks", "--backends", "cpu", "--small"]) == 0
+    printed = capfd.readouterr().out
+    assert "right: cpu: vrsd, P=201, D=37, float32, options" in printed
+    assert "right: cpu: log p, T=3, V=5003, D=72, bfloat16" in printed
+    told = facts.told(printed.splitlines())
+    assert told["forms"]["cpu"]["state"] == "right"
+    assert told["picks"]["mmr, whole corpus: cpu"] == ""
 
 
 def test_a_soak_keeps_to_its_time_and_says_how_far_it_came(on_cpu, monkeypatch, capsys):
@@ -266,7 +332,7 @@ def test_a_soak_keeps_to_its_time_and_says_how_far_it_came(on_cpu, monkeypatch, 
     monkeypatch.setattr(calls, "monotonic", lambda: next(now))
     assert calls.main(["soak", "--backends", "cpu", "--budget", "50"]) == 0
     told = facts.told(capsys.readouterr().out.splitlines())
-    assert told["soak"]["calls"] == 22
+    assert told["soak"]["calls"] == len(problems.forms("cpu")[0].problems)
     assert 3 <= told["soak"]["runs of each, at least"] < 10
 
 
@@ -274,17 +340,155 @@ def test_wrong_picks_and_bits_are_found(on_cpu, monkeypatch, capsys):
     ours = calls.rk.mmr
     seen = []
 
-    def changed(*arguments, **options):
-        result = ours(*arguments, **options)
+    def changed(*arguments, backend="auto", **options):
+        result = ours(*arguments, backend=backend, **options)
         seen.append(result)
-        return result._replace(scores=result.scores + len(seen))
+        return result if backend == "reference" else result._replace(scores=result.scores + len(seen))
 
     monkeypatch.setattr(calls.rk, "mmr", changed)
-    for command, text in (("picks", "has score"), ("soak", "3 of 3 runs differ")):
-        assert calls.main([command, "--backends", "cpu", "--small"]) == 1
-        wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG: ")]
-        assert wrong
-        assert all(line.startswith("WRONG: mmr, ") and text in line for line in wrong)
+    (form,) = problems.forms("cpu")
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{i} cpu\n" for i in range(len(form.problems)))))
+    assert calls.main(["answer", "--backends", "cpu"]) == 0
+    told = [facts.told([line])["answer"] for line in capsys.readouterr().out.splitlines() if "answer" in line]
+    assert {small.op for small, answer in zip(form.problems, told, strict=True) if answer["why"]} == {"mmr"}
+    assert {answer["stays"] for answer in told} == {False}
+    assert "has score" in told[0]["why"]
+    assert calls.main(["soak", "--backends", "cpu", "--small"]) == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG: ")]
+    assert wrong
+    assert all(line.startswith("WRONG: cpu: mmr, ") and "3 of 3 runs differ" in line for line in wrong)
+
+
+@pytest.mark.parametrize("op", ["search", "answer_logprobs"])
+def test_wrong_searches_and_log_probs_are_found(on_cpu, op):
+    made = (
+        problems.searches("float16") if op == "search" else problems.scores(3, 501, None, "float32", **problems.RANKS)
+    )
+    form = problems.Form("cpu", "cpu", (made,))
+    arguments, call = calls.call_of(form, made)
+    found = call()
+    calls.check(made, arguments, found)
+    for i in range(len(found)):
+        changed = [torch.as_tensor(x).clone() for x in found]
+        changed[i].reshape(-1)[-1] += 1
+        with pytest.raises((AssertionError, IndexError)):
+            calls.check(made, arguments, changed)
+    if op == "search":  # of rows that are equally near the first
+        equal = (torch.as_tensor(found[1])[:, 1:] == torch.as_tensor(found[1])[:, :-1]).nonzero()
+        q, place = equal[0].tolist()
+        changed = torch.as_tensor(found[0]).clone()
+        changed[q, place], changed[q, place + 1] = found[0][q, place + 1], found[0][q, place]
+        with pytest.raises(AssertionError, match="rows are not the nearest"):
+            calls.check(made, arguments, (changed, found[1]))
+
+
+def test_a_call_that_fails_under_a_tool_is_wrong_and_the_others_are_made(on_cpu, monkeypatch, capsys):
+    def made(backend, few):
+        assert few
+        return [(f"{backend} bad", lambda: 1 / 0), (f"{backend} good", lambda: None)]
+
+    monkeypatch.setattr(calls, "calls", made)
+    assert calls.main(["sanitize", "--backends", "triton,cuda"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[:4] == ["cuda bad", "cuda good", "triton bad", "triton good"]
+    wrong = [f"{backend} bad: ZeroDivisionError: division by zero" for backend in ("cuda", "triton")]
+    assert facts.told(printed.splitlines())["wrong"] == wrong
+    monkeypatch.setattr(calls, "is_well", lambda: False)
+    assert calls.main(["sanitize", "--backends", "triton,cuda"]) == 1
+    assert facts.told(capsys.readouterr().out.splitlines())["wrong"] == wrong[:1]
+
+
+def test_a_device_that_answers_no_more_is_noticed(on_cpu, monkeypatch, capsys):
+    def fails(*_, **__):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(calls.rk, "mmr", fails)
+    monkeypatch.setattr(calls, "synchronize", fails)
+    monkeypatch.setattr("sys.stdin", io.StringIO("0 cpu\n"))
+    calls.main(["answer", "--backends", "cpu"])
+    told = facts.told(capsys.readouterr().out.splitlines())["answer"]
+    assert told == {"why": "RuntimeError: an illegal memory access was encountered", "stays": True}
+
+
+# A process that answers as its form's name says, and writes down that it began.
+ANSWERS = """
+import json, os, sys, time
+open(%r, "a").write("x")
+for line in sys.stdin:
+    number, _, form = line.strip().partition(" ")
+    print("at", form, number, flush=True)
+    why = "wrong pick" if "wrong" in form and number == "0" else ""
+    if number == "1":
+        if "dies" in form: print("Segmentation fault", flush=True); os._exit(11)
+        if "hangs" in form: time.sleep(60)
+        if "stays" in form: why = "illegal access"
+    told = {"why": why, "stays": "stays" in form and number == "1"}
+    print("@ " + json.dumps({"answer": told}), flush=True)
+"""
+
+
+@pytest.fixture
+def picked(monkeypatch, tmp_path, capfd):
+    """Runs picks over forms of these names, of three problems each; returns what is wrong, the facts, and processes."""
+    begun = tmp_path / "begun"
+    monkeypatch.setattr(picks, "python", lambda *_: [sys.executable, "-S", "-c", ANSWERS % str(begun)])
+
+    def run(*names, children=1, seconds=60.0, most=60.0):
+        monkeypatch.setattr(picks, "ANSWER_SECONDS", most)
+        listed = [problems.Small(f"P={n}", "mmr", "streamed pools", "float16", dict) for n in range(3)]
+        made = [problems.Form(name, "cuda", tuple(listed), "pools=held" if "held" in name else "") for name in names]
+        monkeypatch.setattr(picks, "forms", lambda backend, few: tuple(made))
+        begun.write_text("")
+        wrong = picks.Picks(["cuda"], True, seconds).run(children)
+        return wrong, facts.told(capfd.readouterr().out.splitlines()), len(begun.read_text())
+
+    return run
+
+
+@pytest.mark.parametrize("children", [1, 3])
+def test_a_form_that_is_wrong_or_dies_hides_no_other(picked, children):
+    names = ["good", "wrong", "dies", "held stays", "last"]
+    wrong, told, begun = picked(*names, children=children)
+    assert {name: form["state"] for name, form in told["forms"].items()} == {
+        "good": "right", "wrong": "wrong", "dies": "died", "held stays": "died", "last": "right",
+    }  # fmt: skip
+    assert {name: form["problems"] for name, form in told["forms"].items()} == {
+        "good": 3, "wrong": 3, "dies": 2, "held stays": 2, "last": 3,
+    }  # fmt: skip
+    assert wrong == [
+        "wrong: P=0: wrong pick",
+        "dies: P=1: status 11: Segmentation fault",
+        "held stays: P=1: illegal access",
+    ]
+    held = {"form": "held stays", "backend": "cuda", "variants": "pools=held", "op": "mmr", "kind": "streamed pools"}
+    assert {**held, "dtype": "float16", "problem": "P=1", "why": "illegal access"} in told["wrong_forms"]
+    assert len(told["wrong_forms"]) == 3
+    assert told["picks"]["mmr: cuda, pools=held"] == "P=1: illegal access"
+    # One of two reasons, which no later form that is right hides.
+    assert told["picks"]["mmr, streamed pools: cuda"] in (
+        "P=0: wrong pick",
+        "P=1: status 11: Segmentation fault",
+    )
+    assert "left_out" not in told
+    assert begun == 3 if children == 1 else 3 <= begun <= 5
+
+
+def test_a_form_that_hangs_is_ended(picked):
+    begin = monotonic()
+    wrong, told, begun = picked("hangs", "last", most=1.5)
+    assert monotonic() - begin < 30
+    assert wrong == ["hangs: P=1: no answer in 2 s"]
+    assert {name: form["state"] for name, form in told["forms"].items()} == {"hangs": "hung", "last": "right"}
+    assert begun == 2
+
+
+def test_what_the_time_of_the_picks_does_not_reach_is_left_out(picked):
+    wrong, told, _ = picked("good", "hangs", "last", seconds=2.0)
+    assert wrong == []
+    assert told["forms"]["last"] == {"state": "left out", "problems": 0, "seconds": 0.0}
+    assert told["left_out"] == ["last: its problems, as the time was up"]
+    assert told["forms"]["good"]["state"] == "right"
+    assert not any("last" in key for key in told["picks"])
 
 
 def test_a_backend_that_is_asked_for_and_cannot_run_is_wrong(on_cpu, capsys):
@@ -393,25 +597,46 @@ def test_bad_options_are_refused(check, options, message):
     assert message in result.stderr
 
 
+# Steps that have no use for a stub: one wants a driver for CUDA C++, one measures what a compiler's launches take.
+NOTHING = "lambda given: stage.Step({0!r}, lambda seconds: {{{0!r}: stage.python('-c', 'print(1)')}}, 60)"
+WITHOUT = "; ".join(f"steps.{name} = {NOTHING.format(name)}" for name in ("config", "host"))
+# A sanitizer that does not know the device.
+REFUSES = "#!/bin/sh\necho '========= Error: Device not supported'\nexit 9\n"
+
+
 @pytest.mark.slow
 def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
-    result = check("--stage", "race", "--budget", "300", "--out", tmp_path, prepared=PREPARED.format("none"))
-    log = (tmp_path / "race.log").read_text()
+    """Picks, the forms of a shape on both backends, torch, the host, a headline, a tool that refuses, the table."""
+    refusing, out = tmp_path / "bin" / "compute-sanitizer", tmp_path / "out"
+    refusing.parent.mkdir()
+    refusing.write_text(REFUSES)
+    refusing.chmod(0o755)
+    result = check(
+        "--stage", "race", "--budget", "2000", "--out", out, "--backends", "triton,cuda", "--match", "^mmr .*P20-",
+        prepared=f"{PREPARED.format('none')}; {WITHOUT}", PATH=f"{refusing.parent}{os.pathsep}{os.environ['PATH']}",
+    )  # fmt: skip
+    log = (out / "race.log").read_text()
+    summary = json.loads((out / "race.json").read_text())
+    steps = {step["name"]: step["status"] for step in summary["steps"]}
+    assert list(steps) == [
+        "build", "config", "machine", "picks", "race", "host", "peers", "headline", "sanitizers", "table",
+    ], log  # fmt: skip
+    assert steps.pop("sanitizers") == "refused"
+    assert set(steps.values()) == {"done"}, log
     assert result.returncode == 0, result.stdout + result.stderr + log
+    table = (out / "gpu.txt").read_text()
+    assert table in log
+    assert "1 of 19 rows have a winner" in table
+    lines = [line.split() for line in table.splitlines()]
+    assert sum(line[-1:] == ["reached"] or "lost" in line for line in lines) >= 3
+    assert sorted(path.name for path in out.iterdir()) == ["gpu.csv", "gpu.txt", "race.json", "race.log"]
+
+
+@pytest.mark.slow
+def test_a_race_whose_time_is_up_has_its_table(check, compiled, tmp_path):
+    """Here before anything was timed."""
+    result = check("--stage", "race", "--budget", "1", "--out", tmp_path, prepared=PREPARED.format("none"))
     summary = json.loads((tmp_path / "race.json").read_text())
-    assert [step["name"] for step in summary["steps"]] == ["build", "picks", "sanitizers", "race"]
-    lines = [line for line in log.splitlines() if line.endswith((" kept", " reached", " below its stop"))]
-    assert {line.split()[0] for line in lines} == {"mmr", "vrsd", "search", "token_logprobs", "answer_logprobs"}
-
-
-def test_a_form_below_its_stop_is_named():
-    goal = race.GOALS[0]
-    shape = {"op": goal.shape.op, "shape": str(goal.shape), "dtype": goal.shape.dtype}
-    times = (("ragsys_kernels", "triton", 130.0), ("ragsys_kernels, gram=query-beside", "triton", 140.0))
-    times += (("ragsys_kernels", "cuda", 60.0), (race.COPY, "", 50.0), ("torch", "", 300.0), ("torch, x", "", 200.0))
-    rows = [{**shape, "contender": name, "backend": backend, "us": str(us)} for name, backend, us in times]
-    forms = list(race.found(rows))
-    assert [one.form for one in forms] == ["cuda", "triton", "triton, gram=query-beside"]
-    assert [one.verdict for one in forms] == ["reached", "below its stop", "below its stop"]
-    assert forms[0].share == pytest.approx(50 / 60)
-    assert forms[0].torch == 200.0
+    assert [step["name"] for step in summary["steps"] if step["status"] == "done"] == ["table"]
+    assert "0 of 19 rows have a winner" in (tmp_path / "race.log").read_text()
+    assert result.returncode == 0

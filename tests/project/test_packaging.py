@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import ragsys_kernels as rk
+from ragsys_kernels._base import sources
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "setup.py").is_file(), reason="the tests run outside of the source tree")
@@ -235,7 +236,8 @@ def test_wheel_has_the_compiled_kernels_if_asked_for(one_kernel, build, tmp_path
     site = tmp_path / "site"
     with zipfile.ZipFile(only_file(tmp_path / "out")) as archive:
         binaries = [name for name in archive.namelist() if name.endswith(".fatbin")]
-        assert binaries == ["ragsys_kernels/_cuda_bin/nothing.fatbin"]
+        digest = sources.of_cuda(one_kernel / "csrc" / "cuda" / "nothing.cu")
+        assert binaries == [f"ragsys_kernels/_cuda_bin/nothing-{digest}.fatbin"]
         archive.extractall(site)
     PTX, BINARY = 1, 2
     assert contents((site / binaries[0]).read_bytes()) == [(BINARY, 80), (BINARY, 90), (BINARY, 100), (PTX, 100)]

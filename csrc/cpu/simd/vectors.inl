@@ -29,7 +29,7 @@ struct bits8 {  // eight dimensions of a row of signs: 1 for a bit that is set, 
 template <class T>
 constexpr bool kPacked = false;
 template <>
-constexpr bool kPacked<bits8> = true;
+inline constexpr bool kPacked<bits8> = true;
 
 static inline vf splat(float x) { return x - vf{}; }  // x + 0 would be an addition: not -0 for -0
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_u*>(p); }

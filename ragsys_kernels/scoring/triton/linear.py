@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..._base import arrays
+from ..._base import arrays, env
 from ..._gpu.compilers import float32_precision, is_hopper
 from ..._gpu.plans import launch
 from ..._gpu.variants import variant
@@ -332,7 +332,7 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         "num_pairs": M,
         **scales(problem),
         # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
-        "DOT16": dot16 and not (hidden.device.type == "cpu" and problem.hidden_dtype == "bfloat16"),
+        "DOT16": dot16 and not (env.triton_interpreter() and problem.hidden_dtype == "bfloat16"),
         "PRECISION": float32_precision(hopper),
         **tile.constants(),
     }

@@ -1,0 +1,192 @@
+"""The forms in which the library can do a call: a backend, a variant of its kernels, a change that only the race makes.
+
+Only forms that launch something else for a shape are forms of it: no two of them are the same kernels timed twice.
+Nothing here needs torch until a form is entered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from benchmarks.gpu.shapes import Pools, Scores
+from benchmarks.harness.contender import OURS
+from benchmarks.suites.scoring_shapes import COMPILED, CROSS_ENTROPY, FRESH, LSE
+
+BACKENDS = ("triton", "cuda")
+SIXTEEN_BITS = ("float16", "bfloat16")
+
+
+class Form(NamedTuple):
+    """A way of the library to do a call."""
+
+    backend: str
+    variant: str = ""  # a value of RAGSYS_KERNELS_VARIANTS; empty: the default one
+    change: str = ""  # a key of CHANGES: what the package does not have
+
+    @property
+    def name(self) -> str:
+        return ", ".join(filter(None, self))
+
+    @property
+    def contender(self) -> str:
+        return ", ".join(filter(None, (OURS, *self[1:])))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Have calls in a block done in this form."""
+        from ragsys_kernels._base import env
+        from ragsys_kernels._gpu import plans
+
+        with ExitStack() as stack:
+            stack.enter_context(env.changed(RAGSYS_KERNELS_VARIANTS=self.variant))
+            if self.change:  # which the key of a plan does not know
+                stack.callback(plans.clear_plans)
+                stack.enter_context(CHANGES[self.change]())
+                plans.clear_plans()
+            yield
+
+
+def of(shape: Pools | Scores, backends: Iterable[str] = BACKENDS) -> tuple[Form, ...]:
+    """Return the forms that differ for a shape, the default one of the first backend first."""
+    found = _of_scores(shape) if isinstance(shape, Scores) else _of_pools(shape)
+    backends = tuple(backends)
+    return tuple(sorted((form for form in found if form.backend in backends), key=lambda f: backends.index(f.backend)))
+
+
+def _of_pools(shape: Pools) -> Iterator[Form]:
+    yield Form("triton")
+    if shape.op == "search":
+        if -(-shape.N // 128) >= 2 * shape.K and shape.K <= 1024:
+            yield Form("triton", "search=values")
+            if shape.N // 512 >= shape.K:
+                yield from (Form("triton", "", change) for change in (STAGES_4, TILES_64, QUARTER))
+        return
+    sixteen = shape.dtype in SIXTEEN_BITS
+    if shape.P is None:
+        # One call of CUDA C++ reads the corpus K times: 41 ms on an H200, and nothing of it was changed since.
+        if shape.op == "mmr" and sixteen and 2 <= shape.K <= 16 and min(96, shape.N // 256) >= 4 * shape.K:
+            yield Form("triton", "corpus=dense")
+            yield Form("triton", "gram=query-beside")  # which the drafts are made by
+            yield Form("triton", "", CHECK_64)
+        return
+    parts = 2 if shape.dtype == "float16" else 3  # of a query, which are rows of a small pool's matrix
+    small, slots = shape.P + parts <= 128, max(16, 1 << (shape.P - 1).bit_length())
+    if sixteen and shape.P + parts <= slots <= 128 and shape.D % 8 == 0:
+        yield Form("triton", "gram=query-beside")
+    yield Form("cuda")
+    if sixteen and not small and shape.P <= 1024 and shape.D <= 768 and shape.D % 8 == 0:
+        yield Form("cuda", "pools=held")
+        yield Form("cuda", "pools=held", ONE_BLOCK)
+
+
+def _of_scores(shape: Scores) -> Iterator[Form]:
+    yield Form("triton")
+    if shape.D is not None and shape.T > 64 and shape.D % 64 == 0 and shape.dtype in SIXTEEN_BITS:
+        yield Form("triton", "linear=tma")
+        for change, dims in SLICES.items():
+            if shape.D % dims == 0:
+                yield Form("triton", "", change)
+                if dims == 128:  # longer ones have no room for two in flight
+                    yield Form("triton", "linear=tma", change)
+    yield Form("cuda")
+
+
+# --- Other libraries, those first that decide most.
+
+TORCH = "torch"
+GRAM = "torch, one Gram matrix"
+BLOCKS = (4_096, 8_192, 32_768)  # columns of a block of logits in float32, which stays in the last-level cache
+
+
+def peers(shape: Pools | Scores) -> tuple[str, ...]:
+    """Return the contenders of other libraries, in the order in which they are worth their time."""
+    if isinstance(shape, Scores):
+        if shape.D is None:
+            return (COMPILED, LSE, CROSS_ENTROPY, FRESH)
+        blocks = [f"{TORCH}, float32 blocks of {columns:,}" for columns in BLOCKS]
+        return (COMPILED, TORCH, *(blocks if shape.dtype in SIXTEEN_BITS else ()))
+    if shape.op == "search":
+        return (TORCH,)
+    if shape.op == "mmr" and shape.P is not None and shape.P <= 128:
+        return (f"{GRAM}, {COMPILED}", COMPILED, GRAM, TORCH)
+    return () if shape.op == "msd" else (COMPILED, TORCH)
+
+
+# --- Changes: other tiles than the package has, each of a kernel that a device has not judged.
+
+STAGES_4 = "4 stages"
+TILES_64 = "tiles of 256 rows x 64 queries"
+QUARTER = "bar from a quarter of the tiles"
+CHECK_64 = "check in tiles of 64 x 64"
+ONE_BLOCK = "one block a multiprocessor"
+SLICES = {"slices of 128": 128, "slices of 256": 256}
+
+
+def _tile(module: str, function: str, of: Callable[..., Any]) -> Any:
+    """Return a patch of a function that chooses a tile; ``of`` is given the tile that it chooses."""
+    import importlib
+
+    owner = importlib.import_module(f"ragsys_kernels.{module}")
+    own = getattr(owner, function)
+    return mock.patch.object(owner, function, lambda *given, **named: of(own(*given, **named)))
+
+
+def _search_tile(**how: int) -> Any:
+    return _tile("selection.triton.bit_search", "filter_tile", lambda tile: tile._replace(**how))
+
+
+@contextmanager
+def _bar_from_a_quarter() -> Iterator[None]:
+    """Have the bar of a search found by the first quarter of the tiles, with room for the rows that then pass.
+
+    The n-th best of a part of the rows is no better than that of all: no row is lost.
+    """
+    from ragsys_kernels.selection.triton import bit_search
+
+    launch = bit_search.launch
+
+    def fewer(kernel: Any, grid: tuple[int, ...], /, **given: Any) -> None:
+        if kernel is bit_search.filter_product_kernel and given["bars"] is None:
+            quarter = given["tiles"] // 4
+            grid, given = (grid[0] // given["tiles"] * quarter,), {**given, "tiles": quarter}
+        elif kernel is bit_search.filter_bars_kernel:
+            given = {**given, "tiles": given["tiles"] // 4}
+        launch(kernel, grid, **given)
+
+    with mock.patch.object(bit_search, "launch", fewer), mock.patch.object(bit_search, "ROOM", 4 * bit_search.ROOM):
+        yield
+
+
+@contextmanager
+def _one_block() -> Iterator[None]:
+    """Have a block of a held pool take so much shared memory that a multiprocessor has room for one."""
+    patch = _tile("selection.cuda.backend", "configure_held", lambda how: how and how._replace(shared=120_000))
+    with patch:
+        yield
+
+
+@contextmanager
+def _slices(dims: int) -> Iterator[None]:
+    """Have the linear forms add up slices of more dimensions: fewer additions, sums that truncation shifts more."""
+    from ragsys_kernels.scoring.triton import linear_tma
+
+    def longer(tile: Any) -> Any:
+        return tile._replace(dims=dims, num_stages=3 if dims == 128 else 2)
+
+    with _tile("scoring.triton.linear", "tile_of", longer), mock.patch.object(linear_tma, "DIMS", dims):
+        yield
+
+
+CHANGES: dict[str, Callable[[], Any]] = {
+    STAGES_4: lambda: _search_tile(num_stages=4),
+    TILES_64: lambda: _search_tile(rows=256, queries=64),
+    QUARTER: _bar_from_a_quarter,
+    CHECK_64: lambda: _tile(
+        "selection.triton.proof", "product_tile", lambda tile: tile._replace(rows=64, queries=64, num_warps=4)
+    ),
+    ONE_BLOCK: _one_block,
+    **{name: (lambda dims=dims: _slices(dims)) for name, dims in SLICES.items()},
+}
