@@ -191,4 +191,22 @@ def test_picks_and_sanitizers_have_all_triton_and_cuda_problems():
         assert listed == [f"{form.name}: {small.name}" for form in forms(backend, True) for small in form.problems]
 
 
+@pytest.mark.slow
+def test_proofs_of_triton_leave_no_query_and_every_query():
+    """Problems of which the draft is proven at once, and with so many copies of the nearest row that none is."""
+    import proof_problems  # makes the process one that interprets
+
+    (form,) = (form for form in forms("triton", True) if form.name == "triton proof")
+    left = {}
+    for small in form.problems:
+        if re.search(r"duplicates$|copies$", small.name):
+            with proof_problems.counted() as counts:
+                arguments, call = calls.call_of(form, small)
+                calls.check(small, arguments, call())
+            ((first, *_, last),) = counts
+            assert first == len(arguments["queries"])
+            left["copies" in small.name] = last
+    assert left == {False: 0, True: 1}
+
+
 interpreted.elsewhere(globals())
