@@ -290,12 +290,13 @@ class Slow:
     def __init__(self, monkeypatch):
         import threading
 
-        self.go, self.calls = threading.Event(), []
+        self.go, self.calls, self.methods = threading.Event(), [], []
         answer = batcher.answer
 
         def slow(block, *arguments):
             self.calls.append(len(block))
-            assert self.go.wait(20)
+            self.methods.append(block.method)
+            assert self.go.wait(60)
             return answer(block, *arguments)
 
         monkeypatch.setattr(batcher, "answer", slow)
@@ -367,6 +368,24 @@ def test_deadlines_and_a_full_queue(corpus, monkeypatch):
     assert slow.calls == [1, 4, 8]  # what was late was dropped
 
 
+@pytest.mark.parametrize("queries", [1, 3])
+def test_requests_that_arrive_together_fill_the_queue_and_no_more(corpus, monkeypatch, queries):
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        first = asking(client)
+        await slow.begun()
+        answers = [asking(client, queries, k=1 + i % 5) for i in range(20)]
+        while sum(answer.done() for answer in answers) + service.batcher.queued // queries < 20:
+            await asyncio.sleep(0.001)
+        slow.go.set()
+        return [(await answer).status_code for answer in (first, *answers)]
+
+    statuses = servers.run({"docs": corpus}, use, limits=Limits(queue=8, queries=8))
+    assert statuses == [200] + [200] * (8 // queries) + [429] * (20 - 8 // queries)
+    assert sum(slow.calls) == 1 + 8 // queries * queries
+
+
 QUERY = b'{"query":[1,0,0,0,' + b" " * 3000 + b"0]}"
 MANY = b'{"k":1,"queries":[' + b",".join([QUERY] * 60) + b"]}"
 
@@ -436,6 +455,84 @@ def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
         return [answer.status_code for answer in await asyncio.gather(*asked)]
 
     assert servers.run({"docs": corpus}, use) == [200, 500, 200]
+
+
+@pytest.mark.parametrize("how", ["on the loop", "in the thread"])
+@pytest.mark.parametrize("bad", [(0,), (3,), (0, 1), (1, 4), (0, 1, 2, 3, 4)])
+def test_each_caller_of_a_failed_call_has_its_own_answer(corpus, monkeypatch, bad, how):
+    """Calls fail for some of five requests that share them: picks and errors are those of each request alone."""
+    slow = Slow(monkeypatch)
+    answer = batcher.answer
+    wrong = [k + 2 for k in bad]
+
+    def failing(block, *arguments):
+        picks = answer(block, *arguments)
+        if np.isin(block.k, wrong).any():
+            raise ValueError(f"select: k must differ, got {block.k}")
+        return picks
+
+    monkeypatch.setattr(batcher, "answer", failing)
+
+    async def use(client, service):
+        first = asking(client, method="vrsd", k=1)
+        await slow.begun()
+        if how == "on the loop":
+            monkeypatch.setattr(batcher, "_INLINE", 1e9)
+        asked = []
+        for k in range(2, 7):
+            asked.append(asking(client, k=k))
+            while service.batcher.queued < len(asked):  # one in each round of the loop: they are blocks of their own
+                await asyncio.sleep(0.001)
+        slow.go.set()
+        assert (await first).status_code == 200
+        return await asyncio.gather(*asked)
+
+    answers = servers.run({"docs": corpus}, use)
+    assert slow.calls[1] == 5  # all in one call, before it failed
+    found = [len(each.json()["results"][0]["ids"]) if each.status_code == 200 else each.status_code for each in answers]
+    assert found == [500 if place in bad else place + 2 for place in range(5)]
+
+
+def test_no_caller_waits_behind_all_queries_of_another(corpus, monkeypatch):
+    """A long request is in the kernels for one call at a time: callers with other rules have their turns in between."""
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        asked = [asking(client, method="dpp")]
+        await slow.begun()
+        for count, method in ((1024, "mmr"), (1000, "vrsd"), (2, "msd"), (1, "ssd")):
+            before = service.batcher.queued
+            asked.append(asking(client, count, method=method))
+            while service.batcher.queued < before + count:
+                await asyncio.sleep(0.001)
+        slow.go.set()
+        return [(await answer).status_code for answer in asked]
+
+    assert servers.run({"docs": corpus}, use) == [200] * 5
+    assert sum(slow.calls) == 1 + 1024 + 1000 + 2 + 1
+    assert max(slow.calls) <= 256
+    for place, method in enumerate(("dpp", "mmr", "vrsd", "msd", "ssd")):
+        assert slow.methods.index(method) <= place  # after at most one call for each that came earlier
+
+
+def test_callers_with_the_same_rules_are_answered_in_the_order_of_their_requests(corpus, monkeypatch):
+    slow = Slow(monkeypatch)
+    done = []
+
+    async def use(client, service):
+        first = asking(client, method="vrsd")
+        await slow.begun()
+        asked = []
+        for number in range(3):
+            asked.append(asking(client, 300))
+            asked[-1].add_done_callback(lambda _, number=number: done.append(number))
+            while service.batcher.queued < 300 * len(asked):
+                await asyncio.sleep(0.001)
+        slow.go.set()
+        await asyncio.gather(first, *asked)
+
+    servers.run({"docs": corpus}, use)
+    assert done == [0, 1, 2]
 
 
 def test_the_document_has_the_fields_that_are_read(corpus):
