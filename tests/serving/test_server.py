@@ -272,6 +272,32 @@ def test_a_new_worker_goes_on_where_the_dead_one_stopped(server, folder):
     assert counted(server) == start + total + 24
 
 
+def test_the_queries_of_a_dead_worker_wait_no_more(server, folder):
+    """A worker's gauges go with it: what it had in its queue when it was killed is not counted for ever."""
+    save(folder, 1)
+    many = orjson.dumps({"k": 50, "pool": None, "queries": [{"query": [1.0] * D}] * 4096})  # sixteen calls
+    before, ended = workers(server), threading.Event()
+
+    def ask():
+        while not ended.is_set():
+            with contextlib.suppress(httpx.TransportError):
+                servers.http.post(f"{server.url}/v1/select", content=many, timeout=60)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
+        try:
+            until(lambda: servers.metric(server.url, "ragsys_queued_queries") > 0, 60)
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+        finally:
+            ended.set()
+        for each in asking:
+            each.result()
+    until(lambda: len(now := workers(server)) == 2 and not {*now} & {*before}, 60)
+    server.wait_ready()
+    assert servers.metric(server.url, "ragsys_queued_queries") == 0
+
+
 def asked(url, seconds):
     """The answer to a selection, None where the connection is closed without one; no answer in time is an error."""
     with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
