@@ -126,7 +126,10 @@ def files(path: Path) -> list[str]:
 def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
     with one_form():
         if folder.described(place)[0]["format"] != SEGMENTED:
-            return Opened(*folder.opened(place, verify))
+            opened = Opened(*folder.opened(place, verify))
+            if verify:
+                groups.check(opened.rows, opened.rows.group_names)
+            return opened
         return _opened_of(place, description_of(place), verify, compared)
 
 

@@ -106,6 +106,55 @@ def test_pools_grow_until_all_are_certified(drawn, what):
         np.testing.assert_array_equal(picks.cost, whole.cost)
 
 
+def crowded(rng):
+    """Rows of which the 15 nearest to a query are nearly equal, 10 a little further off are better second picks."""
+    queries = rng.standard_normal((20, 64))
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    aside = rng.standard_normal((20, 64))
+    aside -= (aside * queries).sum(axis=1, keepdims=True) * queries
+    aside /= np.linalg.norm(aside, axis=1, keepdims=True)
+    near, others = np.repeat(queries + 0.33 * aside, 15, axis=0), np.repeat(queries - 0.48 * aside, 10, axis=0)
+    rows = np.concatenate([rng.standard_normal((2000, 64)) / 8, near, others])
+    return queries.astype(np.float32), (rows + 0.002 * rng.standard_normal(rows.shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["k", "initial"])
+def test_the_pool_that_is_needed_is_that_of_the_picks_returned(drawn, monkeypatch, name):
+    """Whatever pools came before: the rows down to `pool_needed` are a pool that certifies the picks, and a pool of all
+    rows asks for no less. It is -inf, all rows, where the picks are out of the whole corpus.
+    """
+    _, *plain = drawn
+    parts = zip((np.pad(array, ((0, 0), (0, 40))) for array in plain), crowded(np.random.default_rng(1)), strict=True)
+    queries, rows = map(np.concatenate, parts)
+    corpus = rk.Corpus(rows)
+    ask = {
+        "k": 2,
+        "lambda_d": np.linspace(0.65, 0.85, 100),
+        name: {"k": np.arange(100) % 3 + 1, "initial": np.arange(100)[:, None]}[name],
+    }
+    monkeypatch.setattr(certified, "_FIRST", 12)
+    monkeypatch.setattr(certified, "_DEPTH", 1e6)  # larger pools are tried for all
+    first = corpus.select(queries, pool=12, **ask)
+    picks = corpus.select(queries, pool="certified", **ask)
+    needed = picks.pool_needed
+    every = np.tile(np.arange(len(corpus)), (100, 1))
+    whole = rk.mmr(queries, corpus, candidates=every, outside=-np.inf, **ask).pool_needed
+    finite = np.isfinite(needed)
+    np.testing.assert_array_equal(needed[finite], whole[finite])
+    assert np.isneginf(needed[~finite]).all()
+    found = corpus.search(queries, len(corpus))
+    for q, (rows, v) in enumerate(zip(*found, strict=True)):
+        pool, others = rows[v > needed[q]], v[v <= needed[q]]
+        mine = {name: x[q : q + 1] if np.ndim(x) else x for name, x in ask.items()}
+        outside = others.max(initial=-np.inf)
+        again = rk.mmr(queries[q : q + 1], corpus, candidates=pool[None], outside=outside, **mine)
+        assert again.certified[0]
+        np.testing.assert_array_equal(again.indices[0], picks.indices[q, : again.indices.shape[1]])
+    changed = (first.indices != picks.indices).any(axis=1)
+    for some in (changed, ~changed):
+        assert 0 < np.count_nonzero(finite & some) < np.count_nonzero(some)
+
+
 def test_pools_are_of_more_than_one_size_on_the_way(drawn, monkeypatch):
     corpus, queries, _ = drawn
     asked = []

@@ -1,6 +1,8 @@
 """Groups that are strings: the picks of integers that say the same, kept by folders and segments; what is refused."""
 
 import copy
+import hashlib
+import json
 import pickle
 
 import numpy as np
@@ -9,7 +11,7 @@ from code_rows import normal
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.corpus import segments, versions
+from ragsys_kernels.corpus import folder, segments, versions
 
 pa = pytest.importorskip("pyarrow")
 
@@ -137,6 +139,39 @@ def test_segments_keep_names_once_and_grow(tmp_path):
     check(compacted, kept)
     assert len(compacted.group_names) == len(NAMES) - 1
     assert segments.described(tmp_path / "corpus")["columns"] == ["groups of str", "ids of int64"]
+
+
+def signed(path, change):
+    """Change a description, checksum and all; return it."""
+    content = json.loads((path / "corpus.json").read_text())
+    del content["sha256"]
+    change(content)
+    written = folder.content_of(content)
+    (path / "corpus.json").write_bytes(written)
+    return hashlib.sha256(written).hexdigest()
+
+
+@pytest.mark.parametrize("number", [-1, 4, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("segmented", [False, True], ids=["folder", "segments"])
+def test_numbers_of_no_name_in_a_damaged_folder_are_refused(tmp_path, segmented, number):
+    """Numbers for which there is no name, with checksums that fit."""
+    path = tmp_path / "corpus"
+    parts = [["a", "b", "c"], ["b", "d"]] if segmented else [["a", "b", "c", "d", "d"]]
+    made = [rk.Corpus(EMBEDDINGS[: len(own)], groups=own, ids=[f"{own}{i}" for i in range(len(own))]) for own in parts]
+    if segmented:
+        versions.build("test", path, lambda _: ((each, each.ids) for each in made), 100, False)
+    else:
+        made[0].save(path)
+    assert rk.Corpus.load(path, verify=True).group_names[:].tolist() == ["a", "b", "c", "d"]
+    last = path / "segments" / segments.described(path)["segments"][-1]["name"] if segmented else path
+    array = np.load(last / "groups.npy")
+    array[-1] = number
+    said = folder._write(last / "groups.npy", array, len(array))
+    digest = signed(last, lambda whole: whole["files"].update({"groups.npy": said}))
+    if segmented:
+        signed(path, lambda whole: whole["segments"][-1].update(sha256=digest))
+    with pytest.raises(ValueError, match=r"^Corpus: path must .*: groups must be numbers of their names, got others$"):
+        rk.Corpus.load(path, verify=True)
 
 
 def test_appended_in_memory():

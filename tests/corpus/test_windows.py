@@ -2,14 +2,16 @@
 
 import itertools
 import json
+import mmap
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels.corpus import versions, windows
+from ragsys_kernels.corpus import folder, spans, versions, windows
 
 N, D, Q = 14_000, 24, 30
 MEMORY = 1 << 16  # windows of the least number of rows: four of them
@@ -136,6 +138,53 @@ def test_pages_that_segments_share_are_kept(both):
     copied = rk.Corpus(np.array(before[0]))  # in memory: there is no file to read it from again
     windows.forget(copied, 0, N)
     assert np.abs(copied.data).sum() > 0
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="the system takes no such advice")
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_the_pages_of_some_rows_and_no_others_are_given_back(tmp_path, monkeypatch, pieces):
+    """Of one file, and of several in one range of addresses, but for pages that two files share."""
+    advised, rows, offset = set(), np.arange(1000 * D, dtype=np.float32).reshape(1000, D), 128
+    size = rows[0].nbytes
+
+    def note(begin, length):
+        advised.update(range(begin // mmap.PAGESIZE, -(-(begin + length) // mmap.PAGESIZE)))
+
+    if pieces == 1:
+        (tmp_path / "file").write_bytes(bytes(offset) + rows.tobytes())
+
+        class Noted(mmap.mmap):
+            def madvise(self, option, start, length):
+                assert (option, start % mmap.PAGESIZE) == (mmap.MADV_DONTNEED, 0)
+                note(start, length)
+
+        with open(tmp_path / "file", "rb") as file:
+            memory = Noted(file.fileno(), 0, access=mmap.ACCESS_READ)
+        mapped, shared = np.ndarray(rows.shape, rows.dtype, memory, offset), set()
+    else:
+        parts, begin, shared = [], 0, set()
+        for number, part in enumerate(np.array_split(rows, pieces)):
+            at = offset + begin * size % mmap.PAGESIZE
+            (tmp_path / str(number)).write_bytes(bytes(at) + part.tobytes())
+            parts.append(spans.Piece(part, tmp_path / str(number), at))
+            shared |= {(offset + begin * size) // mmap.PAGESIZE} if begin else set()
+            begin += len(part)
+        mapped = spans.joined(parts)
+        first = mapped.ctypes.data - offset
+        libc = spans._libc()
+        monkeypatch.setattr(libc, "madvise", lambda begin, length, _: note(begin - first, length))
+        memory = mapped
+        while isinstance(memory, np.ndarray):
+            memory = memory.base
+        monkeypatch.setattr(memory, "_libc", libc)
+    of_rows = types.SimpleNamespace(**dict.fromkeys((*folder.ARRAYS, "live")))
+    of_rows.data = mapped
+    for begin, end in ((0, 1000), (0, 1), (300, 500), (999, 1000), (42, 43), (10, 10), (320, 345)):
+        advised.clear()
+        windows.forget(of_rows, begin, end)
+        own = range((offset + begin * size) // mmap.PAGESIZE, -(-(offset + end * size) // mmap.PAGESIZE))
+        assert advised == ({*own} - shared if begin < end else set())
+    np.testing.assert_array_equal(mapped, rows)
 
 
 MEASURE = """

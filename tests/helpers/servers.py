@@ -25,8 +25,10 @@ import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels.serving import AsyncClient, make_service  # noqa: E402
 from ragsys_kernels.serving.server import Server, Settings, bound  # noqa: E402
 
+# Seconds after which what has not come does not come, on a busy machine either.
+HANGS = 120
 # A connection of its own for each request. A client that could ask by https would take 40 ms to load certificates.
-http = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0), timeout=30)
+http = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0), timeout=HANGS)
 
 
 @contextlib.asynccontextmanager
@@ -35,7 +37,7 @@ async def in_process(corpora, **options):
     service = make_service(corpora, **options)
     async with service.app.router.lifespan_context(service.app):
         transport = httpx.ASGITransport(service.asgi)
-        async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=30) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://service", timeout=HANGS) as client:
             yield client, service
 
 
@@ -118,7 +120,7 @@ def table_of(answer):
     return pa.ipc.open_stream(answer.content).read_all()
 
 
-def until(wanted, seconds=30):
+def until(wanted, seconds=HANGS):
     """Wait until a function returns something true; return it."""
     end = time.monotonic() + seconds
     while not (found := wanted()):
@@ -174,7 +176,7 @@ class Thread:
 
     def __exit__(self, *_):
         self._server.stop()
-        self._thread.join(60)
+        self._thread.join(HANGS)
         self._socket.close()
         assert not self._thread.is_alive()
 
@@ -197,11 +199,11 @@ class Process:
                 stderr=err,
             )
 
-    def wait_ready(self, seconds=60):
+    def wait_ready(self, seconds=HANGS):
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.process.poll() is None:
             with contextlib.suppress(httpx.TransportError):
-                if http.get(f"{self.url}/health/ready", timeout=5).status_code == 200:
+                if http.get(f"{self.url}/health/ready").status_code == 200:
                     return self
             time.sleep(0.02)
         raise AssertionError(self.stop())
@@ -210,7 +212,7 @@ class Process:
         """End it; return its exit code and what it printed."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.process.wait(60)
+        self.process.wait(HANGS)
         return self.process.returncode, *(file.read_text() for file in self._printed)
 
     def __enter__(self):
@@ -222,5 +224,5 @@ class Process:
     def close(self):
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(60)
+        self.process.wait(HANGS)
         self._folder.cleanup()

@@ -3,6 +3,7 @@
 import copy
 import sqlite3
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -171,14 +172,15 @@ def test_foreign_files_are_refused(tmp_path):
 @pytest.mark.parametrize("mark", [b"RSK7", b"RSK8"])
 def test_another_process_may_make_the_file_meanwhile(tmp_path, mark):
     """As early as SQLite lets it, after this one has read that the file is new."""
-    path = tmp_path / "rows"
+    path, journal = tmp_path / "rows", tmp_path / "rows-journal"  # which there is once the other has the file's lock
     other = threading.Thread(target=lambda: Kept(None, path, "rows", mark, "v BLOB").close())
 
     class Late(Kept):
         def _tables(self):
             if not other.ident:
                 other.start()
-                other.join(0.5)
+                while other.is_alive() and not journal.exists():
+                    time.sleep(0.001)
             return super()._tables()
 
     if mark == b"RSK7":

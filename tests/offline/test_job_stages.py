@@ -17,7 +17,7 @@ from ragsys_kernels.offline._spec import JobSpec
 
 def test_stages_run_at_the_same_time():
     """Each stage waits for the other: one after the other they would wait for ever."""
-    meeting = threading.Barrier(2, timeout=10)
+    meeting = threading.Barrier(2, timeout=120)
 
     def items():
         for item in range(5):
@@ -47,7 +47,7 @@ def test_stage_keeps_few_items(depth):
 
     stage = ahead(items(), depth)
     next(stage)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while len(made) <= depth and time.monotonic() < deadline:
         time.sleep(0.001)
     time.sleep(0.05)

@@ -107,6 +107,67 @@ def test_picks_are_those_of_one_corpus(tmp_path, kind, dtype, metric):
         assert found[1].num_rows >= 1
 
 
+@pytest.mark.parametrize("kind", ["int64", "str", "row"])
+def test_ids_and_rows_of_all_holders_are_those_of_the_corpus(tmp_path, kind):
+    """Each of several holders knows its own ids; what one of them knows is known, what stands for no row is too."""
+    built(tmp_path / "c", kind, "float32")
+    whole = rk.Corpus.load(tmp_path / "c")
+    sizes = [each["bytes"] for each in segments.version_of(tmp_path / "c")["segments"]]
+    shares = spread.shares("select", tmp_path / "c", whole, max(sizes))
+    holders = [spread.Holder(share, None, None) for share in shares]
+    calls = []
+
+    def noted(some):
+        calls.extend((holder, method) for holder, method, _ in some)
+        return asked(some)
+
+    corpus = spread.held_by(holders, shares, whole, noted)
+    rows = np.array([*CUTS[:-1], *(cut - 1 for cut in CUTS[1:]), 300, -1, 300])
+    np.testing.assert_array_equal(corpus.ids[rows], whole.ids[rows])
+    live = np.flatnonzero(whole.live)
+    nothing = None if kind == "str" else -1
+    wanted = [*whole.ids[live].tolist(), nothing, *whole.ids[live[:3]].tolist()]
+    absent = [*wanted, "none" if kind == "str" else 10**9]
+    for given, unknown in ((wanted, "raise"), (absent, "pad")):
+        expected = [*live, -1, *live[:3], *([-1] if given is absent else [])]
+        np.testing.assert_array_equal(whole.ids.rows_of(given, unknown=unknown), expected)
+        np.testing.assert_array_equal(corpus.ids.rows_of(given, unknown=unknown), expected)
+    for each in (whole, corpus):
+        with pytest.raises(
+            ValueError, match=rf"^rows_of: ids must be ids of the corpus, got .* at position {len(wanted)}$"
+        ):
+            each.ids.rows_of(absent)
+    calls.clear()
+    for some in (live[:1], live[-4:], live):
+        copies = corpus._copied(some)
+        np.testing.assert_array_equal(copies["data"], whole.data[some])
+        assert copies["live"].all()
+    starts = np.array([share.start for share in shares])
+    has = [np.unique(np.searchsorted(starts, some, side="right") - 1) for some in (live[:1], live[-4:], live)]
+    assert calls == [(holders[i], "rows") for i in np.concatenate(has)]  # nobody else is asked
+
+
+def test_lists_of_rows_that_name_one_twice_are_as_in_one_corpus(tmp_path):
+    """A list that is wrong for its live rows is refused; one that only names a deleted row again is not."""
+    rows = np.random.default_rng(2).standard_normal((40, D), dtype=np.float32)
+    parts = [rk.Corpus(rows[some], ids=some) for some in np.split(np.arange(40), [18, 23])]
+    versions.build("build", tmp_path / "c", lambda _: ((each, each.ids) for each in parts), 40, False)
+    with versions.changing("delete", tmp_path / "c") as version:
+        version.delete(np.array([0, 24, 25]))  # none of the second segment
+    whole = rk.Corpus.load(tmp_path / "c")
+    sizes = [each["bytes"] for each in segments.version_of(tmp_path / "c")["segments"]]
+    shares = spread.shares("select", tmp_path / "c", whole, max(sizes))
+    corpus = spread.held_by([spread.Holder(share, None, None) for share in shares], shares, whole, asked)
+    assert len(shares) == 3
+    lists = np.array([[19, 3, 19, 30], [0, 24, 0, 9], [24, 24, 7, 5], [0, 1, 2, 24], [14, 15, 39, 14], [5, 40, 6, 7]])
+    queries = rows[:6]
+    expected, found = (each.select(queries, 3, candidates=lists, on_error="skip") for each in (whole, corpus))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert found.errors == expected.errors
+    assert sorted(found.errors) == [0, 4, 5]
+
+
 def test_no_holder_gets_more_than_its_memory(tmp_path):
     built(tmp_path / "c", "str", "float32")
     corpus = rk.Corpus.load(tmp_path / "c")

@@ -264,7 +264,9 @@ def test_a_run_that_is_killed_leaves_the_old_rows_or_the_new(tmp_path):
     begin, killed = time.monotonic(), 0
     offline.sync_corpus(source.folder, to)
     usual = time.monotonic() - begin
-    for _ in range(30):
+    for run in range(300):
+        if run >= 30 and killed > 5:
+            break
         before = dict(source.rows)
         source.change(30)
         source.remove(20)
@@ -278,7 +280,10 @@ def test_a_run_that_is_killed_leaves_the_old_rows_or_the_new(tmp_path):
                 os._exit(0)
         time.sleep(rng.uniform(0, 1.5 * usual))
         os.kill(child, signal.SIGKILL)
-        killed += os.waitpid(child, 0)[1] == signal.SIGKILL
+        if os.waitpid(child, 0)[1] == signal.SIGKILL:
+            killed += 1
+        else:  # a run takes less time than at first
+            usual *= 0.8
         corpus = rk.Corpus.load(to, verify=True)
         live = np.flatnonzero(np.ones(len(corpus), bool) if corpus.live is None else corpus.live)
         found = set(np.asarray(corpus.ids[live]).tolist())

@@ -1,6 +1,7 @@
 """The same bits for any number of threads, in any process and whatever else runs or is in the batch."""
 
 import signal
+import sys
 import threading
 import time
 
@@ -42,6 +43,7 @@ def threads_of_process():
 problem = testing.selection_problem(400, 400, 30, 128, seed=1)
 rk.mmr(**problem, backend="cpu", num_threads=1)  # what the first call loads is loaded
 before, most, done = threads_of_process(), 0, threading.Event()
+hangs = time.monotonic() + 60
 
 def watch():
     global most
@@ -50,11 +52,11 @@ def watch():
 
 watcher = threading.Thread(target=watch)
 watcher.start()
-rk.mmr(**problem, backend="cpu", num_threads=5)
+while most - before <= 1 and time.monotonic() < hangs:  # until the watcher has looked during a call
+    rk.mmr(**problem, backend="cpu", num_threads=5)
 done.set()
 watcher.join()
-deadline = time.monotonic() + 10  # a joined thread leaves the list of the system a moment later
-while threads_of_process() > before and time.monotonic() < deadline:
+while threads_of_process() > before and time.monotonic() < hangs:  # which a joined thread leaves a moment later
     time.sleep(0.01)
 print(most - before, threads_of_process() - before)
 """
@@ -105,13 +107,14 @@ import numpy as np
 import ragsys_kernels as rk
 
 warnings.simplefilter("ignore", DeprecationWarning)
-importing = threading.Event()
+importing, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)  # before what the package does there
 
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == sys.argv[1] and threading.current_thread() is not threading.main_thread():
             importing.set()
-            time.sleep(0.5)  # with the lock of this module
+            forking.wait(60)  # with the lock of this module
 
 sys.meta_path.insert(0, Slow())
 
@@ -121,13 +124,13 @@ def call():
 
 thread = threading.Thread(target=call)
 thread.start()
-assert importing.wait(30)
+assert importing.wait(60)
 child = os.fork()
 if child == 0:
     grandchild = os.fork()  # a child can fork in turn
     good = call() == ([0, 1], [0, 1, 2, 3]) and (grandchild == 0 or os.waitpid(grandchild, 0)[1] == 0)
     os._exit(0 if good else 1)
-end = time.monotonic() + 20
+end = time.monotonic() + 60
 while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
     time.sleep(0.01)
 if ended[0] == 0:
@@ -233,30 +236,34 @@ def test_k_that_changes_during_a_call_is_that_of_its_start(compiled, monkeypatch
 
 
 @methods
-def test_other_python_threads_run_during_a_call(compiled, method):
-    """The lock is released: another thread counts while the kernel works, which it could not otherwise."""
-    problem = testing.selection_problem(50, 2000, 40, 256, N=2000, seed=4)
-    problem["metric"] = "dot"  # which computes every product
-    ticks, done = [], threading.Event()
+def test_other_python_threads_run_during_a_call(compiled, monkeypatch, method):
+    """The lock is released: another thread counts while the kernel works, which it could not otherwise but just before
+    and after. Calls become longer until it has the time."""
+    ticks, inside, done, kernel = [], [], threading.Event(), compiled.select
 
     def count():
-        while not done.is_set():
-            ticks.append(time.perf_counter())
-            time.sleep(0.001)
+        while not done.wait(0.001):
+            ticks.append(None)
 
+    def counted(*arguments):
+        before = len(ticks)
+        found = kernel(*arguments)
+        inside.append(len(ticks) - before)
+        return found
+
+    monkeypatch.setattr(compiled, "select", counted)
     counter = threading.Thread(target=count)
     counter.start()
-    begin = time.perf_counter()
     try:
-        METHODS[method](**problem, backend="cpu", num_threads=1)
-        end = time.perf_counter()
+        for queries in 50 * 2 ** np.arange(7):
+            problem = testing.selection_problem(queries, 2000, 40, 256, N=2000, seed=4)
+            METHODS[method](**{**problem, "metric": "dot"}, backend="cpu", num_threads=1)  # all products are computed
+            if inside[-1] >= 50:
+                break
     finally:
         done.set()
         counter.join()
-    assert end - begin > 0.1, "too short a call to tell"
-    inside = [tick for tick in ticks if begin < tick < end]
-    longest = max(np.diff([begin, *inside, end]))
-    assert longest < 0.5 * (end - begin), f"no other thread ran for {longest:.3f} of {end - begin:.3f} s"
+    assert inside[-1] >= 50, f"times that another thread ran during each call: {inside}"
 
 
 class InterruptError(Exception):
@@ -299,30 +306,38 @@ def many_states():
 @pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("prepare", [long_pools, many_pools, long_search, many_logits, many_states])
 def test_a_signal_ends_a_call_within_a_second(compiled, prepare, num_threads):
-    call, raised = prepare(), []
+    """A second of processor time of each thread. The signal is sent from within the kernel, which then raises."""
+    call, raised, events = prepare(), [], []
 
     def handler(*_):
-        raised.append(time.perf_counter())
+        raised.append(None)
         raise InterruptError
 
+    def profile(_, event, function):
+        if getattr(function, "__module__", None) == compiled.__name__ and event.startswith("c_"):
+            events.append((event, function.__name__, time.process_time()))
+            if function.__name__ in ("select", "search", "score_logits", "score_hidden"):
+                signal.setitimer(signal.ITIMER_REAL, 0.05 if event == "c_call" else 0)
+
     previous = signal.signal(signal.SIGALRM, handler)
-    began = time.perf_counter()
+    sys.setprofile(profile)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.15)
         with pytest.raises(InterruptError):
             call(num_threads=num_threads)
-        ended = time.perf_counter()
     finally:
+        sys.setprofile(None)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-    assert ended - began < 1.15
+    (begin, name, began), (end, same_name, ended) = events[-2:]
+    assert (begin, end, name) == ("c_call", "c_exception", same_name)  # it had not returned
+    assert ended - began < num_threads
     assert len(raised) == 1
     # The next call is not ended by it.
     rk.mmr(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), 2, num_threads=num_threads)
 
 
 ALONE = """
-import os, sys
+import os, sys, time
 import numpy as np
 import ragsys_kernels as rk
 
@@ -337,21 +352,23 @@ def of_others():
 rng = np.random.default_rng(0)
 corpus = rk.Corpus(rng.standard_normal((30_000, 256), dtype=np.float32), metric=sys.argv[1])
 queries = rng.standard_normal((256, 256), dtype=np.float32)
-before = of_others()
-corpus.search(queries, 100, num_threads=1)
-corpus.select(queries[:1], 5, num_threads=1)
+before, begin = of_others(), time.thread_time()
+while time.thread_time() - begin < 0.5:
+    corpus.search(queries, 100, num_threads=1)
+    corpus.select(queries[:1], 5, num_threads=1)
 print(of_others() - before)
 """
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 def test_one_thread_is_one_thread(compiled, run_python, metric):
-    """No other thread of the process takes time, the BLAS's neither: hundredths of a second, of more than 7."""
+    """No other thread of the process takes time, the BLAS's neither: hundredths of a second, of at least 50."""
     assert int(run_python(ALONE, metric).stdout) <= 2
 
 
 def test_a_query_from_16_threads_takes_no_longer_than_from_one(compiled):
-    """Each asks one query a call. The time of all over the number of queries; the best of a few on a busy machine."""
+    """Each asks one query a call. The time of all over the number of queries, measured until other processes disturb
+    it no more."""
     rng = np.random.default_rng(0)
     corpus = rk.Corpus(rng.standard_normal((20_000, 384), dtype=np.float32))
     queries = rng.standard_normal((128, 384), dtype=np.float32)
@@ -377,7 +394,7 @@ def test_a_query_from_16_threads_takes_no_longer_than_from_one(compiled):
         return np.array([time.perf_counter() - begin, time.process_time() - begin_cpu])
 
     per_query(1)
-    ratios = []
-    while not ratios or (min(ratios) > 1.5 and len(ratios) < 5):
+    ratios, hangs = [], time.monotonic() + 60
+    while not ratios or (min(ratios) > 1.5 and time.monotonic() < hangs):
         ratios.append(float((per_query(16) / per_query(1)).max()))
     assert min(ratios) <= 1.5, f"time from 16 threads to that from one, of wall clock or of processors: {ratios}"

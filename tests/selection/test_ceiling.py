@@ -81,3 +81,58 @@ def test_a_ceiling_bars_what_is_just_above_it(backend, rule):
     rows, query = np.array([[1, 0], [0.6, 0.8]], np.float32), np.array([[0.8, 0.6]] * 2, np.float32)
     found = call(query, rows, 2, **given, max_similarity=np.array([0.6001, 0.5999]), backend=backend)
     assert found.lengths.tolist() == [2, 1]
+
+
+# Vectors of 1 and -1 in 64 dimensions: the cosine of any two is a multiple of 1/32, exactly, in every type here.
+SIGNS, ASKED = np.split(np.random.default_rng(2).choice(np.float32([-1, 1]), (64, 64)), [60])
+COSINES = SIGNS.astype(np.float64) @ SIGNS.T / 64
+# The cosines of many pairs, the next number below, and the one above.
+EXACT = np.array([0.125, np.nextafter(np.float32(0.125), 0), np.nextafter(np.float32(0.125), 1), 0.0], np.float32)
+FORMS = {
+    "array": lambda: {"embeddings": SIGNS},
+    "float16": lambda: {"embeddings": SIGNS.astype(np.float16)},
+    "pools": lambda: {"embeddings": np.tile(SIGNS, (4, 1, 1))},
+    "Corpus": lambda: {"embeddings": rk.Corpus(SIGNS)},
+    "Corpus of signs": lambda: {"embeddings": rk.Corpus(SIGNS, dtype="binary")},
+    "candidates": lambda: {"embeddings": rk.Corpus(SIGNS), "candidates": np.tile(np.arange(60)[::-1], (4, 1))},
+    "initial": lambda: {"embeddings": rk.Corpus(SIGNS), "initial": np.array([[7], [8], [7], [8]])},
+}
+
+
+def check_exact(indices, initial=None):
+    """No pick is above its ceiling, and what is left is: for such a selection no pick may be refused that equals it."""
+    for q, ceiling in enumerate(EXACT.astype(np.float64)):
+        before = [] if initial is None else [int(initial[q, 0])]
+        picks = before + indices[q][indices[q] >= 0].tolist()
+        among = COSINES[np.ix_(picks, picks)][~np.eye(len(picks), dtype=bool)]
+        assert (among <= ceiling).all()
+        left = np.setdiff1d(np.arange(60), picks)
+        assert (COSINES[np.ix_(left, picks)].max(axis=1) > ceiling).all()
+        assert (among == 0.125).any() == (ceiling >= 0.125)
+
+
+SIGNED = ("mmr", "vrsd")  # the rules of rows that are signs
+
+
+@pytest.mark.parametrize(
+    ("rule", "form"), [(rule, form) for rule in RULES for form in FORMS if form != "Corpus of signs" or rule in SIGNED]
+)
+def test_what_equals_the_ceiling_may_be_picked(backend, rule, form):
+    call, given = RULES[rule]
+    given = {"lambda_d": 0.5} if rule == "mmr" else given
+    problem = FORMS[form]()
+    found = call(ASKED, k=60, **problem, **given, max_similarity=EXACT, backend=backend)
+    check_exact(found.indices, problem.get("initial"))
+
+
+def test_what_equals_the_ceiling_may_be_picked_on_a_path(backend):
+    path = rk.mmr_path(ASKED, SIGNS, 60, max_similarity=EXACT, low=0.4, high=0.5, backend=backend)
+    for weight in (0.4, 0.45, 0.5):
+        check_exact(path.at(weight))
+
+
+@pytest.mark.parametrize("rule", ["mmr", "msd", "dpp", "coverage"])
+def test_what_equals_the_ceiling_may_be_picked_by_given_similarities(backend, rule):
+    relevance = np.random.default_rng(3).random((4, 60), np.float32)
+    given = {"relevance": relevance, "similarity": np.tile(COSINES.astype(np.float32), (4, 1, 1))}
+    check_exact(getattr(rk, rule)(None, None, 60, **given, max_similarity=EXACT, backend=backend).indices)

@@ -7,7 +7,7 @@ from selection_calls import METHODS, good, methods, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
-from ragsys_kernels.selection import torch_search, validate
+from ragsys_kernels.selection import reference, torch_search, validate
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 forms = pytest.mark.parametrize("form", filters.FORMS)
@@ -128,6 +128,63 @@ def test_stages_over_a_large_corpus_are_as_dense(compiled, dtype, share):
                 n = min(40, keep.sum())
                 np.testing.assert_array_equal(best.indices[q], [*rows_of[keep][:40], *[-1] * (40 - n)])
                 np.testing.assert_array_equal(best.scores[q, :n], scores[keep][:40])
+
+
+OF_QUERIES = pytest.mark.parametrize("form", ["masks", "excluded_lists"])
+
+
+def exact(num_queries, num_rows=300, dims=16):
+    """Vectors of 1 and -1: the cosine of any two, and every sum on the way to it, is exact; many are equal."""
+    rng = np.random.default_rng(20)
+    data, queries = (rng.choice([-1.0, 1.0], (size, dims)).astype(np.float32) for size in (num_rows, num_queries))
+    return data, queries, queries.astype(np.float64) @ data.T / dims
+
+
+def best(cosines, masks, n):
+    """The n best rows that each query may pick, ties to the lowest."""
+    order = np.argsort(np.where(masks, -cosines, np.inf), axis=1, kind="stable")[:, :n]
+    return np.where(np.take_along_axis(masks, order, axis=1), order, -1)
+
+
+@OF_QUERIES
+def test_each_of_many_queries_has_its_own_filter(backend, form, monkeypatch):
+    """More queries than are searched at a time: a filter stays with its query."""
+    monkeypatch.setattr(reference, "_SCORES", 300 * 50)  # the kernels search for up to 256 at a time
+    data, queries, cosines = exact(300)
+    arguments, masks = filters.forms(300, len(data), 0.3, seed=21)[form]
+    corpus, options = rk.Corpus(data), {"backend": backend, **arguments}
+    expected = best(cosines, masks, 5)
+    np.testing.assert_array_equal(corpus.search(queries, 5, **options).indices, expected)
+    many = corpus.search(queries, len(data), **options).indices
+    np.testing.assert_array_equal(many, best(cosines, masks, len(data)))
+    for pool in (20, None) if backend == "triton" else (20, None, "certified"):
+        picks = corpus.select(queries, 5, pool=pool, lambda_d=1.0, **options)
+        np.testing.assert_array_equal(picks.indices, expected)
+    diverse = corpus.select(queries, 5, pool=None, method="vrsd", **options).indices
+    assert np.take_along_axis(masks, diverse, axis=1).all()
+
+
+@OF_QUERIES
+def test_each_of_many_queries_has_its_own_filter_on_a_device(form, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(torch_search, "_QUERIES", 7)
+    monkeypatch.setattr(torch_search, "_BLOCK", 7 * 40)
+    data, queries, cosines = exact(40)
+    arguments, masks = filters.forms(40, len(data), 0.3, seed=22)[form]
+    problem = validate.selection("search", queries, rk.Corpus(data), 6, k_name="n", **arguments)
+    np.testing.assert_array_equal(torch_search.search(problem, 1)[0], best(cosines, masks, 6))
+
+
+@OF_QUERIES
+def test_each_of_many_queries_has_its_own_filter_in_an_index(form):
+    pytest.importorskip("faiss")
+    data, queries, cosines = exact(1100, 120)
+    arguments, masks = filters.forms(1100, len(data), 0.3, seed=23)[form]
+    corpus = rk.Corpus(data)
+    found = corpus.search(queries, 5, index=corpus.to_faiss(), **arguments).indices
+    assert np.take_along_axis(masks, found, axis=1).all()
+    values, most = (np.take_along_axis(cosines, rows, axis=1) for rows in (found, best(cosines, masks, 5)))
+    np.testing.assert_array_equal(values, most)  # of equal ones the index may find others
 
 
 def test_index_finds_rows_that_may_be_picked():

@@ -1,5 +1,6 @@
 """Texts of picks, vectors of texts and MMR at every λ, as the service answers them."""
 
+import asyncio
 import base64
 import threading
 import tracemalloc
@@ -317,12 +318,17 @@ def test_paths_that_would_take_long_are_refused():
 
 
 def test_what_is_late_when_its_turn_comes_is_not_read(tmp_path):
-    file, begun = write(tmp_path / "a.parquet"), threading.Event()
+    file, its_turn = write(tmp_path / "a.parquet"), threading.Event()
 
     async def use(client, service):
-        service._lookers.submit(begun.wait, 0.15)
-        headers = {"x-timeout-ms": "50"}
-        return await client.post("/v1/texts", json={"ids": [int(IDS[0])]}, headers=headers)
+        service._lookers.submit(its_turn.wait, servers.HANGS)
+        asked = client.post("/v1/texts", json={"ids": [int(IDS[0])]}, headers={"x-timeout-ms": "50"})
+        late = asyncio.ensure_future(asked)
+        while not service.load.requests:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.06)
+        its_turn.set()
+        return await late
 
     answer = servers.run({"docs": rk.Corpus(ROWS, ids=IDS)}, use, texts={"docs": file})
     assert answer.status_code == 504

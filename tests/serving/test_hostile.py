@@ -6,6 +6,7 @@ import gc
 import json
 import socket
 import struct
+import threading
 import time
 import tracemalloc
 
@@ -18,7 +19,7 @@ from pyarrow import flight
 
 import ragsys_kernels as rk
 from ragsys_kernels._base.arrow_sizes import unpacked_bytes
-from ragsys_kernels.serving import Limits
+from ragsys_kernels.serving import Limits, batcher
 from ragsys_kernels.serving.encoder import Encoder
 from ragsys_kernels.serving.http import refusing
 from ragsys_kernels.serving.http.hosts import Hosts
@@ -181,14 +182,14 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpora") / "docs"
     rng = np.random.default_rng(6)
     rk.Corpus(rng.standard_normal((3000, 32), dtype=np.float32)).save(folder)
-    limits = Limits(header_bytes=20_000, body_bytes=1 << 20, idle_seconds=0.5)
+    limits = Limits(header_bytes=20_000, body_bytes=1 << 20)
     with servers.Thread({"docs": str(folder)}, flight=True, limits=limits, grace=20) as server:
         yield server
 
 
 def answer_to(server, parts):
     """What a server answers to bytes that it is sent until it has answered, or there are no more."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=servers.HANGS) as client:
         with contextlib.suppress(OSError):
             for part in parts:
                 client.sendall(part)
@@ -233,7 +234,7 @@ def queued(server):
     return servers.metric(server.url, "ragsys_queued_queries ")
 
 
-MANY = {"k": 400, "pool": 400, "queries": [{"query_id": i} for i in range(100)]}
+MANY = {"k": 4, "queries": [{"query_id": i} for i in range(100)]}
 FEW = {**MANY, "queries": MANY["queries"][:4]}
 RESET = struct.pack("ii", 1, 0)
 
@@ -251,31 +252,42 @@ def asking(server, path, content, count):
     return clients
 
 
+@pytest.fixture
+def gate(monkeypatch):
+    """The kernels work once it is open."""
+    gate, answer = threading.Event(), batcher.answer
+    monkeypatch.setattr(batcher, "answer", lambda *given: gate.wait(servers.HANGS) and answer(*given))
+    monkeypatch.setattr(batcher, "_INLINE", 0)
+    yield gate
+    gate.set()
+
+
 @pytest.mark.parametrize(("content", "count"), [(MANY, 30), (FEW, 150)], ids=["many", "few"])
-def test_queries_of_clients_that_have_gone_leave_the_queue(server, content, count):
+def test_queries_of_clients_that_have_gone_leave_the_queue(server, gate, content, count):
     clients = asking(server, "/v1/select", content, count)
-    servers.until(lambda: queued(server))  # which is told after each call of the kernels
+    servers.until(lambda: server.service.load.requests == count and server.service.batcher.queued)
     for client in clients:
         client.close()
-    servers.until(lambda: not queued(server), seconds=2)  # with them there is work for many seconds
-    answer = servers.http.post(f"{server.url}/v1/select", json={"k": 1, "queries": [{"query_id": 1}]}, timeout=30)
+    servers.until(lambda: not server.service.batcher.queued)  # while the first of them are still in the kernels
+    gate.set()
+    answer = servers.http.post(f"{server.url}/v1/select", json={"k": 1, "queries": [{"query_id": 1}]})
     assert answer.status_code == 200
+    assert queued(server) == 0
 
 
-def test_requests_of_other_routes_end_with_their_clients(server):
+def test_requests_of_other_routes_end_with_their_clients(server, gate):
     def ended():
         return servers.metric(server.url, "ragsys_requests_total{", '"/rerank"', '"499"')
 
-    before = asking(server, "/v1/select", {**MANY, "k": 600, "pool": 600}, 30)  # work for many seconds
-    time.sleep(0.1)
+    before, [first] = ended(), asking(server, "/v1/select", FEW, 1)
+    servers.until(lambda: server.service.load.requests == 1)
     waiting = asking(server, "/rerank", {"query": "1", "texts": ["1", "2", "3"]}, 5)
-    time.sleep(0.1)
-    assert ended() == 0
+    servers.until(lambda: server.service.load.requests == 6)
+    assert ended() == before
     for client in waiting:
         client.close()
-    servers.until(lambda: ended() == 5, seconds=5)
-    for client in before:
-        client.close()
+    servers.until(lambda: ended() == before + 5)
+    first.close()
 
 
 @pytest.mark.parametrize(
@@ -332,30 +344,34 @@ def test_pages_of_other_sites_cannot_call_a_server_without_a_token(server):
         assert servers.http.get(f"{server.url}/", headers=headers).status_code == 200  # the page holds no data
     reload = f"{server.url}/v1/corpora/docs/reload"
     assert servers.http.post(reload, headers={"content-type": "text/plain"}).status_code == 403
-    assert servers.http.post(reload, headers={"x-requested-with": "test", **own}, timeout=30).status_code == 200
+    assert servers.http.post(reload, headers={"x-requested-with": "test", **own}).status_code == 200
 
 
 def exchanged(client, options=None, rules=b'{"k": 3}'):
     return client.do_exchange(flight.FlightDescriptor.for_command(rules), options)
 
 
-def test_streams_that_say_nothing_end_and_others_are_served(server):
+def test_streams_that_say_nothing_end_and_others_are_served():
     batch = pa.record_batch({"query_id": pa.array([1])})
-    with flight.connect(server.flight) as silent, flight.connect(server.flight) as other:
+    with (
+        servers.Thread({"docs": CORPUS}, flight=True, limits=Limits(idle_seconds=0.5)) as server,
+        flight.connect(server.flight) as silent,
+        flight.connect(server.flight) as other,
+    ):
         held = [exchanged(silent) for _ in range(64)]
         for writer, _ in held:
             writer.begin(batch.schema)
-        end = time.monotonic() + 15
+        hangs = time.monotonic() + servers.HANGS
         while True:
             try:
-                writer, reader = exchanged(other, flight.FlightCallOptions(timeout=5))
+                writer, reader = exchanged(other)
                 writer.begin(batch.schema)
                 writer.write_batch(batch)
                 writer.done_writing()
                 assert reader.read_chunk().data.num_rows == 1
                 break
-            except flight.FlightUnavailableError:
-                assert time.monotonic() < end
+            except flight.FlightError:  # they take all threads; or this process was too slow itself
+                assert time.monotonic() < hangs
                 time.sleep(0.05)
         words = []
         for _, reader in held:
@@ -438,7 +454,7 @@ def test_an_encoder_that_answers_without_end_fails_soon(mode, words):
 
     status, taken = asyncio.run(ask())
     assert status == 502
-    assert taken < 3
+    assert taken < 60  # of 100 that the answer would last
     assert sum(map(len, sent)) < 1 << 20
 
 
@@ -448,7 +464,7 @@ def test_a_silent_client_is_refused_and_let_go_while_no_worker_runs(monkeypatch,
     with socket.create_server(("127.0.0.1", 0)) as listening:
         refuser = refusing.Refuser([listening], "no worker can start")
         try:
-            with socket.create_connection(listening.getsockname(), timeout=10) as client:
+            with socket.create_connection(listening.getsockname(), timeout=servers.HANGS) as client:
                 client.sendall(sent)
                 answer = b"".join(iter(lambda: client.recv(1 << 16), b""))  # until the server closes
         finally:

@@ -66,7 +66,7 @@ def test_the_answers_are_those_by_asgi(server, corpus, name):
         return await client.post("/v1/select?corpus=docs&k=3", content=content, headers=headers)
 
     expected = servers.run({"docs": corpus}, use, token=TOKEN, limits=limits)
-    with httpx.Client(timeout=20, verify=False) as client:
+    with httpx.Client(timeout=servers.HANGS, verify=False) as client:
         for _ in range(2):  # the connection goes on, but after an error that closes it
             found = client.post(f"{server.url}/v1/select?corpus=docs&k=3", content=content, headers=headers)
             assert (found.status_code, found.content) == (expected.status_code, expected.content)
@@ -86,7 +86,7 @@ def request(content=None, path="/v1/select", version="1.1", method="POST", **hea
 
 def received(server, *parts, pause=0.01):
     """Return the answers to what is sent on one connection, which the server or then the client closes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=servers.HANGS) as client:
         for part in parts:
             client.sendall(part)
             time.sleep(pause)
@@ -147,7 +147,7 @@ def test_a_client_that_leaves_is_counted_and_holds_nothing(server):
 
     before = left()
     for part in (request()[:-9], request(b"x" * 50_000)[:-9]):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=servers.HANGS) as client:
             client.sendall(part)
             time.sleep(0.02)
     servers.until(lambda: left() == before + 2)

@@ -163,16 +163,23 @@ def test_pages_go_on_where_the_last_one_ended(corpus, rows):
 
 
 def test_long_lists_beside_a_cursor_are_read_in_one_pass(corpus):
-    """Comparing each id with each took half a second for 9,000; beyond the limit none is compared."""
+    """The time is that of the ids, not of their pairs, which were a hundred times as many for ten times the ids; beyond
+    the limit none is compared."""
 
     def ask(initial, cursor, queries=1):
         query = {"query_id": 1, "initial": initial, "cursor": encoded(np.array(cursor))}
         return posted(corpus, {"queries": [query] * queries, "k": 3}).json()["results"][0]
 
-    begin = time.process_time()
-    error = ask([5] * 9_000, range(10**6, 10**6 + 9_000), 3)["error"]
-    assert error["argument"] == "initial"  # there is no such id
-    assert time.process_time() - begin < 1
+    def taken(count):
+        begin = time.process_time()
+        error = ask([5] * count, range(10**6, 10**6 + count), 3)["error"]
+        assert error["argument"] == "initial"  # there is no such id
+        return time.process_time() - begin
+
+    ratios, hangs = [], time.monotonic() + 60
+    while not ratios or (min(ratios) > 25 and time.monotonic() < hangs):  # until other processes disturb it no more
+        ratios.append(taken(9_000) / taken(900))
+    assert min(ratios) <= 25
     for initial, cursor, argument in (([5] * 10_001, [7], "initial"), ([5], range(10_001), "cursor")):
         error = ask(initial, cursor)["error"]
         assert error == {
@@ -313,12 +320,13 @@ class Slow:
     def __init__(self, monkeypatch):
         import threading
 
-        self.go, self.calls = threading.Event(), []
+        self.go, self.calls, self.methods = threading.Event(), [], []
         answer = batcher.answer
 
         def slow(block, *arguments):
             self.calls.append(len(block))
-            assert self.go.wait(20)
+            self.methods.append(block.method)
+            assert self.go.wait(60)
             return answer(block, *arguments)
 
         monkeypatch.setattr(batcher, "answer", slow)
@@ -358,11 +366,22 @@ def test_a_server_that_waits_for_others_shares_more_calls(corpus, monkeypatch):
     slow = Slow(monkeypatch)
     slow.go.set()
 
-    async def use(client, _):
+    async def use(client, service):
+        loop, ends = asyncio.get_running_loop(), []
+        call_later = loop.call_later
+
+        def noted(delay, *call):
+            return ends.append(call) if delay == pytest.approx(0.2) else call_later(delay, *call)
+
+        monkeypatch.setattr(loop, "call_later", noted)
         asked = []
-        for _ in range(3):
+        for number in range(3):
             asked.append(asking(client))
-            await asyncio.sleep(0.005)
+            while service.batcher.queued <= number:
+                await asyncio.sleep(0.001)
+        assert not slow.calls
+        [(function, *arguments)] = ends  # 200 ms after the first
+        function(*arguments)
         return [(await answer).status_code for answer in asked]
 
     assert servers.run({"docs": corpus}, use, batch_wait_us=200_000) == [200] * 3
@@ -375,19 +394,41 @@ def test_deadlines_and_a_full_queue(corpus, monkeypatch):
     async def use(client, service):
         first = asking(client)
         await slow.begun()
-        late, waiting = asking(client, 3, {"x-timeout-ms": "30"}), asking(client, 4)
+        waiting = asking(client, 4)
+        while service.batcher.queued < 4:
+            await asyncio.sleep(0.001)
+        assert (await asking(client, 3, {"x-timeout-ms": "30"})).status_code == 504
+        assert service.batcher.queued == 4  # what was late was dropped
+        others = asking(client, 3)
         while service.batcher.queued < 7:
             await asyncio.sleep(0.001)
         full = await asking(client, 2)
         assert (full.status_code, int(full.headers["retry-after"]) >= 1) == (429, True)
-        assert (await late).status_code == 504
         slow.go.set()
-        assert [(await answer).status_code for answer in (first, waiting)] == [200, 200]
+        assert [(await answer).status_code for answer in (first, waiting, others)] == [200] * 3
         assert (await asking(client, 8)).status_code == 200
         assert service.batcher.queued == 0
 
     servers.run({"docs": corpus}, use, limits=Limits(queue=8, queries=8))
-    assert slow.calls == [1, 4, 8]  # what was late was dropped
+    assert slow.calls == [1, 7, 8]
+
+
+@pytest.mark.parametrize("queries", [1, 3])
+def test_requests_that_arrive_together_fill_the_queue_and_no_more(corpus, monkeypatch, queries):
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        first = asking(client)
+        await slow.begun()
+        answers = [asking(client, queries, k=1 + i % 5) for i in range(20)]
+        while sum(answer.done() for answer in answers) + service.batcher.queued // queries < 20:
+            await asyncio.sleep(0.001)
+        slow.go.set()
+        return [(await answer).status_code for answer in (first, *answers)]
+
+    statuses = servers.run({"docs": corpus}, use, limits=Limits(queue=8, queries=8))
+    assert statuses == [200] + [200] * (8 // queries) + [429] * (20 - 8 // queries)
+    assert sum(slow.calls) == 1 + 8 // queries * queries
 
 
 QUERY = b'{"query":[1,0,0,0,' + b" " * 3000 + b"0]}"
@@ -408,8 +449,8 @@ def test_large_requests_are_refused_unread_where_there_is_no_room(queued, querie
     servers.run({"docs": small}, use, limits=Limits(queue=99, queries=60))
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-timeout-ms": "150"}])
-def test_what_is_too_late_is_dropped_whoever_set_the_limit(corpus, monkeypatch, headers):
+@pytest.mark.parametrize(("headers", "seconds"), [({}, 31), ({"x-timeout-ms": "20000"}, 21)])
+def test_what_is_too_late_is_dropped_whoever_set_the_limit(corpus, monkeypatch, headers, seconds):
     """Requests that wait behind a call leave no work, by the server's own deadline and by the client's."""
     slow = Slow(monkeypatch)
 
@@ -418,13 +459,18 @@ def test_what_is_too_late_is_dropped_whoever_set_the_limit(corpus, monkeypatch, 
         await slow.begun()
         others = ("vrsd", "msd", "dpp")  # no two of them in one call
         asked += [asking(client, headers=headers, method=method) for method in others]
+        while service.batcher.queued < 3:
+            await asyncio.sleep(0.001)
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + seconds)
         assert [(await answer).status_code for answer in asked] == [504] * 4
         slow.go.set()
         while service.batcher.queued:
             await asyncio.sleep(0.001)
         assert (await asking(client, 2)).status_code == 200
 
-    servers.run({"docs": corpus}, use, limits=Limits(timeout_ms=30_000 if headers else 150))
+    servers.run({"docs": corpus}, use, limits=Limits(timeout_ms=30_000))
     assert slow.calls == [1, 2]
 
 
@@ -440,7 +486,7 @@ def test_a_client_that_would_wait_longer_has_the_time_of_the_server(corpus, monk
 
     late, waited = servers.run({"docs": corpus}, use, limits=Limits(timeout_ms=100))
     assert (late.status_code, late.json()["error"]["message"]) == (504, "select: the deadline has passed")
-    assert 0.1 <= waited < 10
+    assert 0.1 <= waited < servers.HANGS
 
 
 def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
@@ -460,6 +506,84 @@ def test_a_call_that_fails_fails_for_its_request_alone(corpus, monkeypatch):
         return [answer.status_code for answer in await asyncio.gather(*asked)]
 
     assert servers.run({"docs": corpus}, use) == [200, 500, 200]
+
+
+@pytest.mark.parametrize("how", ["on the loop", "in the thread"])
+@pytest.mark.parametrize("bad", [(0,), (3,), (0, 1), (1, 4), (0, 1, 2, 3, 4)])
+def test_each_caller_of_a_failed_call_has_its_own_answer(corpus, monkeypatch, bad, how):
+    """Calls fail for some of five requests that share them: picks and errors are those of each request alone."""
+    slow = Slow(monkeypatch)
+    answer = batcher.answer
+    wrong = [k + 2 for k in bad]
+
+    def failing(block, *arguments):
+        picks = answer(block, *arguments)
+        if np.isin(block.k, wrong).any():
+            raise ValueError(f"select: k must differ, got {block.k}")
+        return picks
+
+    monkeypatch.setattr(batcher, "answer", failing)
+
+    async def use(client, service):
+        first = asking(client, method="vrsd", k=1)
+        await slow.begun()
+        if how == "on the loop":
+            monkeypatch.setattr(batcher, "_INLINE", 1e9)
+        asked = []
+        for k in range(2, 7):
+            asked.append(asking(client, k=k))
+            while service.batcher.queued < len(asked):  # one in each round of the loop: they are blocks of their own
+                await asyncio.sleep(0.001)
+        slow.go.set()
+        assert (await first).status_code == 200
+        return await asyncio.gather(*asked)
+
+    answers = servers.run({"docs": corpus}, use)
+    assert slow.calls[1] == 5  # all in one call, before it failed
+    found = [len(each.json()["results"][0]["ids"]) if each.status_code == 200 else each.status_code for each in answers]
+    assert found == [500 if place in bad else place + 2 for place in range(5)]
+
+
+def test_no_caller_waits_behind_all_queries_of_another(corpus, monkeypatch):
+    """A long request is in the kernels for one call at a time: callers with other rules have their turns in between."""
+    slow = Slow(monkeypatch)
+
+    async def use(client, service):
+        asked = [asking(client, method="dpp")]
+        await slow.begun()
+        for count, method in ((1024, "mmr"), (1000, "vrsd"), (2, "msd"), (1, "ssd")):
+            before = service.batcher.queued
+            asked.append(asking(client, count, method=method))
+            while service.batcher.queued < before + count:
+                await asyncio.sleep(0.001)
+        slow.go.set()
+        return [(await answer).status_code for answer in asked]
+
+    assert servers.run({"docs": corpus}, use) == [200] * 5
+    assert sum(slow.calls) == 1 + 1024 + 1000 + 2 + 1
+    assert max(slow.calls) <= 256
+    for place, method in enumerate(("dpp", "mmr", "vrsd", "msd", "ssd")):
+        assert slow.methods.index(method) <= place  # after at most one call for each that came earlier
+
+
+def test_callers_with_the_same_rules_are_answered_in_the_order_of_their_requests(corpus, monkeypatch):
+    slow = Slow(monkeypatch)
+    done = []
+
+    async def use(client, service):
+        first = asking(client, method="vrsd")
+        await slow.begun()
+        asked = []
+        for number in range(3):
+            asked.append(asking(client, 300))
+            asked[-1].add_done_callback(lambda _, number=number: done.append(number))
+            while service.batcher.queued < 300 * len(asked):
+                await asyncio.sleep(0.001)
+        slow.go.set()
+        await asyncio.gather(first, *asked)
+
+    servers.run({"docs": corpus}, use)
+    assert done == [0, 1, 2]
 
 
 def test_the_document_has_the_fields_that_are_read(corpus):

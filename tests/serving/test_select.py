@@ -107,6 +107,23 @@ def test_answers_have_the_bits_of_calls_in_process(corpus):
     assert certified == ({True, False, None} if corpus.metric == "cosine" else {True, None})
 
 
+@pytest.mark.parametrize("name", ["allowed", "exclude"])
+def test_each_query_of_a_long_request_has_its_own_filter(corpus, name):
+    """A request of several blocks: the filter stays with its query, wherever that stands."""
+    rng = np.random.default_rng(9)
+    masks = rng.random((N, N)) < 0.3
+    lists = [np.flatnonzero(mask if name == "allowed" else ~mask).tolist() for mask in masks]
+    body = {"k": 4, "queries": [{"query_id": i, name: each} for i, each in enumerate(lists)]}
+    results = [told(result) for result in servers.posted({"docs": corpus}, ("/v1/select", body))[0].json()["results"]]
+    vectors = corpus.vectors(np.arange(N)).astype(np.float32)
+    for query in (0, 1, 43, 44, 255, 256, 257, N - 1):
+        picks = corpus.select(vectors[query : query + 1], 4, allowed=masks[query])
+        assert results[query] == answer_of(picks, range(N))
+    for (ids, *_), mask in zip(results, masks, strict=True):
+        assert len(ids) == 4
+        assert mask[ids].all()
+
+
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 @pytest.mark.parametrize(
     ("scale", "method"), [("as-is", "mmr"), ("minmax", "vrsd"), ("zscore", "dpp"), ("rank", "mmr")]

@@ -27,9 +27,7 @@ struct bits8 {  // eight dimensions of a row of signs: 1 for a bit that is set, 
   std::uint8_t byte;
 };
 template <class T>
-constexpr bool kPacked = false;
-template <>
-inline constexpr bool kPacked<bits8> = true;
+constexpr bool kPacked = std::is_same<T, bits8>::value;  // a specialization would be a definition in each unit
 
 static inline vf splat(float x) { return x - vf{}; }  // x + 0 would be an addition: not -0 for -0
 static inline vf load(const float* p) { return *reinterpret_cast<const vf_u*>(p); }
