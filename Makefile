@@ -55,7 +55,7 @@ test-blas: $(VENV)/.test
 # Linters and all but the slow tests.
 check: lint test
 
-# make fuzz SEED=2: ten minutes on two cores, part of the release check.
+# make fuzz SEED=2: some twelve minutes on two cores, part of the release check.
 SEED ?= 1
 fuzz: $(VENV)/.test
 	$(BIN)/python tests/fuzz/fuzz_selections.py --seed $(SEED) --selections 150000

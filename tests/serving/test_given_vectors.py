@@ -91,6 +91,15 @@ def test_bad_vectors_are_told_and_spoil_no_other_query(corpora):
     assert nan.endswith("embeddings must be finite, got NaN or inf in row 1")
 
 
+@pytest.mark.parametrize("initial", [["a"], [7]])
+def test_ids_of_no_candidates_are_those_that_they_are_alone(initial):
+    """An empty list of candidates has ids of no type, also beside one of strings."""
+    none = {"query": [1.0, 0.0, 0.0], "vectors": {"b64": "", "shape": [0, 3]}, "candidates": [], "initial": initial}
+    other = {**none, "vectors": GOOD, "candidates": ["a", "b"], "initial": ["a"]}
+    alone, (beside, _) = (results_of([{**x, "unknown": "skip"} for x in some]) for some in ([none], [none, other]))
+    assert beside == alone[0]
+
+
 def test_where_there_is_no_corpus():
     answer = posted({"queries": [{"query": [1.0] * D}]})
     [refused] = answer.json()["results"]
