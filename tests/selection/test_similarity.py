@@ -421,7 +421,7 @@ def test_dpp_looks_at_nothing_that_may_not_be_picked(form, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
 @pytest.mark.parametrize("D", [2, 8, 64])
-def test_dpp_takes_similarities_that_were_rounded(D, dtype):
+def test_dpp_takes_similarities_that_were_rounded(D, dtype, monkeypatch):
     rng = np.random.default_rng(D)
     vectors = rng.standard_normal((30, 20, D))[:, rng.integers(0, 20, 60)] + 0.01 * rng.standard_normal((30, 60, D))
     vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
@@ -431,7 +431,10 @@ def test_dpp_takes_similarities_that_were_rounded(D, dtype):
     else:
         pairs = pairs.astype(dtype)
     relevance = rng.random((30, 60)).astype(np.float32)
-    for backend in ("cpu", "reference"):
+    for backend in ("cpu", "reference", "numpy"):
+        if backend == "numpy":
+            monkeypatch.setattr(given, "_COMPILED", ())
+            backend = "cpu"
         picks = rk.dpp(similarity=pairs, relevance=relevance, k=20, scale=2.0, backend=backend)
         assert (picks.lengths >= min(D, 16)).all()
 
