@@ -330,11 +330,11 @@ def stubbed(*options, faults=None):
 @pytest.mark.slow
 def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
     faults = {
-        "rsk_mmr_small_112_float16": "illegal",
+        "rsk_mmr_small_112_float16": "hang",
         "rsk_vrsd_small_112_float16": "die",
         "rsk_msd_small_112_float16": "memory",
         "filter_bars_kernel": "compile",
-        "select_stream_kernel": "hang",
+        "select_stream_kernel": "illegal",  # of the first form, which the others outlive
         "rsk_vrsd_held_256_384_float16": "wrong",
     }
     match = r"^(mmr|vrsd|msd) .*P100-.*-Q[234],|^search|^vrsd .*P140-K3-"
@@ -344,10 +344,10 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
     found = {(one.goal.shape.op, one.goal.shape.P, one.form.name): one for one in every if one.reason != "not reached"}
     assert len(found) == 18, result.stdout + result.stderr
     reasons = {key: (one.state, one.reason) for key, one in found.items() if one.state}
-    assert reasons.pop(("mmr", 100, "cuda"))[1].endswith("an illegal memory access was encountered")
+    assert reasons.pop(("mmr", 100, "cuda")) == (goals.KILLED, "hung for 100 s")
     assert reasons.pop(("vrsd", 100, "cuda")) == (goals.KILLED, "signal SIGSEGV")
     assert reasons.pop(("msd", 100, "cuda"))[1].startswith("OutOfMemoryError: CUDA out of memory")
-    assert reasons.pop(("vrsd", 140, "triton")) == (goals.KILLED, "hung for 100 s")
+    assert reasons.pop(("vrsd", 140, "triton"))[1].endswith("an illegal memory access was encountered")
     for name in ("triton", *(f"triton, {change}" for change in (forms.STAGES_4, forms.TILES_64, forms.QUARTER))):
         assert reasons.pop(("search", None, name)) == (
             goals.FAILED,
