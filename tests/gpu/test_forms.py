@@ -48,8 +48,7 @@ OWN = {
     "cuda hidden": (r"rsk_score_hidden_\w+", {}, ""),
 }
 
-# Kernels that no call of these reaches: they put the splits of half a million columns and more together, or those of
-# calls that end at partials; and the batch in which `coverage` and the like have no matrix.
+# What no call of these reaches: it puts together the splits of calls that end at partials.
 UNREACHED = {"logprob_merge_kernel"}
 
 
@@ -132,6 +131,7 @@ def defined():
     return found
 
 
+@pytest.mark.slow
 def test_all_triton_and_cuda_kernels_are_reached(launched):
     reached = set().union(*(names_of(launched(form)) for backend in ("triton", "cuda") for form in forms(backend)))
     assert defined() - reached == UNREACHED

@@ -72,6 +72,77 @@ def test_versions_that_are_here_are_built_if_told(build, capsys):
     assert capsys.readouterr().out == "left out: Python 3.12, of which no interpreter with headers is here\n"
 
 
+@pytest.fixture
+def pack(monkeypatch, tmp_path):
+    """`race_pack.py` over a tree in which only the extension has sources."""
+    monkeypatch.syspath_prepend(str(WHEELS))
+    monkeypatch.delitem(sys.modules, "build", raising=False)  # a package has this name too
+    module = loaded("race_pack")
+    monkeypatch.delitem(sys.modules, "build", raising=False)
+    (tmp_path / "csrc" / "cpu").mkdir(parents=True)
+    (tmp_path / "ragsys_kernels").mkdir()
+    for path in (tmp_path / "setup.py", tmp_path / "csrc" / "cpu" / "a.cpp"):
+        path.write_text("")
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "PACKAGE", tmp_path / "ragsys_kernels")
+    return module
+
+
+def test_an_extension_of_other_sources_is_built_again(pack, monkeypatch, tmp_path):
+    path, commands = tmp_path / "ragsys_kernels" / "_C.cpython-312-x86_64-linux-gnu.so", []
+
+    def run(*words, **options):
+        commands.append(words)
+        path.write_bytes(b"ELF" + bytes.fromhex(pack.sources.of_extension(tmp_path)))
+
+    monkeypatch.setattr(pack.build, "run", run)
+    for _ in range(2):
+        assert pack.extension("3.12", "x86_64", Path("python")) == path
+    assert len(commands) == 1
+    assert {"--force", "--inplace"} <= set(commands[0])  # by times of files setuptools might build nothing
+    (tmp_path / "csrc" / "cpu" / "a.cpp").write_text("changed")
+    pack.extension("3.12", "x86_64", Path("python"))
+    assert len(commands) == 2
+    (tmp_path / "setup.py").write_text("changed")
+    monkeypatch.setattr(pack.build, "run", lambda *words, **options: None)
+    with pytest.raises(SystemExit, match="does not have the digest of its sources as its build id"):
+        pack.extension("3.12", "x86_64", Path("python"))
+
+
+def test_what_is_carried_has_a_limit(pack, monkeypatch, tmp_path, capsys):
+    binaries, extension = tmp_path / "ragsys_kernels" / "_cuda_bin", tmp_path / "ragsys_kernels" / "_C.so"
+    binaries.mkdir()
+    (binaries / "one.fatbin").write_bytes(bytes(2 << 20))
+    extension.write_bytes(bytes(1 << 20))
+    monkeypatch.setattr(pack, "BINARIES", binaries)
+    monkeypatch.setattr(pack, "extension", lambda *of: extension)
+    monkeypatch.setattr(pack.build, "interpreters", lambda versions: dict.fromkeys(versions, Path("a")))
+    monkeypatch.setattr(pack.build, "environment", lambda version, python: python)
+    monkeypatch.setattr(pack.build, "run", lambda *words, **options: "all right")
+    monkeypatch.setattr(sys, "argv", ["race_pack.py"])
+    pack.main()
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        "all right",
+        "ragsys_kernels/_C.so  1.0 MiB",
+        "ragsys_kernels/_cuda_bin  2.0 MiB",
+        "in all 3.0 MiB",
+    ]
+    monkeypatch.setattr(pack, "LIMIT", (3 << 20) - 1)
+    with pytest.raises(SystemExit, match=r"^make race-pack: 3\.0 MiB are more than 2, which can be carried"):
+        pack.main()
+
+
+def test_constants_of_templates_can_be_linked_by_clang_too():
+    """A specialisation of a constant has a definition in each file that includes it, unless it is inline."""
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "csrc" / "cpu").rglob("*")
+        if path.is_file() and re.search(r"^template\s*<>\s*(static\s+)?constexpr\b", path.read_text("utf-8"), re.M)
+    ]
+    assert found == []
+
+
 def test_smoke_program_runs_every_instruction_set_and_sees_a_wrong_kernel(tmp_path, monkeypatch):
     if _dispatch.extension() is None:
         pytest.skip("the kernels are not compiled")
