@@ -135,6 +135,16 @@ def test_bits_do_not_depend_on_the_batch(calls):
     assert calls[0][0] == 3
 
 
+def test_however_many_programs_share_the_later_checks_they_find_the_same(calls, monkeypatch):
+    given = problem(kind="random", Q=3) | {"lambda_d": np.array([1.0, 0.3, 0.5])}
+    few = run(given, same=False)
+    monkeypatch.setattr(triton_dense, "PROGRAMS", 1000)
+    for a, b in zip(run(given, same=False), few, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert calls[0] == calls[1]
+    assert calls[0][-2] > calls[0][-1], "no later check proved anything"
+
+
 def test_chunks_of_queries(calls, monkeypatch):
     given = problem(kind="random", Q=3, k=2, bias=True) | {"lambda_d": 0.6}
     whole = run(given, same=False)
@@ -209,11 +219,21 @@ def easy(Q=1, dims=32):
     return given | {"embeddings": rk.Corpus(rows, dtype="float16", metric="dot")}
 
 
-def test_a_right_draft_takes_three_reads_of_the_corpus(calls):
+def test_a_right_draft_takes_three_reads_of_the_corpus_and_no_other_is_made(calls, monkeypatch):
     checked = _arrays.tensors(validate.selection("mmr", **easy()))
+    drafts, select = [], triton_proof.gram.select
+
+    def counted(*given):
+        with traffic.counted(rows=checked.rows.data) as moved:
+            select(*given)
+        drafts.append(moved.read["rows"])
+
+    monkeypatch.setattr(triton_proof.gram, "select", counted)
     with traffic.counted(rows=checked.rows.data) as moved:
         triton_kernels.mmr(checked, 1)
     assert calls[0][1] == 0
+    assert drafts[0] > 0
+    assert set(drafts[1:]) == {0}
     corpus, pool = N * 32 * 2, 64 * 32 * 2
     assert 3 * corpus <= moved.read["rows"] <= 3 * corpus + pool + 64 * 64
 
@@ -250,12 +270,15 @@ def test_queries_of_which_a_corpus_has_many_copies_cost_what_they_do_without_a_p
 
 
 def test_what_is_left_is_done_in_chunks_too(calls, left, monkeypatch):
-    given = copied()
+    rng = np.random.default_rng(0)
+    given = copied() | {"lambda_d": np.array([0.75, 0.9, 0.8, 0.7, 0.85]), "lambda_b": rng.uniform(0.9, 1, 5)}
+    given["bias"] = np.zeros(1400, np.float32)
     whole = run(given, same=False)
     monkeypatch.setattr(triton_dense, "WORKSPACE_BYTES", 2 * 8 * 1408)
     for a, b in zip(run(given, same=False), whole, strict=True):
         np.testing.assert_array_equal(a, b)
     assert [moved.launches["corpus_relevance_kernel"] for moved in left] == [1, 3]
+    assert calls[0][-1] > 2, "one chunk is enough"
 
 
 interpreted.elsewhere(globals())
