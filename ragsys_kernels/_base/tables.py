@@ -164,7 +164,8 @@ def array(op: str, name: str, x: Any) -> np.ndarray:
 
 def check_present(op: str, name: str, values: Any) -> None:
     """Refuse a list, or an array of objects, that has none where a row or a value should be."""
-    for row, each in enumerate(values if isinstance(values, (list, tuple, np.ndarray)) else ()):
+    listed = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
+    for row, each in enumerate(values if listed else ()):
         if each is None or type(each).__name__ in ("NAType", "NaTType"):
             raise ValueError(f"{op}: {name} must have no missing values, got {each} in row {row}")
 

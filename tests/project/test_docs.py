@@ -198,10 +198,11 @@ def test_page_of_messages_quotes_them_as_they_are():
     calls = [
         lambda: rk.mmr(queries, rows.tolist(), 3),
         lambda: rk.mmr(None, rows, 3, relevance=np.arange(100.0)[None]),
+        lambda: rk.mmr(None, rows, 3, relevance=1 / (60 + np.arange(100.0))[None]),
         lambda: corpus.select(queries, 4, pool=4),
         lambda: rk.mmr(queries[0], rows, 3),
         lambda: rk.mmr(queries[:, :30], rows, 3),
-        lambda: rk.Corpus(np.ones((5, 32), np.int64)),
+        lambda: rk.mmr(queries, np.ones((5, 32), np.int64), 3),
         lambda: rk.Corpus(broken),
         lambda: rk.mmr(queries[:1], rows, 1, candidates=np.array([[1, 300]])),
         lambda: rk.mmr(queries[:1], rows, 1, candidates=np.array([[2, 2]])),

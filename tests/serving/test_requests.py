@@ -522,7 +522,8 @@ def test_each_caller_of_a_failed_call_has_its_own_answer(corpus, monkeypatch, ba
             raise ValueError(f"select: k must differ, got {block.k}")
         return picks
 
-    monkeypatch.setattr(batcher, "answer", failing)
+    for module in (batcher, kernel):
+        monkeypatch.setattr(module, "answer", failing)
 
     async def use(client, service):
         first = asking(client, method="vrsd", k=1)
