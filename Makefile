@@ -74,7 +74,7 @@ fuzz: $(VENV)/.test
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm sanitize test test-slow test-capi test-sqlite test-blas test-oldest test-serve fuzz
+release-check: lint arm check-wheel sanitize test test-slow test-capi test-sqlite test-blas test-oldest test-serve fuzz
 
 # The C interface as a shared library, in build/capi; then a program in C, and the bits of the package.
 .PHONY: capi test-capi sqlite test-sqlite node test-node bench-node
@@ -121,6 +121,19 @@ race-pack: $(VENV)-wheels/.wheels
 
 check-wheels: $(VENV)-wheels/.wheels
 	$(VENV)-wheels/bin/python wheels/check.py $(ARGS)
+
+# One wheel, compiled by clang, and run: make check-wheel MACHINE=aarch64, under qemu by an interpreter of Debian's.
+.PHONY: check-wheel
+MACHINE ?= x86_64
+WHEEL_PYTHON ?= 3.11
+check-wheel: $(VENV)-wheels/.wheels $(if $(filter aarch64,$(MACHINE)),arm-packages)
+	rm -rf build/wheel
+	$(if $(filter-out $(shell uname -m),$(MACHINE)),test -d build/pythons/$(MACHINE)-bookworm || \
+		$(VENV)-wheels/bin/python wheels/debian.py $(WHEEL_PYTHON) --machine $(MACHINE) --suite bookworm)
+	$(VENV)-wheels/bin/python wheels/build.py --out build/wheel --python $(WHEEL_PYTHON) --machine $(MACHINE)
+	rm build/wheel/*.tar.gz # which `make wheels` installs too: a compilation more
+	$(VENV)-wheels/bin/python wheels/check.py build/wheel | tee build/wheel/checked
+	! grep -q "not run" build/wheel/checked
 
 $(VENV)-wheels/.wheels: requirements/wheels.txt
 	$(PYTHON) -m venv $(VENV)-wheels

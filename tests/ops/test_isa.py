@@ -2,6 +2,10 @@
 
 import importlib.util
 import itertools
+import platform
+import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -185,3 +189,17 @@ def test_the_kernels_refuse_an_instruction_set_that_is_not_there(compiled, monke
 def test_reference_ignores_the_instruction_set(monkeypatch):
     monkeypatch.setenv("RAGSYS_KERNELS_ISA", "sse9")
     rk.mmr(**testing.selection_problem(2, 8, 3, 5), backend="reference")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("objdump"), reason="needs x86-64 and objdump")
+def test_no_other_code_has_instructions_of_a_region(compiled):
+    """What all processors run has none that an old one lacks: a template of the standard library, compiled for a region
+    and shared with the rest by the linker, would end such a process."""
+    listing = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", compiled.__file__], capture_output=True, text=True, check=True
+    ).stdout
+    functions = re.findall(r"^[0-9a-f]+ <(\S+)>:\n((?:[ \t].*\n)+)", listing + "\n", re.MULTILINE)
+    encoded = {name for name, code in functions if re.search(r":\t(v[a-z]|[^\n]*%[yz]mm)", code)}
+    outside = {name for name in encoded if not re.match(r"_ZZ?NK?3rsk(4avx2|6avx512|11avx512_bf16|3amx)", name)}
+    assert len(encoded) > 100
+    assert not outside
