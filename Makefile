@@ -132,8 +132,8 @@ check-wheel: $(VENV)-wheels/.wheels $(if $(filter aarch64,$(MACHINE)),arm-packag
 		$(VENV)-wheels/bin/python wheels/debian.py $(WHEEL_PYTHON) --machine $(MACHINE) --suite bookworm)
 	$(VENV)-wheels/bin/python wheels/build.py --out build/wheel --python $(WHEEL_PYTHON) --machine $(MACHINE)
 	rm build/wheel/*.tar.gz # which `make wheels` installs too: a compilation more
-	$(VENV)-wheels/bin/python wheels/check.py build/wheel | tee build/wheel/checked
-	! grep -q "not run" build/wheel/checked
+	$(VENV)-wheels/bin/python wheels/check.py build/wheel >build/wheel/checked
+	cat build/wheel/checked && ! grep -q "not run" build/wheel/checked
 
 $(VENV)-wheels/.wheels: requirements/wheels.txt
 	$(PYTHON) -m venv $(VENV)-wheels

@@ -54,7 +54,7 @@ def run_foreign(wheel: Path, version: str, machine: str, folder: Path) -> str | 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist", help="default: dist")
-    folder = parser.parse_args().folder
+    folder = parser.parse_args().folder.resolve()  # each is installed from another one
     wheels, lacking = sorted(folder.glob("*.whl")), []
     if not wheels:
         raise SystemExit(f"make check-wheels: {folder} has no wheel; `make wheels` builds them")
