@@ -271,9 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--ledger must be given")
     try:
         rows = _read(given.ledger) if given.table or given.ledger.exists() else []
-        among = _goals_in(rows, given.small) if given.table else ()
+        among = _goals_in(rows, given.small, given.ledger) if given.table else ()
     except (OSError, ValueError, csv.Error) as error:
-        parser.error(f"{given.ledger}: {error.strerror if isinstance(error, OSError) else error}")
+        parser.error(str(error))
     if given.table:
         print(goals.told(rows, among))
         return 0
@@ -299,7 +299,7 @@ def _read(path: Path) -> list[Row]:
     path.stat()  # of a file that is not there, the ledger has no rows
     rows = LEDGER.at(path).read()
     if rows and (lacks := [name for name in LEDGER.key if name not in rows[0]]):
-        raise ValueError(f"must be the CSV of a race, got one without {', '.join(lacks)}")
+        raise ValueError(f"{path}: must be the CSV of a race, got one without {', '.join(lacks)}")
     texts = [LEDGER.texts(row) for row in rows]
     for number, row in enumerate(texts, 1):
         try:
@@ -307,18 +307,19 @@ def _read(path: Path) -> list[Row]:
         except ValueError:
             right = False
         if not right:
-            raise ValueError(f"us must be a number above 0, got {row['us']!r} in row {number}")
+            raise ValueError(f"{path}: us must be a number above 0, got {row['us']!r} in row {number}")
     return texts
 
 
-def _goals_in(rows: Sequence[Row], small: bool) -> tuple[goals.Goal, ...]:
+def _goals_in(rows: Sequence[Row], small: bool, path: Path) -> tuple[goals.Goal, ...]:
     """Return the goals whose rows these are, large or small; those that are asked for where both are there."""
     for size in (small, not small):
         found = goals.of(size)
         if not rows or any(goals.is_of(row, goal) for row in rows for goal in found):
             return found
     shapes = sorted({f"{row['op']} {row['shape']}, {row['dtype']}" for row in rows})
-    raise ValueError(f"no row has a shape of the race; there are {'; '.join(shapes[:3])}" + "; ..." * (len(shapes) > 3))
+    some = "; ".join(shapes[:3]) + "; ..." * (len(shapes) > 3)
+    raise ValueError(f"{path}: no row has a shape of the race; there are {some}")
 
 
 def _report(course: Course, peers: bool) -> int:

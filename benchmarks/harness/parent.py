@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that started them, however that ended: one that is left disturbs what runs next."""
+"""A process that ends with the one that started it, however that ended: one that is left disturbs what runs next."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_a_table_of_a_file_that_is_no_ledger_is_refused(tmp_path, capsys):
     path, header = tmp_path / "gpu.csv", ",".join((*LEDGER.key, "us")).encode()
     for content, message in (
         (None, "No such file or directory"),
-        (header + b"\n\xff", "can't decode byte 0xff"),
+        (header + b"\n\xff\n", "can't decode byte 0xff"),
         (b"name,us\nx,1\n", "must be the CSV of a race, got one without op, "),
         (header + b"\nmmr,cuda,N1,float16,d,x,6x0\n", "us must be a number above 0, got '6x0' in row 1"),
         (header + b"\nmmr,cuda,N1,float16,d,x,nan\n", "us must be a number above 0, got 'nan' in row 1"),
