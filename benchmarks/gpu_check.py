@@ -2,10 +2,11 @@
 
     GPU_PYTHON=python3 make gpu-check         # with that interpreter as it is; nothing is installed
     make gpu-check                            # in the virtual environment, with what it needs
-    python benchmarks/gpu_check.py [--stage race|works|tools|ledger] [--out DIR] [--budget SECONDS] [--match REGEX]
+    python benchmarks/gpu_check.py [--stage race|rest|works|tools|ledger] [--out DIR] [--budget SECONDS] [--match REGEX]
 
 Stages, each within its budget (nine minutes), what is worth most first: *race* (only where it is named: every form of
-every call that has a goal, against what it must read), *works* (build, configuration, small problems, all GPU
+every call that has a goal, against what it must read), *rest* (only where it is named: the headline and the
+compute-sanitizer, which a race of a few minutes does not reach), *works* (build, configuration, small problems, all GPU
 tests, eight shapes timed), *tools* (the error of long sums, a soak, compute-sanitizer, ceilings of this machine,
 variants of kernels, ncu), *ledger* (all shapes timed twice). They need no network, no .git and no data, and write
 STAGE.json, STAGE.log, gpu.csv and gpu.md to one folder. RAGSYS_KERNELS_COMMIT names the commit of a copy without
@@ -27,7 +28,7 @@ from pathlib import Path
 NO_GPU = 2
 ROOT = Path(__file__).resolve().parents[1]
 ALWAYS = ("works", "tools", "ledger")
-STAGES = ("race", *ALWAYS)
+STAGES = ("race", "rest", *ALWAYS)
 
 # Device files of the drivers: NVIDIA's, its one under Windows' Linux, AMD's. The interpreter that runs `--look` has no
 # torch to ask.
@@ -77,7 +78,7 @@ def pattern(text: str) -> str:
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--look", action="store_true", help="only look for a GPU")
-    parser.add_argument("--stage", choices=STAGES, help="only this one (default: all but the race, in turn)")
+    parser.add_argument("--stage", choices=STAGES, help="only this one (default: works, tools, ledger)")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "gpu-check", help="folder for all that is found")
     parser.add_argument("--budget", type=seconds, default=540.0, help="seconds of a stage (default: 540)")
     parser.add_argument("--match", type=pattern, default="", help="only shapes whose line this is found in")

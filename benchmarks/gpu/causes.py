@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 
+from benchmarks.gpu.goals import REFUSED
 from benchmarks.harness import facts
 from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import plans
@@ -24,7 +25,6 @@ LAUNCHES = 1000  # of nothing, in a row
 LOADED, CYCLES = 20, 2_000_000  # calls before the clock is read, which takes so many cycles
 PROFILED_CALLS = 3
 KERNELS, LETTERS = 12, 60  # of a call that are written, and of a name
-REFUSED = "refused: "
 
 
 def synchronize() -> None:

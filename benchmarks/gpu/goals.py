@@ -19,9 +19,11 @@ from benchmarks.harness.contender import COPY, PRODUCT
 from benchmarks.harness.ledger import Row
 
 LONG = 151_936  # tokens of the longest vocabulary
+NOISE = 0.03  # times that are no further apart are equal
 
 # Why a row has no time, or must not win.
 BEGUN, WRONG, FAILED, KILLED, LEFT_OUT, ABSENT = "begun", "wrong", "failed", "killed", "left out", "absent"
+REFUSED = "refused: "  # what explains a time could not be had
 
 
 class Goal(NamedTuple):
@@ -164,7 +166,8 @@ def verdict(one: Found, winner: Found | None) -> str:
         return {BEGUN: "ended with the race"}.get(one.state, one.state.upper()) + (f": {one.reason}" * bool(one.reason))
     level = "roof unknown" if math.isnan(one.share) else "" if one.above_stop else "below its stop"
     if one is not winner:
-        return ", ".join(filter(None, (f"lost by {one.us / winner.us - 1:.0%}", level)))
+        behind = one.us / winner.us - 1
+        return ", ".join(filter(None, (f"lost by {behind:.0%}" if behind > NOISE else "as fast", level)))
     reached = "reached" if one.share >= one.goal.share else f"goal {one.goal.share:.0%} missed"
     return f"wins, {level or reached}"
 
@@ -198,8 +201,9 @@ def _number(us: float) -> str:
 def _causes(rows: Iterable[Row], winner: Found | None) -> Iterator[str]:
     row = winner and _row_of([row for row in rows if is_of(row, winner.goal)], winner.form)
     for name, unit in (("clock_mhz", " MHz under load"), ("counts", ""), ("kernels", " µs")) if row else ():
-        if row and row.get(name):
-            yield f"{row[name]}{unit}"
+        text = row.get(name, "") if row else ""
+        if text:
+            yield f"{name} {text}" if text.startswith(REFUSED) else f"{text}{unit}"
 
 
 def _peers(rows: Iterable[Row], goal: Goal) -> Iterator[str]:

@@ -12,14 +12,17 @@ times torch and other libraries. Nothing here touches the device or needs torch.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
+import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -27,7 +30,8 @@ from typing import Any, NamedTuple
 from benchmarks.gpu import forms, goals
 from benchmarks.gpu.forms import Form
 from benchmarks.gpu.shapes import LEDGER, POOLS_ON_CHIP, STREAMED, Pools, Scores
-from benchmarks.harness import facts, machine
+from benchmarks.harness import facts, machine, parent
+from benchmarks.harness.ledger import Row
 
 SAMPLES, SECONDS = 25, 1.0  # of one form at most
 
@@ -149,7 +153,8 @@ class Processes:
         self._next = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE)
+        # It ends with this process, also where that is killed: what goes on would write, and disturb the next race.
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, preexec_fn=partial(parent.end_with, os.getpid()))
 
     def run(self, job: Mapping[str, Any], ledger: Path, patience: float, end: float) -> str:
         """Have a process do a job; return how it ended, where it did not end well.
@@ -264,9 +269,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if given.ledger is None:
         parser.error("--ledger must be given")
+    try:
+        rows = _read(given.ledger) if given.table or given.ledger.exists() else []
+        among = _goals_in(rows, given.small, given.ledger) if given.table else ()
+    except (OSError, ValueError, csv.Error) as error:
+        parser.error(str(error))
     if given.table:
-        print(goals.told(LEDGER.at(given.ledger).read(), goals.of(given.small)))
+        print(goals.told(rows, among))
         return 0
+    if rows:
+        LEDGER.at(given.ledger).replace(rows)  # with all columns
     end, backends = monotonic() + given.budget, given.backends.split(",")
     planned = heats(given.small, given.match, given.peers, backends, given.patience)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -280,6 +292,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         processes.close()
         print(course.show(), flush=True)
     return _report(course, given.peers)
+
+
+def _read(path: Path) -> list[Row]:
+    """Return the rows of a ledger, with all columns; raise ValueError where it is none."""
+    path.stat()  # of a file that is not there, the ledger has no rows
+    rows = LEDGER.at(path).read()
+    if rows and (lacks := [name for name in LEDGER.key if name not in rows[0]]):
+        raise ValueError(f"{path}: must be the CSV of a race, got one without {', '.join(lacks)}")
+    texts = [LEDGER.texts(row) for row in rows]
+    for number, row in enumerate(texts, 1):
+        try:
+            right = not row["us"] or 0 < float(row["us"]) < math.inf
+        except ValueError:
+            right = False
+        if not right:
+            raise ValueError(f"{path}: us must be a number above 0, got {row['us']!r} in row {number}")
+    return texts
+
+
+def _goals_in(rows: Sequence[Row], small: bool, path: Path) -> tuple[goals.Goal, ...]:
+    """Return the goals whose rows these are, large or small; those that are asked for where both are there."""
+    for size in (small, not small):
+        found = goals.of(size)
+        if not rows or any(goals.is_of(row, goal) for row in rows for goal in found):
+            return found
+    shapes = sorted({f"{row['op']} {row['shape']}, {row['dtype']}" for row in rows})
+    some = "; ".join(shapes[:3]) + "; ..." * (len(shapes) > 3)
+    raise ValueError(f"{path}: no row has a shape of the race; there are {some}")
 
 
 def _report(course: Course, peers: bool) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ import torch
 import ragsys_kernels as rk
 from benchmarks.gpu import forms, goals, host, selection
 from benchmarks.gpu.shapes import Pools, Scores
-from benchmarks.harness import facts, ledger
+from benchmarks.harness import facts, ledger, parent
 from benchmarks.suites.scoring import Problem as ScoreProblem
 from ragsys_kernels._base import arrays as _arrays
 
@@ -95,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for form in forms.of(goal.shape, ("triton",))  # CUDA C++ is compiled already, or by its first call
     }
     failed = []
-    with ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn")) as pool:
+    spawned, ends = multiprocessing.get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(given.processes, spawned, parent.end_with, ends) as pool:
         running = {pool.submit(task): name for name, task in tasks.items() if re.search(given.match, name)}
         for future in as_completed(running):
             try:

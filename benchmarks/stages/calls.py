@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import ragsys_kernels as rk
-from benchmarks.harness import facts, gate, ledger
+from benchmarks.harness import facts, gate, ledger, parent
 from benchmarks.stages import picks as all_picks
 from benchmarks.stages.problems import SEARCH, SELECTED, Form, Small, forms
 from ragsys_kernels import _dispatch, testing
@@ -128,6 +128,7 @@ def picks(backends: Backends, small: bool, budget: float = math.inf) -> list[str
 
 def answer(backends: Backends, small: bool) -> list[str]:
     """Check the problems that lines of the input name, a number and a form, and tell of each why it is not right."""
+    parent.end_with()  # in the middle of a problem too; between two the input ends
     every = {form.name: form for backend in backends for form in forms(backend, small)}
     for line in sys.stdin:
         number, _, name = line.strip().partition(" ")

@@ -35,7 +35,7 @@ class Child:
     """A process that answers problems, and the lines that it prints meanwhile."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        # In the process group of its parent, to end with it.
+        # In the process group of its parent, to end with it; and by itself where that is killed.
         self.process = subprocess.Popen(
             python("-m", "benchmarks.stages.calls", "answer", *arguments),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ledger.ROOT,

@@ -17,11 +17,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from benchmarks.harness import facts, machine
+from benchmarks.harness import facts, machine, parent
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_BYTES = 2 << 20  # of one process; of a longer output the end is kept
@@ -193,7 +194,7 @@ def _start(command: Sequence[str | Path], output: Path, environment: Mapping[str
         try:
             return subprocess.Popen(
                 [*map(str, command)], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=partial(parent.end_with, os.getpid()),
             )  # fmt: skip
         except OSError as error:
             file.write(f"{command[0]}: {error}\n".encode())

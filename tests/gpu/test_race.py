@@ -93,6 +93,55 @@ def test_what_explains_the_winner_stands_below_it():
     assert "      1755 MHz under load\n      queries left: 3 0\n      a 50.0; b 10.0 µs" in text
 
 
+def test_what_could_not_be_had_has_no_unit():
+    rows = rows_of(POOLS, (70.0, 130.0, 60.0))
+    rows[-1] |= {"counts": "refused: ValueError: x", "kernels": "refused: AssertionError: y"}
+    assert "      counts refused: ValueError: x\n      kernels refused: AssertionError: y\n" in goals.told(
+        rows, [POOLS]
+    )
+
+
+def test_times_within_the_noise_are_equal():
+    every = goals.found(rows_of(POOLS, (60.0, 61.2, 60.0)), [POOLS])
+    said = sorted(goals.verdict(one, goals.winners(every)[POOLS]) for one in every)
+    assert said == ["as fast", "as fast", "wins, reached"]
+    every = goals.found(rows_of(POOLS, (60.0, 62.4, 150.0)), [POOLS])
+    said = [goals.verdict(one, every[0]) for one in every]
+    assert said == ["wins, reached", "lost by 4%", "lost by 150%, below its stop"]
+
+
+def test_a_table_of_a_file_that_is_no_ledger_is_refused(tmp_path, capsys):
+    path, header = tmp_path / "gpu.csv", ",".join((*LEDGER.key, "us")).encode()
+    for content, message in (
+        (None, "No such file or directory"),
+        (header + b"\n\xff\n", "can't decode byte 0xff"),
+        (b"name,us\nx,1\n", "must be the CSV of a race, got one without op, "),
+        (header + b"\nmmr,cuda,N1,float16,d,x,6x0\n", "us must be a number above 0, got '6x0' in row 1"),
+        (header + b"\nmmr,cuda,N1,float16,d,x,nan\n", "us must be a number above 0, got 'nan' in row 1"),
+        (header + b"\nmmr,cuda,N1,float16,d,x,6\n", "no row has a shape of the race; there are mmr N1, float16"),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SystemExit) as ended:
+            race.main(["--table", "--ledger", str(path)])
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
+        assert (ended.value.code, message in line) == (2, True), line
+
+
+def test_a_table_is_of_the_sizes_that_the_ledger_has(tmp_path, capsys):
+    """Also of one from before the race, which has neither states nor reasons."""
+    small = goals.of(small=True)[0]
+    path = tmp_path / "gpu.csv"
+    path.write_text(
+        "op,backend,shape,dtype,device,contender,us\n"
+        f"{small.shape.op},cuda,{small.shape},{small.shape.dtype},a device,ragsys_kernels,60\n"
+    )
+    assert race.main(["--table", "--ledger", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert small.title in printed
+    assert "1 of 19 rows have a winner" in printed
+
+
 def test_small_shapes_take_the_forms_of_the_large_ones():
     small = goals.of(small=True)
     assert [forms.of(goal.shape) for goal in small] == [forms.of(goal.shape) for goal in goals.GOALS]
@@ -265,6 +314,27 @@ sys.exit(race.main(["--small", "--ledger", {str(course.path)!r}, "--match", "^mm
     assert any(line[:1] == ["triton"] and line[-2:] == ["wins,", "reached"] for line in lines)
     children = subprocess.run(["ps", "--ppid", str(running.pid), "-o", "pid="], capture_output=True, text=True).stdout
     assert not children.split()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_race_that_is_killed_leaves_no_process_behind(course):
+    code = HEAT.replace("FAULTS = {}", "FAULTS = {'mmr ragsys_kernels cuda': 'hang'}")
+    code = code.replace('".processes", "a") as file:', '".processes", "a") as file:\n    file.write(f"{os.getpid()} ")')
+    start = f"""
+import sys
+from benchmarks.gpu import race
+race.Processes.__init__.__defaults__ = ((sys.executable, "-c", {code!r}),)
+sys.exit(race.main(["--small", "--ledger", {str(course.path)!r}, "--match", "^mmr .*P100-K3-Q2,"]))
+"""
+    running, begin = subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.DEVNULL), monotonic()
+    while not any(row["state"] == goals.BEGUN and row["backend"] == "cuda" for row in LEDGER.at(course.path).read()):
+        assert monotonic() - begin < 400
+    child = Path("/proc", Path(f"{course.path}.processes").read_text().split()[0], "stat")
+    assert child.exists()
+    running.kill()
+    running.wait()
+    while child.exists() and child.read_text().split()[2] != "Z":  # ended, whether or not anybody has asked
+        assert monotonic() - begin < 500
 
 
 @pytest.mark.parametrize("budget", [480.0, 200.0, 20.0])

@@ -103,6 +103,35 @@ time.sleep(900)
     assert not state.exists() or state.read_text().split()[2] == "Z"  # ended, whether or not anybody has asked
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_stage_that_is_killed_leaves_no_process_behind(tmp_path):
+    child = tmp_path / "child"
+    code = f"import os, pathlib, time; pathlib.Path({str(child)!r}).write_text(f'{{os.getpid()}} '); time.sleep(900)"
+    start = f"""
+import sys
+from pathlib import Path
+from benchmarks.stages import stage
+commands = {{"long": [sys.executable, "-c", {code!r}]}}
+stage.run("stage", [stage.Step("long", lambda seconds: commands, 800)], Path({str(tmp_path)!r}), 800, {{}})
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    running, begin = subprocess.Popen([sys.executable, "-c", start], cwd=ROOT, env=environment), monotonic()
+    while not (child.exists() and child.read_text().endswith(" ")):
+        assert monotonic() - begin < 400
+    running.kill()
+    running.wait()
+    state = Path("/proc", child.read_text().strip(), "stat")
+    while state.exists() and state.read_text().split()[2] != "Z":  # ended, whether or not anybody has asked
+        assert monotonic() - begin < 500
+
+
+def test_the_rest_is_what_a_race_had_no_time_for(tmp_path):
+    asked = steps.Given(tmp_path, tmp_path / "gpu.csv", 200.0)
+    assert [(one.name, one.most >= 60) for one in steps.rest(asked)] == [
+        ("build", True), ("headline", True), ("sanitizers", True),
+    ]  # fmt: skip
+
+
 def test_what_the_budget_does_not_reach_is_named(ran, step):
     right, summary, _, printed = ran(
         step("long", "import time; time.sleep(0.2)"),
@@ -648,9 +677,8 @@ def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
 
 @pytest.mark.slow
 def test_a_race_whose_time_is_up_has_its_table(check, compiled, tmp_path):
-    """Here before anything was timed."""
+    """Here before anything was timed: there is none, and it says so."""
     result = check("--stage", "race", "--budget", "1", "--out", tmp_path, prepared=PREPARED.format("none"))
     summary = json.loads((tmp_path / "race.json").read_text())
-    assert [step["name"] for step in summary["steps"] if step["status"] == "done"] == ["table"]
-    assert "0 of 19 rows have a winner" in (tmp_path / "race.log").read_text()
+    assert {step["name"]: step["reason"] for step in summary["steps"]}["table"].count("No such file or directory") == 1
     assert result.returncode == 0
