@@ -22,6 +22,10 @@ LONG = 151_936  # tokens of the longest vocabulary
 
 # Why a row has no time, or must not win.
 BEGUN, WRONG, FAILED, KILLED, LEFT_OUT, ABSENT = "begun", "wrong", "failed", "killed", "left out", "absent"
+# How the reason begins where a form failed or was killed before it began.
+BEFORE_ITS_TURN, ITS_PROBLEM = "before its turn: ", "its problem: "
+# Two times that differ by no more are the same.
+NOISE = 0.03
 
 
 class Goal(NamedTuple):
@@ -164,7 +168,9 @@ def verdict(one: Found, winner: Found | None) -> str:
         return {BEGUN: "ended with the race"}.get(one.state, one.state.upper()) + (f": {one.reason}" * bool(one.reason))
     level = "roof unknown" if math.isnan(one.share) else "" if one.above_stop else "below its stop"
     if one is not winner:
-        return ", ".join(filter(None, (f"lost by {one.us / winner.us - 1:.0%}", level)))
+        behind = one.us / winner.us - 1
+        close = f"within the noise of {NOISE:.0%}" * (behind <= NOISE)
+        return ", ".join(filter(None, (f"lost by {behind:.0%}", close, level)))
     reached = "reached" if one.share >= one.goal.share else f"goal {one.goal.share:.0%} missed"
     return f"wins, {level or reached}"
 
