@@ -96,11 +96,9 @@ def by_times(rows: Iterable[Row]) -> Faster | None:
     times: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         if row["us"] and is_own(row):
-            us, variant = float(row["us"]), row["contender"].partition(", ")[2]
-            if us <= limit(row["op"], row["shape"], row["backend"], variant):
-                run = row["device"], row["commit"], row["date"]
-                own = times.setdefault((row["op"], row["dtype"], row["shape"], *run), {})
-                own[row["backend"]] = min(row, own.get(row["backend"], row), key=_us)
+            run = row["device"], row["commit"], row["date"]
+            own = times.setdefault((row["op"], row["dtype"], row["shape"], *run), {})
+            own[row["backend"]] = min(row, own.get(row["backend"], row), key=_us)
     both: dict[tuple[str, str, int, int], tuple[int, int, float]] = {}
     for (op, dtype, text, *_), at in times.items():
         shape = re.search(r"-D(\d+)-P(\d+)-K(\d+)-Q(\d+)$", text)
@@ -122,7 +120,9 @@ def by_times(rows: Iterable[Row]) -> Faster | None:
 
 
 def _us(row: Row) -> float:
-    return float(row["us"])
+    """Return the time of a form, infinite above its limit."""
+    us, variant = float(row["us"]), row["contender"].partition(", ")[2]
+    return us if us <= limit(row["op"], row["shape"], row["backend"], variant) else math.inf
 
 
 def table(faster: Faster, margin: float = MARGIN) -> Table:
