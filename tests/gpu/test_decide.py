@@ -302,6 +302,20 @@ def test_times_of_a_shape_are_published_together_or_not_at_all(lacks):
     assert why == f"the ledger has no time of {lacks.replace('ragsys_kernels', 'triton')}"
 
 
+def test_times_about_which_a_decision_is_open_stay():
+    """Also where each form of the shape is known: the one that stays was killed."""
+    new = ledger(lambda goal, form: ("killed", "hung for 100 s") if form == Form("triton") else 40.0)
+    old = [row for row in ledger(date="2026-11-26") if preference.is_own(row)]
+    assert of_small_mmr(merged(new, old)) == of_small_mmr(old)
+    assert "a decision about it is open" in decide.unpublished(new, old, outcomes(new)).values()
+
+
+def test_times_of_two_days_are_no_run():
+    new = [{**row, "date": "2026-12-02"} if row["backend"] == "cuda" else row for row in ledger()]
+    assert of_small_mmr(merged(new, ())) == []
+    assert "its times are of several commits or days" in decide.unpublished(new, (), outcomes(new)).values()
+
+
 def test_published_times_of_a_form_that_is_wrong_now_are_left_out():
     cuda = Form("cuda")
     old = [row for row in ledger() if preference.is_own(row)]
