@@ -2,15 +2,20 @@
 
     python -m benchmarks.gpu.decide LEDGER [--apply]
 
-LEDGER is the CSV of `race.py`. Each decision of `DECISIONS` names the rows that it needs, the forms among which it is,
-and what goes with a form that wins none of its rows. A form wins a row if it is right, not slower than its limit, and
-faster than the form that stays otherwise by more than both times vary. Of a form that was not timed nothing is guessed:
-the decision is open. ``--apply`` puts the times into results/gpu.csv and writes the table of preferences by them.
+LEDGER is the CSV of `race.py`, of one GPU. Each decision of `DECISIONS` names the rows that it needs, the forms among
+which it is, and what goes with a form that wins none of its rows. A form wins a row if it is right, not slower than its
+limit, and faster than the form that stays otherwise by more than both times vary. Without a time a form loses only if
+its result is wrong, or if it failed or was killed in its own turn and is not the form that stays; else the row is open.
+
+``--apply`` puts the times into results/gpu.csv and writes the table of preferences by them. The times of a shape are
+published together or not at all, so that what is compared is of one run: only if no decision about it is open, and the
+ledger has each form of the package, and the copy and the forms of torch whose times are published.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import tempfile
@@ -19,18 +24,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.gpu import goals, preference
+from benchmarks.gpu import forms, goals, preference
 from benchmarks.gpu.forms import Form
 from benchmarks.gpu.goals import Found, Goal
 from benchmarks.gpu.shapes import LEDGER, Pools, Scores
 from benchmarks.harness.contender import OURS
-from benchmarks.harness.ledger import ROOT, Row
+from benchmarks.harness.ledger import DIRTY, ROOT, Row, is_processor
 
-# Two times differ where one is so much more, whatever they vary by.
-LEAST_MARGIN = 0.03
-
-# Of forms that are not right: they lose. Of all other forms without a time nothing is known.
-LOST = (goals.WRONG, goals.FAILED, goals.KILLED)
+# The state of rows with a figure that is none.
+UNREADABLE = "unreadable"
+NUMBERS = (
+    "us", "iqr_us", "spread", "host_us", "graph_us", "ratio", "floor_us", "bytes", "floor_bytes", "flops", "max_error",
+    "same_picks",
+)  # fmt: skip
 
 
 class Choice(NamedTuple):
@@ -72,8 +78,11 @@ SCORING = (
 PROOF = tuple(
     f"ragsys_kernels/selection/triton/{name}.py" for name in ("proof", "proof_kernels", "proof_product_kernels")
 )
-# What needs no device: 41 ms a call, where Triton takes 1.4.
-ANYWAY = ("whole corpora by CUDA C++, which then refuses them by name",)
+# What no row of a race is about.
+ANYWAY = (
+    "whole corpora by CUDA C++, which then refuses them by name: an earlier measurement has 41 ms a call, where Triton "
+    "took 1.4",
+)
 
 
 def _shapes(op: str, **sizes: object) -> tuple[Pools | Scores, ...]:
@@ -142,6 +151,8 @@ class Outcome:
     winners: dict[str, str] = field(default_factory=dict)  # the title of a row: the name of a choice
     told: list[str] = field(default_factory=list)
     open: list[str] = field(default_factory=list)
+    undecided: set[str] = field(default_factory=set)  # titles of rows without a winner
+    close: dict[str, list[str]] = field(default_factory=dict)  # faster within the noise: a choice's name, its rows
 
     @property
     def verdict(self) -> str:
@@ -149,12 +160,20 @@ class Outcome:
         return "undecided" if self.open else " and ".join(names) + (", each for its rows" if len(names) > 1 else "")
 
     @property
-    def goes(self) -> tuple[str, ...]:
-        """What goes with the choices that have won no row."""
+    def losers(self) -> tuple[Choice, ...]:
+        """The choices that have won no row and with which something goes."""
         if self.open:
             return ()
         choices = (self.decision.stays, *self.decision.others)
-        return tuple(part for choice in choices if choice.name not in self.winners.values() for part in choice.goes)
+        return tuple(choice for choice in choices if choice.goes and choice.name not in self.winners.values())
+
+    @property
+    def goes(self) -> tuple[str, ...]:
+        return tuple(part for choice in self.losers for part in choice.goes)
+
+    def leave_open(self, goal: Goal, why: str) -> None:
+        self.open.append(f"{goal.title}: {why}")
+        self.undecided.add(goal.title)
 
 
 class Race:
@@ -170,8 +189,7 @@ class Race:
 
     def varies(self, one: Found) -> float:
         """Return how far apart times of a form are, as a share: of its rounds, and of two passes."""
-        row = self._times[(one.form.backend, one.form.contender, *_shape_key(one.goal))]
-        return max(float(row["iqr_us"] or 0) / one.us, float(row["spread"] or 0), LEAST_MARGIN)
+        return preference.varies(self._times[(one.form.backend, one.form.contender, *_shape_key(one.goal))])
 
     def margin(self, one: Found, other: Found) -> float:
         """Return how much slower another form has to be."""
@@ -194,14 +212,21 @@ def decided(decision: Decision, times: Race) -> Outcome:
         known: dict[str, Found] = {}
         for choice in (decision.stays, *decision.others):
             one = times.of(goal, choice.form)
-            if one is None or not (one.timed or one.state in LOST):
-                why = "is no form of it" if one is None else f"{one.state}: {one.reason}".rstrip(": ")
-                outcome.open.append(f"{goal.title}: {choice.name} ({choice.form.name}) {why}")
+            stays = choice is decision.stays
+            if one is None or not (one.timed or (one.state == goals.WRONG if stays else _lost(one))):
+                why = "is no form of it" if one is None else _why(one)
+                outcome.leave_open(goal, f"{choice.name} ({choice.form.name}) {why}")
             else:
                 known[choice.name] = one
         if len(known) == 1 + len(decision.others):
             _row(outcome, goal, known, times)
     return outcome
+
+
+def _lost(one: Found) -> bool:
+    """Return whether a form without a time is itself the reason: not its problem, nor the process before its turn."""
+    own_turn = not one.reason.startswith((goals.BEFORE_ITS_TURN, goals.ITS_PROBLEM))
+    return one.state == goals.WRONG or (one.state in (goals.FAILED, goals.KILLED) and own_turn)
 
 
 def _row(outcome: Outcome, goal: Goal, known: Mapping[str, Found], times: Race) -> None:
@@ -222,13 +247,15 @@ def _row(outcome: Outcome, goal: Goal, known: Mapping[str, Found], times: Race) 
             best = choice.name
         elif one.us < against.us:
             said[-1] += f", within the {times.margin(one, against):.0%} by which times vary"
+            outcome.close.setdefault(choice.name, []).append(goal.title)
     if not best:
-        outcome.open.append(f"{goal.title}: no form is right and within its limit ({'; '.join(said)})")
+        outcome.leave_open(goal, f"no form is right and within its limit ({'; '.join(said)})")
         return
     outcome.winners[goal.title] = best
     rest = [one.us for name, one in known.items() if name != best and one.timed]
     by = f" by {min(rest) / known[best].us - 1:.0%}" if rest and min(rest) > known[best].us else ""
-    outcome.told.append(f"{goal.title}: {best}{by} ({'; '.join(said)})")
+    below = f", below its stop of {goal.stop:.0%}" if known[best].share < goal.stop else ""
+    outcome.told.append(f"{goal.title}: {best}{by}{below} ({'; '.join(said)})")
 
 
 def _limit(goal: Goal, form: Form) -> float:
@@ -236,20 +263,53 @@ def _limit(goal: Goal, form: Form) -> float:
 
 
 def _us(one: Found) -> str:
-    return f"{one.us:.1f} µs" if one.timed else f"{one.state}: {one.reason}".rstrip(": ")
+    return f"{one.us:.1f} µs" if one.timed else _why(one)
+
+
+def _why(one: Found) -> str:
+    return f"{one.state}: {one.reason}".rstrip(": ") or "has no time"
 
 
 # --- What follows.
 
 
-def merged(rows: Iterable[Row], published: Iterable[Row]) -> list[Row]:
-    """Return the published rows with those of a race, each backend by the fastest of its forms in the package.
+def unpublished(rows: Sequence[Row], published: Sequence[Row], outcomes: Iterable[Outcome]) -> dict[Goal, str]:
+    """Return why the times of a shape stay as they are published, for each goal of which the race has a time."""
+    found, reasons = goals.found(rows), {}
+    undecided = set[str]().union(*(outcome.undecided for outcome in outcomes))
+    for goal in goals.GOALS:
+        own = [row for row in rows if row["us"] and goals.is_of(row, goal)]
+        forms_of = [one for one in found if one.goal == goal and not one.form.change]
+        timed = {row["contender"] for row in own if not row["state"]}
+        peers = {row["contender"] for row in published if goals.is_of(row, goal)}
+        peers &= {*goals.roofs(goal), *forms.peers(goal.shape)}
+        lacks = [one.form.name for one in forms_of if not (one.timed or _lost(one))] + sorted(peers - timed)
+        if not own:
+            continue
+        if lacks:
+            reasons[goal] = f"the ledger has no time of {'; '.join(lacks)}"
+        elif goal.title in undecided:
+            reasons[goal] = "a decision about it is open"
+        elif len({(row["commit"], row["date"]) for row in own}) > 1:
+            reasons[goal] = "its times are of several commits or days"
+    return reasons
 
-    Of a race only what is right and was timed; experiments (`forms.CHANGES`) are no forms of the package.
+
+def merged(rows: Sequence[Row], published: Sequence[Row], outcomes: Iterable[Outcome]) -> list[Row]:
+    """Return the published rows with those of a race, of each goal all or none.
+
+    Of a race only what is right and was timed, and no experiments (`forms.CHANGES`): these are no forms of the package.
+    Published times of a form that has lost without a time are left out.
     """
-    every = {tuple(row[name] for name in LEDGER.key): row for row in published}
-    every |= {tuple(row[name] for name in LEDGER.key): row for row in rows if _publishable(row)}
-    return list(every.values())
+    stay = unpublished(rows, published, outcomes)
+    new = [row for row in rows for goal in goals.GOALS if goals.is_of(row, goal) and goal not in stay]
+    lost = {_full_key(row) for row in new if row["state"] and row["backend"]}
+    every = {_full_key(row): row for row in published if _full_key(row) not in lost}
+    return list((every | {_full_key(row): row for row in new if _publishable(row)}).values())
+
+
+def _full_key(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in LEDGER.key)
 
 
 def _publishable(row: Row) -> bool:
@@ -300,11 +360,45 @@ def lines_of(part: str) -> int | None:
     return len(path.read_text(encoding="utf-8").splitlines()) if "/" in part and path.is_file() else None
 
 
+def differences(outcomes: Iterable[Outcome], table: preference.Table, stay: Mapping[Goal, str]) -> Iterator[str]:
+    """Yield rows for which the table has another backend first than a decision, and why."""
+    for outcome in outcomes:
+        choices = {choice.name: choice for choice in (outcome.decision.stays, *outcome.decision.others)}
+        if len({choice.form.backend for choice in choices.values()}) == 1:
+            continue
+        for shape in outcome.decision.shapes:
+            goal = next(goal for goal in goals.GOALS if goal.shape == shape)
+            winner = outcome.winners.get(goal.title)
+            if winner is None or not isinstance(shape, Pools) or shape.P is None:
+                continue
+            pools = table.get((shape.op, shape.dtype), ())
+            is_cuda = any(least <= shape.P <= most and dims >= shape.D for least, most, dims in pools)
+            first = "cuda" if is_cuda else "triton"
+            if first != choices[winner].form.backend:
+                why = "it compares the fastest form of each backend, and goes from the fewest dimensions on"
+                if goal in stay:
+                    why = f"its times stay as they are published: {stay[goal]}"
+                yield f"{goal.title}: {first} is first, though {winner} wins: {why}"
+
+
+def kept(rows: Iterable[Row], outcomes: Iterable[Outcome], stay: Mapping[Goal, str]) -> list[Row]:
+    """Return the rows without those of forms that go; all of the shapes whose times stay as they are published."""
+    gone = {
+        (choice.form.backend, choice.form.contender, *_shape_key(goal))
+        for outcome in outcomes
+        for choice in outcome.losers
+        for goal in goals.GOALS
+        if goal.shape in outcome.decision.shapes and goal not in stay
+    }
+    return [row for row in rows if _key(row) not in gone]
+
+
 def report(rows: Sequence[Row], published: Sequence[Row]) -> str:
     """Return all that is decided, and what is not, as text."""
     times = Race(rows)
     outcomes = [decided(decision, times) for decision in DECISIONS]
-    every = merged(rows, published)
+    every = merged(rows, published, outcomes)
+    stay = unpublished(rows, published, outcomes)
     source, table = preference.choice(every)
     text = [
         f"{part}: {', '.join(sorted({row[part] for row in times.rows if row[part]}))}" for part in ("device", "commit")
@@ -314,23 +408,77 @@ def report(rows: Sequence[Row], published: Sequence[Row]) -> str:
         text += [f"  undecided: {line}" for line in outcome.open]
     sections = {
         "Goes": list(gone(outcomes)),
+        "Goes whatever the race says": ANYWAY,
         "Experiments that are faster than all that the package has": list(changes(times)),
+        "Times that stay as they are published": [f"{goal.title}: {why}" for goal, why in stay.items()],
         "Preferences, in ragsys_kernels/_gpu/preference.py": preference.lines(source, table),
-        "Lines of README and docs": pages(defaults(every)).splitlines(),
+        "Rows for which the preferences are not what is decided": list(differences(outcomes, table, stay)),
+        "Lines of README and docs": pages(defaults(kept(every, outcomes, stay))).splitlines(),
     }
     for title, found in sections.items():
         text += ["", f"{title}:", *(f"  {line}" for line in found or ["nothing"])]
     return "\n".join(text)
 
 
-def gone(outcomes: Iterable[Outcome]) -> Iterator[str]:
+def gone(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yield what goes, files with their lines."""
     counted = 0
-    for part in (*ANYWAY, *dict.fromkeys(part for outcome in outcomes for part in outcome.goes)):
+    for part in dict.fromkeys(part for outcome in outcomes for part in outcome.goes):
         lines = lines_of(part)
         counted += lines or 0
         yield part if lines is None else f"{part}: {lines:,} lines"
     yield f"{counted:,} lines of files"
+    for outcome in outcomes:
+        for choice in outcome.losers:
+            if choice.name in outcome.close:
+                close = f"{choice.name} goes though it is faster, within what times vary by"
+                yield f"{outcome.decision.name}: {close}: {'; '.join(outcome.close[choice.name])}"
+
+
+# --- The command.
+
+
+def ledger_of(path: Path) -> list[Row]:
+    """Return the rows of a race. ValueError, OSError: what nothing can be decided by."""
+    if path.is_dir():
+        raise ValueError(f"{path}: must be a CSV, is a folder")
+    rows = [_readable(LEDGER.texts(row)) for row in LEDGER.at(path).read()]  # one of before the race lacks columns
+    if not rows:
+        raise ValueError(f"{path} has no rows of a race")
+    if not any(goals.is_of(row, goal) for row in rows for goal in goals.GOALS):
+        raise ValueError(f"{path}: no row is of a shape that has a goal (benchmarks/gpu/goals.py)")
+    if len({_full_key(row) for row in rows}) < len(rows):
+        raise ValueError(f"{path}: two rows are of the same call")
+    devices = sorted({row["device"] for row in rows if row["device"] or row["us"]})
+    if len(devices) > 1:
+        raise ValueError(f"{path}: rows must be of one device, got {', '.join(map(repr, devices))}")
+    if any(not device or is_processor(device) for device in devices):
+        raise ValueError(f"{path}: rows must be of a GPU, got {devices[0]!r}")
+    return rows
+
+
+def _readable(row: Row) -> Row:
+    """Return a row; one with a figure that is none loses its time, and has the reason."""
+    for name in NUMBERS:
+        try:
+            value = float(row[name] or 1)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf or (name == "us" and value == 0):
+            reason = f"{name} must be a number {'above' if name == 'us' else 'from'} 0, got {row[name]!r}"
+            return {**row, "us": "", "state": UNREADABLE, "reason": reason}
+    return row
+
+
+def _check_applicable(rows: Iterable[Row]) -> None:
+    """Raise ValueError if rows cannot be published."""
+    commits = sorted({row["commit"] for row in rows if row["us"]})
+    if len(commits) > 1:
+        raise ValueError(f"--apply: times must be of one commit, got {', '.join(map(repr, commits))}")
+    if any(not commit or commit.endswith(DIRTY) for commit in commits):
+        raise ValueError(
+            f"--apply: times must be of a commit, got {commits[0]!r}: set RAGSYS_KERNELS_COMMIT where the race runs"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -338,12 +486,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("ledger", type=Path, help="CSV of a race")
     parser.add_argument("--apply", action="store_true", help="put its times into gpu.csv, and write the preferences")
     given = parser.parse_args(arguments)
-    rows = [LEDGER.texts(row) for row in LEDGER.at(given.ledger).read()]  # one of before the race lacks columns
-    if not rows:
-        parser.error(f"{given.ledger} has no rows of a race")
-    print(report(rows, LEDGER.read()))
+    try:
+        rows = ledger_of(given.ledger)
+        if given.apply:
+            _check_applicable(rows)
+    except (OSError, ValueError) as error:
+        parser.exit(2, f"error: {error}\n")
+    published = LEDGER.read()
+    print(report(rows, published))
     if given.apply:
-        LEDGER.update(merged(rows, ()))
+        times = Race(rows)
+        LEDGER.replace(merged(rows, published, [decided(decision, times) for decision in DECISIONS]))
         preference.main()
     return 0
 

@@ -24,6 +24,8 @@ NOISE = 0.03  # times that are no further apart are equal
 # Why a row has no time, or must not win.
 BEGUN, WRONG, FAILED, KILLED, LEFT_OUT, ABSENT = "begun", "wrong", "failed", "killed", "left out", "absent"
 REFUSED = "refused: "  # what explains a time could not be had
+# How the reason begins where a form failed or was killed before it began.
+BEFORE_ITS_TURN, ITS_PROBLEM = "before its turn: ", "its problem: "
 
 
 class Goal(NamedTuple):

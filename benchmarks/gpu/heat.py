@@ -52,7 +52,7 @@ class Heat:
             self._prepare()
         except Exception as error:
             for backend, name in self.entries:
-                self._put(self._row(backend, name), state=goals.FAILED, reason=f"its problem: {_text(error)}")
+                self._put(self._row(backend, name), state=goals.FAILED, reason=f"{goals.ITS_PROBLEM}{_text(error)}")
             return RAISED
         for backend, name in self.entries:
             if not self._entry(backend, name):

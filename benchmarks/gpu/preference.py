@@ -4,8 +4,9 @@
 
 By the times in gpu.csv where it has those of both backends, each by the fastest of its forms, else by computed bounds.
 
-CUDA C++ comes first where it is `MARGIN` times as fast (by times `TIMED_MARGIN`), for all dimensions from the least up
-to some. A form that is slower than its limit does not come first, however slow the other is.
+CUDA C++ comes first where it is `MARGIN` times as fast (by times of one run: by more than they vary), for all
+dimensions from the least up to some. A form that is slower than its limit does not come first, however slow the other
+is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.gpu import static
+from benchmarks.gpu import goals, static
 from benchmarks.gpu.devices import DEVICES
 from benchmarks.gpu.shapes import LEDGER
 from benchmarks.gpu.shapes import Pools as Shape
@@ -27,8 +28,8 @@ from benchmarks.harness.ledger import Row
 from ragsys_kernels._gpu import preference, variants
 from ragsys_kernels._gpu.preference import Pools
 
-# Bounds are not so exact that less would tell; times are, but for what their spread is.
-MARGIN, TIMED_MARGIN = 1.5, 1.05
+# Bounds are not so exact that less would tell; times are, but for what they vary by.
+MARGIN, TIMED_MARGIN = 1.5, 1 + goals.NOISE
 # Pools are compared at the upper ends of these intervals; the first is what regime a of Triton holds on chip.
 POOLS = (0, 128, 160, 192, 256, 384, 512, 768, 1024)
 DIMS = (64, 128, 256, 384, 768, 1024)
@@ -46,6 +47,7 @@ LIMITS = {
     ("mmr", str(Shape(1000, 10, 384, "float16")), "pools=held"): 850.0,
 }
 
+Table = dict[tuple[str, str], tuple[Pools, ...]]
 Faster = Callable[[str, str, int, int], float]  # op, dtype, P and D: how many times as fast CUDA C++ is
 
 
@@ -79,24 +81,32 @@ def limit(op: str, shape: str, backend: str, variant: str) -> float:
     return LIMITS.get((op, shape, variant), math.inf) if backend == "cuda" else math.inf
 
 
+def varies(row: Row) -> float:
+    """Return how far apart times of a form are, as a share: of its rounds, of two passes, or what tells nothing."""
+    return max(float(row["iqr_us"] or 0) / float(row["us"]), float(row["spread"] or 0), goals.NOISE)
+
+
 def by_times(rows: Iterable[Row]) -> Faster | None:
     """Return the ratio of measured times, of the shape that is nearest by P and D; None without times of both.
 
+    Only times of one run are compared. They are the same, a ratio of 1, where CUDA C++ is faster by no more than either
+    varies.
     Of shapes with the same P and D it is that with the usual picks, of those the one with the fewest queries.
     """
-    times: dict[tuple[str, ...], dict[str, float]] = {}
+    times: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         if row["us"] and is_own(row):
-            us, variant = float(row["us"]), row["contender"].partition(", ")[2]
-            if us <= limit(row["op"], row["shape"], row["backend"], variant):
-                own = times.setdefault((row["op"], row["dtype"], row["shape"], row["device"]), {})
-                own[row["backend"]] = min(us, own.get(row["backend"], math.inf))
+            run = row["device"], row["commit"], row["date"]
+            own = times.setdefault((row["op"], row["dtype"], row["shape"], *run), {})
+            own[row["backend"]] = min(row, own.get(row["backend"], row), key=_us)
     both: dict[tuple[str, str, int, int], tuple[int, int, float]] = {}
-    for (op, dtype, text, _), at in times.items():
+    for (op, dtype, text, *_), at in times.items():
         shape = re.search(r"-D(\d+)-P(\d+)-K(\d+)-Q(\d+)$", text)
         if shape and len(at) == len(preference.BACKENDS):
             D, P, K, Q = map(int, shape.groups())
-            found = abs(K - PICKS), Q, at["triton"] / at["cuda"]
+            ratio = _us(at["triton"]) / _us(at["cuda"])
+            noise = max(map(varies, at.values()))
+            found = abs(K - PICKS), Q, 1.0 if 1 < ratio <= 1 + noise else ratio
             both[op, dtype, P, D] = min(found, both.get((op, dtype, P, D), found))
     if not both:
         return None
@@ -109,7 +119,13 @@ def by_times(rows: Iterable[Row]) -> Faster | None:
     return faster
 
 
-def table(faster: Faster, margin: float = MARGIN) -> dict[tuple[str, str], tuple[Pools, ...]]:
+def _us(row: Row) -> float:
+    """Return the time of a form, infinite above its limit."""
+    us, variant = float(row["us"]), row["contender"].partition(", ")[2]
+    return us if us <= limit(row["op"], row["shape"], row["backend"], variant) else math.inf
+
+
+def table(faster: Faster, margin: float = MARGIN) -> Table:
     """Return the table by a ratio."""
     found = {}
     for op, dtypes in DTYPES.items():
@@ -136,14 +152,14 @@ def _rows(faster: Callable[[int, int], float], margin: float) -> Iterator[Pools]
         yield last
 
 
-def written(text: str, source: str, rows: dict[tuple[str, str], tuple[Pools, ...]]) -> str:
+def written(text: str, source: str, rows: Table) -> str:
     """Return the module's text with another table."""
     begin, end = "# --- Written by benchmarks/gpu/preference.py.\n", "\n# --- End of what is written."
     head, _, rest = text.partition(begin)
     return head + begin + "\n".join(lines(source, rows)) + end + rest.partition(end)[2]
 
 
-def lines(source: str, rows: dict[tuple[str, str], tuple[Pools, ...]]) -> list[str]:
+def lines(source: str, rows: Table) -> list[str]:
     """Return a table as the module has it."""
     text = [f'SOURCE = "{source}"', "TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {"]
     for (op, dtype), found in rows.items():
@@ -154,7 +170,7 @@ def lines(source: str, rows: dict[tuple[str, str], tuple[Pools, ...]]) -> list[s
     return [*text, "}"] if rows else [text[0], text[1] + "}"]
 
 
-def choice(rows: Sequence[Row] | None = None) -> tuple[str, dict[tuple[str, str], tuple[Pools, ...]]]:
+def choice(rows: Sequence[Row] | None = None) -> tuple[str, Table]:
     """Return what the table comes from, and the table; by rows of gpu.csv, unless others are given."""
     rows = LEDGER.read() if rows is None else rows
     measured = by_times(rows)

@@ -114,7 +114,7 @@ class Course:
             self._write([entry for entry in left if states.get(entry) == goals.BEGUN], ended, reason)
             after = tuple(entry for entry in left if entry not in states)
             if len(after) == len(left) and ended == goals.KILLED:
-                self._write(after, goals.KILLED, f"before its turn: {reason}")
+                self._write(after, goals.KILLED, f"{goals.BEFORE_ITS_TURN}{reason}")
                 return
             left = after
 

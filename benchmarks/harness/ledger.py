@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import platform
+import re
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -18,7 +21,7 @@ from ragsys_kernels._base.extras import installed
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
-_DIRTY = "-dirty"  # the end of a commit to which the measured code had changes
+DIRTY = "-dirty"  # the end of a commit to which the measured code had changes
 
 Row = dict[str, str]
 
@@ -66,16 +69,33 @@ class Ledger:
 
 
 def read(path: Path) -> list[Row]:
-    """Return the rows of a ledger, none where there is no file."""
+    """Return the rows of a ledger, none where there is no file.
+
+    A last row without its newline, or with fewer columns than the header, was cut: it is named and ignored, as no one
+    knows how its last figure went on. ValueError: what is no UTF-8 or no CSV, or another row of other columns.
+    """
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    whole, newline, cut = path.read_bytes().rpartition(b"\n")
+    try:
+        header, *lines = list(csv.reader(io.StringIO((whole + newline).decode(), newline=""))) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: must be a CSV in UTF-8: {error}") from None
+    lines = [line for line in lines if line]
+    incomplete = cut.decode(errors="replace")
+    if lines and len(lines[-1]) < len(header):
+        incomplete = ",".join(lines.pop()) + newline.decode() + incomplete
+    if incomplete:
+        print(f"{path}: the last row is incomplete and ignored: {incomplete.strip()[:200]!r}", file=sys.stderr)
+    for number, line in enumerate(lines, 1):
+        if len(line) != len(header):
+            raise ValueError(f"{path}: row {number} must have the {len(header)} columns of its header, got {len(line)}")
+    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def published(rows: Iterable[Row]) -> list[Row]:
     """Return the rows that pages may show: of committed code, so that it can be measured again."""
-    return [row for row in rows if not row["commit"].endswith(_DIRTY)]
+    return [row for row in rows if not row["commit"].endswith(DIRTY)]
 
 
 def text(value: object) -> str:
@@ -110,6 +130,11 @@ def hardware() -> str:
     return f"{name}, {cores()} cores"
 
 
+def is_processor(device: str) -> bool:
+    """Return whether a device is a processor, as `hardware` names it."""
+    return re.search(r", \d+ cores$", device) is not None
+
+
 def cores() -> int:
     """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -138,4 +163,4 @@ def _commit() -> str:
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return f"{commit}{_DIRTY}" if changed else commit
+    return f"{commit}{DIRTY}" if changed else commit

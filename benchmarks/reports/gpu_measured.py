@@ -65,6 +65,11 @@ def _circumstances(rows: list[Row]) -> str:
     )
 
 
+def _run(row: Row) -> tuple[str, str]:
+    """Return the run that a row is of: only times of one run are compared."""
+    return row["date"], row["commit"]
+
+
 class _Usual(NamedTuple):
     """The most usual shape of a kind of kernel, as it was measured."""
 
@@ -75,25 +80,29 @@ class _Usual(NamedTuple):
     each: str  # how many a second
     copy: float | None  # µs of a copy kernel
     torch: dict[str, float]  # of its forms
+    run: tuple[str, str]  # date and commit
 
 
 def _usual(rows: list[Row]) -> tuple[str, list[_Usual], list[Row]]:
-    """Return the device that was measured last, what is known of it, and its rows."""
+    """Return the device that was measured last, what is known of it by the last run of each shape, and those rows."""
     device = max(rows, key=lambda row: row["date"])["device"]
     of_device = [row for row in rows if row["device"] == device]
-    found = []
+    found, shown = [], list[Row]()
     for shape in one_of_each(ALL):
         key = (shape.op, str(shape), shape.dtype)
         race = [row for row in of_device if (row["op"], row["shape"], row["dtype"]) == key]
+        last = max((_run(row) for row in race if row["contender"] == OURS), default=None)
+        race = [row for row in race if _run(row) == last]
         ours = [row for row in race if row["contender"] == OURS]
-        if ours:
+        if last and ours:
+            shown += race
             best = min(ours, key=lambda row: float(row["us"]))
             times = {row["contender"]: float(row["us"]) for row in race}
             torch = {name: time for name, time in times.items() if _is_torch(name)}
             (task, units), us = _task(shape), float(best["us"])
             each = f"{count(1e6 * units / us)} {'rows' if isinstance(shape, Scores) else 'queries'}"
-            found.append(_Usual(shape.regime, task, best["backend"], us, each, times.get(COPY), torch))
-    return device, found, of_device
+            found.append(_Usual(shape.regime, task, best["backend"], us, each, times.get(COPY), torch, last))
+    return device, found, shown
 
 
 def usual(rows: Iterable[Row]) -> str:
@@ -101,14 +110,22 @@ def usual(rows: Iterable[Row]) -> str:
     rows = list(rows)
     if not rows:
         return "Nothing has been measured on a GPU.\n"
-    device, found, of_device = _usual(rows)
+    device, found, shown = _usual(rows)
+    several = len({one.run for one in found}) > 1
     lines = [
-        [one.task, one.backend, micros(one.us), one.each, _share(one.copy, one.us), _best(one.torch, one.us)]
+        [
+            one.task + f" ({one.run[0]})" * several,
+            one.backend,
+            micros(one.us),
+            one.each,
+            _share(one.copy, one.us),
+            _best(one.torch, one.us),
+        ]
         for one in found
     ]
     header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
     return (
-        f"{_described(device, of_device)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
+        f"{_described(device, shown)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
         "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input, over ours.\n"
         "Fastest of torch: its best form, eager or compiled, in the same run, and how many times as long it takes.\n"
         "Results were checked in float64 first.\n"
@@ -158,13 +175,13 @@ def _races(rows: list[Row]) -> list[list[Row]]:
 
 def _lines(race: list[Row]) -> list[list[str]]:
     """Return a line for each of our kernels: each backend, and each variant."""
-    times = {row["contender"]: float(row["us"]) for row in race}
-    torch = {name: us for name, us in times.items() if _is_torch(name)}
-    others = {name: us for name, us in times.items() if name.partition(",")[0] in _OTHERS}
     lines = []
     for row in race:
         if row["contender"].partition(", ")[0] != OURS:
             continue
+        times = {one["contender"]: float(one["us"]) for one in race if _run(one) == _run(row)}
+        torch = {name: us for name, us in times.items() if _is_torch(name)}
+        others = {name: us for name, us in times.items() if name.partition(",")[0] in _OTHERS}
         us, kernels = float(row["us"]), row["backend"] + row["contender"].removeprefix(OURS)
         letter, units = re.findall(r"(?:^|-)([QT])(\d+)", row["shape"])[-1]
         lines.append(
@@ -173,7 +190,7 @@ def _lines(race: list[Row]) -> list[list[str]]:
                 kernels,
                 micros(us),
                 f"{float(row['spread']):.1%}" if row["spread"] else "",
-                micros(float(row["host_us"])),
+                micros(float(row["host_us"])) if row["host_us"] else "",
                 micros(float(row["graph_us"])) if row["graph_us"] else "",
                 f"{count(1e6 * int(units) / us)} {_UNITS[letter]}",
                 _rate(row, us, times.get(PRODUCT, math.nan)),
@@ -197,6 +214,8 @@ def _is_torch(name: str) -> bool:
 def _rate(row: Row, us: float, product: float) -> str:
     """Return bytes a second, or flops a second of what its products bound."""
     floor = float(row["floor_us"]) if row["floor_us"] else math.nan
+    if not (row["bytes"] and row["flops"]):
+        return ""
     if row["op"] == "answer_logprobs" and product > floor:
         return f"{count(1e6 * float(row['flops']) / us)}FLOP/s"
     return f"{count(1e6 * float(row['bytes']) / us)}B/s"

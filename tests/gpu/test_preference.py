@@ -123,11 +123,12 @@ def test_intervals_of_pools_with_the_same_dimensions_are_one(monkeypatch):
     assert writer.table(lambda *_: 1.0) == {}
 
 
-def timed(us, *, op="mmr", P=100, K=10, Q=2_000, backend="cuda", variant="", state=""):
+def timed(us, *, op="mmr", P=100, K=10, Q=2_000, backend="cuda", variant="", state="", **more):
     """A row of gpu.csv."""
     contender = ", ".join(filter(None, (writer.OURS, variant)))
     shape = str(writer.Shape(P, K, 384, "float16", Q))
     row = {"op": op, "dtype": "float16", "device": "x", "backend": backend, "contender": contender, "shape": shape}
+    row |= {"iqr_us": "", "spread": "", "commit": "0123abc", "date": "2026-12-01", **more}
     return {**row, "us": "" if us is None else str(us), "state": state}
 
 
@@ -139,6 +140,20 @@ def test_times_take_the_place_of_bounds():
     assert faster("mmr", "float16", 128, 384) == 0.4
     assert faster("mmr", "float16", 300, 768) == 3.0
     assert faster("vrsd", "float16", 300, 768) == 1.0
+
+
+@pytest.mark.parametrize("more", [{"commit": "4567def"}, {"date": "2026-12-02"}])
+def test_only_times_of_one_run_are_compared(more):
+    assert writer.by_times([timed(60, backend="triton"), timed(30, **more)]) is None
+
+
+@pytest.mark.parametrize(("more", "noise"), [({}, 0.03), ({"iqr_us": "5"}, 0.1), ({"spread": "0.2"}, 0.2)])
+def test_times_that_differ_by_no_more_than_they_vary_are_the_same(more, noise):
+    for share, first in ((noise - 0.01, False), (noise + 0.01, True)):
+        rows = [timed(50 * (1 + share), backend="triton"), timed(50, **more)]
+        assert (writer.by_times(rows)("mmr", "float16", 100, 384) > 1) == first
+        assert bool(writer.table(writer.by_times(rows), writer.TIMED_MARGIN)) == first
+    assert writer.by_times([timed(50, backend="triton"), timed(51)])("mmr", "float16", 100, 384) < 1
 
 
 def test_backends_are_compared_by_the_fastest_form_that_the_package_has():
@@ -153,9 +168,11 @@ def test_a_form_without_a_time_is_none():
     assert writer.by_times(rows) is None
 
 
-@pytest.mark.parametrize(("us", "ratio"), [(90.0, 2.0), (90.1, 1.0)])
+@pytest.mark.parametrize(("us", "ratio"), [(90.0, 2.0), (90.1, 0.0)])
 def test_a_form_above_its_limit_is_not_the_first(us, ratio):
-    rows = [timed(180, backend="triton"), timed(us), timed(180, backend="triton", P=20), timed(180, P=20)]
+    """Nor do times of other shapes make it the first."""
+    rows = [timed(180, backend="triton"), timed(us), timed(180, backend="triton", P=20), timed(18, P=20)]
+    rows += [timed(180, backend="triton", Q=100_000), timed(18, Q=100_000)]
     assert writer.by_times(rows)("mmr", "float16", 100, 384) == pytest.approx(ratio)
 
 
