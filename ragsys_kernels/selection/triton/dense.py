@@ -66,8 +66,9 @@ def corpus_tile(
     more = queries == 64 and (left or (dtype == "float32" and op == "vrsd"))
     if dtype == "float32" and hopper:
         return Tile(64, min(32, dims), queries, 8 if more else 4, 3, 255)
-    if dtype == "float32":  # products without matrix units need the registers that more stages would take
-        return Tile(64, min(32, dims), queries, 8, 2, 255 if left else None)
+    if dtype == "float32":
+        # Products without matrix units need the registers that more stages would take.
+        return Tile(64, min(32, dims), queries, 8, 2, 255 if left and queries == 16 else None)
     few = queries == 16 or (hopper and dtype != "int8" and not more)
     return Tile(64, min(64, dims), queries, 4 if few else 8, 3, 255)
 
