@@ -28,7 +28,7 @@ FEW = pytest.mark.parametrize("few", [True, False], ids=["few", "all"])
 # What each problem of a form launches: a pattern of a kernel's name, its arguments that are so, and what it must not
 # launch, which is how another form would do it.
 OWN = {
-    "triton proof": ("proof_product_kernel", {}, "corpus_relevance_kernel"),
+    "triton proof": ("proof_product_kernel", {}, ""),  # dense kernels too, for queries that are left
     "triton search": ("filter_product_kernel", {}, "proof_.*|corpus_.*"),
     "triton gram": ("select_gram_kernel", {}, "select_stream.*|select_bounds.*"),
     "triton gram, gram=query-beside": ("select_gram_kernel", {"MATRIX": True, "PARTS": 0}, ""),
