@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
-from pythons import MACHINES, ROOT, VERSIONS
-
 import build
+from pythons import MACHINES, ROOT, VERSIONS
 
 PACKAGE = ROOT / "ragsys_kernels"
 sources = SimpleNamespace(**runpy.run_path(str(PACKAGE / "_base" / "sources.py")))  # the package needs NumPy

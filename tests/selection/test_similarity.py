@@ -534,3 +534,18 @@ def test_rules_over_vectors_alone_have_no_similarity():
     with pytest.raises(TypeError, match="similarity"):
         rk.ssd(None, None, K, relevance=RELEVANCE, similarity=S)
     assert validate.MOST_PADDED
+
+
+def test_dpp_refuses_a_pair_at_the_edge_of_what_differs_and_a_diagonal_that_is_not_finite():
+    relevance = np.array([[0.9, 0.8, 0.3, 0.2]] * 2, np.float32)
+    for place, value, rule in (
+        ((1, 1, 2), 52, "be symmetric, got 52 of position 2 with 1"),
+        ((1, 0, 0), np.nan, "be finite"),
+    ):
+        similarity = np.stack([50 * (np.eye(4) + 1)] * 2).astype(np.float32)
+        similarity[place] = value
+        with pytest.raises(ValueError, match=f"dpp: similarity must {rule}"):
+            rk.dpp(relevance=relevance, similarity=similarity, k=3)
+        picks = rk.dpp(relevance=relevance, similarity=similarity, k=3, on_error="skip")
+        assert set(picks.errors) == {1}
+        assert picks.lengths.tolist() == [3, 0]

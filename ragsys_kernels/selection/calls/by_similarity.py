@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -221,6 +221,8 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
     state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
     kind = getattr(problem.options, "kind", None)
     weights = _weights(state) if problem.op == "dpp" else None
+    if problem.op == "dpp":
+        _finite_diagonals(problem, state.open)
     *fields, status = _dispatch.extension().select_given(
         _COMPILED.index(kind or problem.op),
         problem.rows.similarity,
@@ -248,12 +250,32 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
         validate.values(problem, q)  # neighbours
         if status[q] == _NEGATIVE:
             definite.refuse_negative(problem.op, f" for query {q}")
-        first, *others = _taken(problem, q, picks)
-        pairs = problem.rows.similarity[q]
-        one, other = pairs[first, others], pairs[others, first]
-        at = int(np.argmax(abs(one - other) / abs(pairs[others, others]) ** 0.5))
-        definite.refuse_unequal(problem.op, first, others[at], one[at], other[at], f" for query {q}")
+        _refuse_pair(problem, q, _taken(problem, q, picks))
     return picks
+
+
+def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
+    """Raise for the pair that differs most: of the first item taken and others, else of neighbours."""
+    pairs, positions = problem.rows.similarity[q].astype(np.float64), problem.eligible(q)[1]
+    first, others = np.repeat(taken[:1], len(taken[1:])), np.asarray(taken[1:])
+    if not len(others):
+        first = np.intersect1d(positions, positions - 1)
+        others = first + 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = abs(pairs[first, others] - pairs[others, first])
+        at = int(np.argmax(np.nan_to_num(apart / abs(pairs[first, first] * pairs[others, others]) ** 0.5)))
+    i, j = int(first[at]), int(others[at])
+    definite.refuse_unequal(problem.op, i, j, pairs[i, j], pairs[j, i], f" for query {q}")
+
+
+def _finite_diagonals(problem: Problem, read: Any) -> None:
+    """Raise if the similarity of an item that may be picked to itself is not finite: no row of picks shows it."""
+    bad = read & ~np.isfinite(np.diagonal(problem.rows.similarity, 0, 1, 2))
+    if bad.any():
+        q, at = np.argwhere(bad)[0]
+        raise ValueError(
+            f"{problem.op}: similarity must be finite, got NaN or inf for query {q}, of position {at} with {at}"
+        )
 
 
 def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
