@@ -154,7 +154,9 @@ class Processes:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # It ends with this process, also where that is killed: what goes on would write, and disturb the next race.
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, preexec_fn=partial(parent.end_with, os.getpid()))
+        ending = partial(parent.end_with, os.getpid())
+        with parent.forking():
+            return subprocess.Popen(self._command, stdin=subprocess.PIPE, preexec_fn=ending)
 
     def run(self, job: Mapping[str, Any], ledger: Path, patience: float, end: float) -> str:
         """Have a process do a job; return how it ended, where it did not end well.

@@ -6,6 +6,9 @@ import ctypes
 import os
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
 # Loaded here: a process that was only just forked can load nothing.
@@ -23,3 +26,11 @@ def end_with(parent: int | None = None) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL.value, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """Libraries with threads warn of a fork, though what follows it is `end_with` and a new program."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

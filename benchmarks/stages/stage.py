@@ -190,7 +190,7 @@ def _add(found: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _start(command: Sequence[str | Path], output: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with output.open("wb") as file:
+    with output.open("wb") as file, parent.forking():
         try:
             return subprocess.Popen(
                 [*map(str, command)], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
