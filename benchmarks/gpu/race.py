@@ -15,14 +15,12 @@ import argparse
 import csv
 import json
 import math
-import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, NamedTuple
@@ -154,9 +152,7 @@ class Processes:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # It ends with this process, also where that is killed: what goes on would write, and disturb the next race.
-        ending = partial(parent.end_with, os.getpid())
-        with parent.forking():
-            return subprocess.Popen(self._command, stdin=subprocess.PIPE, preexec_fn=ending)
+        return subprocess.Popen(parent.bound(self._command), stdin=subprocess.PIPE)
 
     def run(self, job: Mapping[str, Any], ledger: Path, patience: float, end: float) -> str:
         """Have a process do a job; return how it ended, where it did not end well.

@@ -6,31 +6,36 @@ import ctypes
 import os
 import signal
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-# Loaded here: a process that was only just forked can load nothing.
-_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+def bound(command: Sequence[str | Path]) -> list[str]:
+    """Return a command whose process Linux kills when the thread that starts it is gone.
+
+    This file becomes that process. A function for `subprocess` to call after its fork would do too, but not beside the
+    threads of libraries, which warn of a fork.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *map(str, command)]
 
 
 def end_with(parent: int | None = None) -> None:
     """Have Linux kill this process when the thread that started it is gone.
 
     ``parent`` is the id of that process: if it is gone by now, this one ends at once. Who waits for its parent's first
-    word needs none. Works between fork and exec.
+    word needs none.
     """
-    if _prctl is None:
+    if sys.platform != "linux":
         return
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL.value, 0, 0, 0)
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL.value, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
-        os._exit(1)
+        sys.exit(1)
 
 
-@contextmanager
-def forking() -> Iterator[None]:
-    """Libraries with threads warn of a fork, though what follows it is `end_with` and a new program."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        sys.exit(f"{sys.argv[2]}: {error}")

@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -190,15 +189,11 @@ def _add(found: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _start(command: Sequence[str | Path], output: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    with output.open("wb") as file, parent.forking():
-        try:
-            return subprocess.Popen(
-                [*map(str, command)], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=partial(parent.end_with, os.getpid()),
-            )  # fmt: skip
-        except OSError as error:
-            file.write(f"{command[0]}: {error}\n".encode())
-            return subprocess.Popen(["false"], start_new_session=True)
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            parent.bound(command), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
