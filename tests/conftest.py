@@ -3,6 +3,7 @@
 import gc
 import importlib
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -30,6 +31,9 @@ from backends import missing
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
 from ragsys_kernels._base import arrays as _arrays
+
+# A shell has what it starts in the background ignore this signal, which tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Waits for the disk a thousand times, for a loss of power that no test has.
 os.fsync = lambda descriptor: None

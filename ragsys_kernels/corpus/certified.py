@@ -38,9 +38,11 @@ def _named(backend: str) -> str:
 
 def outside(found: SearchResult, num_rows: int, sizes: Any = None) -> Any:
     """Return what no row but those found, or the first so many of them, exceeds in v, (Q,)."""
-    scores, most = np.asarray(found.scores), found.indices.shape[1]
-    sizes = np.full(len(scores), most) if sizes is None else np.minimum(np.asarray(sizes), most)
-    last = scores[np.arange(len(scores)), sizes - 1]  # -inf where there are no more rows that may be picked
+    most = found.indices.shape[1]
+    if sizes is None:
+        return np.full(len(found.scores), -np.inf, np.float32) if most == num_rows else found.scores[:, -1]
+    sizes = np.minimum(np.asarray(sizes), most)
+    last = found.scores[np.arange(len(sizes)), sizes - 1]  # -inf where there are no more rows that may be picked
     return np.where(sizes < num_rows, last, np.float32(-np.inf))
 
 

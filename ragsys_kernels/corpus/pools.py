@@ -53,8 +53,10 @@ def cut(rows: Any, pool: int, initial: Any) -> tuple[Any, Any]:
 
     ``rows`` were found for the query that has shown most. Sizes are None where all pools are whole.
     """
+    if initial is None:
+        return rows, None
     shape, kind = _shape(initial), arrays.library_of(rows)
-    if initial is None or len(shape) != 2 or arrays.device_of(initial) != arrays.device_of(rows):
+    if len(shape) != 2 or arrays.device_of(initial) != arrays.device_of(rows):
         return rows, None  # what is wrong is refused where it is read
     own = np.asarray(initial) if arrays.library_of(initial) == "numpy" else initial
     if shape[0] != len(rows) or (isinstance(own, np.ndarray) and (own.dtype.kind not in "iu" or (own >= 0).all())):
