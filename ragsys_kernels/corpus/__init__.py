@@ -239,7 +239,9 @@ class Corpus(Rows):
             (``efSearch``, ``nprobe``, ``expansion_search``) apply. A Corpus has the same N rows in their order, such as
             their signs (``dtype="binary"``) or first dimensions: ``search(queries, 40, index=signs).indices[:, :10]``
             are the 10 best of 40. Before the first search the vectors of 32 rows are compared with those of the
-            corpus, for which an index must be able to give them back (``reconstruct``); another is taken as it is.
+            corpus, for which an index must be able to give them back (``reconstruct``); another is taken as it is. They
+            are compared again if the number of rows, the columns or the metric change; an index whose rows are
+            replaced by as many others is not compared again.
         backend, num_threads, on_error
             As in `mmr`. "reference" multiplies with NumPy and the threads of its BLAS, "triton" with a kernel, "cuda"
             with torch.
@@ -258,7 +260,36 @@ class Corpus(Rows):
         O(Q N D) time; one query takes 1.6 to 2 times as long as reading the codes. The ids and scores of about 2 n rows
         are kept per thread and query of a block, of at most 256 queries.
         """
-        op = "search"
+        return self._retrieved(
+            "search",
+            queries,
+            n,
+            lambda_b=lambda_b,
+            query_groups=query_groups,
+            allowed=allowed,
+            exclude=exclude,
+            index=index,
+            backend=backend,
+            num_threads=num_threads,
+            on_error=on_error,
+        )
+
+    def _retrieved(
+        self,
+        op: str,
+        queries: ArrayLike,
+        n: int,
+        *,
+        lambda_b: float | ArrayLike,
+        query_groups: ArrayLike | None,
+        allowed: ArrayLike | None,
+        exclude: ArrayLike | None,
+        index: Any,
+        backend: Backend,
+        num_threads: int | None,
+        on_error: OnError,
+    ) -> SearchResult:
+        """Search as `search` does; ``op``: what its caller called, which errors name."""
         errors = checks.skipped(op, on_error)
         of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
         device = checks.same_device(op, {**of_queries, "the corpus": self.data})
@@ -305,6 +336,8 @@ class Corpus(Rows):
                 found = answered(problem, answer, padding, errors, place, check=False)
             result = SearchResult(*(_arrays.to_library(field, library) for field in found))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+    _retrieved_for_select = planned("select")(_retrieved)  # where the selection after it cannot be planned with it
 
     @planned("select")
     def select(
@@ -403,7 +436,8 @@ class Corpus(Rows):
                 corpus = with_columns(op, self, {"bias": bias, "groups": groups}, place_of(op, self.device))
                 of_rule.pop("bias", None)
                 groups = None
-            found = corpus.search(
+            found = corpus._retrieved_for_select(
+                op,
                 asked,
                 min(pool + pools.width(initial), max(1, self.num_live)),
                 lambda_b=lambda_b if pools.has_bias(method) else 1.0,

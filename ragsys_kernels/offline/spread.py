@@ -205,12 +205,14 @@ class Spread(rk.Corpus):
     def num_live(self) -> int:
         return self._alive
 
-    def search(self, queries: Any, n: int, **given: Any) -> SearchResult:
-        """Search as `Corpus.search` does, without filters and an index; bad queries are found nothing for."""
+    def _retrieved(self, op: str, queries: Any, n: int, **given: Any) -> SearchResult:
+        """Search as a corpus does, without filters and an index; bad queries are found nothing for."""
         asked = (queries, n, given["lambda_b"], given["query_groups"], given["backend"])
         parts = self._made[-1].all("search", *asked)
         found = windows.padded(windows.merged([part[:2] for part in parts], n), n)
         return SearchResult(*found).with_errors(parts[0][2])
+
+    _retrieved_for_select = _retrieved
 
     def select(self, queries: Any, k: Any, **given: Any) -> Selection:
         """Select as `Corpus.select` does out of pools."""
