@@ -419,6 +419,31 @@ def test_dpp_looks_at_nothing_that_may_not_be_picked(form, monkeypatch):
     np.testing.assert_array_equal(found.indices, np.where(expected.indices < 0, -1, left[expected.indices]))
 
 
+@pytest.mark.parametrize("form", ["cpu", "reference", "numpy"])
+def test_the_pairs_that_dpp_looks_at_are_those_of_what_a_query_may_pick(form, monkeypatch):
+    """Every third of 20 items and the next one, wherever they are among others, and whatever stands beside them."""
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    call = {"k": 1, "backend": "auto" if form == "numpy" else form, "on_error": "skip"}
+    vectors = np.random.default_rng(5).standard_normal((20, 30))
+    plain = np.float32(vectors @ vectors.T / 30)
+    alone = np.stack([plain] * 20)
+    alone[np.arange(19), np.arange(19), np.arange(1, 20)] += 1
+    own = np.sort(np.random.default_rng(6).permutation(60)[:21])
+    beside = np.full((20, 60, 60), 9, np.float32)
+    beside[:, own[:20, None], own[:20]] = alone
+    names = np.full((20, 60), -1)
+    names[:, own[:20]] = np.arange(20)
+    shown = np.where(np.arange(60) == own[20], 20, names)
+    beside[:, own[20], own[20]] = 1
+    for given_too in (
+        {"similarity": alone, "relevance": np.ones((20, 20), np.float32)},
+        {"similarity": beside, "relevance": np.ones((20, 60), np.float32), "candidates": names},
+        {"similarity": beside, "relevance": np.ones((20, 60), np.float32), "candidates": shown, "exclude": own[20:]},
+    ):
+        assert sorted(rk.dpp(**call, **given_too).errors) == [0, 3, 6, 9, 12, 15, 18]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
 @pytest.mark.parametrize("D", [2, 8, 64])
 def test_dpp_takes_similarities_that_were_rounded(D, dtype, monkeypatch):
@@ -536,16 +561,25 @@ def test_rules_over_vectors_alone_have_no_similarity():
     assert validate.MOST_PADDED
 
 
-def test_dpp_refuses_a_pair_at_the_edge_of_what_differs_and_a_diagonal_that_is_not_finite():
-    relevance = np.array([[0.9, 0.8, 0.3, 0.2]] * 2, np.float32)
-    for place, value, rule in (
-        ((1, 1, 2), 52, "be symmetric, got 52 of position 2 with 1"),
-        ((1, 0, 0), np.nan, "be finite"),
-    ):
-        similarity = np.stack([50 * (np.eye(4) + 1)] * 2).astype(np.float32)
-        similarity[place] = value
-        with pytest.raises(ValueError, match=f"dpp: similarity must {rule}"):
-            rk.dpp(relevance=relevance, similarity=similarity, k=3)
-        picks = rk.dpp(relevance=relevance, similarity=similarity, k=3, on_error="skip")
-        assert set(picks.errors) == {1}
-        assert picks.lengths.tolist() == [3, 0]
+def test_dpp_refuses_a_pair_at_the_edge_of_what_differs():
+    check_second_is_refused((1, 1, 2), 52, "be symmetric, got 52 of position 2 with 1", "cpu")
+
+
+@pytest.mark.parametrize("form", ["cpu", "reference", "numpy"])
+def test_dpp_refuses_a_diagonal_that_no_vectors_have(form, monkeypatch):
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    backend = "auto" if form == "numpy" else form
+    check_second_is_refused((1, 0, 0), np.nan, "be finite", backend)
+    check_second_is_refused((1, 3, 3), -0.1, "have no negative eigenvalue", backend)
+
+
+def check_second_is_refused(place, value, rule, backend):
+    call = {"relevance": np.array([[0.9, 0.8, 0.3, 0.2]] * 2, np.float32), "k": 3, "backend": backend}
+    similarity = np.stack([50 * (np.eye(4) + 1)] * 2).astype(np.float32)
+    similarity[place] = value
+    with pytest.raises(ValueError, match=f"dpp: similarity must {rule}"):
+        rk.dpp(similarity=similarity, **call)
+    picks = rk.dpp(similarity=similarity, **call, on_error="skip")
+    assert set(picks.errors) == {1}
+    assert picks.lengths.tolist() == [3, 0]

@@ -221,8 +221,6 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
     state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
     kind = getattr(problem.options, "kind", None)
     weights = _weights(state) if problem.op == "dpp" else None
-    if problem.op == "dpp":
-        _finite_diagonals(problem, state.open)
     *fields, status = _dispatch.extension().select_given(
         _COMPILED.index(kind or problem.op),
         problem.rows.similarity,
@@ -231,7 +229,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
         1.0 if problem.rows.metric == "cosine" else 0.0,
         getattr(problem.options, "gamma", 1.0),
         1.0 if problem.rows.metric == "cosine" or kind == "xquad" else np.finfo(np.float32).max,
-        (ROUNDING, definite.UNEQUAL, definite.NEGATIVE, definite.SOUND),
+        (ROUNDING, definite.UNEQUAL, definite.NEGATIVE, definite.SOUND, definite.PAIRS),
         problem.k,
         problem.ks,
         problem.lambda_d,
@@ -247,7 +245,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
     picks = Selection(*fields)
     for q in np.flatnonzero(status).tolist():
         _check(problem, q, picks)
-        validate.values(problem, q)  # neighbours
+        validate.values(problem, q)  # what `definite.check` looks at
         if status[q] == _NEGATIVE:
             definite.refuse_negative(problem.op, f" for query {q}")
         _refuse_pair(problem, q, _taken(problem, q, picks))
@@ -255,27 +253,16 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
 
 
 def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
-    """Raise for the pair that differs most: of the first item taken and others, else of neighbours."""
+    """Raise for the pair that differs most: of the first item taken and others, else of those that are looked at."""
     pairs, positions = problem.rows.similarity[q].astype(np.float64), problem.eligible(q)[1]
     first, others = np.repeat(taken[:1], len(taken[1:])), np.asarray(taken[1:])
     if not len(others):
-        first = np.intersect1d(positions, positions - 1)
-        others = first + 1
+        (first,), (others,), _ = definite.pairs(np.isin(np.arange(problem.pool), positions)[None])
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = abs(pairs[first, others] - pairs[others, first])
         at = int(np.argmax(np.nan_to_num(apart / abs(pairs[first, first] * pairs[others, others]) ** 0.5)))
     i, j = int(first[at]), int(others[at])
     definite.refuse_unequal(problem.op, i, j, pairs[i, j], pairs[j, i], f" for query {q}")
-
-
-def _finite_diagonals(problem: Problem, read: Any) -> None:
-    """Raise if the similarity of an item that may be picked to itself is not finite: no row of picks shows it."""
-    bad = read & ~np.isfinite(np.diagonal(problem.rows.similarity, 0, 1, 2))
-    if bad.any():
-        q, at = np.argwhere(bad)[0]
-        raise ValueError(
-            f"{problem.op}: similarity must be finite, got NaN or inf for query {q}, of position {at} with {at}"
-        )
 
 
 def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
@@ -284,15 +271,17 @@ def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
     return [*initial.tolist(), *picks.indices[q, : picks.lengths[q]].tolist()]
 
 
-def _check_values(problem: Problem, neighbours: bool) -> None:
-    """Raise for the first query with a bad value; of similarities, those of ``neighbours`` if it is set."""
+def _check_values(problem: Problem, pairs: bool) -> None:
+    """Raise for the first query with a bad value; of similarities, those of ``pairs`` if it is set."""
     bad = ~np.isfinite(problem.relevance).all(axis=1)
     if problem.bias is not None:
         bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)
     if problem.constraints.initial is not None:
         bad |= validate.suspicious(problem.constraints.initial, problem.pool)
-    if neighbours:
-        bad |= definite.suspicious(problem.rows.similarity, problem.candidates)
+    if pairs:
+        state = _State(problem)
+        items = state.open if problem.constraints.initial is None else state.open & ~_initial(state)
+        bad |= definite.suspicious(problem.rows.similarity, items)
     for q in np.flatnonzero(bad):
         validate.values(problem, int(q))
 
