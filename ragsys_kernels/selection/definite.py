@@ -1,7 +1,7 @@
 """Given similarities of `dpp`: they must be symmetric and have no negative eigenvalue.
 
-To look at all of a matrix would take longer than the picks. `check` looks at the diagonal and a few pairs before the picks;
-the rule looks at what it reads for them (`unequal`, `NEGATIVE`).
+To look at all of a matrix would take longer than the picks. `check` looks at the diagonal and a few pairs before the
+picks; the rule looks at what it reads for them (`unequal`, `NEGATIVE`).
 """
 
 from __future__ import annotations

@@ -266,6 +266,38 @@ def test_jaccard():
     assert similarity.jaccard(words).shape == (1, 60, 60)
 
 
+TOKENS = [np.eye(3, dtype=np.float32)]
+NO_SETS = "jaccard: sets must be collections of"
+NO_SIMILARITIES = {
+    "texts": (lambda: similarity.jaccard(["ab", "ba"]), f"{NO_SETS} tokens, got str in place 0; split texts first"),
+    "None among sets": (lambda: similarity.jaccard([{1}, None]), f"{NO_SETS} hashable tokens, got NoneType in place 1"),
+    "nested": (lambda: similarity.jaccard([[["a"], ["b"]]]), f"{NO_SETS} hashable tokens, got list in place 0"),
+    "a text": (lambda: similarity.jaccard("ab"), "jaccard: sets must be a sequence, .* got str"),
+    "no sets": (lambda: similarity.jaccard(None), "jaccard: sets must be a sequence, .* got NoneType"),
+    "no documents": (lambda: similarity.maxsim(None), "maxsim: documents must be a sequence, .* got NoneType"),
+    "no queries": (
+        lambda: similarity.maxsim_relevance(3, TOKENS), "maxsim_relevance: queries must be a sequence, .* got int",
+    ),
+    "pools of other queries": (
+        lambda: similarity.maxsim_relevance(2 * TOKENS, TOKENS, [[0]]),
+        r"maxsim_relevance: candidates must have shape \(2, any\), got \(1, 1\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_SIMILARITIES)
+def test_what_has_no_similarities_is_named(case):
+    call, message = NO_SIMILARITIES[case]
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        call()
+
+
+def test_a_device_that_is_not_here_is_named():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"^maxsim: device must be one of torch's that is here, got 'gpu': "):
+        similarity.maxsim(TOKENS, device="gpu")
+
+
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_maxsim(device):
     if device:
