@@ -152,7 +152,7 @@ def problem_of(
         library = library_of_array(problem.lambda_d)
         positions = problem.candidates
         if positions is None:
-            positions = arange(library, problem.pool, problem.lambda_d)[None, :] + 0 * names
+            positions = library.broadcast_to(arange(library, problem.pool, problem.lambda_d), names.shape)
         problem.candidates = library.where(names >= 0, positions, -1)
     scale = given["relevance_scale"]
     if scale != "as-is":  # of items, which the problem has no candidates for
