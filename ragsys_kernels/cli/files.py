@@ -52,8 +52,8 @@ def _pool(text: str) -> int | str:
     candidate_ids=_options.CANDIDATE_IDS,
     unknown_ids=option(
         INPUT,
-        "What ids of --candidates do that the corpus does not have: error, as --on-error says, or skip, which "
-        "picks from the others and counts them.",
+        "How to treat an id of --candidates that is not in the corpus: error (the query fails, see --on-error) or skip "
+        "(pick from the others, and count it).",
     ),
     index=option(
         INPUT,

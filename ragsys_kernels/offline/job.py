@@ -30,14 +30,13 @@ _log = logging.getLogger(__name__)
 class Summary:
     """What a job did; as text, one line.
 
-    ``queries`` is the number of all queries, ``done`` of those with a result, ``selected`` of those whose result this
-    run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks,
-    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known), ``unknown`` of ids
-    of candidates that the corpus does not have and that were left out. With an index, ``recall`` says of about 100
-    queries, evenly spaced, what share of their exact pools it found (``mean``, with the 95 % ``interval``), and how
-    many of their picks are others than those of exact pools. ``seconds`` runs
-    from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
-    corpus, and to start Ray.
+    Numbers of queries: ``queries``, all; ``done``, with a result; ``selected``, with a result that this run made;
+    ``skipped``, that could not be used; ``short``, of the others, with fewer than k picks; ``certified``, with picks
+    that are proven to be those of the whole corpus (None: not known). ``unknown`` is the number of candidate ids that
+    were left out because they are not in the corpus. With an index, ``recall`` describes a sample of about 100 queries,
+    evenly spaced: which share of their exact pools the index found (``mean``, with the 95 % ``interval``), and how many
+    of their picks differ from those out of exact pools. ``seconds`` is the time from the first query read to the last
+    shard in place; ``corpus_seconds`` is the time to read and normalise the corpus, and to start Ray.
     """
 
     queries: int
@@ -197,8 +196,8 @@ def select(
     candidate_ids : bool
         The candidates are ids of the corpus, which must have some, integers or strings, each once.
     unknown_ids : {"error", "skip"}
-        What an id of a candidate does that the corpus does not have: its list cannot be used, see `on_error`; or the
-        others of the list are picked from, and the summary counts what was left out.
+        How to treat a candidate id that is not in the corpus. "error": its query fails, see `on_error`. "skip": the job
+        picks from the other candidates, and the summary counts the ids left out.
     index : path, optional
         FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it; or
         a usearch index, ``NAME.usearch``; or a folder of such files whose rows, in the order of their names, follow one

@@ -72,9 +72,9 @@ def mmr(
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
     relevance_scale : {"as-is", "minmax", "zscore", "rank"}
-        How relevance is rescaled first, per query over its pool (without padding, with items that may not be picked):
-        r_i; (r_i - min) / (max - min); (r_i - mean) / standard deviation; the share of the other items with smaller r,
-        equal ones counting half. If all r are equal, the last three give 0.
+        How to rescale relevance first, in this order: r_i; (r_i - min) / (max - min); (r_i - mean) / standard
+        deviation; the share of the other items with a smaller r, where equal ones count half. Each query is rescaled
+        over its whole pool, including items that it may not pick. If all r are equal, the last three give 0.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
         Similarities between items without vectors; pass ``relevance`` instead of ``queries`` and ``embeddings``. Row j
         of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: an
@@ -111,17 +111,18 @@ def mmr(
         The largest similarity that an item may have to the initial items and the earlier picks, to exclude
         near-duplicates; 1 excludes nothing with cosines. With ``lambda_d=1``: top-k without near-duplicates.
     outside : float or (Q,), optional
-        Upper bound of v over all rows outside the pool: -inf if there are none; if the pool holds the best rows of the
-        corpus, its smallest v. Then ``certified`` and ``pool_needed`` of the result say for which queries the picks are
-        proven to be those of the whole corpus. Rows outside are those that the query may pick, have at most the largest
-        bias of ``embeddings``, and cost at least as much as its cheapest row. Cosines only; GPU kernels raise an error.
+        Upper bound of v over the rows outside the pool that the query may pick. If the pool holds the best rows of the
+        corpus, pass its smallest v; if no row is outside, -inf. ``certified`` and ``pool_needed`` of the result then
+        say whether the picks are proven to be those of the whole corpus. The proof assumes that no row outside has a
+        larger bias, or a smaller cost, than every row of ``embeddings``. With metric "cosine" only; GPU kernels raise
+        an error.
     metric : {"cosine", "dot"}
         "cosine" normalises rows and queries (a zero row has cosine 0 with everything); "dot" uses them as given. A
         Corpus has its own metric.
     check_values : bool, optional
-        On the CPU the kernels check every value as they read it, at no cost. On a device values are checked only with
-        True, which synchronises. Unchecked, an id out of range counts as padding, an item whose value is NaN is never
-        picked, and a repeated id may be picked twice.
+        On the CPU the kernels check every value that they read, at no cost. On a device they check values only with
+        True, which synchronises. Without a check, an id out of range counts as padding, an item whose value is NaN is
+        never picked, and a repeated id may be picked twice.
     backend : {"auto", "cpu", "reference", "triton", "cuda"}
         "auto" uses the first that can run: for arrays on a device "triton" or "cuda", in the order that `show_config`
         prints for their shape; for arrays on the CPU "cpu", then "reference". With TRITON_INTERPRET=1 in the
@@ -137,12 +138,15 @@ def mmr(
     Returns
     -------
     Selection
-        ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
-        (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
-        else NumPy arrays, where ``k``, the weights, ``budget``, ``max_similarity`` and the options of one rule do not
-        count. Not items of the tuple: ``errors`` maps query numbers to reasons with ``on_error="skip"``,
-        else it is None; ``cost`` (Q,) float64 is what the picks cost with a budget, else None; ``certified`` (Q,) bool
-        and ``pool_needed`` (Q,) float32 with ``outside``, else None.
+        A tuple of five arrays: ``indices`` (Q, K) int64, ``scores``, ``relevance`` and ``redundancy`` (Q, K) float32,
+        ``lengths`` (Q,) int32. After the last pick of a query, indices are -1, scores -inf, the others NaN. Arrays are
+        on the device of the arguments: torch tensors if an argument is a torch tensor, else CuPy arrays if one is a
+        CuPy array, else NumPy arrays. ``k``, the weights, ``budget``, ``max_similarity`` and options that only one rule
+        has do not affect this.
+
+        The result also has attributes that are not in the tuple, None without the argument in brackets: ``errors``, a
+        dict from query numbers to reasons (``on_error="skip"``); ``cost`` (Q,) float64, the total cost of the picks
+        (``budget``); ``certified`` (Q,) bool and ``pool_needed`` (Q,) float32 (``outside``).
 
     Raises
     ------

@@ -284,8 +284,8 @@ class Client(_Calls):
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
             is read, and queries are vectors. With ``metric``, "cosine" unless it is "dot".
         unknown : "error" | "skip", optional
-            What ids do that the corpus does not have: their query is not answered, or is without them, and they are in
-            ``skipped``. Default: the server's.
+            How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
+            answered without the id, and ``skipped`` has it. Default: the server's.
         on_error : "raise" | "skip"
             A query that is not answered raises; or its picks are empty, with the reason in ``errors``.
 

@@ -117,7 +117,7 @@ class Corpora:
     verify : bool
         Compare all bytes of a folder with its checksums, where it has them, whenever it is loaded.
     unknown : {"error", "skip"}
-        How ids that a corpus does not have are treated in requests that do not say so themselves.
+        How to treat an id that is not in the corpus if the request does not say it.
     texts : mapping of names to `TextFile`, optional
         The texts of the corpora that have some; they are opened anew when a corpus is loaded anew.
     """
