@@ -55,12 +55,13 @@ def source_path(name: str) -> Path:
 
 
 def source(name: str) -> str:
-    """Return the text of a source, with the files that it includes put in."""
+    """Return the text of a source with the text of its includes."""
     return sources_of.expanded(source_path(name))
 
 
 def built_path(name: str) -> Path | None:
-    """Return the binary that the package carries of a source as it is here; any where the source is not here."""
+    """Return the binary in the package that was built from the source as it is now; any binary if there is no
+    source."""
     found = _built().get(name, [])
     if found and name in sources():
         found = [path for path in found if path.name == sources_of.binary_of(source_path(name))]
@@ -68,7 +69,7 @@ def built_path(name: str) -> Path | None:
 
 
 def _built() -> dict[str, list[Path]]:
-    """Return the binaries that lie in the package, of whatever sources, by name."""
+    """Return the binaries in the package by the names of their sources, whether or not they are up to date."""
     found: dict[str, list[Path]] = {}
     for path in sorted((_PACKAGE / "_cuda_bin").glob("*.fatbin")):
         found.setdefault(path.stem.partition("-")[0], []).append(path)
@@ -76,7 +77,7 @@ def _built() -> dict[str, list[Path]]:
 
 
 def described() -> str:
-    """Return in words how kernels are compiled, for `show_config`, where a binary that is not used is named."""
+    """Return for `show_config` how kernels are compiled, and which binaries are not used."""
     there = _built()
     names = sources() or list(there)
     own = [name for name in names if built_path(name) is not None]

@@ -27,7 +27,7 @@ from ..rules.pool import ROUNDING, given_row
 RULES = ("mmr", "msd", "dpp", "coverage")
 # The rules and kinds of coverage that `_C` has, in its order.
 _COMPILED = ("mmr", "msd", "dpp", "facility", "cover", "xquad")
-_NEGATIVE = 3  # what `_C` says of a query with a negative determinant
+_NEGATIVE = 3  # the status from `_C` of a query with a negative determinant
 # Bytes of what coverage keeps of some queries at a time: a matrix of each.
 _BLOCK_BYTES = 1 << 26
 
@@ -62,7 +62,7 @@ def rows_of(
 ) -> tuple[Rows, Any]:
     """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions.
 
-    ``given``: its other arguments by name. ``check``: look at the values of candidates on a device.
+    ``given``: the other arguments by name. ``check``: check the values of candidates that are on a device.
     """
     if op not in RULES:
         raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
@@ -104,9 +104,9 @@ def rows_of(
 
 
 def _checked_names(op: str, names: Any, num_rows: int | None, place: Place, errors: dict[int, str] | None) -> Any:
-    """Return candidates (Q, P), or raise for the first query that has a bad one; with ``errors`` it has none instead.
+    """Return candidates (Q, P); raise for the first bad query, or with ``errors`` note it and remove its candidates.
 
-    ``num_rows``: names are rows, of so many; None: any number from 0 on is a name.
+    ``num_rows``: the number of rows, if names are rows; None: any number from 0 on is a name.
     """
     found = np.asarray(arrays.to_host(names))
     bad = validate.suspicious(found, num_rows)
@@ -180,7 +180,7 @@ def named(result: Selection, names: Any) -> Selection:
 
 
 def of_sparse(op: str, matrix: Any, names: Any, metric: str) -> Any:
-    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate (Q, P)."""
+    """Return the similarities between the rows of a SciPy sparse matrix that candidates (Q, P) name."""
     if names is None:
         raise ValueError(f"{op}: candidates must come with similarity of sparse rows, got none")
     rows = matrix.tocsr().astype(np.float64)
@@ -255,7 +255,8 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
 
 
 def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
-    """Raise for the pair that differs most: of the first item taken and others, else of neighbours."""
+    """Raise for the pair that differs most: of the first item taken and another, or of neighbours if only one is
+    taken."""
     pairs, positions = problem.rows.similarity[q].astype(np.float64), problem.eligible(q)[1]
     first, others = np.repeat(taken[:1], len(taken[1:])), np.asarray(taken[1:])
     if not len(others):
@@ -269,7 +270,7 @@ def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
 
 
 def _finite_diagonals(problem: Problem, read: Any) -> None:
-    """Raise if the similarity of an item that may be picked to itself is not finite: no row of picks shows it."""
+    """Raise if an eligible item's similarity to itself is not finite, which the rows of picks do not show."""
     bad = read & ~np.isfinite(np.diagonal(problem.rows.similarity, 0, 1, 2))
     if bad.any():
         q, at = np.argwhere(bad)[0]
@@ -285,7 +286,7 @@ def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
 
 
 def _check_values(problem: Problem, neighbours: bool) -> None:
-    """Raise for the first query with a bad value; of similarities, those of ``neighbours`` if it is set."""
+    """Raise for the first query with a bad value; ``neighbours``: also check similarities of neighbours."""
     bad = ~np.isfinite(problem.relevance).all(axis=1)
     if problem.bias is not None:
         bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)
@@ -418,8 +419,8 @@ class _Determinant(_Rule):
         self.first = self.weights**2 * own
         self.d = self.first
         self.factor: list[Any] = []
-        # What the picks show of the matrices, on the host: the first item taken, -1: none yet; whether each item had
-        # enough left, (Q,).
+        # What the picks show about the matrices, on the host: the first item taken (-1: none yet), and whether each
+        # item taken had enough left, (Q,).
         self.items, self.leader, self.sound = state.open, 0 * state.met - 1, state.met == 0
 
     def values(self, state: _State) -> Any:
@@ -440,7 +441,7 @@ class _Determinant(_Rule):
             self._look(state.problem, queries, j, taken)
 
     def _look(self, problem: Problem, queries: Any, j: Any, taken: Any) -> None:
-        """Refuse matrices that are not symmetric, or have a negative determinant, by what was read for item j."""
+        """Refuse matrices that what was read for item j shows to be not symmetric or to have a negative determinant."""
         pairs = problem.rows.similarity
         self.leader = np.where(taken & (self.leader < 0), j, self.leader).astype(np.int64)
         i = self.leader.clip(0)
