@@ -38,8 +38,7 @@ def expanded(path: Path) -> str:
 
 
 def of_cuda(path: Path) -> str:
-    """Return the digest of what decides a CUDA C++ source's machine code: its text without comments, and the
-    options."""
+    """Return the digest of a CUDA C++ source: of its text without comments, and of the options."""
     return of_text(re.sub(r"[ \t]*//[^\n]*", "", expanded(path)) + str(CUDA_OPTIONS))
 
 

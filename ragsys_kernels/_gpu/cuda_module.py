@@ -60,8 +60,7 @@ def source(name: str) -> str:
 
 
 def built_path(name: str) -> Path | None:
-    """Return the binary in the package that was built from the source as it is now; any binary if there is no
-    source."""
+    """Return the binary in the package that was built from the current source; any binary if there is no source."""
     found = _built().get(name, [])
     if found and name in sources():
         found = [path for path in found if path.name == sources_of.binary_of(source_path(name))]

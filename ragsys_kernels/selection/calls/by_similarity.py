@@ -255,8 +255,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
 
 
 def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
-    """Raise for the pair that differs most: of the first item taken and another, or of neighbours if only one is
-    taken."""
+    """Raise for the pair that differs most: of the first item taken and another; of neighbours if one is taken."""
     pairs, positions = problem.rows.similarity[q].astype(np.float64), problem.eligible(q)[1]
     first, others = np.repeat(taken[:1], len(taken[1:])), np.asarray(taken[1:])
     if not len(others):

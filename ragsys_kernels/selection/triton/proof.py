@@ -56,8 +56,8 @@ ROUNDS = 6
 MOST_OF_STEP = 8
 TILES_BLOCK = 1024
 
-# Columns that a program multiplies while it reads a tile of rows: all up to MOST_TERMS, else TERMS at a time, (with
-# options, without); TERMS_WITH_PEAKS if it also finds the best rows of tiles.
+# Columns that a program multiplies while it reads a tile of rows: without options all, if these are at most MOST_TERMS.
+# Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles.
 MOST_TERMS = 5
 TERMS = (4, 3)
 TERMS_WITH_PEAKS = (3, 2)
@@ -129,7 +129,7 @@ def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
         _Rounds(some, Selection(*(field[part] for field in out)), most).run()
 
 
-# Numbers of queries, and how many they are; all queries.
+# A list of queries on the device: their numbers, and how many there are. Without both: all queries.
 _List = tuple[Any, Any]
 _ALL: _List = (None, None)
 
@@ -179,7 +179,7 @@ class _Rounds:
         return arrays.empty(self.data, shape, dtype)
 
     def run(self) -> None:
-        """Launch the drafts and their checks, and what answers the rest."""
+        """Launch the drafts and their checks, then the dense kernels for the queries that are left."""
         Q, T = self.Q, self.terms
         found = first_rows(self.problem)
         self.best, scores = self.empty(Q, found, dtype="int64"), self.empty(Q, found)
@@ -212,7 +212,7 @@ class _Rounds:
         dense.select(self.problem, self.out, dense.Left(*self.left, self.factors, self.back))
 
     def _pool(self, draft: Selection | None, before: _List, after: _List, peaks: bool) -> None:
-        """Launch what makes the first pools, or the next ones of the bits."""
+        """Launch the kernel that makes the first pools, or from the bits the next ones."""
         launch(
             proof_pool_kernel,
             (self.Q,),
@@ -257,7 +257,7 @@ class _Rounds:
         return picks
 
     def _columns(self, draft: Selection, last: Selection | None, before: _List, after: _List | None) -> None:
-        """Launch what answers proven queries, and makes the columns of the others, if there is another check."""
+        """Launch the kernel that answers proven queries and, before another check, makes the others' columns."""
         problem, rows = self.problem, self.problem.rows
         launch(
             proof_columns_kernel,
