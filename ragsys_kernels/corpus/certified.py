@@ -37,12 +37,12 @@ def _named(backend: str) -> str:
 
 
 def outside(found: SearchResult, num_rows: int, sizes: Any = None) -> Any:
-    """Return what no row but those found, or the first so many of them, exceeds in v, (Q,)."""
+    """Return an upper bound of v (Q,) over the rows outside pools: those found, or the first ``sizes`` (Q,) of them."""
     most = found.indices.shape[1]
     if sizes is None:
         return np.full(len(found.scores), -np.inf, np.float32) if most == num_rows else found.scores[:, -1]
     sizes = np.minimum(np.asarray(sizes), most)
-    last = found.scores[np.arange(len(sizes)), sizes - 1]  # -inf where there are no more rows that may be picked
+    last = found.scores[np.arange(len(sizes)), sizes - 1]  # -inf if no more rows may be picked
     return np.where(sizes < num_rows, last, np.float32(-np.inf))
 
 
@@ -121,7 +121,7 @@ def _of(given: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
     changed = dict(given)
     for name, axes in _OF_QUERIES.items():
         array = given[name]
-        if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
+        if tables.holds_text(array):  # NumPy's strings would lose NULs
             array = tables.texts(array)
         if array is not None and np.ndim(array) == axes:
             changed[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]

@@ -203,7 +203,7 @@ def _made(
 
 
 def of_source(text: str, rows: Sequence[int]) -> str:
-    """Replace the rows that an error of Corpus ends with, of some that were read, by their numbers in the source."""
+    """Replace the row numbers at the end of an error of Corpus by the numbers of these rows in the source."""
     end = _ROWS.search(text)
     if end is None:
         return text
