@@ -62,8 +62,8 @@ def mmr(
     embeddings : (N, D) float32 | float16 | bfloat16 | int8, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool per query. Never copied; the last axis must be contiguous. float64
         (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`. int8, on the host
-        only, are numbers as they are: the scale of a quantised row does not matter to cosines; apply it for "dot".
-        uint8 may be packed signs and is refused; a `Corpus` takes either.
+        only, is taken as numbers: cosines do not depend on the scale of a quantised row; for "dot", apply it first.
+        uint8 is refused, because it may be packed signs; a `Corpus` takes both.
     k : int or (Q,) integers
         Picks per query, at least 1. K below is the largest k; a device array makes the call synchronise. If k exceeds
         the pool, the rest is padding, up to K = 65,536.
@@ -77,11 +77,11 @@ def mmr(
         over its whole pool, including items that it may not pick. If all r are equal, the last three give 0.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
         Similarities between items without vectors; pass ``relevance`` instead of ``queries`` and ``embeddings``. Row j
-        of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: an
-        item is compared with the picks by the picks' rows. A function gets ids (n,) int64
-        and one id, and returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with
-        ``metric="dot"``. ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias,
-        groups and costs are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
+        of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: the
+        similarity of an item to a pick is the one in the pick's row. A function gets ids (n,) int64 and one id, and
+        returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with ``metric="dot"``.
+        ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias, groups and costs
+        are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
     bias : (N,) or (Q, P) floating point, optional
         Quality of each row or of each candidate; of a demonstration, its mean token log-probability in nats. Default:
         the corpus's own. Without a bias ``lambda_b`` has no effect.
@@ -99,17 +99,17 @@ def mmr(
         Items already shown, as ids like ``candidates``, padded with -1. They count as earlier picks and are not
         returned.
     allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
-        Rows that queries may, or may not, pick: a mask of the rows, or rows padded with -1, for all queries or per
-        query. For dense pools positions, (P,) and so on. An item must pass both. If fewer than k do, the rest is
-        padding.
+        Rows that queries may, or may not, pick, for all queries or per query: a mask of the rows, or row ids padded
+        with -1. With dense pools, positions: (P,) and so on. An item must pass both. If fewer than k items do, the rest
+        is padding.
     costs : (N,) or (Q, P) numbers, optional
         Cost of picking each row or candidate, such as its tokens: finite and at least 0. Default: the corpus's own.
     budget : float or (Q,), optional
         The largest total cost of a query's picks. Items that cost more than what is left are skipped; the selection
         ends after k picks, or when no item fits. Initial items cost nothing.
     max_similarity : float or (Q,), in [-1, 1], optional
-        The largest similarity that an item may have to the initial items and the earlier picks, to exclude
-        near-duplicates; 1 excludes nothing with cosines. With ``lambda_d=1``: top-k without near-duplicates.
+        Excludes near-duplicates: an item may be picked only if its similarity to each initial item and earlier pick is
+        at most this. With cosines, 1 excludes nothing. With ``lambda_d=1``: top-k without near-duplicates.
     outside : float or (Q,), optional
         Upper bound of v over the rows outside the pool that the query may pick. If the pool holds the best rows of the
         corpus, pass its smallest v; if no row is outside, -inf. ``certified`` and ``pool_needed`` of the result then
@@ -130,10 +130,10 @@ def mmr(
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors that the process may use.
     on_error : {"raise", "skip"}
-        "skip": a query that reads a bad value, has an id out of range or repeated, or its own bad k or lambda does not
-        fail the call. Its reason is in ``errors`` of the result, its picks are padding, and the other queries get the
-        same bits as without it. This costs nothing unless a query fails. On a device values are checked only with
-        ``check_values=True``. Errors of the whole call are still raised.
+        "skip": if a query reads a bad value, has an id that is out of range or repeated, or a bad k or lambda of its
+        own, the call does not fail. The reason is in ``errors`` of the result, the query's picks are padding, and the
+        other queries get the same bits as without it. This costs nothing unless a query fails. On a device values are
+        checked only with ``check_values=True``. Errors of the whole call are still raised.
 
     Returns
     -------
