@@ -99,7 +99,7 @@ def mmr(
         Items already shown, as ids like ``candidates``, padded with -1. They count as earlier picks and are not
         returned.
     allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
-        Rows that queries may, or may not, pick, for all queries or per query: a mask of the rows, or row ids padded
+        Rows that queries may, or may not, pick, for all queries or per query: a mask of the rows, or row numbers padded
         with -1. With dense pools, positions: (P,) and so on. An item must pass both. If fewer than k items do, the rest
         is padding.
     costs : (N,) or (Q, P) numbers, optional
