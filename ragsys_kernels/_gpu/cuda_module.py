@@ -82,7 +82,7 @@ def described() -> str:
     own = [name for name in names if built_path(name) is not None]
     other = [name for name in names if name in there and name not in own]
     parts = [f"compiled ahead of time: {', '.join(own)}"] if own else []
-    parts += [f"compiled ahead of time of other sources, so not used: {', '.join(other)}"] if other else []
+    parts += [f"compiled ahead of time from other sources, so not used: {', '.join(other)}"] if other else []
     parts += [f"{'the others ' if own else ''}compiled when first used"] if len(own) < len(names) else []
     return "; ".join(parts) or "no sources"
 

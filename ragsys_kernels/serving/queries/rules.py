@@ -65,7 +65,7 @@ def text_of(op: str, common: Mapping[str, Any]) -> str:
     try:
         return repr(common)
     except RecursionError:
-        raise invalid(op, "body", "have fewer lists within lists", "more than can be followed") from None
+        raise invalid(op, "body", "nest lists less deeply", "more levels than can be read") from None
 
 
 class Shared(NamedTuple):
