@@ -93,7 +93,7 @@ def _pool(text: str) -> int | str:
         COLUMNS, "Column of lists of numbers, the relevance of the candidates instead of their cosine."
     ),
     relevance_scale=option(
-        RULE, "What is made of that relevance, for each query: its range, its z-scores, or its ranks."
+        RULE, "How to rescale that relevance, for each query: by its range, to z-scores, or to ranks."
     ),
     method=option(
         RULE,

@@ -279,7 +279,7 @@ class Client(_Calls):
         relevance : (Q, P) numbers, or Q lists
             Of the candidates, instead of the cosine to the query.
         relevance_scale : "as-is" | "minmax" | "zscore" | "rank", optional
-            What is made of it, as in `mmr`.
+            How to rescale it, as in `mmr`.
         candidate_vectors : (Q, P, D) float32 | float16 | others, or Q arrays (any, D), optional
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
             is read, and queries are vectors. With ``metric``, "cosine" unless it is "dot".
