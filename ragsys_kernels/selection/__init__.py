@@ -139,10 +139,10 @@ def mmr(
     -------
     Selection
         A tuple of five arrays: ``indices`` (Q, K) int64, ``scores``, ``relevance`` and ``redundancy`` (Q, K) float32,
-        ``lengths`` (Q,) int32. After the last pick of a query, indices are -1, scores -inf, the others NaN. Arrays are
-        on the device of the arguments: torch tensors if an argument is a torch tensor, else CuPy arrays if one is a
-        CuPy array, else NumPy arrays. ``k``, the weights, ``budget``, ``max_similarity`` and options that only one rule
-        has do not affect this.
+        ``lengths`` (Q,) int32. After the last pick of a query, indices are -1, scores -inf, relevance and redundancy
+        NaN. Arrays are on the device of the arguments: torch tensors if an argument is a torch tensor, else CuPy arrays
+        if one is a CuPy array, else NumPy arrays. ``k``, the weights, ``budget``, ``max_similarity`` and options that
+        only one rule has do not affect this.
 
         The result also has attributes that are not in the tuple, None without the argument in brackets: ``errors``, a
         dict from query numbers to reasons (``on_error="skip"``); ``cost`` (Q,) float64, the total cost of the picks
