@@ -121,7 +121,7 @@ def _of(given: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
     changed = dict(given)
     for name, axes in _OF_QUERIES.items():
         array = given[name]
-        if tables.holds_text(array):  # NumPy's strings would lose NULs
+        if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
             array = tables.texts(array)
         if array is not None and np.ndim(array) == axes:
             changed[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]

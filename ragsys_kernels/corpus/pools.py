@@ -49,15 +49,15 @@ def check_columns(op: str, given: dict[str, Any], num_rows: int) -> None:
 
 
 def cut(rows: Any, pool: int, initial: Any) -> tuple[Any, Any]:
-    """Return pools (Q, any) of ``pool`` rows plus one for each initial item of the query, and these sizes.
+    """Return pools (Q, any) of ``pool`` rows and one more for each that their own query has shown, and these sizes.
 
-    ``rows`` has as many columns as the query with the most initial items needs. Sizes are None if no pool is cut.
+    ``rows`` were found for the query that has shown most. Sizes are None where all pools are whole.
     """
     if initial is None:
         return rows, None
     shape, kind = _shape(initial), arrays.library_of(rows)
     if len(shape) != 2 or arrays.device_of(initial) != arrays.device_of(rows):
-        return rows, None  # the selection refuses wrong arguments
+        return rows, None  # what is wrong is refused where it is read
     own = np.asarray(initial) if arrays.library_of(initial) == "numpy" else initial
     if shape[0] != len(rows) or (isinstance(own, np.ndarray) and (own.dtype.kind not in "iu" or (own >= 0).all())):
         return rows, None

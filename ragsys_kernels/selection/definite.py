@@ -1,7 +1,7 @@
-"""Checks of similarities given to `dpp`: they must be symmetric and have no negative eigenvalue.
+"""Given similarities of `dpp`: they must be symmetric and have no negative eigenvalue.
 
-Checking a whole matrix would take longer than the picks. `check` checks neighbours before the picks; the rule checks
-what it reads to make them (`unequal`, `NEGATIVE`).
+To look at all of a matrix would take longer than the picks. `check` looks at neighbours before the picks; the rule
+looks at what it reads for them (`unequal`, `NEGATIVE`).
 """
 
 from __future__ import annotations
@@ -10,29 +10,28 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-# The two similarities of a pair are unequal if their difference exceeds this share of the items' similarities to
-# themselves. Rounding to bfloat16 makes a smaller difference.
+# Two similarities of a pair differ if they do by more than this share of the items' similarities to themselves, more
+# than bfloat16 rounds.
 UNEQUAL = 0.02
-# A determinant counts as negative if it is below zero by this share of its value without the picks. In pools of vectors
-# with 2 to 384 dimensions, rounded to bfloat16, the share came to 0.04 if each pick had at least the share `SOUND`
-# left.
+# A determinant is negative if it is below zero by this share of what it would be without the picks. Of pools of vectors
+# with 2 to 384 dimensions, rounded to bfloat16, it came to 0.04 if each pick had at least the share `SOUND` left.
 NEGATIVE = SOUND = 0.1
 
 
 def unequal(one: Any, other: Any, own: Any) -> Any:
-    """Return whether the similarities of pairs differ; ``own``: product of the items' similarities to themselves."""
+    """Return whether the similarities of pairs differ; ``own``: the product of those of the items to themselves."""
     return abs(one - other) > UNEQUAL * abs(own) ** 0.5
 
 
 def suspicious(similarity: np.ndarray, candidates: np.ndarray | None) -> np.ndarray:
-    """Return the queries for which `check` raises; matrices (Q, P, P), candidates (Q, P) with -1 for no item."""
+    """Return for which queries, of matrices (Q, P, P) and candidates (Q, P) with -1 for no item, `check` raises."""
     differ, negative = _pairs(similarity, None if candidates is None else candidates >= 0)
     found: np.ndarray = (differ | negative).any(axis=1)
     return found
 
 
 def check(op: str, similarity: np.ndarray, items: np.ndarray, of_query: str) -> None:
-    """Raise if neighbours in the matrix of a query (P, P) contradict a DPP; ``items`` (P,): which positions count."""
+    """Raise where neighbours in the matrix of a query (P, P) cannot be those of a DPP; ``items``: which count (P,)."""
     (differ,), (negative,) = _pairs(similarity[None], items[None])
     if differ.any():
         i = int(np.argmax(differ))
@@ -42,7 +41,7 @@ def check(op: str, similarity: np.ndarray, items: np.ndarray, of_query: str) -> 
 
 
 def _pairs(similarity: np.ndarray, items: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return which items have two unequal similarities with the next item, and which a negative determinant with it."""
+    """Return which items differ from the next one as that from them, and which have a negative determinant with it."""
     own, one, other = (np.diagonal(similarity, offset, 1, 2) for offset in (0, 1, -1))
     own, next_own = own[:, :-1], own[:, 1:]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -283,7 +283,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         initial = placed(rows, block.initial)
         found = corpus.search(
             placed(rows, block.vectors),
-            min(block.pool + pools.width(initial), max(1, corpus.num_live)),  # with room for initial items
+            min(block.pool + pools.width(initial), max(1, corpus.num_live)),  # and room for the rows already shown
             lambda_b=placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
             **filters,
             **options,

@@ -256,9 +256,9 @@ def _candidate_vectors(given: Any) -> list[np.ndarray]:
 
 
 def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any] | None]:
-    """Return lists without padding: without -1 and None, or for relevance without the places of padded candidates.
+    """Return lists without their padding: -1 and None, or for relevance the places where candidates are padded.
 
-    None instead of a list stays: its query is sent without this field.
+    None in the place of a list stays: its query is sent without.
     """
     if isinstance(rows, np.ndarray):
         if rows.ndim != 2:

@@ -62,7 +62,7 @@ def rows_of(
 ) -> tuple[Rows, Any]:
     """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions.
 
-    ``given``: the other arguments by name. ``check``: check the values of candidates that are on a device.
+    ``given``: its other arguments by name. ``check``: look at the values of candidates on a device.
     """
     if op not in RULES:
         raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
@@ -255,7 +255,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
 
 
 def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
-    """Raise for the pair that differs most: of the first item taken and another; of neighbours if one is taken."""
+    """Raise for the pair that differs most: of the first item taken and others, else of neighbours."""
     pairs, positions = problem.rows.similarity[q].astype(np.float64), problem.eligible(q)[1]
     first, others = np.repeat(taken[:1], len(taken[1:])), np.asarray(taken[1:])
     if not len(others):
@@ -269,7 +269,7 @@ def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
 
 
 def _finite_diagonals(problem: Problem, read: Any) -> None:
-    """Raise if an eligible item's similarity to itself is not finite, which the rows of picks do not show."""
+    """Raise if the similarity of an item that may be picked to itself is not finite: no row of picks shows it."""
     bad = read & ~np.isfinite(np.diagonal(problem.rows.similarity, 0, 1, 2))
     if bad.any():
         q, at = np.argwhere(bad)[0]
@@ -285,7 +285,7 @@ def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
 
 
 def _check_values(problem: Problem, neighbours: bool) -> None:
-    """Raise for the first query with a bad value; ``neighbours``: also check similarities of neighbours."""
+    """Raise for the first query with a bad value; of similarities, those of ``neighbours`` if it is set."""
     bad = ~np.isfinite(problem.relevance).all(axis=1)
     if problem.bias is not None:
         bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)

@@ -114,9 +114,9 @@ def dpp(
     Parameters
     ----------
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
-        Must be symmetric and have no negative eigenvalues: a determinantal point process exists only for such matrices.
-        On the host, the kernel checks what the picks read: similarities of neighbours in a matrix, similarities of each
-        pick and the first one, and the sign of determinants.
+        Must be symmetric, without negative eigenvalues, or there is no determinantal point process. On the host what
+        the picks read is checked: similarities of neighbours in a matrix, of each pick and the first one, and the sign
+        of determinants.
     lambda_d : float or (Q,), in [0, 1]
         Weight of relevance in the quality; no effect if ``quality`` is given.
     quality : "zscore", or (N,) or (Q, P) floating point, above 0

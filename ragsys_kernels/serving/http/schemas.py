@@ -52,7 +52,7 @@ class Rule(_Picking):
     lambda_d: Weight | None = Field(None, description="Relevance against redundancy; default: the rule's")
     relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
     relevance_scale: Literal["as-is", "minmax", "zscore", "rank"] | None = Field(
-        None, description="How to rescale relevance, over the query's candidates; default: as-is"
+        None, description="What is made of relevance over the query's candidates; default: as-is"
     )
     initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
     cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
