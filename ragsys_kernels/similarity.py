@@ -131,7 +131,7 @@ def jaccard(sets: Any, candidates: ArrayLike | None = None) -> Array:
     """
     op = "jaccard"
     if hasattr(sets, "tocsr"):
-        matrix = sets.tocsr(copy=True)  # what comes next works in place
+        matrix = sets.tocsr(copy=True)  # the next steps work in place
         matrix.sum_duplicates()
         members = [
             frozenset(matrix.indices[begin:end][matrix.data[begin:end] != 0].tolist())

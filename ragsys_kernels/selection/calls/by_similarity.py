@@ -27,7 +27,7 @@ from ..rules.pool import ROUNDING, given_row
 RULES = ("mmr", "msd", "dpp", "coverage")
 # The rules and kinds of coverage that `_C` has, in its order.
 _COMPILED = ("mmr", "msd", "dpp", "facility", "cover", "xquad")
-_NEGATIVE = 3  # what `_C` says of a query with a negative determinant
+_NEGATIVE = 3  # the status from `_C` of a query with a negative determinant
 # Bytes of what coverage keeps of some queries at a time: a matrix of each.
 _BLOCK_BYTES = 1 << 26
 
@@ -104,9 +104,9 @@ def rows_of(
 
 
 def _checked_names(op: str, names: Any, num_rows: int | None, place: Place, errors: dict[int, str] | None) -> Any:
-    """Return candidates (Q, P), or raise for the first query that has a bad one; with ``errors`` it has none instead.
+    """Return candidates (Q, P); raise for the first bad query, or with ``errors`` note it and remove its candidates.
 
-    ``num_rows``: names are rows, of so many; None: any number from 0 on is a name.
+    ``num_rows``: the number of rows, if names are rows; None: any number from 0 on is a name.
     """
     found = np.asarray(arrays.to_host(names))
     bad = validate.suspicious(found, num_rows)
@@ -152,7 +152,7 @@ def problem_of(
         library = library_of_array(problem.lambda_d)
         positions = problem.candidates
         if positions is None:
-            positions = arange(library, problem.pool, problem.lambda_d)[None, :] + 0 * names
+            positions = library.broadcast_to(arange(library, problem.pool, problem.lambda_d), names.shape)
         problem.candidates = library.where(names >= 0, positions, -1)
     scale = given["relevance_scale"]
     if scale != "as-is":  # of items, which the problem has no candidates for
@@ -180,7 +180,7 @@ def named(result: Selection, names: Any) -> Selection:
 
 
 def of_sparse(op: str, matrix: Any, names: Any, metric: str) -> Any:
-    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate (Q, P)."""
+    """Return the similarities between the rows of a SciPy sparse matrix that candidates (Q, P) name."""
     if names is None:
         raise ValueError(f"{op}: candidates must come with similarity of sparse rows, got none")
     rows = matrix.tocsr().astype(np.float64)
@@ -407,8 +407,8 @@ class _Determinant(_Rule):
         self.first = self.weights**2 * own
         self.d = self.first
         self.factor: list[Any] = []
-        # What the picks show of the matrices, on the host: the first item taken, -1: none yet; whether each item had
-        # enough left, (Q,).
+        # What the picks show about the matrices, on the host: the first item taken (-1: none yet), and whether each
+        # item taken had enough left, (Q,).
         self.items, self.leader, self.sound = state.open, 0 * state.met - 1, state.met == 0
 
     def values(self, state: _State) -> Any:
@@ -429,7 +429,7 @@ class _Determinant(_Rule):
             self._look(state.problem, queries, j, taken)
 
     def _look(self, problem: Problem, queries: Any, j: Any, taken: Any) -> None:
-        """Refuse matrices that are not symmetric, or have a negative determinant, by what was read for item j."""
+        """Refuse matrices that what was read for item j shows to be not symmetric or to have a negative determinant."""
         pairs = problem.rows.similarity
         self.leader = np.where(taken & (self.leader < 0), j, self.leader).astype(np.int64)
         i = self.leader.clip(0)
