@@ -26,7 +26,7 @@ from ..limits import Limits, RefusedError, invalid
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
-from ..queries.rules import ID_LISTS, WEIGHTS, Rules, rules_of
+from ..queries.rules import FIELDS, ID_LISTS, SHARED, WEIGHTS, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -40,6 +40,9 @@ _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
 _WRONG = (pa.ArrowException, OSError, ValueError)
+# Rules for all queries: those that a URL has, and those of a stream by Flight or of a handle.
+_OF_URL = ("corpus", "k", *WEIGHTS, *SHARED)
+_BESIDE = (*_OF_URL, *ID_LISTS)
 _NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(WEIGHTS, float)}
 
 
@@ -68,7 +71,15 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
             if name != "pool" or value != "all":
                 raise invalid("select", name, "be a number", repr(value)[:100]) from None
             found[name] = None
+    _known(found, _OF_URL)
     return found
+
+
+def _known(rules: Mapping[str, Any], taken: Sequence[str]) -> None:
+    """Refuse names that no rule has; those of fields that only a query can have are told by `_check_rules`."""
+    for name in rules:
+        if name not in FIELDS and name != "corpus":
+            raise invalid("select", name[:100], f"be one of {', '.join(sorted(taken))}", "another rule")
 
 
 def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Limits) -> Asked:
@@ -85,6 +96,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         _check_id(table.column("id"), limits)
     if not 1 <= table.num_rows <= limits.queries:
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
+    _known(common, _BESIDE)
     rules = rules_of("select", common, served, limits)
     columns = {name: _one(table.column(name)) for name in names}
     if "vectors" not in columns:
