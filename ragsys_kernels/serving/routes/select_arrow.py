@@ -205,10 +205,11 @@ def _spelled_bytes(column: pa.Array) -> int:
     if pa.types.is_dictionary(kind):
         words = column.dictionary
         if not (_is_text(words.type) or pa.types.is_binary(words.type) or pa.types.is_large_binary(words.type)):
-            return len(column) * -(-words.nbytes // max(1, len(words)))
+            return len(column) * -(-int(words.nbytes) // max(1, len(words)))
         import pyarrow.compute as pc
 
-        return int(pc.sum(pc.binary_length(words).take(column.indices)).as_py() or 0)
+        total: int | None = pc.sum(pc.binary_length(words).take(column.indices)).as_py()
+        return total or 0
     views = np.frombuffer(column.buffers()[1] or b"", np.int32).reshape(-1, 4)  # a length, then where it is
     return int(np.maximum(views[column.offset : column.offset + len(column), 0], 0).sum(dtype=np.int64))
 
