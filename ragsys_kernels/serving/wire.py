@@ -14,6 +14,7 @@ import numpy as np
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
+_TYPES = {int, float, str, list, type(None)}
 _VALUES = ("scores", "relevance", "redundancy")
 
 
@@ -82,13 +83,15 @@ class Queries:
         for name, count in counts.items():
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
-        self._drop_padding(rows)
-        given = rows.pop("relevance", None)
-        self.relevance = None if given is None else _numbers(given)
+        self._drop_padding([name for name, x in lists.items() if x is not None and not _is_plain(x)], rows)
+        scores = rows.pop("relevance", None)
+        is_float = isinstance(relevance, np.ndarray) and relevance.dtype.kind == "f"
+        self.relevance = scores if scores is None or is_float else _numbers(scores)
         self.lists = rows
         _check_ids("query_ids", [[x for x in self.query_ids or () if x is not None]])
-        for name, lists_of_ids in rows.items():
-            _check_ids(name, lists_of_ids)
+        for name, ids in rows.items():
+            if not _is_plain(lists[name]):
+                _check_ids(name, ids)
         named = rows.get("candidates", ())
         if candidate_vectors is not None and None in named and str in _kinds(named):
             rule = "be given for each query where they are strings of candidate_vectors"
@@ -107,16 +110,18 @@ class Queries:
             else:
                 self.common[name] = values
 
-    def _drop_padding(self, rows: dict[str, list[Any]]) -> None:
-        """Drop -1 and None from lists of ids, and what belongs to such candidates."""
+    def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
+        """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""
         beside: list[Any] = [x for x in (rows.get("relevance"), self.candidate_vectors) if x is not None]
-        for q, ids in enumerate(rows.get("candidates", ())):
-            real = [x is not None and x != -1 for x in ids or ()]
-            for column in () if all(real) else beside:
-                if (each := column[q]) is not None and len(each) == len(real):
-                    column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
-        for name in rows.keys() - {"relevance"}:
-            rows[name] = [row and [x for x in row if x is not None and x != -1] for row in rows[name]]
+        for name in names:
+            for q, ids in enumerate(rows[name]):
+                if ids is None or not (None in ids or -1 in ids):
+                    continue
+                real = [x is not None and x != -1 for x in ids]
+                rows[name][q] = list(compress(ids, real))
+                for column in beside if name == "candidates" else ():
+                    if (each := column[q]) is not None and len(each) == len(real):
+                        column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
 
     def parts(self, size: int) -> Iterator[slice]:
         if self.candidate_vectors:
@@ -290,6 +295,9 @@ def _array(given: Any) -> np.ndarray:
 def _rows(name: str, given: Any) -> list[Any]:
     """Return Q lists, padding included; None in the place of a list stays: its query is sent without."""
     rule = "(Q, any) or Q lists"
+    if isinstance(given, np.ndarray) and given.ndim == 2:
+        listed: list[Any] = given.tolist()
+        return listed
     return [None if row is None else _listed(name, row, rule) for row in _listed(name, given, rule)]
 
 
@@ -299,7 +307,15 @@ def _listed(name: str, given: Any, rule: str) -> list[Any]:
     found = given if how is None else getattr(given, how)()
     if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
         raise ValueError(f"select: {name} must be {rule}, got {repr(found)[:100]} in the place of a list")
+    if type(found) is list and set(map(type, found)) <= _TYPES:  # most are, and need no copy
+        return found
     return [x.item() if isinstance(x, np.generic) else x for x in found]
+
+
+def _is_plain(ids: Any) -> bool:
+    """Return whether lists of ids are an array of integers without padding, in which nothing has to be looked for."""
+    fits = isinstance(ids, np.ndarray) and ids.ndim == 2 and ids.dtype.kind in "iu" and ids.dtype != np.uint64
+    return fits and not bool((ids == -1).any())
 
 
 def _kinds(rows: Iterable[list[Any] | None]) -> set[type]:

@@ -185,7 +185,7 @@ NO_LISTS = [
     ([1, 2], "1 in the place of a list"),
     (np.array([1, 2]), "1 in the place of a list"),
     (7, "7 in the place of a list"),
-    ({1: [2], 3: [4]}, "in the place of a list"),
+    ([{1: 2}, {3: 4}], "{1: 2} in the place of a list"),
     ([[True], [2]], "True"),
     ([[b"a"], [2]], "b'a'"),
     ([[[1]], [[2]]], r"\[1\]"),
@@ -193,7 +193,12 @@ NO_LISTS = [
     ([[1, "a"], [2]], "both|'a'"),
     ([["a"], [2]], "both|'a'"),
 ]
-NO_IDS = [([[2**63], [2]], str(2**63)), ([[-(2**63) - 1], [2]], str(2**63 + 1)), ([[1.5], [2]], "1.5")]
+NO_IDS = [
+    (np.array([[2**63], [2]], np.uint64), str(2**63)),
+    ([[2**63], [2]], str(2**63)),
+    ([[-(2**63) - 1], [2]], str(2**63 + 1)),
+    ([[1.5], [2]], "1.5"),
+]
 
 
 @pytest.mark.parametrize("name", ["candidates", "initial", "allowed", "exclude", "relevance"])

@@ -287,7 +287,7 @@ def test_a_path_keeps_to_filters_groups_and_budgets():
         {"budget": 11},
         {"max_similarity": 0.1},
         {"candidates": [*ids[:4], 5], "unknown": "skip"},
-        {"initial": ids[:30], "pool": 20},
+        {"initial": IDS[np.argsort(-(ROWS @ ROWS[7]))[:25]].tolist(), "pool": 20},
         {"initial": [apart], "pool": 20, "max_similarity": 0.5},
         {"initial": [*ids[20:50], 5], "candidates": ids[:40], "unknown": "skip", "max_per_group": 30},
         {"initial": ids[3:5], "cursor": encoded(IDS[5:9])},
