@@ -85,7 +85,7 @@ class Queries:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
         self._drop_padding([name for name, x in lists.items() if x is not None and not _is_plain(x)], rows)
         scores = rows.pop("relevance", None)
-        is_float = isinstance(relevance, np.ndarray) and relevance.dtype.kind == "f"
+        is_float = isinstance(relevance, np.ndarray) and relevance.ndim == 2 and relevance.dtype.char in "efd"
         self.relevance = scores if scores is None or is_float else _numbers(scores)
         self.lists = rows
         _check_ids("query_ids", [[x for x in self.query_ids or () if x is not None]])

@@ -171,6 +171,8 @@ def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):
         ),
         ({"queries": QUERIES[:1], "candidates": [[1]], "relevance": [["a"]]}, "relevance must be numbers, got 'a'"),
         ({"queries": QUERIES[:1], "candidates": [[1]], "relevance": [[10**400]]}, "relevance must be numbers"),
+        ({"queries": QUERIES[:1], "relevance": np.ones((1, 1, 1))}, r"relevance must be numbers, got \[1.0\]"),
+        ({"queries": QUERIES[:1], "relevance": [[None]]}, "relevance must be numbers, got None"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_sent(arguments, words):
