@@ -182,8 +182,8 @@ def test_relevance_without_a_say_is_warned_of_once(method):
         return warned(lambda: getattr(rk, method)(None, call.pop("embeddings", ROWS), **call))
 
     assert asked(RANKS) == [
-        f"{method}: relevance spreads over less than 0.05 times what similarities spread over, by the weights of both, "
-        "so that it has no say but in the first pick; relevance_scale='minmax' puts it on the scale of similarity"
+        f"{method}: relevance differs so little that, but for the first, the picks are those without it; "
+        "relevance_scale='minmax' puts it on the scale of similarity"
     ]
     for scale in SCALES:
         assert asked(RANKS, relevance_scale=scale) == []
