@@ -23,8 +23,6 @@ _MOST = 10.0
 # Relevance that spreads over less than this is looked at, and with a weight above 2/3 less than this over the odds of the
 # weight: wider relevance hardly ever leaves the picks as they are without it.
 _LEAST, _LEAST_BY_ODDS = 0.05, 0.1
-# Up to so many values are compared in Python.
-_FEW = 128
 # So many values of the first query tell whether it is worth to look at so many queries of a call.
 _VALUES, _QUERIES = 16, 8
 # Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
@@ -117,8 +115,9 @@ def warn_range(problem: Problem) -> None:
     if most is None or (rows.similarity is not None and not cosine):  # nobody has looked at the rows, or there are none
         return
     most = _MOST * (most if cosine else most * most)
-    if _range(relevance) > most:  # padding included; rarely more than this is computed
-        wide = np.subtract(*_ends(problem, slice(None))) > most
+    # Padding included; rarely more than this is computed. NumPy's maximum takes longer.
+    if relevance.item(relevance.argmax()) - relevance.item(relevance.argmin()) > most:
+        wide = np.subtract(*_ends(relevance, _real(problem, slice(None)))) > most
         if problem.op not in _UNWEIGHTED:
             wide &= problem.lambda_d < 1
         if wide.any():
@@ -128,14 +127,6 @@ def warn_range(problem: Problem) -> None:
                 f"redundancy has no say; {_CURE}{top_k}",
                 RelevanceRangeWarning,
             )
-
-
-def _range(values: np.ndarray) -> float:
-    if values.size <= _FEW:  # NumPy would take longer than all else in the call of one query
-        few = values.ravel().tolist()
-        return float(max(few) - min(few))
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(values.max() - values.min())
 
 
 def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], Selection]) -> None:
@@ -162,10 +153,12 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
     ):
         return
     queries = np.arange(0, problem.num_queries, -(-problem.num_queries // _QUERIES))
-    high, low = _ends(problem, queries)
+    real = _real(problem, queries)
+    high, low = _ends(problem.relevance[queries], real)
     least = [_least(weight) for weight in problem.lambda_d[queries].tolist()]
     begun = initial is not None
     narrow = (low < high) & (high - low < least) & (picks.lengths[queries] > (0 if begun else 1))
+    narrow &= np.count_nonzero(real, axis=1) > 2  # else nothing is left to choose
     looked = queries[narrow]
     if 2 * len(looked) <= len(queries):
         return
@@ -202,12 +195,16 @@ def _least(weight: float) -> float:
     return min(_LEAST, _LEAST_BY_ODDS * (1 - weight) / weight) if weight else 0.0
 
 
-def _ends(problem: Problem, queries: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest and the least relevance of the items that some queries may pick."""
-    relevance = problem.relevance[queries]
-    real = np.isfinite(relevance)
+def _real(problem: Problem, queries: slice | np.ndarray) -> np.ndarray:
+    """Return which values of some queries' relevance are finite and of items that these may pick."""
+    real: np.ndarray = np.isfinite(problem.relevance[queries])
     if problem.candidates is not None:
         real &= problem.candidates[queries] >= 0
     elif (found := problem.constraints.filter) is not None:
         real &= found.take(queries).keep(np, np.broadcast_to(np.arange(problem.pool), real.shape))
+    return real
+
+
+def _ends(relevance: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest and the least of the real values of each row."""
     return np.where(real, relevance, -np.inf).max(axis=1), np.where(real, relevance, np.inf).min(axis=1)

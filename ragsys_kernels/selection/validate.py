@@ -283,8 +283,11 @@ def warn_small_pool(
     lengths : (Q,) integers
         The number of picks of each query.
     """
-    pool = problem.pool
+    pool, candidates = problem.pool, problem.candidates
     if isinstance(lengths, np.ndarray):
+        if pool > k and problem.constraints is NONE:  # the usual call, at the least cost
+            if candidates is None or candidates.item(candidates.argmin()) >= 0:
+                return
         for q in range(problem.num_queries):
             if _may_pick_more(problem, q, lengths.item(q)) and not (errors and q in errors):
                 return
