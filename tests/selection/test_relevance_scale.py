@@ -279,14 +279,14 @@ def test_a_narrow_call_is_answered_as_any_other():
     ):  # fmt: skip
         seen = warned(lambda call=call: corpus.select(None, 3, pool=None, relevance=with_gone, **call))
         assert len(seen) == 1, call
-    bad = with_value(SCORES[:, :P] / 3000, (1, 6), np.nan)
+    bad = with_value(SCORES / 3000, (4, 6), np.nan)
     picks = {}
 
     def skipped(**call):
         picks.update(found=rk.mmr(None, ROWS, 3, candidates=CANDIDATES, on_error="skip", **call))
 
     assert len(warned(lambda: skipped(relevance=bad))) == 1
-    assert list(picks["found"].errors) == [1]
+    assert list(picks["found"].errors) == [4]
 
 
 def test_relevance_without_a_say_beside_given_similarities():

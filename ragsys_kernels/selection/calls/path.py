@@ -143,7 +143,8 @@ def mmr_path(
         problem = problem if problem.constraints.filter is None else narrowed(problem)
         k = problem.k
         path = _made(problem, low, high, threads, implementation.mmr_path)
-        lengths = np.minimum.reduceat(np.count_nonzero(path.indices >= 0, axis=1), path.cu_segments[:-1])
+        # All that may be picked is picked for every weight, or for none.
+        lengths = np.count_nonzero(path.indices[path.cu_segments[:-1]] >= 0, axis=1)
         validate.warn_small_pool(problem, given, k, lengths)
     return SelectionPath(*(_arrays.to_library(field, library) for field in path))
 
