@@ -161,9 +161,9 @@ def mmr(
         device: the pool is no larger than k, without a budget, a ceiling or a cap.
     RelevanceRangeWarning
         Relevance on the host, as it is, spreads over more than ten times the largest similarity (1 with cosines), so
-        redundancy has no effect. Or it spreads over so little, below 0.05 and 0.1 (1 - lambda_d) / lambda_d, that most
-        queries' picks after the first are those without it: looked at with cosines, in up to eight queries, if it is
-        so narrow for the first query and most of the others. Equal relevance of all items does not warn.
+        redundancy has no effect. Or, with cosines, it spreads over less than a tenth of what these spread over, by the
+        weights of both, and the picks after the first are those without it, in most of up to eight queries, the first
+        among them. Equal relevance of all items does not warn.
     ConversionWarning
         Embeddings are float64.
 

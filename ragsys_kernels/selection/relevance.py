@@ -20,11 +20,11 @@ from .problem import Problem, Selection
 SCALES = ("as-is", "minmax", "zscore", "rank")
 # Relevance that spreads over more than this times the largest similarity is not weighed against it.
 _MOST = 10.0
-# Relevance that spreads over less than this is looked at, and with a weight above 2/3 less than this over the odds of the
-# weight: wider relevance hardly ever leaves the picks as they are without it.
-_LEAST, _LEAST_BY_ODDS = 0.05, 0.1
-# So many values of the first query tell whether it is worth to look at so many queries of a call.
-_VALUES, _QUERIES = 16, 8
+# Relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of both, is
+# looked at: wider relevance seldom leaves the picks as they are without it, and then by chance.
+_LEAST = 1 / 10
+# So many values of the first query tell whether to look at so many queries of a call, and items of each.
+_VALUES, _QUERIES, _ITEMS = 16, 8, 32
 # Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
 _BY_ZSCORES, _UNWEIGHTED = ("dpp", "ssd"), ("vrsd", "sift", "mmr_path")
 # Rules that take the similarity to picks itself, or sums of it, from relevance: any other may rank by narrow relevance.
@@ -132,8 +132,9 @@ def warn_range(problem: Problem) -> None:
 def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], Selection]) -> None:
     """Warn where, but for the first, picks on the host are those without relevance, though it is not equal.
 
-    Up to eight queries are selected once more, with relevance that is nearly constant: if the first query's is narrow,
-    and most of the others' too. More than half of all that are looked at must keep their picks. O(8 K P D) time then.
+    Up to eight queries are looked at, if the first one's relevance is narrow. Where that of most is narrow beside their
+    similarities, these are selected once more, with relevance that is nearly constant, in O(8 K P D) time. More than
+    half of all that are looked at must keep their picks.
 
     Parameters
     ----------
@@ -155,10 +156,11 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
     queries = np.arange(0, problem.num_queries, -(-problem.num_queries // _QUERIES))
     real = _real(problem, queries)
     high, low = _ends(problem.relevance[queries], real)
-    least = [_least(weight) for weight in problem.lambda_d[queries].tolist()]
+    least = np.array([_least(weight) for weight in problem.lambda_d[queries].tolist()])
     begun = initial is not None
     narrow = (low < high) & (high - low < least) & (picks.lengths[queries] > (0 if begun else 1))
-    narrow &= np.count_nonzero(real, axis=1) > 2  # else nothing is left to choose
+    for at in np.flatnonzero(narrow).tolist():
+        narrow[at] = high[at] - low[at] < least[at] * _similarities(problem, int(queries[at]), real[at])
     looked = queries[narrow]
     if 2 * len(looked) <= len(queries):
         return
@@ -191,8 +193,32 @@ def _first_is_narrow(problem: Problem) -> bool:
 
 
 def _least(weight: float) -> float:
-    """Return what relevance of a weight has to spread over not to be looked at."""
-    return min(_LEAST, _LEAST_BY_ODDS * (1 - weight) / weight) if weight else 0.0
+    """Return what relevance of a weight has to spread over, beside similarities that spread over 1, to be no case.
+
+    A weight below a half is no reason to warn.
+    """
+    return _LEAST * min(1.0, (1 - weight) / weight) if weight else 0.0
+
+
+def _similarities(problem: Problem, q: int, real: np.ndarray) -> float:
+    """Return over how much the similarities of some items of a query spread, to the one of most relevance.
+
+    0 where two items or fewer leave no choice after the first.
+    """
+    some = np.flatnonzero(real)
+    some = some[:: max(1, -(-len(some) // _ITEMS))]
+    if len(some) < 3:
+        return 0.0
+    best = int(some[np.argmax(problem.relevance[q, some])])
+    others = some[some != best]
+    if problem.rows.similarity is not None:
+        found = problem.rows.similarity[q, best, others]
+    else:
+        at = np.array([best, *others])
+        ids = at if problem.candidates is None else problem.candidates[q, at].astype(np.int64)
+        vectors = problem.rows.vectors(ids + q * problem.pool_stride)
+        found = vectors[1:] @ vectors[0]
+    return float(found.max() - found.min())
 
 
 def _real(problem: Problem, queries: slice | np.ndarray) -> np.ndarray:

@@ -242,13 +242,15 @@ def test_the_warning_comes_where_most_picks_are_those_without_relevance(kind):
     for weight in (0.5, 0.6, 0.75, 0.9):
         for factor in (1, 2, 4):
             for k in (2, 4, 10):
-                same = 0
+                same, both = 0, 0
                 for q in range(8):
                     scores = factor * ranks[q].astype(float)
                     level = np.where(scores == scores.max(), 1, 0)  # a constant, but for the first pick
-                    same += greedy(unit[q], scores, k, weight) == greedy(unit[q], level * 1e-9, k, weight)
-                least = min(0.05, 0.1 * (1 - weight) / weight)
-                expected = same > 4 and factor * np.ptp(ranks, axis=1).max() < least
+                    kept = greedy(unit[q], scores, k, weight) == greedy(unit[q], level * 1e-9, k, weight)
+                    cosines = np.delete(unit[q] @ unit[q, scores.argmax()], scores.argmax())
+                    same += kept
+                    both += kept and np.ptp(scores) < 0.1 * np.ptp(cosines) * (1 - weight) / weight
+                expected = both > 4
                 seen = warned(lambda: rk.mmr(None, rows, k, relevance=factor * ranks, lambda_d=weight))  # noqa: B023
                 assert len(seen) == expected, (weight, factor, k, same)
                 told.add((expected, same > 4))
