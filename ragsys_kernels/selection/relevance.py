@@ -20,8 +20,8 @@ from .problem import Problem, Selection
 SCALES = ("as-is", "minmax", "zscore", "rank")
 # Relevance that spreads over more than this times the largest similarity is not weighed against it.
 _MOST = 10.0
-# Relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of both, is
-# looked at: wider relevance seldom leaves the picks as they are without it, and then by chance.
+# Relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of both,
+# is looked at: wider relevance seldom leaves the picks as they are without it, and then by chance.
 _LEAST = 1 / 10
 # So many values of the first query tell whether to look at so many queries of a call, and items of each.
 _VALUES, _QUERIES, _ITEMS = 16, 8, 32
@@ -166,7 +166,7 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
         return
     without = problem.take(looked)
     ids = np.arange(problem.pool) if problem.candidates is None else without.candidates
-    # Reversed and a thousandth as wide, so that of items that are alike it is not again the most relevant that is picked.
+    # Reversed and a thousandth as wide, so that of items that are alike not the most relevant is picked again.
     level = low[narrow, None]
     level = level - (without.relevance - level) / 1024
     first = False if begun else ids == picks.indices[looked, :1]
@@ -175,7 +175,8 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
     same = (select(without).indices == picks.indices[looked, : problem.k]).all(axis=1)
     if 2 * np.count_nonzero(same) > len(queries):
         warn(
-            f"{problem.op}: relevance differs so little that, but for the first, the picks are those without it; {_CURE}",
+            f"{problem.op}: relevance differs so little that, but for the first, the picks are those without it; "
+            f"{_CURE}",
             RelevanceRangeWarning,
         )
 
@@ -207,7 +208,7 @@ def _similarities(problem: Problem, q: int, real: np.ndarray) -> float:
     """
     some = np.flatnonzero(real)
     some = some[:: max(1, -(-len(some) // _ITEMS))]
-    if len(some) < 3:
+    if len(some) < 2:
         return 0.0
     best = int(some[np.argmax(problem.relevance[q, some])])
     others = some[some != best]

@@ -272,7 +272,7 @@ def warn_small_pool(
 ) -> None:
     """Warn where every query that is answered has picked all that it may pick.
 
-    On a device, whose values are not read, the pool has to be no larger than any k, and nothing else may leave items out.
+    On a device, whose values are not read, the pool has to be no larger than k, and nothing else may leave items out.
 
     Parameters
     ----------
@@ -285,9 +285,9 @@ def warn_small_pool(
     """
     pool, candidates = problem.pool, problem.candidates
     if isinstance(lengths, np.ndarray):
-        if pool > k and problem.constraints is NONE:  # the usual call, at the least cost
-            if candidates is None or candidates.item(candidates.argmin()) >= 0:
-                return
+        full = candidates is None or candidates.item(candidates.argmin()) >= 0
+        if full and pool > k and problem.constraints is NONE:  # the usual call, at the least cost
+            return
         for q in range(problem.num_queries):
             if _may_pick_more(problem, q, lengths.item(q)) and not (errors and q in errors):
                 return
@@ -305,10 +305,10 @@ def warn_small_pool(
 def _may_pick_more(problem: Problem, q: int, picked: int) -> bool:
     """Return whether query q may pick more items than it has picked."""
     limits, candidates = problem.constraints, problem.candidates
-    items = problem.pool if candidates is None else np.count_nonzero(candidates[q] >= 0)
-    if limits.filter is None and limits.query_groups is None:
-        if items > picked + (0 if limits.initial is None else limits.initial.shape[1]):
-            return True
+    items = problem.pool if candidates is None else int(np.count_nonzero(candidates[q] >= 0))
+    shown = 0 if limits.initial is None else limits.initial.shape[1]
+    if limits.filter is None and limits.query_groups is None and items > picked + shown:
+        return True
     return items > picked and any(len(problem.eligible(q, first)[0]) > picked for first in (64 + 4 * picked, None))
 
 

@@ -460,7 +460,8 @@ def test_scores_on_another_scale_are_warned_of(scale):
         "probabilities": rng.uniform(0, 1, 30),
     }[scale]  # fmt: skip
     rows, query = rng.standard_normal((30, 8)), rng.standard_normal(8).tolist()
-    selection, pyversity = ours.SelectionRanker(top_k=4, relevance="score"), ours.PyversityRanker(top_k=4, strategy="mmr")
+    selection = ours.SelectionRanker(top_k=4, relevance="score")
+    pyversity = ours.PyversityRanker(top_k=4, strategy="mmr")
     told = scale != "probabilities"
     # pyversity cuts cosines at 0, and of the many items at 0 the one of most relevance is picked, however narrow it is.
     for ranker, of_rows, expected in (

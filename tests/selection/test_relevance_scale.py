@@ -259,10 +259,10 @@ def test_the_warning_comes_where_most_picks_are_those_without_relevance(kind):
 
 def test_relevance_that_decides_among_equals_has_a_say():
     """Without it the first of them would be picked, and given in that order it would pick the same."""
-    rows = np.ones((1, 20, 8), np.float32)
     ranks = (1 / (60 + np.arange(20, dtype=np.float32)))[None]
-    for op in (rk.mmr, rk.msd):
-        assert warned(lambda op=op: op(None, rows, 4, relevance=ranks)) == []
+    for rows in (np.ones((1, 20, 8), np.float32), np.eye(20, dtype=np.float32)[None, [0, *range(19)]]):
+        for op in (rk.mmr, rk.msd):
+            assert warned(lambda op=op, rows=rows: op(None, rows, 4, relevance=ranks)) == []
     # One item that is left is no choice.
     assert warned(lambda: rk.mmr(None, np.eye(2, 8, dtype=np.float32)[None], 2, relevance=ranks[:, :2])) == []
 
@@ -272,7 +272,7 @@ def test_a_narrow_call_is_answered_as_any_other():
     corpus, rng = rk.Corpus(ROWS).delete([3, 8]), np.random.default_rng(8)
     relevance = (1 / (60 + np.stack([rng.permutation(N) for _ in range(Q)]))).astype(np.float32)
     with_gone = relevance.copy()
-    with_gone[:, 3] = 7
+    with_gone[:, [3, 8]] = 7
     for call in (
         {}, {"max_similarity": 0.5}, {"groups": np.arange(N) % 4, "max_per_group": 1}, {"bias": np.zeros(N, "f4")},
         {"costs": np.ones(N), "budget": 3.0}, {"initial": np.full((Q, 1), 9)}, {"allowed": np.arange(5, 50)},
@@ -281,14 +281,14 @@ def test_a_narrow_call_is_answered_as_any_other():
     ):  # fmt: skip
         seen = warned(lambda call=call: corpus.select(None, 3, pool=None, relevance=with_gone, **call))
         assert len(seen) == 1, call
-    bad = with_value(SCORES / 3000, (4, 6), np.nan)
+    bad = with_value(SCORES / 3000, (6, 6), np.nan)
     picks = {}
 
     def skipped(**call):
         picks.update(found=rk.mmr(None, ROWS, 3, candidates=CANDIDATES, on_error="skip", **call))
 
     assert len(warned(lambda: skipped(relevance=bad))) == 1
-    assert list(picks["found"].errors) == [4]
+    assert list(picks["found"].errors) == [6]
 
 
 def test_relevance_without_a_say_beside_given_similarities():

@@ -361,9 +361,8 @@ def test_rules_that_end_by_themselves_are_no_reordering():
 
 
 def small_pools():
-    """Calls of two queries over eight rows that pick all they may pick, with what the warning has to say of the pool."""
-    rng = np.random.default_rng(2)
-    query, rows = f32(2, 4), np.concatenate((np.eye(4, dtype=np.float32), rng.standard_normal((4, 4), dtype=np.float32)))
+    """Calls of two queries over eight rows that pick all they may pick, with what the warning says of the pool."""
+    query, rows = f32(2, 4), f32(8, 4)
     padded = np.array([[5, 2, -1, -1, -1], [1, 3, 7, -1, -1]])
     among = np.array([[5, 2, 0, 1, 3], [1, 3, 7, 4, 2]])
     groups = np.array([0, 0, 0, 0, 0, 0, 1, 1])
@@ -401,27 +400,27 @@ def test_a_pool_that_is_picked_whole_is_warned_of_whatever_made_it_small(backend
 
 def test_one_query_with_a_choice_is_enough_not_to_warn(backend):
     query, rows = f32(2, 4), f32(8, 4)
-    for candidates in ([[5, 2, -1, -1], [1, 3, 7, 4]], [[5, 2, 1, 0], [1, -1, -1, -1]], [[5, -1, 3, 2], [1, -1, -1, 0]]):
-        assert told(lambda c=np.array(candidates): rk.mmr(query, rows, 2, candidates=c, backend=backend))[1] == []
-    assert told(lambda: rk.mmr(query, rows, 8, costs=np.ones(8), budget=np.array([8.0, 7.0]), backend=backend))[1] == []
+
+    def said(k, **call):
+        return told(lambda: rk.mmr(query, rows, k, backend=backend, **call))[1]
+
+    for lists in ([[5, 2, -1, -1], [1, 3, 7, 4]], [[5, 2, 1, 0], [1, -1, -1, -1]], [[5, -1, 3, 2], [1, -1, -1, 0]]):
+        assert said(2, candidates=np.array(lists)) == []
+    assert said(8, costs=np.ones(8), budget=np.array([8.0, 7.0])) == []
     # Nor is nothing an order.
     for k in (1, 3, 5):
-        empty = np.full((2, 3), -1)
-        assert told(lambda k=k: rk.mmr(query, rows, k, candidates=empty, backend=backend))[1] == []
+        assert said(k, candidates=np.full((2, 3), -1)) == []
     # A query without an answer says nothing of the others.
-    call = {"candidates": np.array([[5, 2, -1], [1, 99, 3]]), "on_error": "skip", "backend": backend}
-    found, said = told(lambda: rk.mmr(query, rows, 2, **call))
-    assert (list(found.errors), len(said)) == ([1], 1)
+    assert len(said(2, candidates=np.array([[5, 2, -1], [1, 99, 3]]), on_error="skip")) == 1
 
 
 def test_small_pools_of_a_corpus_and_of_a_path():
     rows, query = f32(40, 4), f32(2, 4)
     corpus = rk.Corpus(rows).delete(np.arange(20))
+    some, padded = np.array([1, 21, 22, 23]), np.array([[21, 22, 23, -1]] * 2)
     for k, warns in ((3, 1), (2, 0)):
-        assert len(told(lambda k=k: corpus.select(query, k, pool=10, allowed=np.array([1, 21, 22, 23])))[1]) == warns
-        kept = {"pool": None, "allowed": np.array([1, 21, 22, 23])}
-        assert len(told(lambda k=k: corpus.select(query, k, **kept))[1]) == warns
-        padded = np.array([[21, 22, 23, -1]] * 2)
+        for pool in (10, None):
+            assert len(told(lambda k=k, pool=pool: corpus.select(query, k, pool=pool, allowed=some))[1]) == warns
         assert len(told(lambda k=k: rk.mmr_path(query, rows, k, candidates=padded))[1]) == warns
     assert len(told(lambda: rk.mmr_path(query, np.eye(4, dtype=np.float32), 4, max_similarity=0.5))[1]) == 1
 
