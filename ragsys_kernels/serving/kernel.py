@@ -280,6 +280,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     filters = {"allowed": placed(rows, block.allowed), "exclude": placed(rows, block.exclude)}
     candidates, errors, outside = block.candidates, None, {}
     whole = block.pool is None and candidates is None
+    most = block.most
     if block.pool is not None:
         initial = placed(rows, block.initial)
         found = corpus.search(
@@ -293,8 +294,13 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         candidates, errors, filters = host(candidates), found.errors, {}
         if certified.can_prove(corpus, block.method, None, "auto"):
             outside["outside"] = certified.outside(found, corpus.num_live, sizes)
-    if candidates is not None and not candidates.shape[1]:  # the library has no pools without a position
-        candidates = np.full((len(block), 1), -1)
+    if candidates is None and len(corpus) <= most:
+        candidates = np.tile(np.arange(len(corpus)), (len(block), 1))
+    if candidates is not None:
+        # A column of padding more than k, so that a query reads the rows that it reads beside one with a longer list.
+        lacking = most + 1 - candidates.shape[1]
+        if lacking > 0:
+            candidates = np.pad(candidates, ((0, 0), (0, lacking)), constant_values=-1)
     relevance = block.relevance
     if relevance is not None and candidates is not None and relevance.shape != candidates.shape:
         relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))

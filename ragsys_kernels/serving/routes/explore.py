@@ -9,8 +9,9 @@ import numpy as np
 import orjson
 from pydantic import BaseModel
 
+from ..._base.warn import muted
 from ...selection import mmr_path
-from ...selection.validate import listed
+from ...selection.validate import PoolSizeWarning, listed
 from ..corpora import Served
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
@@ -157,26 +158,24 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
     vectors, query = served.vectors_of(rows), np.asarray(block.vectors, np.float32)
     if corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
         query = query / norm
-    # A column of padding more than k, for the library warns of pools that are no larger.
-    candidates = np.full((1, max(len(rows), k + 1)), -1)
-    candidates[0, : len(rows)] = np.arange(len(rows))
     columns = {name: _column(corpus, name, rows) for name in ("bias", "groups", "costs")}
     try:
-        found = mmr_path(
-            query,
-            vectors,
-            k,
-            candidates=candidates,
-            bias=columns["bias"],
-            lambda_b=float(np.max(block.lambda_b)),
-            groups=None if block.max_per_group is None else columns["groups"],
-            max_per_group=block.max_per_group,
-            costs=None if block.budget is None else columns["costs"],
-            budget=block.budget,
-            max_similarity=block.max_similarity,
-            metric="dot",
-            num_threads=1,
-        )
+        with muted(PoolSizeWarning):
+            found = mmr_path(
+                query,
+                vectors,
+                k,
+                candidates=np.arange(len(rows))[None],
+                bias=columns["bias"],
+                lambda_b=float(np.max(block.lambda_b)),
+                groups=None if block.max_per_group is None else columns["groups"],
+                max_per_group=block.max_per_group,
+                costs=None if block.budget is None else columns["costs"],
+                budget=block.budget,
+                max_similarity=block.max_similarity,
+                metric="dot",
+                num_threads=1,
+            )
     except ValueError as error:
         raise RefusedError(422, str(error), argument_of(str(error))) from error
     relevance = vectors @ query[0]
