@@ -16,9 +16,11 @@ import numpy as np
 from .. import _dispatch, selection
 from .._base import arrays as _arrays
 from .._base import checks
+from .._base.warn import muted
 from ..corpus import certified, pools
 from ..selection import METHODS
 from ..selection.problem import Problem, Rows, Selection
+from ..selection.validate import PoolSizeWarning
 from .corpora import Served
 from .limits import FAILED, failed
 
@@ -295,7 +297,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     if candidates is None and len(corpus) <= most:
         candidates = np.tile(np.arange(len(corpus)), (len(block), 1))
     if candidates is not None:
-        # A column of padding more than k, for the library warns of pools that are no larger.
+        # A column of padding more than k, so that a query reads the rows that it reads beside one with a longer list.
         lacking = most + 1 - candidates.shape[1]
         if lacking > 0:
             candidates = np.pad(candidates, ((0, 0), (0, lacking)), constant_values=-1)
@@ -305,21 +307,22 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     for name in ("lambda_d", "lambda_b"):
         if name in METHODS[block.method].parameters:
             options[name] = placed(rows, getattr(block, name))
-    picks: Selection = getattr(selection, block.method)(
-        placed(rows, block.vectors),
-        rows,
-        block.k,
-        candidates=placed(rows, candidates),
-        relevance=placed(rows, relevance),
-        relevance_scale=block.relevance_scale,
-        initial=placed(rows, block.initial),
-        max_per_group=block.max_per_group,
-        budget=placed(rows, block.budget),
-        max_similarity=placed(rows, block.max_similarity),
-        **filters,
-        **outside,
-        **options,
-    )
+    with muted(PoolSizeWarning):  # a short list of candidates is a request like any other
+        picks: Selection = getattr(selection, block.method)(
+            placed(rows, block.vectors),
+            rows,
+            block.k,
+            candidates=placed(rows, candidates),
+            relevance=placed(rows, relevance),
+            relevance_scale=block.relevance_scale,
+            initial=placed(rows, block.initial),
+            max_per_group=block.max_per_group,
+            budget=placed(rows, block.budget),
+            max_similarity=placed(rows, block.max_similarity),
+            **filters,
+            **outside,
+            **options,
+        )
     if errors and picks.errors is not None:
         picks.errors.update(errors)
     if whole and served.corpus.device == "cpu":

@@ -14,7 +14,7 @@ from ..._gpu import preference
 from .. import capabilities, certificate, options, validate
 from ..filtered_problems import narrowed
 from ..problem import Problem, Rows, Selection
-from ..relevance import warn_range
+from ..relevance import warn_narrow, warn_range
 from ..rules import adagres
 from ..skip import answered
 
@@ -93,8 +93,8 @@ def run(op: str, given: dict[str, Any]) -> Selection:
             if outside is not None:
                 result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
-            validate.warn_small_pool(problem, given)
-            if relevance is not None and scale == "as-is":
+            as_given = relevance is not None and scale == "as-is"
+            if as_given:
                 warn_range(problem)
             problem = problem if problem.constraints.filter is None else narrowed(problem)
             asked = problem.ks if problem.ks is not None else problem.k
@@ -107,6 +107,9 @@ def run(op: str, given: dict[str, Any]) -> Selection:
                 result = backend_op(problem, threads)
             else:
                 result = _answered(problem, backend_op, threads, place, check_values, errors)
+            validate.warn_small_pool(problem, given, columns, result.lengths, errors)
+            if as_given:
+                warn_narrow(problem, result, lambda part: backend_op(part, threads))
             if columns > problem.pool:
                 result = _padded(result, columns)
             if outside is not None:
