@@ -51,11 +51,15 @@ class Commands(typer.Typer):
         return decorate
 
 
+# Of every application of commands.
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 120},
+}
 app = Commands(
     help="Choose, for each query, the k candidates that are together most useful: relevant and not redundant.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    **SETTINGS,
 )
 
 
