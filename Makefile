@@ -179,27 +179,27 @@ compare-demo: $(VENV)/.compare-demo
 
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate-vrsd
-	$(BIN)/ragsys-kernels evaluate vrsd $(ARGS)
+	$(BIN)/python -m benchmarks.papers vrsd $(ARGS)
 
 # make evaluate-ragsys ARGS=--quick
 evaluate-ragsys: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate ragsys $(ARGS)
+	$(BIN)/python -m benchmarks.papers ragsys $(ARGS)
 
 # make evaluate-ralm ARGS=--quick
 evaluate-ralm: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate ralm $(ARGS)
+	$(BIN)/python -m benchmarks.papers ralm $(ARGS)
 
 # make evaluate-boolq ARGS=--quick
 evaluate-boolq: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate boolq $(ARGS)
+	$(BIN)/python -m benchmarks.papers boolq $(ARGS)
 
 # make evaluate-aicl ARGS=--quick
 evaluate-aicl: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate aicl $(ARGS)
+	$(BIN)/python -m benchmarks.papers aicl $(ARGS)
 
 # make evaluate-vrsd-answers ARGS=--quick
 evaluate-vrsd-answers: $(VENV)/.evaluate-vrsd $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate vrsd-answers $(ARGS)
+	$(BIN)/python -m benchmarks.papers vrsd-answers $(ARGS)
 
 # The site, in build/site. Nothing is fetched.
 docs: $(VENV)/.docs
