@@ -1,7 +1,6 @@
 """The backends under test, Hypothesis profiles, and Python in a sub-process."""
 
 import gc
-import importlib
 import os
 import signal
 import subprocess
@@ -154,13 +153,6 @@ def isa(request, compiled):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAGSYS_KERNELS_ISA", request.param)
         yield compiled.ISAS.index(request.param)
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of the benchmarks, which are no part of the package: found from the root of the checkout."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture

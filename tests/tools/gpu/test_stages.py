@@ -19,7 +19,7 @@ from benchmarks.harness import facts, machine  # noqa: E402
 from benchmarks.stages import calls, picks, problems, stage, steps  # noqa: E402
 from ragsys_kernels._base import sources  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -567,7 +567,7 @@ def check(monkeypatch, tmp_path):
             f"gpu_check.why_no_driver = lambda: None; sys.path.insert(0, {str(ROOT)!r}); {prepared}; "
             "sys.exit(gpu_check.main())"
         )
-        stub = str(ROOT / "tests" / "gpu" / "stub_device")
+        stub = str(ROOT / "tests" / "tools" / "gpu" / "stub_device")
         environment = {
             **os.environ,
             "PYTHONPATH": stub,

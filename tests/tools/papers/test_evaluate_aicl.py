@@ -12,15 +12,15 @@ from tiny_encoder import TinyEncoder
 from tiny_sets import write_classification
 
 import ragsys_kernels as rk
-from ragsys_kernels import evaluation
-from ragsys_kernels.evaluation.aicl import PROMPTS, Sizes
-from ragsys_kernels.evaluation.aicl import report as aicl_report
-from ragsys_kernels.evaluation.aicl.paper import TABLE
-from ragsys_kernels.evaluation.statistics import bootstrap_f1
+from benchmarks import papers
+from benchmarks.papers.aicl import PROMPTS, Sizes
+from benchmarks.papers.aicl import report as aicl_report
+from benchmarks.papers.aicl.paper import TABLE
 from ragsys_kernels.icl import Rule
 from ragsys_kernels.icl.adaptive_k import qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
+from ragsys_kernels.reporting.statistics import bootstrap_f1
 
 pytestmark = needs("bm25s", "matplotlib", "sklearn")
 
@@ -45,7 +45,7 @@ def data(tmp_path, monkeypatch):
 def evaluated(folder, **options):
     home = folder.parent  # what is kept is there for all tests
     given = {"out": home / "out", "cache": home.parent / "aicl", "data": folder, "samples": 100, "model": model()}
-    return evaluation.aicl(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, "pool": 8, **options})
+    return papers.aicl(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, "pool": 8, **options})
 
 
 def brute(items, top_m):

@@ -14,9 +14,9 @@ from ralm_data import WORDS
 from tiny_encoder import TinyEncoder
 
 import ragsys_kernels as rk
-from ragsys_kernels import evaluation
-from ragsys_kernels.evaluation.boolq import report as boolq_report
-from ragsys_kernels.evaluation.boolq import run as boolq_run
+from benchmarks import papers
+from benchmarks.papers.boolq import report as boolq_report
+from benchmarks.papers.boolq import run as boolq_run
 from ragsys_kernels.icl import BM25Retriever
 
 pytestmark = needs("bm25s", "matplotlib")
@@ -62,7 +62,7 @@ def evaluated(data, tmp_path, monkeypatch):
 
     def run(**options):
         given = {"out": tmp_path / "out", "cache": data.parent, "data": data, "model": model(), "samples": 100}
-        return evaluation.boolq(**{**given, "encoder": TinyEncoder(), "words": LIMIT, **options})
+        return papers.boolq(**{**given, "encoder": TinyEncoder(), "words": LIMIT, **options})
 
     return run
 

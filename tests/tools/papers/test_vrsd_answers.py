@@ -10,14 +10,14 @@ from backends import needs
 from evaluations import check_files, model, settings_of, stopping, values_of
 from tiny_encoder import TinyEncoder, write_sets
 
-from ragsys_kernels import evaluation
-from ragsys_kernels.evaluation.statistics import Interval
-from ragsys_kernels.evaluation.vrsd import answers
-from ragsys_kernels.evaluation.vrsd import answers_report as vrsd_answers_report
-from ragsys_kernels.evaluation.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
+from benchmarks import papers
+from benchmarks.papers.vrsd import answers
+from benchmarks.papers.vrsd import answers_report as vrsd_answers_report
+from benchmarks.papers.vrsd.answers import PROMPTS, evaluate, is_right, rouge_scorer
 from ragsys_kernels.icl import HuggingFaceModel
 from ragsys_kernels.icl.datasets import QuestionSet, vrsd_set
 from ragsys_kernels.icl.generation import _WINDOW, GreedyGenerator
+from ragsys_kernels.reporting.statistics import Interval
 
 pytestmark = needs("bm25s", "matplotlib", "rank_bm25", "rouge_score")
 
@@ -38,7 +38,7 @@ def data(tmp_path, monkeypatch):
 def evaluated(folder, **options):
     home = folder.parent  # what is kept is there for all tests
     given = {"out": home / "out", "cache": home.parent / "answers", "data": folder, "samples": 100, "model": model()}
-    return evaluation.vrsd_answers(**{**given, "encoder": TinyEncoder(), "queries": 3, "pool": 9, "k": 3, **options})
+    return papers.vrsd_answers(**{**given, "encoder": TinyEncoder(), "queries": 3, "pool": 9, "k": 3, **options})
 
 
 def asked(result, label):

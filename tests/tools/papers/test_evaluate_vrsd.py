@@ -4,20 +4,21 @@ import re
 import sys
 from itertools import combinations
 
+import lm_models
 import numpy as np
 import pytest
 from backends import needs
-from evaluations import check_files, invoke, settings_of, use_tiny_encoder, values_of, without_packages
+from evaluations import check_files, invoke, settings_of, use_tiny_encoder, values_of
 from peer_pools import unit
 from tiny_encoder import TinyEncoder, write_sets
 
 import ragsys_kernels as rk
-from ragsys_kernels import evaluation
-from ragsys_kernels.evaluation.statistics import bootstrap_named
-from ragsys_kernels.evaluation.vrsd import picks_report as vrsd_report
-from ragsys_kernels.evaluation.vrsd.picks import best_of_all, evaluate, okapi
+from benchmarks import papers
+from benchmarks.papers.vrsd import picks_report as vrsd_report
+from benchmarks.papers.vrsd.picks import best_of_all, evaluate, okapi
 from ragsys_kernels.icl import BM25Retriever
 from ragsys_kernels.icl.datasets import vrsd_set
+from ragsys_kernels.reporting.statistics import bootstrap_named
 
 pytestmark = needs("bm25s", "matplotlib")
 
@@ -32,7 +33,7 @@ def data(tmp_path):
 def evaluated(folder, **options):
     home = folder.parent
     given = {"out": home / "out", "cache": home / "cache", "data": folder, "encoder": TinyEncoder(), "samples": 200}
-    return evaluation.vrsd(**{**given, **options})
+    return papers.vrsd(**{**given, **options})
 
 
 def brute(questions, k, pool):
@@ -208,7 +209,7 @@ def test_quick_and_without_bm25(data, monkeypatch):
     ],
 )
 def test_bad_options(data, options, kind, match, monkeypatch):
-    without_packages(monkeypatch)
+    lm_models.without_packages(monkeypatch)
     with pytest.raises(kind, match=match):
         evaluated(data, **options)
     assert not (data.parent / "out").exists()

@@ -18,7 +18,7 @@ from benchmarks.gpu import bench, events, forms, scoring, selection, shapes  # n
 from benchmarks.harness import ledger  # noqa: E402
 from benchmarks.suites import scoring as suite  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("compiled")
 
 

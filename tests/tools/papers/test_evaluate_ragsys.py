@@ -14,13 +14,13 @@ from evaluations import check_files, invoke, model, settings_of, stopping, use_t
 from tiny_encoder import WORDS, TinyEncoder
 
 import ragsys_kernels as rk
-from ragsys_kernels import evaluation
-from ragsys_kernels.evaluation.ragsys import per_query, run
-from ragsys_kernels.evaluation.ragsys.report import Comparison, Interval, Result, _directions, _rules, lead
-from ragsys_kernels.evaluation.ragsys.results import intervals, intervals_of
-from ragsys_kernels.evaluation.report import Report
+from benchmarks import papers
+from benchmarks.papers.ragsys import per_query, run
+from benchmarks.papers.ragsys.report import Comparison, Interval, Result, _directions, _rules, lead
+from benchmarks.papers.ragsys.results import intervals, intervals_of
+from benchmarks.papers.ragsys.retrievers import PRIMER, Setting, by_rule, pick, read_primer
+from benchmarks.papers.report import Report
 from ragsys_kernels.icl.datasets import truthfulqa
-from ragsys_kernels.icl.ragsys import PRIMER, Setting, by_rule, pick, read_primer
 
 pytestmark = needs("bm25s", "matplotlib")
 
@@ -55,7 +55,7 @@ def data(tmp_path_factory):
 def evaluated(data, home, **options):
     given = {"out": home / "out", "cache": home / "cache", "data": data, "encoder": TinyEncoder(), "model": model(),
              "samples": 200, "k": K, "pool": POOL, "lambdas": (0.5, 1), "embed": "pair"}  # fmt: skip
-    return evaluation.ragsys(**{**given, **options})
+    return papers.ragsys(**{**given, **options})
 
 
 @pytest.fixture(scope="module")

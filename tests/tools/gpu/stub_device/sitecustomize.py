@@ -20,7 +20,7 @@ from time import perf_counter, sleep
 from types import SimpleNamespace
 
 NAME = "a stub of a device"
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 FAULTS = json.loads(os.environ.get("STUB_DEVICE_FAULTS", "{}"))
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 lost = []  # the kernel that lost the device

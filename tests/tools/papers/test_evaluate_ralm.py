@@ -11,9 +11,9 @@ from backends import needs
 from evaluations import check_files, invoke, model, settings_of, stopping, values_of
 from tiny_encoder import TinyEncoder
 
-from ragsys_kernels import evaluation
+from benchmarks import papers
+from benchmarks.papers.ralm import report as ralm_report
 from ragsys_kernels._base import env as _env
-from ragsys_kernels.evaluation.ralm import report as ralm_report
 from ragsys_kernels.icl import BM25Retriever, PredictiveRanker
 from ragsys_kernels.icl.datasets import ralm_passages, wikitext
 
@@ -39,7 +39,7 @@ def data(tmp_path_factory):
 def evaluated(data, tmp_path):
     def run(**options):
         given = {"out": tmp_path / "out", "cache": tmp_path / "cache", "data": data, "model": model(), "samples": 100}
-        return evaluation.ralm(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, **options})
+        return papers.ralm(**{**given, "encoder": TinyEncoder(), "sizes": SIZES, **options})
 
     return run
 
@@ -457,7 +457,7 @@ def test_bad_options(evaluated, tmp_path, options, match):
 
 def test_encoders_of_the_command(monkeypatch):
     seen = {}
-    monkeypatch.setattr(evaluation, "ralm", lambda **options: seen.update(options))
+    monkeypatch.setattr(papers, "ralm", lambda **options: seen.update(options))
     for given, encoder in (("none", None), ("minilm", "minilm"), ("minilm, mpnet", ["minilm", "mpnet"])):
         invoke("ralm", "--quiet", "--encoder", given)
         assert seen["encoder"] == encoder

@@ -20,7 +20,7 @@ from benchmarks.gpu import causes, forms, goals, race
 from benchmarks.gpu.shapes import LEDGER
 from benchmarks.stages import steps
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 POOLS, SEARCH = goals.GOALS[0], next(goal for goal in goals.GOALS if goal.shape.op == "search")
 
 
@@ -389,7 +389,7 @@ def stubbed(*options, faults=None):
     """Python in a process of its own, where the interpreter runs Triton's kernels, and what g++ makes CUDA C++."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "gpu" / "stub_device"))),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "tools" / "gpu" / "stub_device"))),
         "TRITON_INTERPRET": "1",
         "STUB_DEVICE_FAULTS": json.dumps(faults or {}),
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragsys_kernels.evaluation import report
+from benchmarks.papers import report
 
 
 @pytest.fixture

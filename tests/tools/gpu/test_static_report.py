@@ -11,7 +11,7 @@ from benchmarks.gpu.resources import Compiled
 from benchmarks.harness import ledger
 from benchmarks.reports import gpu, gpu_measured, places
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 # (architecture, threads, registers, shared memory) -> blocks of a multiprocessor, counted by hand.
