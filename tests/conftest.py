@@ -50,7 +50,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Let the second of two processes read the tests from the other end: each compiles half of what both import."""
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and config.args == config.getini("testpaths"):
-        config.args = [str(folder) for folder in sorted(Path(__file__).parent.glob("[a-z]*/"), reverse=True)]
+        ignored = {Path(path).resolve() for path in config.getoption("ignore") or ()}
+        folders = sorted(Path(__file__).resolve().parent.glob("[a-z]*/"), reverse=True)
+        config.args = [str(folder) for folder in folders if folder not in ignored]
 
 
 @pytest.hookimpl(tryfirst=True)

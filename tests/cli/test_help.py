@@ -65,6 +65,7 @@ CALLS = {
     ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
 }
 
+
 def test_all_commands_with_options_are_compared():
     without = {("show-config",), ("bench",), ("job",), ("job", "status"), ("job", "verify")}
     without |= {("serve",), ("conform",)}  # limits: tests/serving; a function or a service: tests/conformance
