@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -84,12 +83,6 @@ CLUSTER = "Engine"
 TEXTS = "Columns and text"
 
 RESUMABLE = "interrupted; run it again to resume"
-
-
-class WeightDtype(str, Enum):
-    float32 = "float32"
-    float16 = "float16"
-    bfloat16 = "bfloat16"
 
 
 def option(panel: str, text: str, *names: str, **options: Any) -> Any:

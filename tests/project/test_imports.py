@@ -65,10 +65,15 @@ USES_OF_BENCHMARKS = {
 }
 
 
+IMPORT_OF_BENCHMARKS = re.compile(
+    r"""^\s*(from|import) benchmarks\b|(import_module\(|importorskip\(|"-m", )f?["']benchmarks\b""", re.M
+)
+
+
 def uses_benchmarks(path):
     """Whether a test imports the benchmarks, or a helper that does."""
     text = path.read_text(encoding="utf-8")
-    if re.search(r"""^\s*(from|import) benchmarks\b|(import_module\(|importorskip\(|"-m", )f?["']benchmarks\b""", text, re.M):
+    if IMPORT_OF_BENCHMARKS.search(text):
         return True
     imported = re.findall(r"^\s*(?:from|import) (\w+)", text, re.M)
     return any(uses_benchmarks(helper) for name in imported if (helper := HELPERS / f"{name}.py").is_file())

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 from benchmarks import papers
-from ragsys_kernels.cli._app import INPUT, RUN, SETTINGS, Commands, WeightDtype, option, run
+from ragsys_kernels.cli._app import INPUT, RUN, SETTINGS, Commands, option, run
 from ragsys_kernels.cli._options import Quiet
 from ragsys_kernels.cli._takes import Command, takes
+
+
+class WeightDtype(str, Enum):
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
 
 app = Commands(help="Reproduce the papers' tables, with real data and models.", add_completion=False, **SETTINGS)
 
