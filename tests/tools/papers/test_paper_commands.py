@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +88,10 @@ def test_errors_are_one_line(tmp_path, words, status, error):
     assert (result.returncode, result.stdout) == (status, "")
     assert result.stderr == error if status == 1 else error in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_missing_extra_is_one_line(run_python):
+    code = "import runpy, sys; sys.modules['typer'] = None; runpy.run_module('benchmarks.papers', run_name='__main__')"
+    result = run_python(code, package=Path(papers.__file__).parents[2], check=False)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert re.fullmatch(r"error: typer is not installed: pip install '.+\[cli\]'\n", result.stderr)
