@@ -1,4 +1,4 @@
-# Everything runs in a virtual environment of its own: make test, make test-quick, make test-slow, make fuzz, make demo, make demo-bias, make serve-demo,
+# Everything runs in a virtual environment of its own: make test, make test-quick, make test-slow, make test-tools, make fuzz, make demo, make demo-bias, make serve-demo,
 # make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make evaluate-boolq,
 # make check, make lint, make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
@@ -26,17 +26,21 @@ SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/
 
 .PHONY: serve-demo compare-demo texts-demo bench-serve
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl evaluate-boolq
-.PHONY: check lint test-quick test-slow test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
+.PHONY: check lint test-quick test-slow test-tools test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
 
-# All but the slow tests. make test ARGS=tests/corpus, of one folder.
+# All but the slow tests and those of the tools. make test ARGS=tests/corpus, of one folder.
 test: $(VENV)/.test
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" --ignore tests/tools $(ARGS)
+
+# What guards the tools of a checkout, which are in benchmarks/, but for the slow ones; ARGS="--part 1/4" runs a quarter of them.
+test-tools: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/tools $(ARGS)
 
 # A minute, for the loop of an editor: the kernels and the corpora.
 test-quick: $(VENV)/.test
 	$(BIN)/pytest -q -x -n 2 --dist worksteal -m "not slow" tests/selection tests/scoring tests/corpus $(ARGS)
 
-# The slow tests, half an hour; make test-slow ARGS="--part 3/20" runs one in twenty of them.
+# The slow tests, also of the tools, half an hour; make test-slow ARGS="--part 3/20" runs one in twenty of them.
 test-slow: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal -m slow $(ARGS)
 
@@ -74,7 +78,7 @@ fuzz: $(VENV)/.test
 
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
-release-check: lint arm check-wheel sanitize test test-slow test-capi test-sqlite test-blas test-oldest test-serve fuzz
+release-check: lint arm check-wheel sanitize test test-slow test-tools test-capi test-sqlite test-blas test-oldest test-serve fuzz
 
 # The C interface as a shared library, in build/capi; then a program in C, and the bits of the package.
 .PHONY: capi test-capi sqlite test-sqlite node test-node bench-node
@@ -179,27 +183,27 @@ compare-demo: $(VENV)/.compare-demo
 
 # make evaluate-vrsd ARGS=--quick
 evaluate-vrsd: $(VENV)/.evaluate-vrsd
-	$(BIN)/ragsys-kernels evaluate vrsd $(ARGS)
+	$(BIN)/python -m benchmarks.papers vrsd $(ARGS)
 
 # make evaluate-ragsys ARGS=--quick
 evaluate-ragsys: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate ragsys $(ARGS)
+	$(BIN)/python -m benchmarks.papers ragsys $(ARGS)
 
 # make evaluate-ralm ARGS=--quick
 evaluate-ralm: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate ralm $(ARGS)
+	$(BIN)/python -m benchmarks.papers ralm $(ARGS)
 
 # make evaluate-boolq ARGS=--quick
 evaluate-boolq: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate boolq $(ARGS)
+	$(BIN)/python -m benchmarks.papers boolq $(ARGS)
 
 # make evaluate-aicl ARGS=--quick
 evaluate-aicl: $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate aicl $(ARGS)
+	$(BIN)/python -m benchmarks.papers aicl $(ARGS)
 
 # make evaluate-vrsd-answers ARGS=--quick
 evaluate-vrsd-answers: $(VENV)/.evaluate-vrsd $(VENV)/.evaluate-ragsys
-	$(BIN)/ragsys-kernels evaluate vrsd-answers $(ARGS)
+	$(BIN)/python -m benchmarks.papers vrsd-answers $(ARGS)
 
 # The site, in build/site. Nothing is fetched.
 docs: $(VENV)/.docs

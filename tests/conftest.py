@@ -1,7 +1,6 @@
 """The backends under test, Hypothesis profiles, and Python in a sub-process."""
 
 import gc
-import importlib
 import os
 import signal
 import subprocess
@@ -51,7 +50,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Let the second of two processes read the tests from the other end: each compiles half of what both import."""
     if os.environ.get("PYTEST_XDIST_WORKER", "gw0") != "gw0" and config.args == config.getini("testpaths"):
-        config.args = [str(folder) for folder in sorted(Path(__file__).parent.glob("[a-z]*/"), reverse=True)]
+        ignored = {Path(path).resolve() for path in config.getoption("ignore") or ()}
+        folders = sorted(Path(__file__).resolve().parent.glob("[a-z]*/"), reverse=True)
+        config.args = [str(folder) for folder in folders if folder not in ignored]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -154,13 +155,6 @@ def isa(request, compiled):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAGSYS_KERNELS_ISA", request.param)
         yield compiled.ISAS.index(request.param)
-
-
-@pytest.fixture
-def module(monkeypatch):
-    """A module of the benchmarks, which are no part of the package: found from the root of the checkout."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture

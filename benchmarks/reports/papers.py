@@ -2,9 +2,9 @@
 
     python -m benchmarks.reports.papers [--root FOLDER] [--out FOLDER] [--suffix TEXT] [REPORT ...]
 
-A REPORT is the folder that `ragsys-kernels evaluate` wrote. Without one only the tables are made again. One of RAGSys
-with further rules becomes a page of its own, papers-ragsys-rules.md, and so does one of another model than SmolLM2, and
-one of VRSD's answers that were scored and not written.
+A REPORT is the folder that `python -m benchmarks.papers` wrote. Without one only the tables are made again. One of
+RAGSys with further rules becomes a page of its own, papers-ragsys-rules.md, and so does one of another model than
+SmolLM2, and one of VRSD's answers that were scored and not written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The small problems that reach every kernel of a backend, by which each is checked before anything is timed.
 
 A *form* is a backend's kernels of one kind, by default or under a variant. The problems of each are there so that its
-kernels, and no others of the kind, do the work: `tests/gpu/test_forms.py` holds them to the launches.
+kernels, and no others of the kind, do the work: `tests/tools/gpu/test_forms.py` holds them to the launches.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -15,18 +16,17 @@ from .._base.extras import absent
 _MODULES = {
     "bench": "bench", "select": "files", "bias": "files", "compare": "compare", "conform": "conform",
     "serve": "serve", "embed": "texts", "show": "texts", "show-config": "config",
-    "corpus": "corpus", "evaluate": "evaluate", "job": "job",
+    "corpus": "corpus", "job": "job",
 }  # fmt: skip
 
 
 def _load(command: str = "") -> Any:
     """Return the application with a command, or with all."""
-    try:
-        app = import_module("._app", __name__)
-        for module in dict.fromkeys([_MODULES[command]] if command in _MODULES else _MODULES.values()):
-            import_module(f".{module}", __name__)
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"error: {absent((error.name or '').partition('.')[0], 'cli')}") from None
+    if command == "evaluate":
+        raise SystemExit("error: evaluate is python -m benchmarks.papers now, in a checkout of ragsys_kernels")
+    app = import_module("._app", __name__)
+    for module in dict.fromkeys([_MODULES[command]] if command in _MODULES else _MODULES.values()):
+        import_module(f".{module}", __name__)
     return app.app
 
 
@@ -50,14 +50,23 @@ def _leave_threads() -> None:
         os._exit(stop.code)
 
 
-def main() -> None:
-    """Run the command line; the entry point of the console script."""
+def run(load: Callable[[], Any], name: str) -> None:
+    """Load an application of commands and run it; a package that is missing then is one line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
-        _load(next((word for word in sys.argv[1:] if not word.startswith("-")), ""))(prog_name="ragsys-kernels")
+        app = load()
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: {absent((error.name or '').partition('.')[0], 'cli')}") from None
+    try:
+        app(prog_name=name)
     except OSError as error:  # what no command reports as its own: help or the version, written to a full disk
         raise SystemExit(f"error: {error}") from None
     finally:
         _leave_threads()
+
+
+def main() -> None:
+    """Run the command line; the entry point of the console script."""
+    run(lambda: _load(next((word for word in sys.argv[1:] if not word.startswith("-")), "")), "ragsys-kernels")

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -51,11 +50,15 @@ class Commands(typer.Typer):
         return decorate
 
 
+# Of every application of commands.
+SETTINGS: dict[str, Any] = {
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 120},
+}
 app = Commands(
     help="Choose, for each query, the k candidates that are together most useful: relevant and not redundant.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    **SETTINGS,
 )
 
 
@@ -80,12 +83,6 @@ CLUSTER = "Engine"
 TEXTS = "Columns and text"
 
 RESUMABLE = "interrupted; run it again to resume"
-
-
-class WeightDtype(str, Enum):
-    float32 = "float32"
-    float16 = "float16"
-    bfloat16 = "bfloat16"
 
 
 def option(panel: str, text: str, *names: str, **options: Any) -> Any:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..evaluation.pages import MARKS, Part, Table, document, inline, of_class
+from ..reporting.pages import MARKS, Part, Table, document, inline, of_class
 from .advice import Advice
 from .examples import Example, Pick
 from .measures import Measure

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .._base.types import NDArray as Array
-from ..evaluation.statistics import Interval, bootstrap_ratios
+from ..reporting.statistics import Interval, bootstrap_ratios
 from .measures import MEASURES, ROUNDING, Measure, overlap
 from .settings import RANDOM, TOP, Setting
 from .work import Outcome

@@ -11,8 +11,8 @@ import numpy as np
 
 from .._base.extras import needed
 from .._base.files import csv_of, replacing
-from ..evaluation.pages import Figure, Heading, Notes, Part, Text, markdown
-from ..evaluation.report import surroundings
+from ..reporting.pages import Figure, Heading, Notes, Part, Text, markdown
+from ..reporting.surroundings import surroundings
 from . import page, plot
 from .examples import RULE
 from .measures import MEASURES

@@ -5,7 +5,7 @@ import pytest
 from ragsys_kernels.comparison.advice import advise
 from ragsys_kernels.comparison.settings import settings
 from ragsys_kernels.comparison.table import Figure
-from ragsys_kernels.evaluation.statistics import Interval
+from ragsys_kernels.reporting.statistics import Interval
 
 SETTINGS = settings(["vrsd", "sift"], biased=False)  # and top-k and random
 

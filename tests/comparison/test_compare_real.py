@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
+from benchmarks.harness import data
 from ragsys_kernels.comparison import compare
 
 
 @pytest.fixture
-def cranfield(module):
-    found = module("harness.data").cranfield()
+def cranfield():
+    found = data.cranfield()
     if found is None:
         pytest.skip("no data folder has Cranfield")
     return found

@@ -10,7 +10,7 @@ from ragsys_kernels.comparison import problem as problems
 from ragsys_kernels.comparison.measures import Measure, measured, overlap
 from ragsys_kernels.comparison.problem import Problem
 from ragsys_kernels.comparison.table import Figure
-from ragsys_kernels.evaluation.statistics import Interval
+from ragsys_kernels.reporting.statistics import Interval
 
 ANGLES = [0, 10, 90, 200, 60, 61, 350, 78, 80]
 LENGTHS = [1, 2, 0.5, 3, 1.5, 1, 4, 2, 5]

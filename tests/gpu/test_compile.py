@@ -509,3 +509,7 @@ def test_loads_in_sass():
         LDG.E.ENL2.256 R4, R8, desc[UR4][R8.64] ;
     """
     assert resources.sass_loads(sass) == {16: 2, 8: 1, 2: 1, 1: 1, 4: 1, 32: 1}
+
+
+def test_pairs_that_are_refused_are_of_architectures_that_are_compiled_for():
+    assert {arch for _, arch in compilers.REFUSED} <= set(compilation.ARCHITECTURES)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.gpu import compilation
 from ragsys_kernels import _dispatch, _info
 from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import compilers, interpreter
@@ -82,10 +81,6 @@ def test_architecture_of_a_device_of_amd(device, monkeypatch):
     about = type("About", (), {"gcnArchName": "gfx942:sramecc+:xnack-"})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: about, raising=False)
     assert compilers.architecture() == compilers.family("gfx942") == "gfx942"
-
-
-def test_pairs_are_of_architectures_that_are_compiled_for():
-    assert {arch for _, arch in compilers.REFUSED} <= set(compilation.ARCHITECTURES)
 
 
 def test_interpreter_takes_the_number_out_of_an_array(monkeypatch):

@@ -1,9 +1,8 @@
-"""Commands of the evaluations in this process, what they find (an encoder, a model, or no packages), reports."""
+"""Commands of the evaluations in this process, what they find (an encoder, a model), reports."""
 
 import csv
 import json
 from functools import cache
-from importlib import metadata
 
 import pytest
 
@@ -15,15 +14,13 @@ import lm_models
 from tiny_encoder import TinyEncoder
 from typer.testing import CliRunner
 
-import ragsys_kernels.cli.evaluate  # noqa: F401 -- commands are made of the functions, before a test replaces one
-from ragsys_kernels import cli
-from ragsys_kernels.evaluation import _run
+from benchmarks.papers import _run, commands  # commands are made of the functions, before a test replaces one
 from ragsys_kernels.icl import HuggingFaceModel
 
 
 def invoke(name, *arguments):
-    """Run ``ragsys-kernels evaluate`` of that name."""
-    return CliRunner().invoke(cli.app, ["evaluate", name, *map(str, arguments)])
+    """Run ``python -m benchmarks.papers`` of that name."""
+    return CliRunner().invoke(commands.app, [name, *map(str, arguments)])
 
 
 @cache
@@ -35,15 +32,6 @@ def model(kind="llama"):
 def use_tiny_encoder(monkeypatch):
     """Let every encoder that is given by name or path be the tiny one."""
     monkeypatch.setattr(_run, "SentenceTransformerEncoder", lambda *_, **__: TinyEncoder())
-
-
-def without_packages(monkeypatch):
-    """Let no package be installed that carries a model."""
-
-    def nothing(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", nothing)
 
 
 def settings_of(out):

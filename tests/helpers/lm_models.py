@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from importlib import metadata
 
 import tokenizers
 import torch
@@ -222,3 +223,12 @@ def _merges():
     import json
 
     return json.loads(tokenizer().backend_tokenizer.to_str())["model"]["merges"]
+
+
+def without_packages(monkeypatch):
+    """Let no package be installed that carries a model."""
+
+    def nothing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", nothing)

