@@ -106,21 +106,21 @@ test-node: node
 bench-node: node
 	cd node && npm install --no-audit --no-fund && npm install --no-save --no-audit --no-fund @langchain/core@1 && npm run bench
 
-# The source archive and manylinux wheels in dist, then each in a fresh environment: wheels/README.md.
+# The source archive and manylinux wheels in dist, then each in a fresh environment: packaging/README.md.
 # ARGS="--python 3.12 --machine x86_64", or ARGS=--available for the versions that are here.
 .PHONY: wheels check-wheels
 wheels: $(VENV)-wheels/.wheels
-	$(VENV)-wheels/bin/python wheels/build.py $(ARGS)
-	$(VENV)-wheels/bin/python wheels/check.py
+	$(VENV)-wheels/bin/python packaging/wheels/build.py $(ARGS)
+	$(VENV)-wheels/bin/python packaging/wheels/check.py
 
 # What a machine with a GPU is given, so that nothing is compiled there: the extension for CPython 3.12 and the CUDA kernels (nvcc).
 # ARGS="--python 3.13" for another interpreter.
 .PHONY: race-pack
 race-pack: $(VENV)-wheels/.wheels
-	$(VENV)-wheels/bin/python wheels/race_pack.py $(ARGS)
+	$(VENV)-wheels/bin/python packaging/wheels/race_pack.py $(ARGS)
 
 check-wheels: $(VENV)-wheels/.wheels
-	$(VENV)-wheels/bin/python wheels/check.py $(ARGS)
+	$(VENV)-wheels/bin/python packaging/wheels/check.py $(ARGS)
 
 # One wheel, compiled by clang, and run: make check-wheel MACHINE=aarch64, under qemu by an interpreter of Debian's.
 .PHONY: check-wheel
@@ -129,10 +129,10 @@ WHEEL_PYTHON ?= 3.11
 check-wheel: $(VENV)-wheels/.wheels $(if $(filter aarch64,$(MACHINE)),arm-packages)
 	rm -rf build/wheel
 	$(if $(filter-out $(shell uname -m),$(MACHINE)),test -d build/pythons/$(MACHINE)-bookworm || \
-		$(VENV)-wheels/bin/python wheels/debian.py $(WHEEL_PYTHON) --machine $(MACHINE) --suite bookworm)
-	$(VENV)-wheels/bin/python wheels/build.py --out build/wheel --python $(WHEEL_PYTHON) --machine $(MACHINE)
+		$(VENV)-wheels/bin/python packaging/wheels/debian.py $(WHEEL_PYTHON) --machine $(MACHINE) --suite bookworm)
+	$(VENV)-wheels/bin/python packaging/wheels/build.py --out build/wheel --python $(WHEEL_PYTHON) --machine $(MACHINE)
 	rm build/wheel/*.tar.gz # which `make wheels` installs too: a compilation more
-	$(VENV)-wheels/bin/python wheels/check.py build/wheel >build/wheel/checked
+	$(VENV)-wheels/bin/python packaging/wheels/check.py build/wheel >build/wheel/checked
 	cat build/wheel/checked && ! grep -q "not run" build/wheel/checked
 
 $(VENV)-wheels/.wheels: requirements/wheels.txt

@@ -11,6 +11,7 @@ tomllib = pytest.importorskip("tomllib")
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
+DOCKERFILE = ROOT / "packaging" / "docker" / "Dockerfile"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = ("build", "ci", "docs", "image", "tools")
@@ -99,13 +100,13 @@ def test_actions_are_commits_and_images_digests():
     for each in used:
         pins[each.split("@")[0]].add(each)
     assert all(len(each) == 1 for each in pins.values())
-    images = re.findall(r"^FROM (\S+)", (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    images = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(images) == 2
     assert len(set(images)) == 1
     assert re.fullmatch(r"python:3\.12-slim@sha256:[0-9a-f]{64}", images[0])
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "docker" / "Dockerfile"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, DOCKERFILE], ids=lambda path: path.name)
 def test_what_is_installed_is_locked(path):
     """By hashes, or it is the package itself, without what it needs; `make` gets the lock by name."""
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")

@@ -14,7 +14,7 @@ from ragsys_kernels import _dispatch
 from ragsys_kernels.selection import cpu
 
 ROOT = Path(__file__).parents[2]
-WHEELS = ROOT / "wheels"
+WHEELS = ROOT / "packaging" / "wheels"
 pytestmark = pytest.mark.skipif(not WHEELS.is_dir(), reason="not in a checkout")
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # and Debian's names of them
 UNPACKED = ROOT / "build" / "pythons"  # where debian.py puts interpreters that are not installed

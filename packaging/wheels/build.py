@@ -77,7 +77,7 @@ def interpreters(versions: Sequence[str], available: bool = False) -> dict[str, 
     elif missing:
         raise SystemExit(
             f"make wheels: Python {', '.join(missing)} with headers must be here, found {', '.join(here) or 'none'}; "
-            f"install them (pyenv, uv), or on Debian: python wheels/debian.py {' '.join(missing)}"
+            f"install them (pyenv, uv), or on Debian: python packaging/wheels/debian.py {' '.join(missing)}"
             + ("; without them: make wheels ARGS=--available" if here else "")
         )
     return {version: python for version, python in found.items() if python is not None}
