@@ -111,7 +111,7 @@ bench-node: node
 .PHONY: wheels check-wheels
 wheels: $(VENV)-tools/.tools
 	$(VENV)-tools/bin/python packaging/wheels/build.py $(ARGS)
-	$(VENV)-tools/bin/python packaging/wheels/check.py
+	$(if $(filter --help,$(ARGS)),,$(VENV)-tools/bin/python packaging/wheels/check.py)
 
 # What a machine with a GPU is given, so that nothing is compiled there: the extension for CPython 3.12 and the CUDA kernels (nvcc).
 # ARGS="--python 3.13" for another interpreter.

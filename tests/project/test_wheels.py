@@ -172,6 +172,14 @@ def test_what_is_carried_has_a_limit(pack, monkeypatch, tmp_path, capsys):
         pack.main()
 
 
+def test_the_folder_packaging_does_not_hide_the_package_of_that_name():
+    """Tools run in the root, which Python then searches first."""
+    program = "import packaging.version; print(packaging.__file__)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    assert WHEELS.parent not in Path(found.stdout.strip()).parents
+
+
 def test_constants_of_templates_can_be_linked_by_clang_too():
     """A specialisation of a constant has a definition in each file that includes it, unless it is inline."""
     found = [
