@@ -110,39 +110,33 @@ test-node: node
 bench-node: node
 	cd node && npm install --no-audit --no-fund && npm install --no-save --no-audit --no-fund @langchain/core@1 && npm run bench
 
-# The source archive and manylinux wheels in dist, then each in a fresh environment: wheels/README.md.
-# ARGS="--python 3.12 --machine x86_64", or ARGS=--available for the versions that are here.
+# The source archive and manylinux wheels in dist, then each in a fresh environment: packaging/README.md.
+# ARGS="--python 3.12 --machine x86_64", ARGS=--available for the versions that are here, ARGS="--machine macos".
 .PHONY: wheels check-wheels
-wheels: $(VENV)-wheels/.wheels
-	$(VENV)-wheels/bin/python wheels/build.py $(ARGS)
-	$(VENV)-wheels/bin/python wheels/check.py
+wheels: $(VENV)-tools/.tools
+	$(VENV)-tools/bin/python packaging/wheels/build.py $(ARGS)
+	$(if $(filter --help,$(ARGS)),,$(VENV)-tools/bin/python packaging/wheels/check.py)
 
 # What a machine with a GPU is given, so that nothing is compiled there: the extension for CPython 3.12 and the CUDA kernels (nvcc).
 # ARGS="--python 3.13" for another interpreter.
 .PHONY: race-pack
-race-pack: $(VENV)-wheels/.wheels
-	$(VENV)-wheels/bin/python wheels/race_pack.py $(ARGS)
+race-pack: $(VENV)-tools/.tools
+	$(VENV)-tools/bin/python packaging/wheels/race_pack.py $(ARGS)
 
-check-wheels: $(VENV)-wheels/.wheels
-	$(VENV)-wheels/bin/python wheels/check.py $(ARGS)
+check-wheels: $(VENV)-tools/.tools
+	$(VENV)-tools/bin/python packaging/wheels/check.py $(ARGS)
 
 # One wheel, compiled by clang, and run: make check-wheel MACHINE=aarch64, under qemu by an interpreter of Debian's.
 .PHONY: check-wheel
 MACHINE ?= x86_64
 WHEEL_PYTHON ?= 3.11
-check-wheel: $(VENV)-wheels/.wheels $(if $(filter aarch64,$(MACHINE)),arm-packages)
+check-wheel: $(VENV)-tools/.tools $(if $(filter aarch64,$(MACHINE)),arm-packages)
 	rm -rf build/wheel
 	$(if $(filter-out $(shell uname -m),$(MACHINE)),test -d build/pythons/$(MACHINE)-bookworm || \
-		$(VENV)-wheels/bin/python wheels/debian.py $(WHEEL_PYTHON) --machine $(MACHINE) --suite bookworm)
-	$(VENV)-wheels/bin/python wheels/build.py --out build/wheel --python $(WHEEL_PYTHON) --machine $(MACHINE)
+		$(VENV)-tools/bin/python packaging/wheels/debian.py $(WHEEL_PYTHON) --machine $(MACHINE) --suite bookworm)
+	$(VENV)-tools/bin/python packaging/wheels/build.py --out build/wheel --python $(WHEEL_PYTHON) --machine $(MACHINE)
 	rm build/wheel/*.tar.gz # which `make wheels` installs too: a compilation more
-	$(VENV)-wheels/bin/python wheels/check.py build/wheel >build/wheel/checked
-	cat build/wheel/checked && ! grep -q "not run" build/wheel/checked
-
-$(VENV)-wheels/.wheels: requirements/wheels.txt
-	$(PYTHON) -m venv $(VENV)-wheels
-	$(VENV)-wheels/bin/pip install --quiet --disable-pip-version-check -r requirements/wheels.txt
-	touch $@
+	$(VENV)-tools/bin/python packaging/wheels/check.py build/wheel --machine $(MACHINE)
 
 # Versions and PyPI's hashes of what the image, CI and releases install; ARGS=--upgrade takes the newest that fit.
 .PHONY: lock audit
@@ -154,7 +148,7 @@ lock: $(VENV)-tools/.tools
 	$(COMPILE) --python-version 3.10 -o requirements/build.lock requirements/build.txt
 	$(COMPILE) --python-version 3.10 --extra test -c requirements/constraints.txt -o requirements/ci.lock pyproject.toml requirements/lint.txt
 	$(COMPILE) --python-version 3.12 --extra docs -o requirements/docs.lock pyproject.toml requirements/build.txt
-	$(COMPILE) --python-version 3.12 -o requirements/tools.lock requirements/tools.txt
+	$(COMPILE) --python-version 3.10 -o requirements/tools.lock requirements/tools.txt
 
 # Known vulnerabilities of what is locked.
 audit: $(VENV)-tools/.tools
@@ -358,7 +352,7 @@ $(VENV)/.lint: requirements/lint.txt | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-serve $(VENV)-stores $(VENV)-wheels $(VENV)-tools build dist *.egg-info ragsys_kernels/_C*.so
+	rm -rf $(VENV) $(VENV)-serve $(VENV)-stores $(VENV)-tools build dist *.egg-info ragsys_kernels/_C*.so
 	rm -rf demo-output evaluation-output node/node_modules node/prebuilds node/compiled
 
 include tests/cpp/native.mk

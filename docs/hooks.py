@@ -49,6 +49,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     def included(match: re.Match[str]) -> str:
         return _linked(section(match[1], match[2]), match[1], here)
 
+    if page.file.inclusion.is_not_in_nav():  # beside the menu the others have their sections
+        markdown = re.sub(r"^# .+\n", r"\g<0>\n[TOC]\n", markdown, count=1, flags=re.M)
     markdown = re.sub(r"^<!-- from (\S+): (.+) -->$", included, markdown, flags=re.M)
     shown = set(re.findall(r"^::: (\S+)$", markdown, re.M))
     return re.sub(r"^<!-- names: (\S+) -->$", lambda match: directives(match[1], shown), markdown, flags=re.M)

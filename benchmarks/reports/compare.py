@@ -17,6 +17,7 @@ from benchmarks.harness.ledger import RESULTS
 from benchmarks.reports import style
 from benchmarks.reports.tables import table, write
 from ragsys_kernels.comparison.measures import MEASURES
+from ragsys_kernels.comparison.plot import write_labels
 
 OUT = RESULTS / "compare.md"
 SETS = {
@@ -76,19 +77,21 @@ def draw(out: Path) -> None:
         label, _, weight = row[0].partition(", λ ")
         families.setdefault(label, []).append((weight, float(row[alike]), float(row[useful])))
     figure, axes = style.figure(4.2)
+    labels = []
     for label, colour, marker in FAMILIES:
         points = sorted(families[label])
         if label in ("MMR", "MSD"):  # which are top-k with λ = 1
             points += [("1", x, y) for _, x, y in families["Top-k (λ = 1)"]]
         axes.plot(*zip(*[point[1:] for point in points], strict=True), marker=marker, color=colour, label=label)
-        for weight, x, y in points[:-1] if label == "MMR" else ():
-            axes.annotate(f"λ {weight}", (x, y), (-6, -10), textcoords="offset points", ha="right", fontsize=8)
+        labels += [(f"λ {weight}", x, y) for weight, x, y in points[:-1] if label == "MMR"]
     axes.set_xlabel("mean cosine between picks")
     axes.set_ylabel("nDCG")
     axes.invert_xaxis()
     axes.set_title("Cranfield. Up: more useful. Right: less alike.")
     axes.grid(True)
     axes.legend(ncols=2)
+    figure.draw_without_rendering()
+    write_labels(axes, labels)
     style.save(figure, out / "compare.svg")
 
 

@@ -26,21 +26,20 @@ def advise(settings: Sequence[Setting], found: Figures, *, max_loss: float, leve
     """
     measure = usefulness(found)
     others = [setting for setting in settings if setting.name != TOP and setting.rule != RANDOM]
-    sure = f"{level:.0%} of all {len(others)} methods together"
+    sure = f'"Certainly" means by intervals that hold for all {len(others)} methods together, at {level:.0%}.'
     if measure is None:
         rule = (
-            f"Rule: without judgements nothing says which picks are useful. Of the methods that, by intervals of the "
-            f"differences at {sure}, lower the mean cosine between picks by at least {max_loss:.0%} of top-k's and "
-            f"keep at least {1 - max_loss:.0%} of its relevance, the one whose picks are least alike. Otherwise top-k."
+            f"Rule without judgements: the method with the least similar picks of those that certainly keep at least "
+            f"{1 - max_loss:.0%} of top-k's relevance and certainly lower the mean cosine between picks by more than "
+            f"{max_loss:.0%}; if there is none, top-k. {sure}"
         )
         return _least_alike(others, found, "relevance", "relevance", max_loss, rule)
     word = {"ndcg": "nDCG", "alpha_ndcg": "α-nDCG"}[measure]
     base = found[TOP][measure].mean.mean
     rule = (
-        f"Rule: if the {word} of a method is above that of top-k, the interval of the difference at {sure} "
-        f"excluding 0, the method of highest {word} among these. Otherwise, of the methods that by the same intervals "
-        f"lower the mean cosine between picks by at least {max_loss:.0%} of top-k's and keep at least "
-        f"{1 - max_loss:.0%} of its {word}, the one whose picks are least alike. Otherwise top-k."
+        f"Rule: the method with the highest {word} of those certainly above top-k; if there is none, the method with "
+        f"the least similar picks of those that certainly keep at least {1 - max_loss:.0%} of top-k's {word} and "
+        f"certainly lower the mean cosine between picks by more than {max_loss:.0%}; if there is none, top-k. {sure}"
     )
     better = [each for each in others if found[each.name][measure].certain.low > 0]
     if better:

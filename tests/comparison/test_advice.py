@@ -45,8 +45,12 @@ def test_the_most_useful_of_those_certainly_above_top_k():
     assert "Its nDCG is 0.560, top-k's 0.500" in told.words
     assert "2 of 3 methods" not in told.words  # random picks are none of the methods
     assert "2 of 2 methods are certainly above top-k" in told.words
-    assert "95% of all 2 methods together" in told.rule
-    assert "by at least 5% of top-k's and keep at least 95% of its nDCG" in told.rule
+    assert told.rule == (
+        "Rule: the method with the highest nDCG of those certainly above top-k; if there is none, the method with the "
+        "least similar picks of those that certainly keep at least 95% of top-k's nDCG and certainly lower the mean "
+        "cosine between picks by more than 5%; if there is none, top-k. "
+        '"Certainly" means by intervals that hold for all 2 methods together, at 95%.'
+    )
 
 
 @pytest.mark.parametrize(("low", "expected"), [(1e-9, "vrsd"), (0.0, "top-k"), (-1e-9, "top-k")])
@@ -108,7 +112,11 @@ def test_the_least_alike_of_the_affordable():
     found["sift"]["relevance"] = figure(0.7, certain=(-0.2, 0.0))
     told = advised(found)
     assert told.setting == "vrsd"
-    assert "by at least 5% of top-k's and keep at least 95% of its relevance" in told.rule
+    assert told.rule.startswith("Rule without judgements: the method with the least similar picks of those that ")
+    assert (
+        "at least 95% of top-k's relevance and certainly lower the mean cosine between picks by more than 5%"
+        in told.rule
+    )
     found["vrsd"]["relevance"] = figure(0.7, certain=(-0.2, -0.1))
     assert "1 of 2 methods certainly lose relevance" in advised(found).words  # SIFT's interval reaches 0
 

@@ -16,7 +16,7 @@ import yaml
 from ragsys_kernels.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docker"
+FOLDER = ROOT / "packaging" / "docker"
 DOCKERFILE = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -61,12 +61,12 @@ def test_what_the_compose_file_mounts_is_in_no_image_and_no_commit():
     mounted = [volume.split(":")[0] for volume in compose["services"]["selection"]["volumes"]]
     mounted += [secret["file"] for secret in compose["secrets"].values()]
     paths = [(FOLDER / each).resolve().relative_to(ROOT).as_posix() for each in mounted]
-    assert paths == ["docker/corpora", "docker/token"]
+    assert paths == ["packaging/docker/corpora", "packaging/docker/token"]
     header = (FOLDER / "compose.yaml").read_text(encoding="utf-8").partition("services:")[0]
     assert all(path in header for path in paths)
     assert set(paths) <= set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
     if (ROOT / ".git").exists() and shutil.which("git"):
-        for path in ("docker/corpora/docs/rows.npy", "docker/token"):
+        for path in ("packaging/docker/corpora/docs/rows.npy", "packaging/docker/token"):
             assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT).returncode == 0, path
 
 

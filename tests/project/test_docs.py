@@ -321,6 +321,29 @@ def _wants_a_place(name):
 
 
 @pytest.mark.slow
+def test_every_page_is_in_the_menu_or_listed_by_a_page_there(site):
+    def linked(path, text):
+        found = re.findall(r'<a\b[^>]*? href="([^"#:]+\.html)', text)
+        return {(path.parent / each).resolve() for each in found}
+
+    start = site / "index.html"
+    menu = re.search(
+        r'<nav class="md-nav md-nav--primary.*?</nav>\s*</div>\s*</div>\s*</div>', start.read_text(), re.DOTALL
+    )
+    entries = linked(start, menu[0])
+    assert 40 < len(entries) <= 60
+    listed = set()
+    for name in ("examples.html", "reports.html", "papers/tables.html", "design/index.html"):
+        assert site / name in entries
+        listed |= linked(site / name, re.search(r"<article.*?</article>", (site / name).read_text(), re.DOTALL)[0])
+    pages = {page for page in site.rglob("*.html") if page.name != "404.html"}
+    assert not pages - entries - listed
+    assert all(
+        '<div class="toc">' in page.read_text() for page in pages - entries
+    )  # the menu shows the others' sections
+
+
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site):
     loaded = re.compile(r"<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=\"((?:https?:)?//[^\"]+)\"")
     pages = list(site.rglob("*.html"))

@@ -11,6 +11,7 @@ tomllib = pytest.importorskip("tomllib")
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements"
+DOCKERFILE = ROOT / "packaging" / "docker" / "Dockerfile"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCKS = ("build", "ci", "docs", "image", "tools")
@@ -99,13 +100,13 @@ def test_actions_are_commits_and_images_digests():
     for each in used:
         pins[each.split("@")[0]].add(each)
     assert all(len(each) == 1 for each in pins.values())
-    images = re.findall(r"^FROM (\S+)", (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    images = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(images) == 2
     assert len(set(images)) == 1
     assert re.fullmatch(r"python:3\.12-slim@sha256:[0-9a-f]{64}", images[0])
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / "docker" / "Dockerfile"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, DOCKERFILE], ids=lambda path: path.name)
 def test_what_is_installed_is_locked(path):
     """By hashes, or it is the package itself, without what it needs; `make` gets the lock by name."""
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
@@ -113,7 +114,7 @@ def test_what_is_installed_is_locked(path):
         assert "--require-hashes -r " in command or "--no-deps" in command, command
         assert set(re.findall(r"(\w+)\.lock", command)) <= set(LOCKS)
     assert "pipx" not in text
-    if "run: make " in text and path.name != "audit.yml":
+    if re.search(r"run: make (?!audit|wheels|check-wheels)", text):  # these install tools.lock whatever they are told
         named = "".join(re.findall(r"LOCK[:=] ?requirements/(\w+)\.lock", text))
         assert named in LOCKS
 
@@ -123,5 +124,10 @@ def test_make_with_a_lock_installs_it_first():
     for stamp in (".test", ".docs", ".lint"):
         rule = re.search(rf"^\$\(VENV\)/{re.escape(stamp)}:.*\n(.*)\n", makefile, re.MULTILINE)
         assert rule[1].strip() == "$(LOCKED)"
+    assert re.search(
+        r"^\$\(VENV\)-tools/\.tools: .*\n.*\n\t\S*/pip install .*--require-hashes -r \$<$", makefile, re.MULTILINE
+    )
+    for target in ("audit", "wheels", "check-wheels"):
+        assert re.search(rf"^{target}: \$\(VENV\)-tools/\.tools$", makefile, re.MULTILINE)
     assert "LOCKED := $(if $(LOCK),$(PIP_BARE) --require-hashes -r $(LOCK))" in makefile
     assert set(re.search(r"^LOCKS := (.*)$", makefile, re.MULTILINE)[1].split()) == set(LOCKS)

@@ -32,9 +32,10 @@ def tree(tmp_path_factory):
     (folder / "ragsys_kernels" / "_C.cpython-399-x86_64-linux-gnu.so").write_bytes(b"left over")
     (folder / "ragsys_kernels" / "__pycache__").mkdir()
     (folder / "ragsys_kernels" / "__pycache__" / "cli.cpython-399.pyc").write_bytes(b"left over")
-    (folder / "docker" / "corpora" / "docs").mkdir(parents=True)
-    (folder / "docker" / "corpora" / "docs" / "rows.npy").write_bytes(b"a corpus")
-    (folder / "docker" / "token").write_bytes(b"a secret")
+    deployment = folder / "packaging" / "docker"
+    (deployment / "corpora" / "docs").mkdir(parents=True)
+    (deployment / "corpora" / "docs" / "rows.npy").write_bytes(b"a corpus")
+    (deployment / "token").write_bytes(b"a secret")
     return folder
 
 
@@ -112,8 +113,9 @@ def test_source_archive_has_every_source_and_nothing_built(sdist):
     expected |= {"LICENSE", "README.md", "pyproject.toml", "setup.py", "MANIFEST.in", "Makefile"}
     assert expected <= members, expected - members
     assert not [name for name in members if name.endswith((".so", ".pyc", ".o")) or "__pycache__" in name]
-    deployment = {"Dockerfile", "compose.yaml", "kubernetes.yaml", "grafana.json"}
-    assert {name for name in members if name.startswith("docker/")} == {f"docker/{name}" for name in deployment}
+    deployment = {"", "/Dockerfile", "/compose.yaml", "/kubernetes.yaml", "/grafana.json"}
+    folder = "packaging/docker"
+    assert {name for name in members if name.startswith(folder)} == {folder + name for name in deployment}
     assert sdist.name == f"ragsys_kernels-{rk.__version__}.tar.gz"
 
 

@@ -11,7 +11,7 @@ yaml = pytest.importorskip("yaml")
 tomllib = pytest.importorskip("tomllib")
 
 ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "conda" / "recipe.yaml"
+RECIPE = ROOT / "packaging" / "conda" / "recipe.yaml"
 pytestmark = pytest.mark.skipif(not RECIPE.exists(), reason="the tests run outside of the source tree")
 
 

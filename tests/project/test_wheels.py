@@ -1,10 +1,12 @@
 """What the wheels are declared for, and the program that each must run."""
 
 import importlib.util
+import os
 import re
 import runpy
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from ragsys_kernels import _dispatch
 from ragsys_kernels.selection import cpu
 
 ROOT = Path(__file__).parents[2]
-WHEELS = ROOT / "wheels"
+WHEELS = ROOT / "packaging" / "wheels"
 pytestmark = pytest.mark.skipif(not WHEELS.is_dir(), reason="not in a checkout")
 
 
@@ -30,11 +32,48 @@ def pythons():
     return loaded("pythons")
 
 
-def test_versions_are_those_of_the_metadata_and_of_cibuildwheel(pythons):
+def test_versions_are_those_of_the_metadata_and_the_workflow_builds_and_runs_each(pythons, build):
     text = (ROOT / "pyproject.toml").read_text()
-    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
-    built = [f"3.{minor}" for minor in re.findall(r'"cp3(\d+)-\*"', text)]
-    assert list(pythons.VERSIONS) == classifiers == built
+    assert list(pythons.VERSIONS) == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', text)
+    workflow = (ROOT / ".github" / "workflows" / "wheels.yml").read_text()
+    asked = re.findall(r'python-version: "(.+)"', workflow)
+    assert asked == ["\\n".join(pythons.VERSIONS)] * 2
+    (built,) = re.findall(r'make wheels ARGS="--machine (.+)"', workflow)
+    assert built.split() == list(build.TARGETS) == re.findall(r"machine: (\w+)", workflow)
+
+
+def test_a_wheel_for_this_machine_is_told_what_its_python_says_of_itself(build, tmp_path):
+    found = build.compiler(tmp_path, f"3.{sys.version_info[1]}", os.uname().machine)
+    assert found["_PYTHON_HOST_PLATFORM"] == sysconfig.get_platform()
+    assert found["SETUPTOOLS_EXT_SUFFIX"] == sysconfig.get_config_var("EXT_SUFFIX")
+
+
+def test_wheels_that_are_asked_for_must_run(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(str(WHEELS))
+    check = loaded("check")
+    monkeypatch.setattr(check, "HERE", "x86_64")
+    monkeypatch.setattr(check, "run_native", lambda wheel, version, place: f"Python {version}")
+    monkeypatch.setattr(check, "run_foreign", lambda *of: None)
+    platforms = ("macosx_11_0_arm64", "manylinux_2_17_x86_64.manylinux2014_x86_64", "manylinux_2_28_aarch64")
+    names = [f"ragsys_kernels-0.1.0-cp310-cp310-{platform}.whl" for platform in platforms]
+    for name in names:
+        (tmp_path / name).touch()
+
+    def said(*options):
+        monkeypatch.setattr(sys, "argv", ["check.py", str(tmp_path), *options])
+        check.main()
+        return capsys.readouterr().out.splitlines()
+
+    lacks = "not run: no interpreter of its version and processor here"
+    *lines, last = said()
+    assert lines == [f"{names[0]}: {lacks}", f"{names[1]}: Python 3.10", f"{names[2]}: {lacks}"]
+    assert last == "not run: 2 of 3 wheels"
+    assert said("--machine", "x86_64") == [f"{names[1]}: Python 3.10"]
+    for machine in ("aarch64", "macos"):
+        with pytest.raises(SystemExit, match=r"^make check-wheels: not run: 1 of 1 wheels$"):
+            said("--machine", machine)
+    with pytest.raises(SystemExit, match="has no wheel for sparc;"):
+        said("--machine", "sparc")
 
 
 def test_an_interpreter_is_found_only_with_headers_of_its_version(pythons):
@@ -131,6 +170,14 @@ def test_what_is_carried_has_a_limit(pack, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(pack, "LIMIT", (3 << 20) - 1)
     with pytest.raises(SystemExit, match=r"^make race-pack: 3\.0 MiB are more than 2, which can be carried"):
         pack.main()
+
+
+def test_the_folder_packaging_does_not_hide_the_package_of_that_name():
+    """Tools run in the root, which Python then searches first."""
+    program = "import packaging.version; print(packaging.__file__)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert found.returncode == 0, found.stderr
+    assert WHEELS.parent not in Path(found.stdout.strip()).parents
 
 
 def test_constants_of_templates_can_be_linked_by_clang_too():

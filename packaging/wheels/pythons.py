@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # and Debian's names of them
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # of Linux, and Debian's names of them
+HERE = "macos" if platform.system() == "Darwin" else os.uname().machine
 UNPACKED = ROOT / "build" / "pythons"  # where debian.py puts interpreters that are not installed
 
 

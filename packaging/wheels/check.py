@@ -1,6 +1,7 @@
 """Install each wheel of dist and the source archive in a fresh environment and run smoke.py there: `make check-wheels`.
 
-Wheels of another processor run in qemu's user mode, where debian.py has unpacked an interpreter of their version.
+Wheels of another processor run in qemu's user mode, where debian.py has unpacked an interpreter of their version; those
+of macOS run there alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pythons import ROOT, find_foreign, find_python
+from pythons import HERE, ROOT, find_foreign, find_python
 
 TOOLS = Path(sys.executable).parent
 SMOKE = Path(__file__).with_name("smoke.py")
@@ -51,19 +52,29 @@ def run_foreign(wheel: Path, version: str, machine: str, folder: Path) -> str | 
     return call(*start, SMOKE, PYTHONPATH=str(folder), RAGSYS_KERNELS_SMOKE_PYTHON="\n".join(start))
 
 
+def target_of(wheel: Path) -> tuple[str, str]:
+    """Return a wheel's version of CPython and its machine, as build.py names them."""
+    _, _, python, _, platform = wheel.stem.split("-")
+    machine = "macos" if platform.startswith("macosx") else "aarch64" if platform.endswith("aarch64") else "x86_64"
+    return f"3.{python[3:]}", machine
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "dist", help="default: dist")
-    folder = parser.parse_args().folder.resolve()  # each is installed from another one
-    wheels, lacking = sorted(folder.glob("*.whl")), []
+    parser.add_argument("--machine", help="only the wheels for this one, each of which has to run")
+    args = parser.parse_args()
+    folder = args.folder.resolve()  # each is installed from another one
+    wheels = [each for each in sorted(folder.glob("*.whl")) if args.machine in (None, target_of(each)[1])]
     if not wheels:
-        raise SystemExit(f"make check-wheels: {folder} has no wheel; `make wheels` builds them")
+        of = f" for {args.machine}" if args.machine else ""
+        raise SystemExit(f"make check-wheels: {folder} has no wheel{of}; `make wheels` builds them")
+    lacking = []
     with tempfile.TemporaryDirectory() as temporary:
         for wheel in wheels:
-            _, _, python, _, platform = wheel.stem.split("-")
-            version, machine = f"3.{python[3:]}", "aarch64" if platform.endswith("aarch64") else "x86_64"
+            version, machine = target_of(wheel)
             place = Path(temporary, wheel.stem)
-            if machine == os.uname().machine:
+            if machine == HERE:
                 found = run_native(wheel, version, place)
             else:
                 found = run_foreign(wheel, version, machine, place)
@@ -73,7 +84,10 @@ def main() -> None:
             version = f"3.{sys.version_info[1]}"
             print(f"{archive.name}: {run_native(archive, version, Path(temporary, 'archive'))}", flush=True)
     if lacking:
-        print(f"not run: {len(lacking)} of {len(wheels)} wheels")
+        said = f"not run: {len(lacking)} of {len(wheels)} wheels"
+        if args.machine:
+            raise SystemExit(f"make check-wheels: {said}")
+        print(said)
 
 
 if __name__ == "__main__":

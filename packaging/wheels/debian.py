@@ -2,9 +2,9 @@
 
 Each call fills one folder of build/pythons, of a processor and a release of Debian, anew.
 
-    python wheels/debian.py 3.14                                        # CPython 3.14 for this machine
-    python wheels/debian.py 3.13 3.14 --machine aarch64                 # for qemu-aarch64
-    python wheels/debian.py 3.11 --machine aarch64 --suite bookworm     # sid has no 3.11
+    python packaging/wheels/debian.py 3.14                                      # CPython 3.14 for this machine
+    python packaging/wheels/debian.py 3.13 3.14 --machine aarch64               # for qemu-aarch64
+    python packaging/wheels/debian.py 3.11 --machine aarch64 --suite bookworm   # sid has no 3.11
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--suite", default="sid", help="Debian's release, default: sid")
     args = parser.parse_args()
     if shutil.which("dpkg-deb") is None:
-        raise SystemExit("wheels/debian.py: apt-get and dpkg-deb are needed; elsewhere: uv python install, pyenv")
+        raise SystemExit("debian.py: apt-get and dpkg-deb are needed; elsewhere: uv python install, pyenv")
     with tempfile.TemporaryDirectory() as temporary:
         root = unpack(fetch(args.versions, args.machine, args.suite, Path(temporary)), args.machine, args.suite)
     print(f"{root}: {', '.join(sorted(path.name for path in root.glob('usr/bin/python3.*[0-9]')))}")
