@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from .._base import arrays
 from .._base.arrays import Place
 from .._base.checks import choice, count, expect_shape, flag, floats, good_values, shown
 from .problem import Rows, unit
+from .request import Request
 
 KINDS = ("facility", "cover", "xquad")
 
@@ -177,18 +179,18 @@ def coverage(
 
 
 # What makes the options of each rule, and out of which arguments.
-_OF_RULES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "dpp": (dpp, ("quality", "scale")),
-    "ssd": (ssd, ("gamma", "window")),
-    "sift": (sift, ("noise", "min_gain")),
-    "gist": (gist, ("eps",)),
-    "coverage": (coverage, ("kind", "aspects", "weights", "gamma", "density", "budget")),
+_OF_RULES: dict[str, tuple[Callable[..., Any], Callable[[Request], tuple[Any, ...]]]] = {
+    "dpp": (dpp, attrgetter("quality", "scale")),
+    "ssd": (ssd, attrgetter("gamma", "window")),
+    "sift": (sift, attrgetter("noise", "min_gain")),
+    "gist": (gist, lambda request: (request.eps,)),
+    "coverage": (coverage, attrgetter("kind", "aspects", "weights", "gamma", "density", "budget")),
 }
 
 
-def of_rule(op: str, given: dict[str, Any]) -> Any:
-    """Return what makes the options of a rule from the arguments of its call; None for a rule that has none."""
-    if op not in _OF_RULES:
+def of_rule(request: Request) -> Any:
+    """Return what makes the options of a request's rule; None for a rule that has none."""
+    if request.op not in _OF_RULES:
         return None
-    make, names = _OF_RULES[op]
-    return make(op, *map(given.__getitem__, names))
+    make, values = _OF_RULES[request.op]
+    return make(request.op, *values(request))

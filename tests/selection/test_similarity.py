@@ -9,7 +9,8 @@ import ragsys_kernels as rk
 from ragsys_kernels import similarity
 from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import validate
-from ragsys_kernels.selection.calls import by_similarity as given
+from ragsys_kernels.selection import by_similarity as given
+from ragsys_kernels.selection.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
 
@@ -445,14 +446,16 @@ def test_dpp_on_a_device_is_checked_where_that_is_asked_for(monkeypatch):
     place = _arrays.Torch("cpu")  # stands for a device
     monkeypatch.setattr(_arrays, "place_of", lambda *_: place)
     monkeypatch.setattr(_arrays, "to_host", lambda x: x.numpy() if torch.is_tensor(x) else x)
-    call = dict.fromkeys(validate._LEFT_OUT) | {"queries": None, "embeddings": None, "metric": "cosine"}
-    call |= {"relevance": torch.ones(4, 12), "k": 3, "relevance_scale": "as-is", "lambda_d": 0.5, "lambda_b": 0.5}
+    asked = Request("dpp", None, None, 3, relevance=torch.ones(4, 12), lambda_d=0.5, lambda_b=0.5)
+
+    def problem_of(kind):
+        return given.problem_of(asked.changed(similarity=torch.from_numpy(unlike(kind))), place, None, None, True)[0]
+
     for kind in ("asymmetric", "without itself", "negative"):
-        problem, _ = given.problem_of("dpp", torch.from_numpy(unlike(kind)), call, place, None, True)
+        problem = problem_of(kind)
         with pytest.raises(ValueError, match=f"^dpp: {UNLIKE[kind]} for query 2"):
             validate.device_values(problem)
-    problem, _ = given.problem_of("dpp", torch.from_numpy(unlike("plain")), call, place, None, True)
-    validate.device_values(problem)
+    validate.device_values(problem_of("plain"))
 
 
 BAD_NAMES = {
