@@ -16,7 +16,7 @@ from .._base import checks
 from .._base.files import is_url
 from .._base.types import PathLike
 from ..selection.capabilities import Needs
-from ..selection.relevance import SCALES
+from ..selection.parameters import SCALES
 
 # Options of one rule each, as `Corpus.select` takes them.
 OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density", "eps")

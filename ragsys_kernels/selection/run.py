@@ -11,6 +11,7 @@ from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks, env
 from .._gpu import preference
+from .._gpu.plans import planned
 from . import capabilities, certificate, options, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
@@ -68,6 +69,10 @@ def run(request: Request) -> Selection:
         if library != "numpy" or name in ("triton", "torch"):
             result = _in_library(result, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+
+# For a request that no public function has made, whose calls on a device would be planned.
+planned_run = planned("select")(run)
 
 
 def _backend(request: Request, adaptive: bool) -> tuple[str, Any, _arrays.Place, str]:

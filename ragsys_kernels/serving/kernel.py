@@ -13,18 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dispatch, selection
+from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
-from ..corpus import certified, pools
+from ..corpus import certified, retrieve
 from ..selection import METHODS
+from ..selection.parameters import DEFAULTS
 from ..selection.problem import Problem, Rows, Selection
+from ..selection.request import Request
+from ..selection.run import planned_run
 from .corpora import Served
 from .limits import FAILED, failed
 
 _SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
 _LISTS = ("candidates", "initial", "allowed", "exclude")
 _COLUMNS = (*_SCALARS, "vectors", "relevance", *_LISTS)
+_ASKED = tuple(name for name in _COLUMNS if name not in ("lambda_d", "lambda_b"))
 _PLAIN = ("mmr", "vrsd")
 _PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "relevance": 0.0}
 
@@ -263,8 +267,7 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
 
 
 def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
-    served, corpus = block.served, block.served.corpus
-    rows = block.rows
+    corpus = block.served.corpus
     problem = plain(block)
     if problem is not None:
         backend = _dispatch.choose(block.method, "selection", "cpu", "auto")[1]
@@ -274,57 +277,40 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         except ValueError:  # of one of the queries
             if on_error == "raise":
                 raise
-    options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
-    filters = {"allowed": placed(rows, block.allowed), "exclude": placed(rows, block.exclude)}
-    candidates, errors, outside = block.candidates, None, {}
-    whole = block.pool is None and candidates is None
-    most = block.most
+    request, errors = _request(block, num_threads, on_error), None
+    whole = block.pool is None and block.candidates is None
     if block.pool is not None:
-        initial = placed(rows, block.initial)
-        found = corpus.search(
-            placed(rows, block.vectors),
-            min(block.pool + pools.width(initial), max(1, corpus.num_live)),  # and room for the rows already shown
-            lambda_b=placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
-            **filters,
-            **options,
-        )
-        candidates, sizes = pools.cut(found.indices, block.pool, initial)
-        candidates, errors, filters = host(candidates), found.errors, {}
-        if certified.can_prove(corpus, block.method, None, "auto"):
-            outside["outside"] = certified.outside(found, corpus.num_live, sizes)
-    if candidates is None and len(corpus) <= most:
-        candidates = np.tile(np.arange(len(corpus)), (len(block), 1))
-    if candidates is not None:
-        # A column of padding more than k, for the library warns of pools that are no larger.
-        lacking = most + 1 - candidates.shape[1]
-        if lacking > 0:
-            candidates = np.pad(candidates, ((0, 0), (0, lacking)), constant_values=-1)
-    relevance = block.relevance
-    if relevance is not None and candidates is not None and relevance.shape != candidates.shape:
-        relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))
-    for name in ("lambda_d", "lambda_b"):
-        if name in METHODS[block.method].parameters:
-            options[name] = placed(rows, getattr(block, name))
-    picks: Selection = getattr(selection, block.method)(
-        placed(rows, block.vectors),
-        rows,
-        block.k,
-        candidates=placed(rows, candidates),
-        relevance=placed(rows, relevance),
-        relevance_scale=block.relevance_scale,
-        initial=placed(rows, block.initial),
-        max_per_group=block.max_per_group,
-        budget=placed(rows, block.budget),
-        max_similarity=placed(rows, block.max_similarity),
-        **filters,
-        **outside,
-        **options,
-    )
+        request, errors = retrieve.retrieve(corpus, request, block.pool)
+    picks = planned_run(_unwarned(request, block, len(corpus)))
     if errors and picks.errors is not None:
         picks.errors.update(errors)
-    if whole and served.corpus.device == "cpu":
+    if whole and corpus.device == "cpu":
         certified.of_all_rows(picks)
     return picks if isinstance(picks.indices, np.ndarray) else Selection(*map(host, picks)).with_errors(picks.errors)
+
+
+def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
+    """Return what the queries of a block ask for, with arrays where the rows are."""
+    names = [*_ASKED, *(name for name in ("lambda_d", "lambda_b") if name in METHODS[block.method].parameters)]
+    columns = {**DEFAULTS[block.method], **{name: placed(block.rows, getattr(block, name)) for name in names}}
+    return Request(
+        block.method, columns.pop("vectors"), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
+        max_per_group=block.max_per_group, num_threads=num_threads, on_error=on_error, **columns,
+    )  # fmt: skip
+
+
+def _unwarned(request: Request, block: Block, num_rows: int) -> Request:
+    """Return a request with more candidates than picks, for the library warns of pools that are no larger."""
+    candidates, relevance = request.candidates, request.relevance
+    if candidates is None and num_rows <= block.most:
+        candidates = np.tile(np.arange(num_rows), (len(block), 1))
+    if candidates is None or candidates.shape[1] > block.most:
+        return request
+    lacking = ((0, 0), (0, block.most + 1 - candidates.shape[1]))
+    candidates = np.pad(host(candidates), lacking, constant_values=-1)
+    if relevance is not None:
+        relevance = placed(block.rows, np.pad(host(relevance), lacking))
+    return request.changed(candidates=placed(block.rows, candidates), relevance=relevance)
 
 
 def plain(block: Block) -> Problem | None:

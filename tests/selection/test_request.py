@@ -7,6 +7,7 @@ import pytest
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import request, run
+from ragsys_kernels.selection.parameters import DEFAULTS, OF_RULES, TABLE
 from ragsys_kernels.selection.request import Request
 
 RULES = {name: getattr(rk, name) for name in rk.METHODS}
@@ -24,18 +25,22 @@ def test_a_function_asks_for_what_it_is_given(rule, monkeypatch):
     assert {name: getattr(asked, name) for name in names} == given
     rest = set(request.FIELDS) - {"op", *names}
     usual = Request(rule, None, None, None)
-    assert asked.op == rule and all(getattr(asked, name) == getattr(usual, name) for name in rest)
+    assert asked.op == rule
+    assert all(getattr(asked, name) == getattr(usual, name) for name in rest)
 
 
-def test_a_function_and_its_request_have_the_same_defaults():
+def test_defaults_are_those_of_the_table():
     for rule, function in RULES.items():
-        for name, parameter in inspect.signature(function).parameters.items():
-            default, field = parameter.default, Request.__dataclass_fields__[name]
-            if name in ("relevance_scale", "metric", "backend", "on_error"):
-                assert default == field.default, (rule, name)
-            elif default is not inspect.Parameter.empty and field.default is None:
-                own = {x for names in rk.METHODS[rule].parameters for x in [names]}
-                assert default is None or name in own, (rule, name)
+        signature = inspect.signature(function).parameters
+        given = {name: signature[name].default for name in DEFAULTS[rule]}
+        assert given == DEFAULTS[rule], rule
+        shared = [each for each in TABLE if each not in OF_RULES]
+        for each in shared:
+            default = Request.__dataclass_fields__[each.name].default
+            assert signature[each.name].default == each.default == default, (rule, each.name)
+        own = {"queries", "embeddings", "k", "check_values", "backend", "num_threads", "on_error"}
+        own |= {"similarity", "outside"} & set(signature)
+        assert set(signature) == own | set(DEFAULTS[rule]) | {each.name for each in shared}, rule
 
 
 def test_a_request_is_not_changed_by_what_is_made_of_it():
@@ -64,9 +69,15 @@ def test_some_queries_of_a_request():
         initial=[[1], [2], [3]], quality=np.zeros((3, 3)), aspects=np.zeros((3, 1, 3)),
     )  # fmt: skip
     some = asked.take(np.array([2, 0]))
-    assert some.queries.tolist() == [[0, 0, 1], [1, 0, 0]] and some.k.tolist() == [3, 1]
-    assert some.candidates.tolist() == [[6, 7, 8], [0, 1, 2]] and some.initial.tolist() == [[3], [1]]
-    assert some.lambda_d.tolist() == [0.3, 0.1] and some.lambda_b == 0.5 and some.budget.tolist() == [2, 0]
+    assert some.queries.tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert some.k.tolist() == [3, 1]
+    assert some.candidates.tolist() == [[6, 7, 8], [0, 1, 2]]
+    assert some.initial.tolist() == [[3], [1]]
+    assert some.lambda_d.tolist() == [0.3, 0.1]
+    assert some.lambda_b == 0.5
+    assert some.budget.tolist() == [2, 0]
     assert some.query_groups.tolist() == ["c", "a\0"]
-    assert some.allowed is asked.allowed and some.bias is asked.bias and some.embeddings is asked.embeddings
+    assert some.allowed is asked.allowed
+    assert some.bias is asked.bias
+    assert some.embeddings is asked.embeddings
     assert len(some.quality) == len(some.aspects) == 2

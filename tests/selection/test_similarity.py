@@ -8,8 +8,8 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import similarity
 from ragsys_kernels._base import arrays as _arrays
-from ragsys_kernels.selection import validate
 from ragsys_kernels.selection import by_similarity as given
+from ragsys_kernels.selection import validate
 from ragsys_kernels.selection.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
@@ -511,15 +511,14 @@ def test_names_are_checked_like_rows(bad, rule, form, monkeypatch):
 def test_names_on_a_device_are_checked_where_that_is_asked_for():
     torch = pytest.importorskip("torch")
     place = _arrays.Torch("cpu")  # stands for a device
-    matrices, relevance = torch.eye(3)[None], torch.tensor([[0.9, 0.8, 0.1]])
-    call = {"queries": None, "embeddings": None, "relevance": relevance, "metric": "cosine"}
-    names = torch.tensor([[5, 5, 7]])
-    _, unchecked = given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, False)
+    relevance, names = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[5, 5, 7]])
+    asked = Request("mmr", None, None, 1, names, relevance, similarity=torch.eye(3)[None])
+    _, unchecked = given.rows_of(asked, place, None, False)
     assert unchecked.tolist() == [[5, 5, 7]]
     with pytest.raises(ValueError, match=r"^mmr: candidates must not repeat an id within a query, got 5 twice for"):
-        given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, True)
+        given.rows_of(asked, place, None, True)
     errors = {}
-    _, left = given.rows_of("mmr", matrices, call | {"candidates": names}, place, errors, True)
+    _, left = given.rows_of(asked, place, errors, True)
     assert left.tolist() == [[-1, -1, -1]]
     assert list(errors) == [0]
 

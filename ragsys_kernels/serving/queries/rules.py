@@ -12,7 +12,7 @@ import numpy as np
 
 from ... import selection
 from ...selection import METHODS
-from ...selection.relevance import SCALES
+from ...selection.parameters import SCALES
 from ..corpora import Served
 from ..limits import Limits, RefusedError, invalid
 
