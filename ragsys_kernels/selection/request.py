@@ -55,7 +55,8 @@ class Request:
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other values."""
-        return Request(*map(changes.get, FIELDS, _values(self)))
+        values: Any = map(changes.get, FIELDS, _values(self))
+        return Request(*values)
 
     def take(self, queries: np.ndarray) -> Request:
         """Return the request of some of its queries."""
