@@ -64,7 +64,7 @@ def select_given(
     one: float,
     gamma: float,
     largest: float,
-    determinant: tuple[float, float, float, float],
+    determinant: tuple[float, float, float, float, float],
     k: int,
     ks: NDArray[np.int64] | None,
     lambda_d: NDArray[np.float32],

@@ -117,6 +117,11 @@ def jaccard(sets: Any, candidates: ArrayLike | None = None) -> Array:
     -------
     (Q, P, P) float32
 
+    Raises
+    ------
+    TypeError
+        A text in the place of its tokens; what is no collection; a token that is not hashable.
+
     Examples
     --------
     >>> from ragsys_kernels import similarity
@@ -126,14 +131,14 @@ def jaccard(sets: Any, candidates: ArrayLike | None = None) -> Array:
     """
     op = "jaccard"
     if hasattr(sets, "tocsr"):
-        matrix = sets.tocsr(copy=True)  # what comes next works in place
+        matrix = sets.tocsr(copy=True)  # the next steps work in place
         matrix.sum_duplicates()
         members = [
             frozenset(matrix.indices[begin:end][matrix.data[begin:end] != 0].tolist())
             for begin, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)
         ]
     else:
-        members = [frozenset(each) for each in sets]
+        members = [_set(op, each, place) for place, each in enumerate(_sequence(op, "sets", sets))]
     wanted = _pools(op, candidates, len(members))
     found = np.zeros((*wanted.shape, wanted.shape[1]), np.float32)
     for q, pool in enumerate(wanted):
@@ -149,9 +154,29 @@ def jaccard(sets: Any, candidates: ArrayLike | None = None) -> Array:
     return found
 
 
-def _tokens(op: str, name: str, documents: Sequence[Any], device: str | None) -> tuple[Any, np.ndarray]:
+def _sequence(op: str, name: str, given: Any) -> list[Any]:
+    try:
+        if not isinstance(given, (str, bytes)):
+            return list(given)
+    except TypeError:
+        pass
+    raise TypeError(f"{op}: {name} must be a sequence, with an element for each item, got {type(given).__name__}")
+
+
+def _set(op: str, tokens: Any, place: int) -> frozenset[Any]:
+    got = f"got {type(tokens).__name__} in place {place}"
+    if isinstance(tokens, (str, bytes)):
+        raise TypeError(f"{op}: sets must be collections of tokens, {got}; split texts first, for instance by .split()")
+    try:
+        return frozenset(tokens)
+    except TypeError as error:
+        raise TypeError(f"{op}: sets must be collections of hashable tokens, {got}: {error}") from None
+
+
+def _tokens(op: str, name: str, documents: Any, device: str | None) -> tuple[Any, np.ndarray]:
     """Return the unit vectors of all tokens end to end, and where those of each document begin, with their number."""
-    if not len(documents):
+    documents = _sequence(op, name, documents)
+    if not documents:
         raise ValueError(f"{op}: {name} must be at least one array (T, D), got none")
     parts: list[np.ndarray] = []
     for row, each in enumerate(documents):
@@ -172,14 +197,20 @@ def _tokens(op: str, name: str, documents: Sequence[Any], device: str | None) ->
     if device is not None:
         import torch
 
-        tokens = torch.from_numpy(tokens).to(device)
+        try:
+            tokens = torch.from_numpy(tokens).to(device)
+        except (RuntimeError, TypeError, AssertionError) as error:  # torch asserts that it is built with CUDA
+            got = checks.shown(device)
+            raise ValueError(
+                f"{op}: device must be one of torch's that is here, got {got}: {checks.line(error)}"
+            ) from None
     return tokens, starts
 
 
-def _pools(op: str, candidates: Any, num_rows: int, num_queries: int = 1) -> np.ndarray:
+def _pools(op: str, candidates: Any, num_rows: int, num_queries: int | None = None) -> np.ndarray:
     if candidates is None:
-        return np.broadcast_to(np.arange(num_rows), (num_queries, num_rows))
-    wanted = np.asarray(checks.ids(op, "candidates", arrays.to_host(candidates), None))
+        return np.broadcast_to(np.arange(num_rows), (num_queries or 1, num_rows))
+    wanted = np.asarray(checks.ids(op, "candidates", arrays.to_host(candidates), num_queries))
     if ((wanted < -1) | (wanted >= num_rows)).any():
         got = int(wanted[(wanted < -1) | (wanted >= num_rows)].flat[0])
         raise ValueError(f"{op}: candidates must be -1 or below N = {num_rows}, got {got}")

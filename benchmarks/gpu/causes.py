@@ -1,8 +1,8 @@
-"""What explains a time: clocks under load, what the device counted, the time of each kernel, a launch of nothing.
+"""What explains a time: clocks under load, counters on the device, the time of each kernel, that of an empty launch.
 
     python -m benchmarks.gpu.causes         # the clock, a launch and a copy of this machine
 
-Nothing of it may cost a time that was measured: what cannot be had is said in its place.
+None of this may cost a measured time: a value that cannot be found is replaced by the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.harness import facts
 from ragsys_kernels._base import env as _env
 from ragsys_kernels._gpu import plans
 
-LAUNCHES = 1000  # of nothing, in a row
+LAUNCHES = 1000  # empty launches in a row
 LOADED, CYCLES = 20, 2_000_000  # calls before the clock is read, which takes so many cycles
 PROFILED_CALLS = 3
 KERNELS, LETTERS = 12, 60  # of a call that are written, and of a name
@@ -33,7 +33,7 @@ def synchronize() -> None:
 
 
 def while_it_runs(run: Callable[[], Any], loaded: int = LOADED) -> dict[str, Any]:
-    """Return the columns that a call of a form fills beside its time; ``loaded`` calls come before the clock."""
+    """Return the columns of a form's call besides its time; the clock is read after ``loaded`` calls."""
     return {"clock_mhz": _or_why(lambda: clock(run, loaded)), "counts": _or_why(lambda: counts(run))}
 
 
@@ -48,7 +48,7 @@ def _or_why(ask: Callable[[], str]) -> str:
 
 
 def clock(run: Callable[[], Any], loaded: int = LOADED) -> str:
-    """Return the MHz of the multiprocessors behind a queue of calls, by a kernel that waits for cycles."""
+    """Return the clock of the multiprocessors in MHz after a queue of calls, from a kernel that waits for cycles."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(loaded):
         run()
@@ -60,7 +60,7 @@ def clock(run: Callable[[], Any], loaded: int = LOADED) -> str:
 
 
 def counts(run: Callable[[], Any]) -> str:
-    """Return what is only known to the device: queries left after each check of a proof, contenders of a query."""
+    """Return numbers that only the device knows: queries left after each check of a proof, contenders per query."""
     from ragsys_kernels.selection.triton import bit_search, proof
 
     left: list[Any] = []
@@ -87,7 +87,7 @@ def counts(run: Callable[[], Any]) -> str:
 
 
 def kernels(run: Callable[[], Any]) -> str:
-    """Return µs of each kernel of a call, the longest first; or why the profiler has none."""
+    """Return the µs of each kernel of a call, the longest first; or why the profiler has no times."""
     return _or_why(lambda: _kernels(run))
 
 
@@ -107,7 +107,7 @@ def _kernels(run: Callable[[], Any]) -> str:
 
 
 def of_machine() -> dict[str, float]:
-    """Return what a model of times begins with: µs of a launch on the device and the host, of a copy on the host."""
+    """Return the constants of a model of times: µs of a launch on the device and the host, and of a host copy."""
     x = torch.zeros(1024, device="cpu" if _env.triton_interpreter() else "cuda")
     into = torch.empty_like(x)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

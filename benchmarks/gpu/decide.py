@@ -1,15 +1,17 @@
-"""What a race decides: which kernels are the default, what goes, and what pages then say.
+"""What a race decides: which kernels are the default, which are deleted, and which lines of pages change.
 
     python -m benchmarks.gpu.decide LEDGER [--apply]
 
-LEDGER is the CSV of `race.py`, of one GPU. Each decision of `DECISIONS` names the rows that it needs, the forms among
-which it is, and what goes with a form that wins none of its rows. A form wins a row if it is right, not slower than its
-limit, and faster than the form that stays otherwise by more than both times vary. Without a time a form loses only if
-its result is wrong, or if it failed or was killed in its own turn and is not the form that stays; else the row is open.
+LEDGER is the CSV of `race.py`, of one GPU. Each decision of `DECISIONS` names the rows that it needs, the forms to
+choose from, and the code to delete if a form wins none of these rows. A form wins a row if its result is right, it is
+not slower than its limit, and it is faster than the present form by more than both times vary. A form without a time
+loses only if its result is wrong, or if it failed or was killed in its own turn and is not the present form; otherwise
+the row is undecided.
 
-``--apply`` puts the times into results/gpu.csv and writes the table of preferences by them. The times of a shape are
-published together or not at all, so that what is compared is of one run: only if no decision about it is open, and the
-ledger has each form of the package, and the copy and the forms of torch whose times are published.
+``--apply`` puts the times into results/gpu.csv and writes the table of preferences from them. The times of a shape are
+published together or not at all, so that all times that are compared come from one run. They are published only if no
+decision about the shape is open, and the ledger has each form of the package, the copy, and the forms of torch whose
+times are already published.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from benchmarks.gpu.shapes import LEDGER, Pools, Scores
 from benchmarks.harness.contender import OURS
 from benchmarks.harness.ledger import DIRTY, ROOT, Row, is_processor
 
-# The state of rows with a figure that is none.
+# The state of rows in which a figure is no number.
 UNREADABLE = "unreadable"
 NUMBERS = (
     "us", "iqr_us", "spread", "host_us", "graph_us", "ratio", "floor_us", "bytes", "floor_bytes", "flops", "max_error",
@@ -40,11 +42,11 @@ NUMBERS = (
 
 
 class Choice(NamedTuple):
-    """A form that a decision is about."""
+    """A form that a decision chooses from."""
 
     name: str
     form: Form
-    goes: tuple[str, ...] = ()  # if it wins no row: files below the root, or what else
+    goes: tuple[str, ...] = ()  # deleted if it wins no row: files below the root, or descriptions
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ SCORING = (
 PROOF = tuple(
     f"ragsys_kernels/selection/triton/{name}.py" for name in ("proof", "proof_kernels", "proof_product_kernels")
 )
-# What no row of a race is about.
+# Deleted whatever the race says.
 ANYWAY = (
     "whole corpora by CUDA C++, which then refuses them by name: an earlier measurement has 41 ms a call, where Triton "
     "took 1.4",
@@ -145,7 +147,7 @@ DECISIONS = (
 
 @dataclass
 class Outcome:
-    """What is decided, row by row; ``open`` is why nothing is."""
+    """What is decided, row by row; ``open`` has the reasons why rows are undecided."""
 
     decision: Decision
     winners: dict[str, str] = field(default_factory=dict)  # the title of a row: the name of a choice
@@ -161,7 +163,7 @@ class Outcome:
 
     @property
     def losers(self) -> tuple[Choice, ...]:
-        """The choices that have won no row and with which something goes."""
+        """The choices that won no row and whose code is deleted."""
         if self.open:
             return ()
         choices = (self.decision.stays, *self.decision.others)
@@ -188,11 +190,11 @@ class Race:
         return next((one for one in self.found if (one.goal, one.form) == (goal, form)), None)
 
     def varies(self, one: Found) -> float:
-        """Return how far apart times of a form are, as a share: of its rounds, and of two passes."""
+        """Return by which share the times of a form vary, between rounds and between two passes."""
         return preference.varies(self._times[(one.form.backend, one.form.contender, *_shape_key(one.goal))])
 
     def margin(self, one: Found, other: Found) -> float:
-        """Return how much slower another form has to be."""
+        """Return by which share another form must be slower."""
         return max(self.varies(one), self.varies(other))
 
 
@@ -224,7 +226,7 @@ def decided(decision: Decision, times: Race) -> Outcome:
 
 
 def _lost(one: Found) -> bool:
-    """Return whether a form without a time is itself the reason: not its problem, nor the process before its turn."""
+    """Return whether a form without a time is itself the reason, rather than its problem or an earlier form."""
     own_turn = not one.reason.startswith((goals.BEFORE_ITS_TURN, goals.ITS_PROBLEM))
     return one.state == goals.WRONG or (one.state in (goals.FAILED, goals.KILLED) and own_turn)
 
@@ -270,11 +272,11 @@ def _why(one: Found) -> str:
     return f"{one.state}: {one.reason}".rstrip(": ") or "has no time"
 
 
-# --- What follows.
+# --- The consequences.
 
 
 def unpublished(rows: Sequence[Row], published: Sequence[Row], outcomes: Iterable[Outcome]) -> dict[Goal, str]:
-    """Return why the times of a shape stay as they are published, for each goal of which the race has a time."""
+    """Return for each goal with a time in the race why the published times of its shape stay."""
     found, reasons = goals.found(rows), {}
     undecided = set[str]().union(*(outcome.undecided for outcome in outcomes))
     for goal in goals.GOALS:
@@ -296,10 +298,10 @@ def unpublished(rows: Sequence[Row], published: Sequence[Row], outcomes: Iterabl
 
 
 def merged(rows: Sequence[Row], published: Sequence[Row], outcomes: Iterable[Outcome]) -> list[Row]:
-    """Return the published rows with those of a race, of each goal all or none.
+    """Return the published rows, with those of the race for goals that it replaces as a whole.
 
-    Of a race only what is right and was timed, and no experiments (`forms.CHANGES`): these are no forms of the package.
-    Published times of a form that has lost without a time are left out.
+    Rows of the race count only if their result is right, they were timed, and they are no experiments
+    (`forms.CHANGES`), which are not in the package. If a form lost without a time, its published times are left out.
     """
     stay = unpublished(rows, published, outcomes)
     new = [row for row in rows for goal in goals.GOALS if goals.is_of(row, goal) and goal not in stay]
@@ -344,7 +346,7 @@ def pages(rows: Sequence[Row]) -> str:
 
 
 def changes(times: Race) -> Iterator[str]:
-    """Yield experiments that are faster than all that the package has."""
+    """Yield experiments that are faster than all forms of the package."""
     for goal in goals.GOALS:
         own = [one for one in times.found if one.goal == goal and one.timed]
         kept = min((one for one in own if not one.form.change), key=lambda one: one.us, default=None)
@@ -355,13 +357,13 @@ def changes(times: Race) -> Iterator[str]:
 
 
 def lines_of(part: str) -> int | None:
-    """Return the lines of a file below the root, None for what is none."""
+    """Return the lines of a file below the root; None if it is no file."""
     path = ROOT / part
     return len(path.read_text(encoding="utf-8").splitlines()) if "/" in part and path.is_file() else None
 
 
 def differences(outcomes: Iterable[Outcome], table: preference.Table, stay: Mapping[Goal, str]) -> Iterator[str]:
-    """Yield rows for which the table has another backend first than a decision, and why."""
+    """Yield the rows for which the table prefers another backend than the decision, and why."""
     for outcome in outcomes:
         choices = {choice.name: choice for choice in (outcome.decision.stays, *outcome.decision.others)}
         if len({choice.form.backend for choice in choices.values()}) == 1:
@@ -382,7 +384,7 @@ def differences(outcomes: Iterable[Outcome], table: preference.Table, stay: Mapp
 
 
 def kept(rows: Iterable[Row], outcomes: Iterable[Outcome], stay: Mapping[Goal, str]) -> list[Row]:
-    """Return the rows without those of forms that go; all of the shapes whose times stay as they are published."""
+    """Return the rows without those of forms to delete; all rows of shapes whose published times stay."""
     gone = {
         (choice.form.backend, choice.form.contender, *_shape_key(goal))
         for outcome in outcomes
@@ -394,7 +396,7 @@ def kept(rows: Iterable[Row], outcomes: Iterable[Outcome], stay: Mapping[Goal, s
 
 
 def report(rows: Sequence[Row], published: Sequence[Row]) -> str:
-    """Return all that is decided, and what is not, as text."""
+    """Return what is decided and what is undecided, as text."""
     times = Race(rows)
     outcomes = [decided(decision, times) for decision in DECISIONS]
     every = merged(rows, published, outcomes)
@@ -421,7 +423,7 @@ def report(rows: Sequence[Row], published: Sequence[Row]) -> str:
 
 
 def gone(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield what goes, files with their lines."""
+    """Yield what is deleted, files with their numbers of lines."""
     counted = 0
     for part in dict.fromkeys(part for outcome in outcomes for part in outcome.goes):
         lines = lines_of(part)
@@ -439,10 +441,10 @@ def gone(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def ledger_of(path: Path) -> list[Row]:
-    """Return the rows of a race. ValueError, OSError: what nothing can be decided by."""
+    """Return the rows of a race; raise ValueError or OSError if nothing can be decided by them."""
     if path.is_dir():
         raise ValueError(f"{path}: must be a CSV, is a folder")
-    rows = [_readable(LEDGER.texts(row)) for row in LEDGER.at(path).read()]  # one of before the race lacks columns
+    rows = [_readable(LEDGER.texts(row)) for row in LEDGER.at(path).read()]  # an older ledger lacks columns
     if not rows:
         raise ValueError(f"{path} has no rows of a race")
     if not any(goals.is_of(row, goal) for row in rows for goal in goals.GOALS):
@@ -458,7 +460,7 @@ def ledger_of(path: Path) -> list[Row]:
 
 
 def _readable(row: Row) -> Row:
-    """Return a row; one with a figure that is none loses its time, and has the reason."""
+    """Return a row; if one of its figures is no number, without its time and with the reason."""
     for name in NUMBERS:
         try:
             value = float(row[name] or 1)

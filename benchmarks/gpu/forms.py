@@ -1,7 +1,7 @@
-"""The forms in which the library can do a call: a backend, a variant of its kernels, a change that only the race makes.
+"""The forms of a library call: a backend, a variant of its kernels, or a change that only the race makes.
 
-Only forms that launch something else for a shape are forms of it: no two of them are the same kernels timed twice.
-Nothing here needs torch until a form is entered.
+The forms of a shape all launch different kernels, so nothing is timed twice. Nothing here needs torch until a form is
+entered.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SIXTEEN_BITS = ("float16", "bfloat16")
 
 
 class Form(NamedTuple):
-    """A way of the library to do a call."""
+    """One way in which the library can do a call."""
 
     backend: str
     variant: str = ""  # a value of RAGSYS_KERNELS_VARIANTS; empty: the default one
-    change: str = ""  # a key of CHANGES: what the package does not have
+    change: str = ""  # a key of CHANGES, which are not in the package
 
     @property
     def name(self) -> str:
@@ -36,13 +36,13 @@ class Form(NamedTuple):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Have calls in a block done in this form."""
+        """Run the calls in a ``with`` block in this form."""
         from ragsys_kernels._base import env
         from ragsys_kernels._gpu import plans
 
         with ExitStack() as stack:
             stack.enter_context(env.changed(RAGSYS_KERNELS_VARIANTS=self.variant))
-            if self.change:  # which the key of a plan does not know
+            if self.change:  # the key of a plan does not contain it
                 stack.callback(plans.clear_plans)
                 stack.enter_context(CHANGES[self.change]())
                 plans.clear_plans()
@@ -50,7 +50,7 @@ class Form(NamedTuple):
 
 
 def of(shape: Pools | Scores, backends: Iterable[str] = BACKENDS) -> tuple[Form, ...]:
-    """Return the forms that differ for a shape, the default one of the first backend first."""
+    """Return the forms that differ for a shape, beginning with the default one of the first backend."""
     found = _of_scores(shape) if isinstance(shape, Scores) else _of_pools(shape)
     backends = tuple(backends)
     return tuple(sorted((form for form in found if form.backend in backends), key=lambda f: backends.index(f.backend)))
@@ -69,10 +69,10 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
         # One call of CUDA C++ reads the corpus K times: 41 ms on an H200, and nothing of it was changed since.
         if shape.op == "mmr" and sixteen and 2 <= shape.K <= 16 and min(96, shape.N // 256) >= 4 * shape.K:
             yield Form("triton", "corpus=dense")
-            yield Form("triton", "gram=query-beside")  # which the drafts are made by
+            yield Form("triton", "gram=query-beside")  # the kernel that makes the drafts
             yield Form("triton", "", CHECK_64)
         return
-    parts = 2 if shape.dtype == "float16" else 3  # of a query, which are rows of a small pool's matrix
+    parts = 2 if shape.dtype == "float16" else 3  # 16-bit parts of a query, each a row of a small pool's matrix
     small, slots = shape.P + parts <= 128, max(16, 1 << (shape.P - 1).bit_length())
     if sixteen and shape.P + parts <= slots <= 128 and shape.D % 8 == 0:
         yield Form("triton", "gram=query-beside")
@@ -89,7 +89,7 @@ def _of_scores(shape: Scores) -> Iterator[Form]:
         for change, dims in SLICES.items():
             if shape.D % dims == 0:
                 yield Form("triton", "", change)
-                if dims == 128:  # longer ones have no room for two in flight
+                if dims == 128:  # with more dimensions two do not fit
                     yield Form("triton", "linear=tma", change)
     yield Form("cuda")
 
@@ -98,11 +98,11 @@ def _of_scores(shape: Scores) -> Iterator[Form]:
 
 TORCH = "torch"
 GRAM = "torch, one Gram matrix"
-BLOCKS = (4_096, 8_192, 32_768)  # columns of a block of logits in float32, which stays in the last-level cache
+BLOCKS = (4_096, 8_192, 32_768)  # columns of a block of float32 logits that stays in the last-level cache
 
 
 def peers(shape: Pools | Scores) -> tuple[str, ...]:
-    """Return the contenders of other libraries, in the order in which they are worth their time."""
+    """Return the contenders of other libraries, the most informative first."""
     if isinstance(shape, Scores):
         if shape.D is None:
             return (COMPILED, LSE, CROSS_ENTROPY, FRESH)
@@ -126,7 +126,7 @@ SLICES = {"slices of 128": 128, "slices of 256": 256}
 
 
 def _tile(module: str, function: str, of: Callable[..., Any]) -> Any:
-    """Return a patch of a function that chooses a tile; ``of`` is given the tile that it chooses."""
+    """Return a patch of a function that chooses a tile; ``of`` gets the chosen tile and returns another."""
     import importlib
 
     owner = importlib.import_module(f"ragsys_kernels.{module}")
@@ -140,9 +140,9 @@ def _search_tile(**how: int) -> Any:
 
 @contextmanager
 def _bar_from_a_quarter() -> Iterator[None]:
-    """Have the bar of a search found by the first quarter of the tiles, with room for the rows that then pass.
+    """Find the bar of a search from the first quarter of the tiles, with room for the rows that then pass.
 
-    The n-th best of a part of the rows is no better than that of all: no row is lost.
+    The n-th best of a part of the rows is no better than the n-th best of all, so no row is lost.
     """
     from ragsys_kernels.selection.triton import bit_search
 
@@ -162,7 +162,7 @@ def _bar_from_a_quarter() -> Iterator[None]:
 
 @contextmanager
 def _one_block() -> Iterator[None]:
-    """Have a block of a held pool take so much shared memory that a multiprocessor has room for one."""
+    """Give a block of a held pool so much shared memory that only one fits a multiprocessor."""
     patch = _tile("selection.cuda.backend", "configure_held", lambda how: how and how._replace(shared=120_000))
     with patch:
         yield
@@ -170,7 +170,7 @@ def _one_block() -> Iterator[None]:
 
 @contextmanager
 def _slices(dims: int) -> Iterator[None]:
-    """Have the linear forms add up slices of more dimensions: fewer additions, sums that truncation shifts more."""
+    """Let the linear forms add slices of more dimensions: fewer additions, but truncation shifts the sums more."""
     from ragsys_kernels.scoring.triton import linear_tma
 
     def longer(tile: Any) -> Any:

@@ -1,8 +1,9 @@
-"""The calls that have a goal on a device, and what a ledger says of them: every form, winners, the table of the race.
+"""The calls that have a goal on a device, and what a ledger has about them: forms, winners, the table of the race.
 
-A *roof* is what no kernel is faster than: one read of what the last-level cache cannot serve, at the rate of this
-device's copy, or the bare product of the rows with the queries, at the rate of the vendor's library, both timed on the
-same shape. A goal is a share of the roof. The fastest right form of a row wins; below its *stop* it is not kept.
+A *roof* is the time that no kernel can beat: that of one read of what the last-level cache cannot serve, at the rate of
+a copy on this device, or that of the bare product of rows and queries by the vendor's library, both timed on the same
+shape. A goal is a share of the roof. The fastest form with a right result wins a row; below the *stop*, a lower share,
+it is not kept.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from benchmarks.harness.contender import COPY, PRODUCT
 from benchmarks.harness.ledger import Row
 
 LONG = 151_936  # tokens of the longest vocabulary
-NOISE = 0.03  # times that are no further apart are equal
+NOISE = 0.03  # times within this share are equal
 
 # Why a row has no time, or must not win.
 BEGUN, WRONG, FAILED, KILLED, LEFT_OUT, ABSENT = "begun", "wrong", "failed", "killed", "left out", "absent"
-REFUSED = "refused: "  # what explains a time could not be had
+REFUSED = "refused: "  # an explanation of a time could not be found
 # How the reason begins where a form failed or was killed before it began.
 BEFORE_ITS_TURN, ITS_PROBLEM = "before its turn: ", "its problem: "
 
 
 class Goal(NamedTuple):
-    """Shares of the roof: what is to be reached, and below which a new form is not kept."""
+    """Shares of the roof: the goal, and the stop, below which a new form is not kept."""
 
     shape: Pools | Scores
     share: float
@@ -47,7 +48,7 @@ def _pools(P: int, K: int, **more: Any) -> Pools:
 
 _WHOLE = Pools(None, WHOLE_K, 384, "float16", WHOLE_Q, WHOLE_N)
 
-# Those first whose outcome decides most.
+# The goals whose outcome decides most come first.
 GOALS = (
     Goal(_pools(100, 10), 0.70, 0.40),
     Goal(_pools(100, 10, op="vrsd"), 0.60, 0.30),
@@ -65,7 +66,7 @@ GOALS = (
     Goal(_pools(1000, 10), 0.65, 0.42),
     Goal(_pools(1000, 10, D=768), 0.65, 0.52),
     Goal(_pools(20, 4, Q=100_000), 0.70, 0.50),
-    # What a pick costs beside the one read of the pool, and a row that does not begin at 16 bytes.
+    # The cost of a pick besides the one read of the pool; and rows that do not begin at 16 bytes.
     Goal(_pools(1000, 5, op="vrsd"), 0.55, 0.35),
     Goal(_pools(1000, 1, op="vrsd"), 0.65, 0.45),
     Goal(Scores(512, 50_256, None, "bfloat16"), 0.80, 0.65),
@@ -73,7 +74,7 @@ GOALS = (
 
 
 def of(small: bool = False) -> tuple[Goal, ...]:
-    """Return the goals; ``small``: those of problems as small as take the same forms, for a processor."""
+    """Return the goals; ``small``: with the smallest problems that take the same forms, for a run without a GPU."""
     return tuple(goal._replace(shape=_small(goal.shape, n)) for n, goal in enumerate(GOALS)) if small else GOALS
 
 
@@ -95,7 +96,7 @@ def _small(shape: Pools | Scores, number: int) -> Pools | Scores:
 
 @dataclass(frozen=True)
 class Found:
-    """A form of ours on the shape of a goal."""
+    """One of our forms on the shape of a goal."""
 
     goal: Goal
     form: Form
@@ -121,7 +122,7 @@ class Found:
 
 
 def found(rows: Iterable[Row], among: Iterable[Goal] = GOALS) -> list[Found]:
-    """Return every form of every goal, those of a goal that may win first, the fastest before the others."""
+    """Return every form of every goal: for each goal first the forms that may win, the fastest first."""
     rows, every = list(rows), list[Found]()
     published = [row for row in LEDGER.read() if row["device"]]
     for goal in among:
@@ -148,13 +149,13 @@ def _row_of(rows: Iterable[Row], form: Form) -> Row | None:
 
 
 def torch_of(rows: Iterable[Row], goal: Goal) -> float:
-    """Return what the fastest form of torch takes."""
+    """Return the time of torch's fastest form."""
     names = forms.peers(goal.shape)
     return min((float(row["us"]) for row in rows if row["contender"] in names and row["us"]), default=math.nan)
 
 
 def winners(every: Iterable[Found]) -> dict[Goal, Found]:
-    """Return the fastest right form of each goal that has one, also one below its stop."""
+    """Return the fastest form with a right result of each goal that has one, even if it is below the stop."""
     best: dict[Goal, Found] = {}
     for one in every:
         if one.timed and (one.goal not in best or one.us < best[one.goal].us):
@@ -163,7 +164,7 @@ def winners(every: Iterable[Found]) -> dict[Goal, Found]:
 
 
 def verdict(one: Found, winner: Found | None) -> str:
-    """Return what a person reads of a form."""
+    """Return the verdict on a form, as text."""
     if not one.timed or winner is None:
         return {BEGUN: "ended with the race"}.get(one.state, one.state.upper()) + (f": {one.reason}" * bool(one.reason))
     level = "roof unknown" if math.isnan(one.share) else "" if one.above_stop else "below its stop"
@@ -175,7 +176,7 @@ def verdict(one: Found, winner: Found | None) -> str:
 
 
 def told(rows: Sequence[Row], among: Sequence[Goal] = GOALS) -> str:
-    """Return the table that a person reads: every form of every goal, with its time or the reason that it has none."""
+    """Return the table as text: every form of every goal, with its time or the reason why it has none."""
     every = found(rows, among)
     best, lines = winners(every), list[str]()
     for goal in among:
@@ -209,7 +210,7 @@ def _causes(rows: Iterable[Row], winner: Found | None) -> Iterator[str]:
 
 
 def _peers(rows: Iterable[Row], goal: Goal) -> Iterator[str]:
-    """Yield a line for each contender of another library, and why it has no time."""
+    """Yield a line for each contender of another library: its time, or why it has none."""
     own = {row["contender"]: row for row in rows if is_of(row, goal) and not row["backend"]}
     for name in (*roofs(goal), *forms.peers(goal.shape)):
         row = own.get(name)
@@ -225,7 +226,7 @@ def roofs(goal: Goal) -> tuple[str, ...]:
 
 
 def published_leads() -> dict[Goal, float]:
-    """Return how many times as long as ours torch's fastest form took, where both are published."""
+    """Return torch's fastest time divided by ours, if both are published."""
     rows, leads = LEDGER.read(), {}
     for goal in GOALS:
         own = [row for row in rows if is_of(row, goal)]

@@ -1,9 +1,9 @@
-"""A process of the race: forms of one shape, one after the other, each in the ledger before the next begins.
+"""One process of the race: it times forms of one shape and writes each to the ledger before the next begins.
 
     python -m benchmarks.gpu.heat < JOB         # one line of JSON, the fields of a `Heat`
 
-It imports all that it needs before it asks for its job, so that it can be started while another is timed. What a form
-raises ends the process: nothing that is timed after it may have met the same device.
+It imports what it needs before it reads its job, so it can be started while another process times. An error of a form
+ends the process, because the error may have damaged the state of the device for later forms.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ragsys_kernels._base import env as _env
 
 RAISED = 3  # the status of a process whose last form raised
 PROMISED = 2e-5  # how far log p may be off for a form to win
-MEASURED_ERROR = 1e-2  # of a change, whose error is part of what is asked
+MEASURED_ERROR = 1e-2  # for a change, whose error is one of the questions
 PROFILED = 2
 
 
 @dataclass
 class Heat:
-    """What is timed: entries are pairs of backend and contender; those that are ours are forms."""
+    """What is timed: entries are pairs of a backend and a contender; our own contenders are forms."""
 
     ledger: str
     goal: int
@@ -78,7 +78,7 @@ class Heat:
         return {**row, "backend": backend, "device": self.device, "contender": name}
 
     def _entry(self, backend: str, name: str) -> bool:
-        """Check and time one, and write its row; return whether the process may go on."""
+        """Check and time one entry, and write its row; return whether the process may go on."""
         row = self._row(backend, name)
         self._put(row, state=goals.BEGUN)
         try:
@@ -125,7 +125,7 @@ class Heat:
         return {**row, "ratio": row["us"] / self.first}
 
     def _why_wrong(self, row: dict[str, Any], form: forms.Form | None) -> str:
-        """Return why a form that was timed must not win."""
+        """Return why a form that was timed cannot win."""
         if form is None:
             return ""
         off = row.get("max_error")
@@ -138,7 +138,7 @@ class Heat:
         self.known.update([self.rows[row["backend"], row["contender"]]])
 
     def _explain(self) -> None:
-        """Write the time of each kernel beside the fastest forms, where the goal was missed."""
+        """If the goal was missed, write the time of each kernel of the fastest forms."""
         mine = [one for one in goals.found(self.known.read(), [self.asked]) if one.timed]
         for one in mine[:PROFILED] if mine and not mine[0].share >= self.asked.share else ():
             key = one.form.backend, one.form.contender

@@ -1,12 +1,12 @@
-"""The race: each call that has a goal on a device (`goals.py`), in every form that differs for it (`forms.py`).
+"""The race: times each call that has a goal on a device (`goals.py`) in every form that differs for it (`forms.py`).
 
     python -m benchmarks.gpu.race --ledger CSV [--budget SECONDS] [--match REGEX] [--peers] [--small]
     python -m benchmarks.gpu.race --table --ledger CSV      # what a ledger has, and what it lacks and why
     python -m benchmarks.gpu.race --rehearse [--budget SECONDS]   # what takes how long, and what is left out first
 
-Every shape has a process of its own (`heat.py`), which is ended at its time. A form is in the ledger before the next
-begins, also one that failed; when it takes its process along, the rest of the shape goes on in a fresh one. ``--peers``
-times torch and other libraries. Nothing here touches the device or needs torch.
+Every shape runs in a process of its own (`heat.py`), which has a time limit. Each form is written to the ledger before
+the next begins, even if it failed; if it ends its process, the other forms of the shape run in a fresh one. ``--peers``
+times torch and other libraries. Nothing here uses the device or needs torch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SAMPLES, SECONDS = 25, 1.0  # of one form at most
 
 
 class Heat(NamedTuple):
-    """What one process is to time: pairs of backend and contender, the shape of a goal."""
+    """The work of one process: pairs of a backend and a contender, on the shape of a goal."""
 
     goal: int
     title: str
@@ -47,10 +47,10 @@ class Heat(NamedTuple):
     patience: float  # seconds of silence after which it hangs
 
 
-# Seconds of a process with its problem; of a form whose kernels are compiled; of torch's own; of what torch compiles.
+# Seconds to start a process with its problem; of a form with compiled kernels; of a form of torch; of torch.compile.
 START, FORM, PEER, COMPILING = 5.0, 2.0, 1.5, 20.0
 PATIENCE, PATIENCE_WITH_COMPILER = 45.0, 120.0
-LEAST = START + 2 * FORM  # with less no process is started
+LEAST = START + 2 * FORM  # with less time left, no process is started
 TIME_UP = "the time was up"
 
 
@@ -61,7 +61,7 @@ def heats(
     backends: Sequence[str] = forms.BACKENDS,
     patience: float = PATIENCE,
 ) -> list[Heat]:
-    """Return what is timed, in the order of its value; of ``peers`` those first that have been nearest to winning."""
+    """Return the work of all processes, the most valuable first: of ``peers`` those that came nearest to winning."""
     planned = []
     for number, goal in enumerate(goals.of(small)):
         if peers:
@@ -80,7 +80,7 @@ def heats(
 
 
 class Course:
-    """Runs heats one after the other until its time is up, and keeps the ledger and the table."""
+    """Runs heats one after the other until the time is up, and writes the ledger and the table."""
 
     def __init__(self, ledger: Path, small: bool, end: float, process: Any, suspects: Mapping[str, str]) -> None:
         self.ledger, self.goals, self.end = LEDGER.at(ledger), goals.of(small), end
@@ -121,7 +121,7 @@ class Course:
         return {(row["backend"], row["contender"]): row["state"] for row in own}
 
     def _write(self, entries: Iterable[tuple[str, str]], state: str | None, reason: str = "") -> None:
-        """Write the state of entries; None: nothing is known of them."""
+        """Write the state of entries; None: it is not known."""
         entries, rows = set(entries), self.ledger.read()
         device = next((row["device"] for row in rows if row["device"]), "")
         kept = [
@@ -142,7 +142,7 @@ class Course:
 
 
 class Processes:
-    """Processes of `heat.py`; the next one is started while one runs, imports what it needs and waits for its job."""
+    """Processes of `heat.py`. While one runs, the next one is started, imports what it needs and waits for its job."""
 
     clock = staticmethod(monotonic)
 
@@ -151,13 +151,14 @@ class Processes:
         self._next = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # It ends with this process, also where that is killed: what goes on would write, and disturb the next race.
+        # It ends with this process, even if this one is killed: otherwise it would go on writing, and disturb the next
+        # race.
         return subprocess.Popen(parent.bound(self._command), stdin=subprocess.PIPE)
 
     def run(self, job: Mapping[str, Any], ledger: Path, patience: float, end: float) -> str:
-        """Have a process do a job; return how it ended, where it did not end well.
+        """Let a process do a job; return how it ended if it failed.
 
-        One that has not written to the ledger for so many seconds hangs, and is ended.
+        A process that does not write to the ledger for this many seconds hangs, and is ended.
         """
         process, self._next = self._next, self._start()
         try:
@@ -188,7 +189,7 @@ POLL = 0.02
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process; one that its driver holds is left alone."""
+    """End a process; leave it alone if the driver holds it."""
     process.kill()
     with suppress(OSError):
         process.stdin.close()  # type: ignore[union-attr]
@@ -203,11 +204,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 BEFORE = {"build": 2.0, "config": 10.0, "machine": 6.0, "picks": 75.0}
 AFTER = {"headline": 50.0, "sanitizers": 100.0, "table": 1.0}
 HOST = 15.0
-SHARE = 0.62  # of the budget of the stage, of the race
+SHARE = 0.62  # of the stage's budget, for the race
 
 
 def rehearsed(budget: float) -> str:
-    """Return when each step and shape begins by estimated seconds, and what a budget leaves out."""
+    """Return an estimate of when each step and shape begins, and of what a budget leaves out."""
     lines, at = [f"{'begins':>8} {'takes':>6}"], 0.0
 
     def step(name: str, seconds: float, end: float, least: float) -> None:
@@ -232,7 +233,7 @@ def rehearsed(budget: float) -> str:
 
 
 def suspicion(shape: Pools | Scores, form: Form, known: Mapping[str, str]) -> str:
-    """Return why a form is under suspicion on a shape: its kernel was wrong on another problem of this kind."""
+    """Return why a form is suspect on a shape: its kernel was wrong on another problem of this kind."""
     kind = shape.regime
     if isinstance(shape, Pools) and shape.P is not None:
         kind = POOLS_ON_CHIP if shape.P <= 128 else STREAMED
@@ -241,7 +242,7 @@ def suspicion(shape: Pools | Scores, form: Form, known: Mapping[str, str]) -> st
 
 
 def suspects(path: Path | None) -> dict[str, str]:
-    """Return what a stage's summary says of the picks of forms, the reasons of those that were wrong."""
+    """Return from a stage's summary, for each form with checked picks, why they were wrong; '' if they were right."""
     if path is None or not path.is_file():
         return {}
     steps = json.loads(path.read_text(encoding="utf-8"))["steps"]
@@ -293,8 +294,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read(path: Path) -> list[Row]:
-    """Return the rows of a ledger, with all columns; raise ValueError where it is none."""
-    path.stat()  # of a file that is not there, the ledger has no rows
+    """Return the rows of a ledger, with all columns; raise ValueError if the file is no ledger."""
+    path.stat()  # raises if the file is missing; a ledger would just have no rows
     rows = LEDGER.at(path).read()
     if rows and (lacks := [name for name in LEDGER.key if name not in rows[0]]):
         raise ValueError(f"{path}: must be the CSV of a race, got one without {', '.join(lacks)}")
@@ -310,7 +311,7 @@ def _read(path: Path) -> list[Row]:
 
 
 def _goals_in(rows: Sequence[Row], small: bool, path: Path) -> tuple[goals.Goal, ...]:
-    """Return the goals whose rows these are, large or small; those that are asked for where both are there."""
+    """Return the goals that rows belong to, large or small; if rows of both exist, those that were asked for."""
     for size in (small, not small):
         found = goals.of(size)
         if not rows or any(goals.is_of(row, goal) for row in rows for goal in found):
@@ -321,7 +322,7 @@ def _goals_in(rows: Sequence[Row], small: bool, path: Path) -> tuple[goals.Goal,
 
 
 def _report(course: Course, peers: bool) -> int:
-    """Tell what was found; return 1 where a form is wrong, or nothing of ours is timed."""
+    """Report the results; return 1 if a form is wrong, or if none of ours was timed."""
     rows = course.ledger.read()
     facts.tell(rows=sum(bool(row["us"]) for row in rows), ledger=str(course.ledger.path))
     if peers:

@@ -2,9 +2,9 @@
 
     python -m benchmarks.gpu.warm [--match REGEX] [--processes N]
 
-Each form is called with arrays of zeros that are taken for those of a device, and a driver that launches nothing
-(`host.py`). So nothing here touches the device, and a process of the race finds what it needs on the disk. What cannot
-be compiled here is said, and compiled there.
+Each form is called with arrays of zeros that count as arrays on a device, and a driver that launches nothing
+(`host.py`). So nothing here uses the device, and a process of the race finds the compiled kernels on disk. Kernels that
+cannot be compiled here are listed, and the race compiles them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ SHARE = 2  # one of so many processors is taken: picks are checked meanwhile
 
 
 def calls(shape: Pools | Scores) -> dict[str, Callable[[], Any]]:
-    """Return the library's call by each backend, with arrays of zeros, whose memory nobody touches.
+    """Return the library's call by each backend, with arrays of zeros whose memory is never touched.
 
-    They are made before they are taken for those of a device, and called afterwards.
+    The arrays are made before they count as arrays on a device; the calls come afterwards.
     """
     if isinstance(shape, Scores):
         problem, options = _scores(shape), {} if shape.D is None else {"reduce": ()}
@@ -51,7 +51,7 @@ def calls(shape: Pools | Scores) -> dict[str, Callable[[], Any]]:
 
 
 def zeros(*shape: int, dtype: str) -> Any:
-    """Return zeros that no memory holds until they are written; torch writes its own."""
+    """Return zeros that take no memory until they are written; torch would write its zeros."""
     stored = "int16" if dtype == "bfloat16" else dtype
     return torch.from_numpy(np.zeros(shape, stored)).view(getattr(torch, dtype))
 
@@ -77,7 +77,7 @@ def _scores(shape: Scores) -> Any:
 
 
 def compiled(number: int, form: forms.Form) -> float:
-    """Compile what a form launches for a goal; return the seconds."""
+    """Compile the kernels that a form launches for a goal; return the seconds."""
     begin = monotonic()
     call = calls(goals.GOALS[number].shape)[form.backend]
     with host.stubbed(host.Driver()), form.entered():

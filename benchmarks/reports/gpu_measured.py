@@ -29,11 +29,11 @@ EXPLAINED = """\
 *µs*: median of a call on the device, with the last-level cache emptied before it; *spread*: how far apart two passes
 were; *host µs*: until the call returned; *graph µs*: replayed from a CUDA graph. *Rate*: bytes of one read of every
 pool (of the logits; of the weight and the hidden states, unless their product takes longer) or flops of the plain
-rule over the time. *Of the floor*: time of a copy kernel that moves as many bytes as one read of what the last-level
-cache cannot serve, over ours; *of the product*: time of the bare matrix product over ours. *Fastest of torch*: its best
-form, compiled or not, and its time over ours; the same for other libraries that were installed. Their calls are forward
-passes of training losses. Liger's defaults also synchronise and clear memory for a gradient, so their ratios do not
-compare kernels alone.
+rule, divided by the time. *Of the floor*: the time that a copy kernel takes to move as many bytes as one read of what
+the last-level cache cannot serve, as a share of ours. *Of the product*: the time of the bare matrix product, as a share
+of ours. *Fastest of torch*: the fastest form, compiled or not, and its time divided by ours; the same for other
+libraries that were installed. Their calls are forward passes of training losses. Liger's defaults also synchronise and
+clear memory for a gradient, so their ratios do not compare kernels alone.
 """
 
 
@@ -123,11 +123,11 @@ def usual(rows: Iterable[Row]) -> str:
         ]
         for one in found
     ]
-    header = ("", "kernels", "µs a call", "a second", "of a copy", "fastest of torch")
+    header = ("", "kernels", "µs a call", "a second", "of copy speed", "fastest of torch")
     return (
         f"{_described(device, shown)}\n\n{table(header, lines, texts=(0, 1, 5))}\n\n"
-        "Of a copy: the time of a copy kernel that moves as many bytes as one read of the input, over ours.\n"
-        "Fastest of torch: its best form, eager or compiled, in the same run, and how many times as long it takes.\n"
+        "Of copy speed: the time of a copy kernel for as many bytes as one read of the input, as a share of ours.\n"
+        "Fastest of torch: the fastest form, eager or compiled, in the same run, and its time divided by ours.\n"
         "Results were checked in float64 first.\n"
     )
 

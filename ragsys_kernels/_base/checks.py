@@ -156,8 +156,10 @@ def storage(op: str, name: str, x: Any, place: Place = HOST, more: tuple[str, ..
     array, dtype = place.view(op, name, x)
     if dtype not in (*_arrays.STORAGE, "float64", *more):
         *others, last = *_arrays.STORAGE, *more
+        signs = "; packed signs go into Corpus(dtype='binary')" if dtype == "uint8" else ""
         raise TypeError(
             f"{op}: {name} must be {', '.join(others)} or {last}, got {dtype}; convert it once with .astype('float32')"
+            f"{signs}"
         )
     if array.ndim < 2 or 0 in array.shape[-2:]:
         raise ValueError(

@@ -29,7 +29,7 @@ _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 20  # bytes read at a time
-_FIRST = 1 << 16  # bytes of which a first line is taken
+_FIRST = 1 << 16  # bytes that are read for a first line
 _OLD = ".old"  # a folder that is being replaced, on file systems where two cannot change places in one step
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
@@ -68,9 +68,9 @@ def sha256_of(blocks: Iterable[bytes]) -> str:
 
 
 def read(path: str | os.PathLike[str], most: int | None = None) -> bytes:
-    """Return the bytes of a regular file; `ValueError` for others, and where it has more than `most`.
+    """Return the bytes of a regular file; `ValueError` for any other file, and for one with more than `most` bytes.
 
-    A pipe would be waited for, a device may have no end, and Python allocates what it is asked for first.
+    Reading a pipe may wait forever, and a device may have no end. Python allocates the number of bytes to read first.
     """
     flag = getattr(os, "O_NONBLOCK", 0)
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | flag)) as file:
@@ -89,7 +89,7 @@ def first_line(path: str | os.PathLike[str]) -> str:
 
 
 def lines_of(content: bytes) -> list[str]:
-    """Return the lines of UTF-8 text, which LF or CRLF ends, without a byte order mark at the beginning.
+    """Return the lines of UTF-8 text, which end with LF or CRLF, without a byte order mark.
 
     `str.splitlines` also cuts at U+2028, U+0085, form feed and others, which ids and texts may hold.
     """
@@ -100,9 +100,9 @@ def lines_of(content: bytes) -> list[str]:
 
 
 def csv_of(rows: Iterable[Sequence[object]]) -> bytes:
-    """Return rows as CSV in UTF-8 with LF as the end of lines; what holds a line's end, CR too, is quoted."""
+    """Return rows as CSV in UTF-8 with LF at the end of lines; fields with LF or CR are quoted."""
     lines: list[str] = []
-    # The writer quotes the characters of its own end of a line alone, which is CRLF by default.
+    # The writer quotes only characters of its own line terminator, so this stays the default, CRLF.
     writer = csv.writer(cast(Any, SimpleNamespace(write=lambda line: lines.append(line[:-2] + "\n"))))
     writer.writerows(rows)
     return "".join(lines).encode()

@@ -16,6 +16,7 @@ _COUNT = dict.fromkeys(("k", "n"), "the same number")
 _ELSEWHERE: dict[str, dict[str, str]] = {
     "lambda_d": {"low": "the least weight; the largest is 'high'"},
     "lambda_mult": _SAME,
+    "similarity": {"embeddings": "vectors; similarities are for mmr, msd, dpp and coverage"},
     "mmr_threshold": _SAME,
     "lambda_param": _SAME,
     "diversity": {"lambda_d": "1 - diversity"},

@@ -42,7 +42,7 @@ def header(begin: bytes, size: int) -> Header:
 
 
 def can_be(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
-    """Return whether there can be an array of a shape: NumPy multiplies the axes of an empty one too, but for zeros."""
+    """Return whether NumPy can make an array of a shape; for an empty array too, it multiplies all axes but zeros."""
     return dtype.itemsize * math.prod(filter(None, shape)) < 1 << 63
 
 

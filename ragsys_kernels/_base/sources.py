@@ -1,6 +1,6 @@
-"""Digests of the sources of compiled kernels, by which a binary is known to be of the sources that lie beside it.
+"""Digests of the sources of compiled kernels: they tell whether a binary was built from the sources beside it.
 
-Times of files do not tell: those of a copy are arbitrary. setup.py runs this file by itself, without the package.
+The times of files cannot tell this: in a copy they are arbitrary. setup.py runs this file without the package.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Of nvcc and NVRTC. CuPy always gives NVRTC -ftz=true, so the ahead-of-time build must say it too, for the same bits.
+# For nvcc and NVRTC. CuPy always passes -ftz=true to NVRTC, so the ahead-of-time build needs it for the same bits.
 CUDA_OPTIONS = ("-std=c++17", "-ftz=true")
 
 
 def expanded(path: Path) -> str:
-    """Return the text of a CUDA C++ source, with the files that it includes put in.
+    """Return the text of a CUDA C++ source with the text of its includes.
 
-    CuPy's cache knows a source by its text: the headers must be part of it, or a change in one would go unseen.
+    The key of CuPy's cache is the text of a source: without the headers in it, a change in a header would go unnoticed.
     """
     seen = set[str]()
 
@@ -38,7 +38,7 @@ def expanded(path: Path) -> str:
 
 
 def of_cuda(path: Path) -> str:
-    """Return the digest of all that decides the machine code of a CUDA C++ source but the compiler: no comments."""
+    """Return the digest of a CUDA C++ source: of its text without comments, and of the options."""
     return of_text(re.sub(r"[ \t]*//[^\n]*", "", expanded(path)) + str(CUDA_OPTIONS))
 
 
@@ -52,7 +52,7 @@ def of_text(text: str) -> str:
 
 
 def of_extension(root: Path) -> str:
-    """Return the digest of what the extension is made of in a source tree; its binary has it as its build id."""
+    """Return the digest of the files that the extension is built from; it is the build id of the binary."""
     parts = hashlib.sha256()
     for path in _of_extension(root):
         content = path.read_bytes()

@@ -163,7 +163,7 @@ def array(op: str, name: str, x: Any) -> np.ndarray:
 
 
 def check_present(op: str, name: str, values: Any) -> None:
-    """Refuse a list, or an array of objects, that has none where a row or a value should be."""
+    """Refuse a list, or an array of objects, in which a row or a value is None."""
     listed = isinstance(values, (list, tuple)) or (isinstance(values, np.ndarray) and values.ndim > 0)
     for row, each in enumerate(values if listed else ()):
         if each is None or type(each).__name__ in ("NAType", "NaTType"):
@@ -171,7 +171,7 @@ def check_present(op: str, name: str, values: Any) -> None:
 
 
 def _of_arrow(op: str, name: str, x: Any, first: int = 0) -> np.ndarray:
-    """Return an array of Arrow, whose first row has a number; of lists, fixed-size ones without a copy."""
+    """Return an Arrow array as NumPy's; ``first`` is the number of its first row. Fixed-size lists are not copied."""
     if hasattr(x, "combine_chunks"):
         chunks = [chunk for chunk in x.chunks if len(chunk)] or [x.combine_chunks()]  # none has the type too
         firsts = accumulate(map(len, chunks), initial=first)

@@ -55,12 +55,12 @@ def source_path(name: str) -> Path:
 
 
 def source(name: str) -> str:
-    """Return the text of a source, with the files that it includes put in."""
+    """Return the text of a source with the text of its includes."""
     return sources_of.expanded(source_path(name))
 
 
 def built_path(name: str) -> Path | None:
-    """Return the binary that the package carries of a source as it is here; any where the source is not here."""
+    """Return the binary in the package that was built from the current source; any binary if there is no source."""
     found = _built().get(name, [])
     if found and name in sources():
         found = [path for path in found if path.name == sources_of.binary_of(source_path(name))]
@@ -68,7 +68,7 @@ def built_path(name: str) -> Path | None:
 
 
 def _built() -> dict[str, list[Path]]:
-    """Return the binaries that lie in the package, of whatever sources, by name."""
+    """Return the binaries in the package by the names of their sources, whether or not they are up to date."""
     found: dict[str, list[Path]] = {}
     for path in sorted((_PACKAGE / "_cuda_bin").glob("*.fatbin")):
         found.setdefault(path.stem.partition("-")[0], []).append(path)
@@ -76,13 +76,13 @@ def _built() -> dict[str, list[Path]]:
 
 
 def described() -> str:
-    """Return in words how kernels are compiled, for `show_config`, where a binary that is not used is named."""
+    """Return for `show_config` how kernels are compiled, and which binaries are not used."""
     there = _built()
     names = sources() or list(there)
     own = [name for name in names if built_path(name) is not None]
     other = [name for name in names if name in there and name not in own]
     parts = [f"compiled ahead of time: {', '.join(own)}"] if own else []
-    parts += [f"compiled ahead of time of other sources, so not used: {', '.join(other)}"] if other else []
+    parts += [f"compiled ahead of time from other sources, so not used: {', '.join(other)}"] if other else []
     parts += [f"{'the others ' if own else ''}compiled when first used"] if len(own) < len(names) else []
     return "; ".join(parts) or "no sources"
 

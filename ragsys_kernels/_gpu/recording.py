@@ -23,14 +23,14 @@ from .._base import warn
 from . import counters, cuda_module
 from .cuda_module import Struct
 
-# Calls beyond these take far longer on the device than on the host, and a plan would keep their work space at once.
-# For a whole corpus that is 1 GiB, and a quarter of it for a proof.
+# Larger calls take far longer on the device than on the host, so a plan would save nothing, and it would hold all their
+# work space at once: 1 GiB for a whole corpus, and a quarter of that for a proof.
 MOST_STEPS = 256
 MOST_BYTES = 5 << 28
 
-# What the constants of all plans take at most; beyond that, a plan fills its own at each call.
+# The most memory for constants of all plans; beyond that, a plan fills its own constants at each call.
 MOST_CONSTANT_BYTES = 64 << 20
-_ALLOCATED = 512  # of torch's allocator, at least
+_ALLOCATED = 512  # the least that torch's allocator gives
 
 _ATEN = torch.ops.aten
 
@@ -232,17 +232,17 @@ class Recorder(TorchDispatchMode):
 
 
 class _Constants:
-    """Tensors of one value, which all plans share.
+    """Tensors filled with one value, shared by all plans.
 
-    They are kept for good: a graph that captured a planned call reads them when the plan is long forgotten, and so may
-    calls in flight on other streams.
+    They are never freed: a captured graph reads them even after the plan is gone, and so may calls in flight on other
+    streams.
     """
 
     def __init__(self) -> None:
         self._lock, self._kept, self._bytes = threading.Lock(), dict[Any, Any](), 0
 
     def like(self, x: Any, value: Any) -> Any:
-        """Return a tensor of the value, or None where all would take too much memory."""
+        """Return a tensor filled with the value, or None if the constants would take too much memory."""
         key = str(value), x.shape, x.dtype, x.device  # as text, since 0 equals -0
         size = max(_ALLOCATED, x.numel() * x.element_size())
         with self._lock, _disable_current_modes():

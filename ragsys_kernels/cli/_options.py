@@ -25,7 +25,7 @@ QUERY_ID_COLUMN = option(COLUMNS, "Column of the query ids.", show_default="id, 
 CANDIDATE_COLUMN = option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
 BAD_ROWS = option(
     INPUT,
-    "What a row does that cannot be used: no vector, NaN, another length. skip leaves it out, and OUT.skipped.csv "
+    "How to treat a row that cannot be used: no vector, NaN, another length. skip leaves it out, and OUT.skipped.csv "
     "lists it with id and reason.",
 )
 ON_DUPLICATE = option(INPUT, "Which of several rows with one id is kept; OUT.skipped.csv lists the others.")

@@ -52,8 +52,8 @@ def _pool(text: str) -> int | str:
     candidate_ids=_options.CANDIDATE_IDS,
     unknown_ids=option(
         INPUT,
-        "What ids of --candidates do that the corpus does not have: error, as --on-error says, or skip, which "
-        "picks from the others and counts them.",
+        "How to treat an id of --candidates that is not in the corpus: error (the query fails, see --on-error) or skip "
+        "(pick from the others, and count it).",
     ),
     index=option(
         INPUT,
@@ -93,7 +93,7 @@ def _pool(text: str) -> int | str:
         COLUMNS, "Column of lists of numbers, the relevance of the candidates instead of their cosine."
     ),
     relevance_scale=option(
-        RULE, "What is made of that relevance, for each query: its range, its z-scores, or its ranks."
+        RULE, "How to rescale that relevance, for each query: by its range, to z-scores, or to ranks."
     ),
     method=option(
         RULE,

@@ -36,8 +36,8 @@ def serve(
         str,
         option(
             RULE,
-            "What ids do that a corpus does not have, in requests that do not say it: error (the query fails) or skip "
-            "(it is answered without them).",
+            "How to treat an id that is not in the corpus if the request does not say it: error (the query fails) or "
+            "skip (it is answered without the id).",
         ),
     ] = "error",
     host: Annotated[str, option(LISTEN, "Address to listen on.")] = "127.0.0.1",

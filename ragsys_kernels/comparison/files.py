@@ -79,10 +79,10 @@ def compare_files(
     metric : {"cosine", "dot"}, optional
         Default: that of a saved corpus, else "cosine".
     bad_rows : {"raise", "skip"}
-        What rows of the corpus and queries do that cannot be used: "skip" leaves them out, and ``OUT.skipped.csv``
-        lists them with number, id and reason.
+        How to treat rows of the corpus, and queries, that cannot be used: "skip" leaves them out, and
+        ``OUT.skipped.csv`` lists them with number, id and reason.
     on_duplicate : {"error", "first", "last"}
-        What rows of the corpus with the same id do: only the first, or the last, is kept.
+        How to treat rows of the corpus with the same id: an error, or keep only the first, or the last.
     k, pool, methods, lambda_b, sample, seed, max_loss, peers, whole, num_threads, overwrite, title, progress
         As of `compare`.
 

@@ -198,7 +198,7 @@ def metrics(found: Comparison) -> Iterable[Sequence[object]]:
 def queries(found: Comparison) -> Iterable[Sequence[object]]:
     """Yield the rows of ``queries.csv``: one for each method and query, with the picks' ids.
 
-    Blanks separate ids; one with a blank or a quote in it is written as JSON has it.
+    Ids are separated by blanks; an id with a blank or a quote is written as a JSON string.
     """
     names = [name for name in MEASURES if any(name in values for values in found.values.values())]
     yield ("method", "query", *names, "ids")

@@ -7,20 +7,17 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
-from .._base.arrays import HOST, Torch
+from .._base.arrays import HOST
 from .._base.hints import hinted
 from .._base.tables import padded
 from .._base.types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
 from .._gpu.plans import planned
-from ..selection import METHODS, capabilities, validate
-from ..selection.filtered_problems import narrowed
-from ..selection.problem import Problem, Rows, SearchResult, Selection
+from ..selection import METHODS
+from ..selection.problem import Rows, SearchResult, Selection
 from ..selection.request import Request
-from ..selection.skip import answered
-from . import faiss_index, first_stage, folder, retrieve, segments, windows
+from . import faiss_index, folder, retrieve, search, segments, windows
 from .ids import Ids, make
 from .joined_ids import Joined
 from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store
@@ -240,7 +237,9 @@ class Corpus(Rows):
             (``efSearch``, ``nprobe``, ``expansion_search``) apply. A Corpus has the same N rows in their order, such as
             their signs (``dtype="binary"``) or first dimensions: ``search(queries, 40, index=signs).indices[:, :10]``
             are the 10 best of 40. Before the first search the vectors of 32 rows are compared with those of the
-            corpus, for which an index must be able to give them back (``reconstruct``); another is taken as it is.
+            corpus, for which an index must be able to give them back (``reconstruct``); another is taken as it is. They
+            are compared again if the number of rows, the columns or the metric change; an index whose rows are
+            replaced by as many others is not compared again.
         backend, num_threads, on_error
             As in `mmr`. "reference" multiplies with NumPy and the threads of its BLAS, "triton" with a kernel, "cuda"
             with torch.
@@ -259,53 +258,13 @@ class Corpus(Rows):
         O(Q N D) time; one query takes 1.6 to 2 times as long as reading the codes. The ids and scores of about 2 n rows
         are kept per thread and query of a block, of at most 256 queries.
         """
-        op = "search"
-        errors = checks.skipped(op, on_error)
-        of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
-        device = checks.same_device(op, {**of_queries, "the corpus": self.data})
-        library = _arrays.library_of(*of_queries.values())
-        lacking = capabilities.Needs("mmr", binary=True).lacking if self.dtype == "binary" else None
-        name, implementation = _dispatch.choose(op, "selection", device, backend, lacking=lacking)
-        place = HOST if device == "cpu" else Torch(device)
-        threads = 1 if num_threads is None and place is not HOST else checks.threads(op, num_threads)
-        with _arrays.on_stream(place, library):
-            problem = validate.selection(
-                op,
-                queries,
-                self,
-                n,
-                lambda_b=lambda_b,
-                query_groups=query_groups,
-                allowed=allowed,
-                exclude=exclude,
-                k_name="n",
-                place=place,
-                errors=errors,
-            )
-            if problem.ks is not None:
-                raise TypeError(f"{op}: n must be one integer, got an array")
-            if index is not None and (place is not HOST or name == "triton"):
-                raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
-            if place is HOST and index is None and name != "triton":
-                problem = narrowed(problem)
+        return self._search(Request(
+            "search", queries, self, n, query_groups=query_groups, allowed=allowed, exclude=exclude, backend=backend,
+            num_threads=num_threads, on_error=on_error, lambda_b=lambda_b,
+        ), index)  # fmt: skip
 
-            def answer(problem: Problem) -> Any:
-                if index is not None:
-                    stage = first_stage if isinstance(index, Corpus) else faiss_index
-                    return stage.search(problem, index, implementation, threads)
-                if self._memory is not None:
-                    return windows.search(problem, lambda part: implementation.search(part, threads), self._memory)
-                return implementation.search(problem, threads)
-
-            padding = Selection.empty(problem.num_queries, problem.k)[:2]
-            if problem.num_queries == 0:
-                found: Any = map(place.upload, padding)
-            elif errors is None:
-                found = answer(problem)
-            else:
-                found = answered(problem, answer, padding, errors, place, check=False)
-            result = SearchResult(*(_arrays.to_library(field, library) for field in found))
-        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+    def _search(self, request: Request, index: Any) -> SearchResult:
+        return search.search(request, index)
 
     @planned("select")
     def select(

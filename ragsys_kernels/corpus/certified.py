@@ -33,12 +33,12 @@ def _named(backend: str) -> str:
 
 
 def outside(found: SearchResult, num_rows: int, sizes: Any = None) -> Any:
-    """Return what no row but those found, or the first so many of them, exceeds in v, (Q,)."""
+    """Return an upper bound of v (Q,) over the rows outside pools: those found, or the first ``sizes`` (Q,) of them."""
     most = found.indices.shape[1]
     if sizes is None:
         return np.full(len(found.scores), -np.inf, np.float32) if most == num_rows else found.scores[:, -1]
     sizes = np.minimum(np.asarray(sizes), most)
-    last = found.scores[np.arange(len(sizes)), sizes - 1]  # -inf where there are no more rows that may be picked
+    last = found.scores[np.arange(len(sizes)), sizes - 1]  # -inf if no more rows may be picked
     return np.where(sizes < num_rows, last, np.float32(-np.inf))
 
 

@@ -20,7 +20,7 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k rows that the other corpus finds for each query, ranked by v, as ``search`` of a backend does."""
     _check(problem, index)
-    index_rows.once(index, problem.rows, len(index.data), lambda: _compare(problem, index))
+    index_rows.once(index, problem.rows, (len(index.data), index.dims, False), lambda: _compare(problem, index))
     queries = problem.query_vectors(slice(None))
     for q in np.flatnonzero(~np.isfinite(queries).all(axis=1)):
         validate.values(problem, int(q))

@@ -29,9 +29,9 @@ _ROUNDED = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 2e-2}
 # 0.8 as signs; in another order they have 0 +- 0.05.
 _NEARER = 0.2
 
-# What has been compared, by the identity of an index: it and a corpus, how many rows it had, whether its numbers are
-# ids. An index that is no more is taken out.
-_compared: dict[int, tuple[Any, Any, int, bool]] = {}
+# What has been compared, by the identity of an index: it and a corpus, what it then told of itself, whether its numbers
+# are ids. An index that is no more is taken out.
+_compared: dict[int, tuple[Any, Any, tuple[int, int, bool], bool]] = {}
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,24 @@ def translation(
     ``key`` is what the caller holds of it. ``by_distance``: it finds rows by their distance.
     """
     rows: Any = problem.rows
-    if not once(key, rows, int(index.ntotal), lambda: _by_ids(problem, index, held(), by_distance)):
+    told = int(index.ntotal), int(index.d), by_distance
+    if not once(key, rows, told, lambda: _by_ids(problem, index, held(), by_distance)):
         return None
     return lambda found: np.asarray(rows.ids.rows_of(found, "pad"))
 
 
-def once(key: Any, rows: Rows, count: int, made: Callable[[], bool]) -> bool:
-    """Return what ``made`` returns, which is called once for an index that has so many rows beside a corpus."""
+def once(key: Any, rows: Rows, told: tuple[int, int, bool], made: Callable[[], bool]) -> bool:
+    """Return what ``made`` returns, which is called once for an index beside a corpus, and again where it changed.
+
+    ``told``: its number of rows, its columns, and whether it finds rows by their distance. Other rows in the place of
+    as many are no change that it tells of.
+    """
     known = _compared.get(id(key))
-    if known is not None and known[0]() is key and known[1]() is rows and known[2] == count:
+    if known is not None and known[0]() is key and known[1]() is rows and known[2] == told:
         return known[3]
     found, name = made(), id(key)
     with suppress(TypeError):  # no weak reference to it can be made
-        _compared[name] = weakref.ref(key, lambda _: _compared.pop(name, None)), weakref.ref(rows), count, found
+        _compared[name] = weakref.ref(key, lambda _: _compared.pop(name, None)), weakref.ref(rows), told, found
     return found
 
 
@@ -83,7 +88,7 @@ def _by_ids(problem: Problem, index: Any, held: Held, by_distance: bool) -> bool
     if held.numbers is None:
         if index.ntotal != count:
             rule = f"hold the corpus's N = {count} rows"
-            rule += "" if rows.live is None else ", deleted ones too, or be an IndexIDMap2 of the others"
+            rule += "" if rows.live is None else ", deleted ones too, or be an IndexIDMap2 filled by add_with_ids"
             raise ValueError(f"{op}: index must {rule}, got {index.ntotal}")
         check(some)
         return False

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base import arrays, checks
+from .._gpu.plans import planned
 from ..selection import filters
 from ..selection.parameters import DEFAULTS, OF_RULES
-from ..selection.problem import Selection
+from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
 from ..selection.run import planned_run
 from . import certified, windows
@@ -64,23 +65,34 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
         columns = {"bias": request.bias, "groups": request.groups}
         corpus = with_columns(_OP, corpus, columns, place_of(_OP, corpus.device))
         changes.update(embeddings=corpus, bias=None, groups=None)
-    found = corpus.search(
-        request.queries,
-        min(pool + width(request.initial), max(1, corpus.num_live)),
+    asked = request.changed(
+        op=_OP,
+        embeddings=corpus,
+        k=min(pool + width(request.initial), max(1, corpus.num_live)),
         # By what the rule's relevance is, with the bias or without.
         lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
-        query_groups=request.query_groups,
-        allowed=request.allowed,
-        exclude=request.exclude,
-        index=index,
-        backend=request.backend,
-        num_threads=request.num_threads,
-        on_error=request.on_error,
+        **_NOT_SEARCHED,
     )
+    found = _planned_search(asked, index)
     changes["candidates"], sizes = cut(found.indices, pool, request.initial)
     if certified.can_prove(corpus, request.op, index, request.backend):
         changes["outside"] = certified.outside(found, corpus.num_live, sizes)
     return Pools(request.changed(**changes), found.errors)
+
+
+def _search(request: Request, index: Any) -> SearchResult:
+    found: SearchResult = request.embeddings._search(request, index)
+    return found
+
+
+_planned_search = planned(_OP)(_search)  # where the selection after it cannot be planned with it
+# What a search takes no account of.
+_NOT_SEARCHED: dict[str, Any] = {
+    **dict.fromkeys((
+        "candidates", "relevance", "bias", "groups", "max_per_group", "initial", "costs", "budget", "max_similarity",
+        "outside",
+    )), "relevance_scale": "as-is", "lambda_d": 1.0, "metric": "cosine",
+}  # fmt: skip
 
 
 def _completed(request: Request) -> Request:

@@ -67,7 +67,7 @@ class Retriever:
         pairs = zip(of_part.tolist(), (wanted - self._starts[of_part]).tolist(), strict=True)
         found = [self.parts[number].get(key) for number, key in pairs]
         if any(each is None or each.dtype.kind != "f" or each.shape != (self.d,) for each in found):
-            return None  # bits, bytes, several vectors of one key
+            return None  # bits, bytes, or several vectors for one key
         return np.stack(found)
 
     def search(self, vectors: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -53,7 +53,7 @@ class ShardRecord:
 
     ``skipped`` queries could not be used, ``short`` others got fewer than k picks. The picks of ``certified`` are
     proven to be those of the whole corpus; None where that is not known. ``recall`` are the numbers of `Recall`.
-    ``unknown`` ids of candidates, which the corpus does not have, were left out; None where they are errors.
+    ``unknown`` candidate ids, which are not in the corpus, were left out; None if such ids are errors.
     """
 
     index: int

@@ -164,7 +164,7 @@ class JobSpec:
 
     @property
     def skips(self) -> tuple[str, str]:
-        """What rows of the corpus do that cannot be used, and those with an id that others have."""
+        """How to treat rows of the corpus that cannot be used, and rows with the same id."""
         return self.bad_rows, self.on_duplicate
 
     def unusual(self) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         zero = np.zeros((1, dims), np.float32)
         corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **inputs.held)
         Selector(corpus, device).select(zero, spec.k, **options)
-    # As the library warns; before hours of work.
+    # Warn as the library does, but before hours of work.
     leaves_out = any(x is not None for x in (spec.budget, spec.max_similarity, spec.max_per_group))
     if isinstance(options["pool"], int) and options["pool"] <= spec.k and not leaves_out:
         raise ValueError(

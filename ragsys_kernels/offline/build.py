@@ -82,12 +82,13 @@ def build_corpus(
         Bytes that the rows may take while the folder is made, as a number or as "2G", in place of `rows_per_segment`:
         segments are a third of that.
     bad_rows : {"raise", "skip"}
-        What a row does that cannot be used: without a vector, an id or another value, with NaN or inf, with a vector of
-        another length, in a part of a file that cannot be read. "raise": it is an error. "skip": the files are read
-        twice, the row is left out, and ``OUT.skipped.csv`` lists it with its number, id and the reason; rows without
-        ids then have their numbers in the file as ids.
+        How to treat a row that cannot be used: one without a vector, an id or another value, with NaN or inf, with a
+        vector of another length, or in a part of a file that cannot be read. "raise": an error. "skip": leave the row
+        out; ``OUT.skipped.csv`` lists it with its number, id and the reason. The files are then read twice, and rows
+        without ids have their numbers in the file as ids.
     on_duplicate : {"error", "first", "last"}
-        What rows with the same id do: only the first, or the last, is kept; the others are listed likewise.
+        How to treat rows with the same id: an error, or keep only the first, or the last; the others are listed
+        likewise.
 
     Returns
     -------
@@ -206,7 +207,7 @@ def _made(
 
 
 def of_source(text: str, rows: Sequence[int]) -> str:
-    """Replace the rows that an error of Corpus ends with, of some that were read, by their numbers in the source."""
+    """Replace the row numbers at the end of an error of Corpus by the numbers of these rows in the source."""
     end = _ROWS.search(text)
     if end is None:
         return text

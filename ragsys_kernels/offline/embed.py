@@ -87,7 +87,7 @@ def embed(
     overwrite : bool
         Replace a file at `out`.
     bad_rows : {"raise", "skip"}
-        What a row without a text does. "skip": it is left out of the result, and ``OUT.skipped.csv`` lists it with its
+        How to treat a row without a text. "skip": leave it out of the result, and ``OUT.skipped.csv`` lists it with its
         number, id and the reason.
     progress : callable, optional
         Called with the new texts done and their number.

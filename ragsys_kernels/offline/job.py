@@ -30,14 +30,13 @@ _log = logging.getLogger(__name__)
 class Summary:
     """What a job did; as text, one line.
 
-    ``queries`` is the number of all queries, ``done`` of those with a result, ``selected`` of those whose result this
-    run made, ``skipped`` of those that could not be used, ``short`` of others that got fewer than k picks,
-    ``certified`` of those whose picks are proven to be those of the whole corpus (None: not known), ``unknown`` of ids
-    of candidates that the corpus does not have and that were left out. With an index, ``recall`` says of about 100
-    queries, evenly spaced, what share of their exact pools it found (``mean``, with the 95 % ``interval``), and how
-    many of their picks are others than those of exact pools. ``seconds`` runs
-    from the first query read to the last shard in place; ``corpus_seconds`` is the time to read and normalise the
-    corpus, and to start Ray.
+    Numbers of queries: ``queries``, all; ``done``, with a result; ``selected``, with a result that this run made;
+    ``skipped``, that could not be used; ``short``, of the others, with fewer than k picks; ``certified``, with picks
+    that are proven to be those of the whole corpus (None: not known). ``unknown`` is the number of candidate ids that
+    were left out because they are not in the corpus. With an index, ``recall`` describes a sample of about 100 queries,
+    evenly spaced: which share of their exact pools the index found (``mean``, with the 95 % ``interval``), and how many
+    of their picks differ from those out of exact pools. ``seconds`` is the time from the first query read to the last
+    shard in place; ``corpus_seconds`` is the time to read and normalise the corpus, and to start Ray.
     """
 
     queries: int
@@ -193,12 +192,12 @@ def select(
     relevance_column : str, optional
         Column of the candidates' file with lists of numbers: the relevance of each, instead of its cosine to the query.
     relevance_scale : {"as-is", "minmax", "zscore", "rank"}
-        What is made of it, as in `mmr`.
+        How to rescale it, as in `mmr`.
     candidate_ids : bool
-        The candidates are ids of the corpus, which must have some, integers or strings, each once.
+        The candidates are ids of the corpus, whose ids must be distinct integers or strings.
     unknown_ids : {"error", "skip"}
-        What an id of a candidate does that the corpus does not have: its list cannot be used, see `on_error`; or the
-        others of the list are picked from, and the summary counts what was left out.
+        How to treat a candidate id that is not in the corpus. "error": its query fails, see `on_error`. "skip": the job
+        picks from the other candidates, and the summary counts the ids left out.
     index : path, optional
         FAISS index file over the rows of the corpus, as `Corpus.to_faiss` makes it or as `Corpus.search` takes it; or
         a usearch index, ``NAME.usearch``; or a folder of such files whose rows, in the order of their names, follow one
@@ -224,9 +223,9 @@ def select(
     k : int
         Picks of each query; fewer where it has fewer candidates.
     pool : int, "all" or "certified", optional
-        How many of the most relevant rows to choose from, above `k`; "all" is exact over the whole corpus, and so is
-        "certified", of MMR with cosines on the host, by pools that grow until picks are proven. Default: 100, or the
-        candidates if given.
+        How many of the most relevant rows to choose from, above `k`. "all" selects exactly from the whole corpus.
+        "certified", for MMR with cosines on the host, gives the same picks from pools that grow until the picks are
+        proven. Default: 100, or the candidates if given.
     lambda_d, lambda_b : float, optional
         Weights of relevance against redundancy, and of similarity against bias, in [0, 1]; not of VRSD and
         SIFT. Default: 0.75 for MMR and MSD, 0.25 for GIST, else 0.5; and 0.95.
@@ -235,9 +234,9 @@ def select(
     budget : float, optional
         The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
     max_similarity : float, optional
-        The most that a pick may be similar to an earlier one, in [-1, 1].
+        The largest similarity that a pick may have to an earlier one, in [-1, 1].
     scale, gamma, window, noise, min_gain, kind, density, eps : optional
-        Of one rule alone, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
+        Options of one rule, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
         ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage, ``eps`` of GIST.
     metric : {"cosine", "dot"}, optional
     dtype : {"float32", "float16", "bfloat16", "int8", "binary"}, optional
@@ -251,13 +250,14 @@ def select(
         Queries read, selected for and handed to the writer in one step. Does not change the result, except that an
         `index` may find other rows in other batches.
     shard_size : int
-        Queries of a Parquet shard: what a kill may cost.
+        Queries per Parquet shard. If the job is killed, only shards that are not complete are lost.
     on_error : {"raise", "skip"}
-        What a query that cannot be used does: no or non-finite values, a vector of another length, candidates that are
-        not distinct rows of the corpus, a part of a file that cannot be read. "raise": an error names file and row.
-        "skip": the query gets empty lists, so that rows stay aligned with the queries, and a row in
-        ``_errors-00000.parquet``, ... (of the shard's number): ``query_row``, ``query_id`` (null where it is not
-        known), ``reason``. The corpus, its bias and its groups have to be right in any case, or `bad_rows` be "skip".
+        How to treat a query that cannot be used: one with missing or non-finite values, with a vector of another
+        length, with candidates that are not distinct rows of the corpus, or in a part of a file that cannot be read.
+        "raise": an error names file and row. "skip": the query gets empty lists, so that rows stay aligned with the
+        queries, and a row in ``_errors-00000.parquet``, ... (by the shard's number): ``query_row``, ``query_id`` (null
+        if it is not known), ``reason``. Errors in the corpus, its bias or its groups are raised in any case, unless
+        `bad_rows` is "skip".
     memory : int or str, optional
         Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
         reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
@@ -265,10 +265,11 @@ def select(
         with some of the segments each are spread over the nodes, by the memory that these have, and search for all
         workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}
-        What a row of the corpus does that cannot be used. "skip": it is left out, of lists of candidates too, and
-        ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are read twice.
+        How to treat a row of the corpus that cannot be used. "skip": leave it out, also from lists of candidates;
+        ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are then read twice.
     on_duplicate : {"error", "first", "last"}
-        What rows of the corpus with the same id do: only the first, or the last, is kept; the others are listed too.
+        How to treat rows of the corpus with the same id: an error, or keep only the first, or the last; the others are
+        listed too.
     fingerprint : {"sampled", "full"}, optional
         How inputs are recognised when the job resumes. "sampled": by size, time of the last change, and the content of
         the first, middle and last MiB of each file; a copy that keeps the time is the same input, a file that was only
@@ -278,7 +279,7 @@ def select(
         Compare all bytes of a saved corpus with its checksums when the job begins, in one process: about 2 GB a second
         for each processor. Without, its headers and a sample of its rows.
     overwrite : bool
-        Start anew where `out` has an earlier job. A folder that holds anything else is refused all the same.
+        If `out` has an earlier job, start anew. A folder that holds anything else is refused in any case.
     progress : callable, optional
         Called with the queries done and their number, first when the corpus is in memory.
     stop : callable, optional

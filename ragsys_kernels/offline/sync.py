@@ -176,7 +176,7 @@ class _Waiting:
 
 @contextmanager
 def _of_source(numbers: np.ndarray, ids: Any, vectors: np.ndarray) -> Iterator[None]:
-    """Name the id of a refused vector, or the row's number in the source, instead of that among some rows."""
+    """Name a refused vector in an error by its id, or by its row in the source, not by its row in the part read."""
     try:
         yield
     except ValueError as error:

@@ -63,8 +63,8 @@ def mmr(
     embeddings : (N, D) float32 | float16 | bfloat16 | int8, or (Q, P, D), or Corpus
         One corpus for all queries, or one dense pool per query. Never copied; the last axis must be contiguous. float64
         (also from lists of numbers) is converted to float32 in each call, with a `ConversionWarning`. int8, on the host
-        only, are numbers as they are: the scale of a quantised row does not matter to cosines; apply it for "dot".
-        uint8 may be packed signs and is refused; a `Corpus` takes either.
+        only, is taken as numbers: cosines do not depend on the scale of a quantised row; for "dot", apply it first.
+        uint8 is refused, because it may be packed signs; a `Corpus` takes both.
     k : int or (Q,) integers
         Picks per query, at least 1. K below is the largest k; a device array makes the call synchronise. If k exceeds
         the pool, the rest is padding, up to K = 65,536.
@@ -73,16 +73,16 @@ def mmr(
     relevance : (Q, P) floating point, optional
         Scores of a retriever or reranker, used instead of the cosine with the query.
     relevance_scale : {"as-is", "minmax", "zscore", "rank"}
-        How relevance is rescaled first, per query over its pool (without padding, with items that may not be picked):
-        r_i; (r_i - min) / (max - min); (r_i - mean) / standard deviation; the share of the other items with smaller r,
-        equal ones counting half. If all r are equal, the last three give 0.
+        How to rescale relevance first, in this order: r_i; (r_i - min) / (max - min); (r_i - mean) / standard
+        deviation; the share of the other items with a smaller r, where equal ones count half. Each query is rescaled
+        over its whole pool, including items that it may not pick. If all r are equal, the last three give 0.
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
         Similarities between items without vectors; pass ``relevance`` instead of ``queries`` and ``embeddings``. Row j
-        of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: an
-        item is compared with the picks by the picks' rows. A function gets ids (n,) int64
-        and one id, and returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with
-        ``metric="dot"``. ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias,
-        groups and costs are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
+        of a matrix has the similarities of all items to item j; each pick reads one row. It need not be symmetric: the
+        similarity of an item to a pick is the one in the pick's row. A function gets ids (n,) int64 and one id, and
+        returns (n,) similarities. Rows of a SciPy matrix are compared by cosine, or by product with ``metric="dot"``.
+        ``candidates`` (Q, P) name the items, and are required for a function or a SciPy matrix; bias, groups and costs
+        are (Q, P), and ``initial``, ``allowed`` and ``exclude`` are positions.
     bias : (N,) or (Q, P) floating point, optional
         Quality of each row or of each candidate; of a demonstration, its mean token log-probability in nats. Default:
         the corpus's own. Without a bias ``lambda_b`` has no effect.
@@ -100,29 +100,30 @@ def mmr(
         Items already shown, as ids like ``candidates``, padded with -1. They count as earlier picks and are not
         returned.
     allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
-        Rows that queries may, or may not, pick: a mask of the rows, or rows padded with -1, for all queries or per
-        query. For dense pools positions, (P,) and so on. An item must pass both. If fewer than k do, the rest is
-        padding.
+        Rows that queries may, or may not, pick, for all queries or per query: a mask of the rows, or row numbers padded
+        with -1. With dense pools, positions: (P,) and so on. An item must pass both. If fewer than k items do, the rest
+        is padding.
     costs : (N,) or (Q, P) numbers, optional
         Cost of picking each row or candidate, such as its tokens: finite and at least 0. Default: the corpus's own.
     budget : float or (Q,), optional
         The largest total cost of a query's picks. Items that cost more than what is left are skipped; the selection
         ends after k picks, or when no item fits. Initial items cost nothing.
     max_similarity : float or (Q,), in [-1, 1], optional
-        The largest similarity that an item may have to the initial items and the earlier picks, to exclude
-        near-duplicates; 1 excludes nothing with cosines. With ``lambda_d=1``: top-k without near-duplicates.
+        Excludes near-duplicates: an item may be picked only if its similarity to each initial item and earlier pick is
+        at most this. With cosines, 1 excludes nothing. With ``lambda_d=1``: top-k without near-duplicates.
     outside : float or (Q,), optional
-        Upper bound of v over all rows outside the pool: -inf if there are none; if the pool holds the best rows of the
-        corpus, its smallest v. Then ``certified`` and ``pool_needed`` of the result say for which queries the picks are
-        proven to be those of the whole corpus. Rows outside are those that the query may pick, have at most the largest
-        bias of ``embeddings``, and cost at least as much as its cheapest row. Cosines only; GPU kernels raise an error.
+        Upper bound of v over the rows outside the pool that the query may pick. If the pool holds the best rows of the
+        corpus, pass its smallest v; if no row is outside, -inf. ``certified`` and ``pool_needed`` of the result then
+        say whether the picks are proven to be those of the whole corpus. The proof assumes that no row outside has a
+        larger bias, or a smaller cost, than every row of ``embeddings``. With metric "cosine" only; GPU kernels raise
+        an error.
     metric : {"cosine", "dot"}
         "cosine" normalises rows and queries (a zero row has cosine 0 with everything); "dot" uses them as given. A
         Corpus has its own metric.
     check_values : bool, optional
-        On the CPU the kernels check every value as they read it, at no cost. On a device values are checked only with
-        True, which synchronises. Unchecked, an id out of range counts as padding, an item whose value is NaN is never
-        picked, and a repeated id may be picked twice.
+        On the CPU the kernels check every value that they read, at no cost. On a device they check values only with
+        True, which synchronises. Without a check, an id out of range counts as padding, an item whose value is NaN is
+        never picked, and a repeated id may be picked twice.
     backend : {"auto", "cpu", "reference", "triton", "cuda"}
         "auto" uses the first that can run: for arrays on a device "triton" or "cuda", in the order that `show_config`
         prints for their shape; for arrays on the CPU "cpu", then "reference". With TRITON_INTERPRET=1 in the
@@ -130,20 +131,23 @@ def mmr(
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors that the process may use.
     on_error : {"raise", "skip"}
-        "skip": a query that reads a bad value, has an id out of range or repeated, or its own bad k or lambda does not
-        fail the call. Its reason is in ``errors`` of the result, its picks are padding, and the other queries get the
-        same bits as without it. This costs nothing unless a query fails. On a device values are checked only with
-        ``check_values=True``. Errors of the whole call are still raised.
+        "skip": if a query reads a bad value, has an id that is out of range or repeated, or a bad k or lambda of its
+        own, the call does not fail. The reason is in ``errors`` of the result, the query's picks are padding, and the
+        other queries get the same bits as without it. This costs nothing unless a query fails. On a device values are
+        checked only with ``check_values=True``. Errors of the whole call are still raised.
 
     Returns
     -------
     Selection
-        ``indices`` (Q, K) int64 padded with -1, ``scores``, ``relevance``, ``redundancy`` (Q, K) float32, ``lengths``
-        (Q,) int32, on the arrays' device; torch tensors if any array argument is one, else CuPy arrays if one is,
-        else NumPy arrays, where ``k``, the weights, ``budget``, ``max_similarity`` and the options of one rule do not
-        count. Not items of the tuple: ``errors`` maps query numbers to reasons with ``on_error="skip"``,
-        else it is None; ``cost`` (Q,) float64 is what the picks cost with a budget, else None; ``certified`` (Q,) bool
-        and ``pool_needed`` (Q,) float32 with ``outside``, else None.
+        A tuple of five arrays: ``indices`` (Q, K) int64, ``scores``, ``relevance`` and ``redundancy`` (Q, K) float32,
+        ``lengths`` (Q,) int32. After the last pick of a query, indices are -1, scores -inf, relevance and redundancy
+        NaN. Arrays are on the device of the arguments: torch tensors if an argument is a torch tensor, else CuPy arrays
+        if one is a CuPy array, else NumPy arrays. ``k``, the weights, ``budget``, ``max_similarity`` and options that
+        only one rule has do not affect this.
+
+        The result also has attributes that are not in the tuple, None without the argument in brackets: ``errors``, a
+        dict from query numbers to reasons (``on_error="skip"``); ``cost`` (Q,) float64, the total cost of the picks
+        (``budget``); ``certified`` (Q,) bool and ``pool_needed`` (Q,) float32 (``outside``).
 
     Raises
     ------

@@ -28,7 +28,7 @@ from .rules.pool import ROUNDING, given_row
 RULES = ("mmr", "msd", "dpp", "coverage")
 # The rules and kinds of coverage that `_C` has, in its order.
 _COMPILED = ("mmr", "msd", "dpp", "facility", "cover", "xquad")
-_NEGATIVE = 3  # what `_C` says of a query with a negative determinant
+_NEGATIVE = 3  # the status from `_C` of a query with a negative determinant
 # Bytes of what coverage keeps of some queries at a time: a matrix of each.
 _BLOCK_BYTES = 1 << 26
 
@@ -103,9 +103,9 @@ def rows_of(request: Request, place: Place, errors: dict[int, str] | None, check
 
 
 def _checked_names(op: str, names: Any, num_rows: int | None, place: Place, errors: dict[int, str] | None) -> Any:
-    """Return candidates (Q, P), or raise for the first query that has a bad one; with ``errors`` it has none instead.
+    """Return candidates (Q, P); raise for the first bad query, or with ``errors`` note it and remove its candidates.
 
-    ``num_rows``: names are rows, of so many; None: any number from 0 on is a name.
+    ``num_rows``: the number of rows, if names are rows; None: any number from 0 on is a name.
     """
     found = np.asarray(arrays.to_host(names))
     bad = validate.suspicious(found, num_rows)
@@ -151,7 +151,7 @@ def problem_of(
         library = library_of_array(problem.lambda_d)
         positions = problem.candidates
         if positions is None:
-            positions = arange(library, problem.pool, problem.lambda_d)[None, :] + 0 * names
+            positions = library.broadcast_to(arange(library, problem.pool, problem.lambda_d), names.shape)
         problem.candidates = library.where(names >= 0, positions, -1)
     scale = request.relevance_scale
     if scale != "as-is":  # of items, which the problem has no candidates for
@@ -179,7 +179,7 @@ def named(result: Selection, names: Any) -> Selection:
 
 
 def of_sparse(op: str, matrix: Any, names: Any, metric: str) -> Any:
-    """Return the similarities of rows of a sparse matrix of SciPy, each a candidate (Q, P)."""
+    """Return the similarities between the rows of a SciPy sparse matrix that candidates (Q, P) name."""
     if names is None:
         raise ValueError(f"{op}: candidates must come with similarity of sparse rows, got none")
     rows = matrix.tocsr().astype(np.float64)
@@ -220,8 +220,6 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
     state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
     kind = getattr(problem.options, "kind", None)
     weights = _weights(state) if problem.op == "dpp" else None
-    if problem.op == "dpp":
-        _finite_diagonals(problem, state.open)
     *fields, status = _dispatch.extension().select_given(
         _COMPILED.index(kind or problem.op),
         problem.rows.similarity,
@@ -230,7 +228,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
         1.0 if problem.rows.metric == "cosine" else 0.0,
         getattr(problem.options, "gamma", 1.0),
         1.0 if problem.rows.metric == "cosine" or kind == "xquad" else np.finfo(np.float32).max,
-        (ROUNDING, definite.UNEQUAL, definite.NEGATIVE, definite.SOUND),
+        (ROUNDING, definite.UNEQUAL, definite.NEGATIVE, definite.SOUND, definite.PAIRS),
         problem.k,
         problem.ks,
         problem.lambda_d,
@@ -246,7 +244,7 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
     picks = Selection(*fields)
     for q in np.flatnonzero(status).tolist():
         _check(problem, q, picks)
-        validate.values(problem, q)  # neighbours
+        validate.values(problem, q)  # what `definite.check` looks at
         if status[q] == _NEGATIVE:
             definite.refuse_negative(problem.op, f" for query {q}")
         _refuse_pair(problem, q, _taken(problem, q, picks))
@@ -254,27 +252,16 @@ def _compiled(problem: Problem, num_threads: int) -> Selection:
 
 
 def _refuse_pair(problem: Problem, q: int, taken: list[int]) -> NoReturn:
-    """Raise for the pair that differs most: of the first item taken and others, else of neighbours."""
+    """Raise for the pair that differs most: of the first item taken and others, else of those that are looked at."""
     pairs, positions = problem.rows.similarity[q].astype(np.float64), problem.eligible(q)[1]
     first, others = np.repeat(taken[:1], len(taken[1:])), np.asarray(taken[1:])
     if not len(others):
-        first = np.intersect1d(positions, positions - 1)
-        others = first + 1
+        (first,), (others,), _ = definite.pairs(np.isin(np.arange(problem.pool), positions)[None])
     with np.errstate(divide="ignore", invalid="ignore"):
         apart = abs(pairs[first, others] - pairs[others, first])
         at = int(np.argmax(np.nan_to_num(apart / abs(pairs[first, first] * pairs[others, others]) ** 0.5)))
     i, j = int(first[at]), int(others[at])
     definite.refuse_unequal(problem.op, i, j, pairs[i, j], pairs[j, i], f" for query {q}")
-
-
-def _finite_diagonals(problem: Problem, read: Any) -> None:
-    """Raise if the similarity of an item that may be picked to itself is not finite: no row of picks shows it."""
-    bad = read & ~np.isfinite(np.diagonal(problem.rows.similarity, 0, 1, 2))
-    if bad.any():
-        q, at = np.argwhere(bad)[0]
-        raise ValueError(
-            f"{problem.op}: similarity must be finite, got NaN or inf for query {q}, of position {at} with {at}"
-        )
 
 
 def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
@@ -283,15 +270,17 @@ def _taken(problem: Problem, q: int, picks: Selection) -> list[int]:
     return [*initial.tolist(), *picks.indices[q, : picks.lengths[q]].tolist()]
 
 
-def _check_values(problem: Problem, neighbours: bool) -> None:
-    """Raise for the first query with a bad value; of similarities, those of ``neighbours`` if it is set."""
+def _check_values(problem: Problem, pairs: bool) -> None:
+    """Raise for the first query with a bad value; of similarities, those of ``pairs`` if it is set."""
     bad = ~np.isfinite(problem.relevance).all(axis=1)
     if problem.bias is not None:
         bad |= ~np.isfinite(problem.bias.reshape(bad.shape[0], -1)).all(axis=1)
     if problem.constraints.initial is not None:
         bad |= validate.suspicious(problem.constraints.initial, problem.pool)
-    if neighbours:
-        bad |= definite.suspicious(problem.rows.similarity, problem.candidates)
+    if pairs:
+        state = _State(problem)
+        items = state.open if problem.constraints.initial is None else state.open & ~_initial(state)
+        bad |= definite.suspicious(problem.rows.similarity, items)
     for q in np.flatnonzero(bad):
         validate.values(problem, int(q))
 
@@ -417,8 +406,8 @@ class _Determinant(_Rule):
         self.first = self.weights**2 * own
         self.d = self.first
         self.factor: list[Any] = []
-        # What the picks show of the matrices, on the host: the first item taken, -1: none yet; whether each item had
-        # enough left, (Q,).
+        # What the picks show about the matrices, on the host: the first item taken (-1: none yet), and whether each
+        # item taken had enough left, (Q,).
         self.items, self.leader, self.sound = state.open, 0 * state.met - 1, state.met == 0
 
     def values(self, state: _State) -> Any:
@@ -439,7 +428,7 @@ class _Determinant(_Rule):
             self._look(state.problem, queries, j, taken)
 
     def _look(self, problem: Problem, queries: Any, j: Any, taken: Any) -> None:
-        """Refuse matrices that are not symmetric, or have a negative determinant, by what was read for item j."""
+        """Refuse matrices that what was read for item j shows to be not symmetric or to have a negative determinant."""
         pairs = problem.rows.similarity
         self.leader = np.where(taken & (self.leader < 0), j, self.leader).astype(np.int64)
         i = self.leader.clip(0)

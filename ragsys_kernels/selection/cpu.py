@@ -372,10 +372,9 @@ def _mmr_whole_corpus(problem: Problem, num_threads: int) -> tuple[Selection, An
             part = problem.take(waiting)
             terms, size = plan[stage] if stage < len(plan) else (0, problem.pool)
             size = max(size, 2 * problem.k)
-            stuck = (
-                stage > 0 and (out.lengths[waiting] == 0).any()
-            )  # no first pick: it follows initial items, or is tied
-            if size > share * problem.pool or stuck:
+            # Later stages start from a first pick: initial items or a tie leave a query without one.
+            lacks_first_pick = stage > 0 and (out.lengths[waiting] == 0).any()
+            if size > share * problem.pool or lacks_first_pick:
                 found, status, done = _call(part, num_threads)
             elif stage == 0:
                 found, status, done = _by_relevance(part, queries[waiting], size, num_threads)

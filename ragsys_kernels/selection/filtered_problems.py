@@ -125,7 +125,7 @@ def _pools(problem: Problem, rows: Any) -> Problem:
     keep[:, 1:] &= rows[:, 1:] != rows[:, :-1]
     candidates = library.where(keep, rows, -1)
     if not candidates.shape[1]:  # a pool has at least one position
-        candidates = arange(library, len(rows), rows)[:, None] * 0 - 1
+        candidates = library.full_like(arange(library, len(rows), rows)[:, None], -1)
 
     def of_pools(values: Any) -> Any:
         """Return values of items of pools, where they are given for the rows of each query."""

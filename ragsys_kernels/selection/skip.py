@@ -1,8 +1,9 @@
 """``on_error="skip"``: answer the good queries of a batch, and name each bad one with the reason.
 
-A call that succeeds costs nothing more. When one fails, each query that has a bad value runs alone, for a value that no
-kernel reads does not matter, and the others run again, in halves where that fails: products that leave float32 and bad
-similarities show only when their query runs. So a query has the answer, or the error, that it has alone.
+A call that succeeds costs nothing more. If a call fails, each query with a bad value runs alone, because a bad value
+that no kernel reads is no error. The other queries run again together, and in halves if that fails: products that
+overflow float32 and bad similarities show only when their query runs. So each query gets the answer, or the error, that
+it gets alone.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def answered(
 ) -> tuple[Any, ...]:
     """Return the fields that ``answer`` gives, with those of ``padding`` for queries that cannot be answered.
 
-    Those queries are added to ``errors``, which may hold some already. ``check``: check values before the first run,
-    for a device, where the kernels check none: there a bad value is an error whether or not it is read.
+    Those queries are added to ``errors``, which may hold some already. ``check``: check values before the first run. It
+    is for devices, whose kernels check no values: there a bad value is an error even if it is not read.
     """
     if not errors and not check:
         try:

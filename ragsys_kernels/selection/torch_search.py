@@ -45,7 +45,7 @@ def _search(torch: Any, problem: Problem, queries: Any, part: slice) -> tuple[An
         block = slice(begin, begin + step)
         vectors = data[block].float()
         products = arrays.empty(queries, (len(queries), len(vectors)), "float32")
-        torch.mm(queries, vectors.T, out=products)  # under autocast too, which leaves what has an output as it is
+        torch.mm(queries, vectors.T, out=products)  # autocast does not change operations with `out`
         v = _values(problem, products, part, block)
         ids = torch.arange(begin, begin + v.shape[1], device=v.device).expand(v.shape)
         # The earlier ones come first: their rows are lower.

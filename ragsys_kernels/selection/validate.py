@@ -31,7 +31,7 @@ NEEDS_QUERIES = ("vrsd", "sift", "search")
 # Calls whose values depend on the lengths of rows, whatever the metric.
 NEEDS_LENGTHS = ("vrsd", "dpp", "ssd", "sift", "coverage")
 
-# Arguments by which a query may not pick some items of its pool.
+# Arguments that forbid a query some items of its pool.
 _FILTERS = ("allowed", "exclude", "initial", "query_groups")
 
 # Squares of norms must stay in the range of float32, in which the kernels accumulate.
@@ -73,7 +73,7 @@ def _counts(
 def _without_padded(
     op: str, name: str, ks: np.ndarray, pool: int, candidates: Any, errors: dict[int, str]
 ) -> tuple[int, np.ndarray]:
-    """Return the largest k, and (Q,) int64 with 1 for queries that ask for too much padding, who get an error."""
+    """Return the largest k, and (Q,) int64. Queries that ask for too much padding get an error, and 1."""
     for q in np.flatnonzero(ks > MOST_PADDED).tolist():
         own = pool if candidates is None else int((candidates[q] >= 0).sum())
         if ks[q] > own:
@@ -271,11 +271,11 @@ def warn_small_pool(problem: Problem, request: Request) -> None:
 
 
 def _leaves_out(problem: Problem) -> bool:
-    """Return whether a selection may end before k picks though items are left that queries may pick."""
+    """Return whether a selection may end before k picks while queries could pick other items."""
     limits, options = problem.constraints, problem.options
     if limits.budget is not None or limits.max_similarity is not None or limits.max_per_group:
         return True
-    if problem.op == "dpp":  # ends where the picks span the others
+    if problem.op == "dpp":  # ends once the picks span the others
         return problem.rows.similarity is not None or problem.pool > problem.rows.dims
     return problem.op == "gist" or (problem.op == "sift" and options.min_gain > 0)
 
@@ -326,9 +326,9 @@ def values(problem: Problem, q: int, named: bool = True, of_rows: bool = True) -
 
 
 def listed(op: str, name: str, ids: np.ndarray, num_ids: int | None, of_query: str = "", of_pool: bool = False) -> None:
-    """Raise where a query's list of ids, (P,), has one that is not there, or one twice; -1 is padding.
+    """Raise if a query's list of ids (P,) has an id that does not exist, or one twice; -1 is padding.
 
-    Without ``num_ids`` any id of at least 0 is there.
+    Without ``num_ids``, every id of at least 0 exists.
     """
     found = ids[ids != -1]
     outside = found[(found < 0) | (found >= (np.inf if num_ids is None else num_ids))]
@@ -343,7 +343,7 @@ def listed(op: str, name: str, ids: np.ndarray, num_ids: int | None, of_query: s
 
 
 def suspicious(ids: np.ndarray, num_ids: int | None) -> np.ndarray:
-    """Return for which queries, of ids (Q, P), `listed` raises."""
+    """Return the queries for which `listed` raises; ids (Q, P)."""
     if not ids.shape[1]:
         return np.zeros(len(ids), bool)
     ordered = np.sort(ids, axis=1)
@@ -364,7 +364,7 @@ def device_values(problem: Problem) -> None:
 def bad_queries(problem: Problem, place: Place, errors: dict[int, str]) -> None:
     """Put every query that has a bad value into ``errors``, with the reason."""
     if place is HOST:
-        # Rows of the whole corpus are looked at for the queries alone that the kernels do not answer.
+        # With the whole corpus, only queries that the kernels do not answer have the rows checked.
         whole = problem.candidates is None and not problem.pool_stride
         check: Callable[[int], None] = functools.partial(values, problem, named=False, of_rows=not whole)
         suspects: Iterable[int] = range(problem.num_queries)
@@ -418,7 +418,7 @@ def _suspects(problem: Problem, usable: np.ndarray) -> Iterable[int]:
         if array is not None:
             bad |= suspicious(array, problem.num_ids)
     if problem.op == "dpp" and problem.rows.similarity is not None:
-        bad |= definite.suspicious(problem.rows.similarity, problem.candidates)
+        bad[:] = True  # which pairs are looked at depends on what a query may pick
     return np.flatnonzero(bad).tolist()  # type: ignore[no-any-return]
 
 
@@ -454,7 +454,7 @@ def _row_values(
 
 
 def overflow(problem: Problem, q: int) -> NoReturn:
-    """Raise the error of values that leave float32; cosines themselves never leave it."""
+    """Raise the error of values outside the range of float32; cosines are always within it."""
     at_fault = {"dpp": "scale", "ssd": "gamma", "coverage": "weights"}.get(problem.op)
     if problem.op == "dpp" and problem.options.quality is not None:
         at_fault = "quality"
@@ -468,13 +468,13 @@ def overflow(problem: Problem, q: int) -> NoReturn:
 
 
 def concerns_all(problem: Problem, error: ValueError) -> bool:
-    """Return whether an error is of rows that every query reads, and so of no single one."""
+    """Return whether an error is about rows that every query reads, so it belongs to no single query."""
     whole = problem.candidates is None and not problem.pool_stride and problem.constraints.filter is None
     return whole and problem.relevance is None and _of_a_query(error) is None
 
 
 def reason(problem: Problem, q: int, error: ValueError) -> str | None:
-    """Return why query q, which ended with this error, has no answer; None: it is not its own."""
+    """Return why query q, which raised this error, has no answer; None: the error is not its own."""
     found = _of_a_query(error)
     if found is None:
         try:
@@ -485,7 +485,7 @@ def reason(problem: Problem, q: int, error: ValueError) -> str | None:
 
 
 def _of_a_query(error: ValueError) -> str | None:
-    """Return what an error says that names a query, without that name; else None."""
+    """Return the text of an error that names a query, without the name; None if it names none."""
     text, named = re.subn(r" for query \d+\b", "", str(error))
     return text if named else None
 

@@ -8,7 +8,7 @@
                  what waits becomes the next kernel call; small requests are read together; one call, one answer a query
     corpora, limits, metrics, encoder, texts
                  state: loaded and swapped in one step; what a request may ask for; what is counted; texts; encoders
-    service, app, connections, protocol, server, workers
+    service, app, connections, protocol, server, workers (with messages)
                  what routes share; the ASGI application; which way connections go; /v1/select without ASGI; processes
     http/        raw requests and answers, the access log, allowed hosts, the OpenAPI document
     client, wire for callers: needs httpx and NumPy alone; ray_serve: a deployment of Ray Serve

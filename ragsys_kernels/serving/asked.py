@@ -78,10 +78,10 @@ class Asked:
 
     @property
     def status(self) -> int:
-        """Of the answer: 422, or 500, where no query has picks."""
+        """The status of the answer: 200, or `status_of` the errors if no query has picks."""
         return 200 if len(self.errors) < self.count else status_of(self.errors.values())
 
 
 def status_of(errors: Iterable[RefusedError]) -> int:
-    """Return the status of queries none of which has picks: 500 if the server failed for one of them."""
+    """Return the status if no query has picks: 500 if the server itself failed on one of them, else 422."""
     return max(error.status for error in errors)

@@ -291,7 +291,7 @@ class Batcher:
 
 
 def _answers(blocks: list[Block], num_threads: int | None) -> tuple[list[Selection | Exception], float]:
-    """Return one selection for all blocks, and the seconds that it took; one for each block if the call fails."""
+    """Return one selection for all blocks, or if the call fails one for each block; and the seconds that it took."""
     begin = time.perf_counter()
     found: list[Selection | Exception] = []
     try:

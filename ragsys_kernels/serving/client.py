@@ -279,13 +279,13 @@ class Client(_Calls):
         relevance : (Q, P) numbers, or Q lists
             Of the candidates, instead of the cosine to the query.
         relevance_scale : "as-is" | "minmax" | "zscore" | "rank", optional
-            What is made of it, as in `mmr`.
+            How to rescale it, as in `mmr`.
         candidate_vectors : (Q, P, D) float32 | float16 | others, or Q arrays (any, D), optional
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
             is read, and queries are vectors. With ``metric``, "cosine" unless it is "dot".
         unknown : "error" | "skip", optional
-            What ids do that the corpus does not have: their query is not answered, or is without them, and they are in
-            ``skipped``. Default: the server's.
+            How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
+            answered without the id, and ``skipped`` has it. Default: the server's.
         on_error : "raise" | "skip"
             A query that is not answered raises; or its picks are empty, with the reason in ``errors``.
 

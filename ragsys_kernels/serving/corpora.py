@@ -34,7 +34,7 @@ class Served:
     loaded: float = field(default_factory=time.time)
     kept: dict[str, Any] = field(default_factory=dict)  # checks of earlier requests, to be used again
     unknown: str = "error"  # or "skip": how unknown ids are treated, unless a request says otherwise
-    nothing: str = ""  # no corpus, queries come with the vectors of their candidates: the rule that others break
+    nothing: str = ""  # for queries with candidate vectors, without a corpus: the rule that other queries break
     texts: Texts | None = None  # of its rows
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class Corpora:
     verify : bool
         Compare all bytes of a folder with its checksums, where it has them, whenever it is loaded.
     unknown : {"error", "skip"}
-        How ids that a corpus does not have are treated in requests that do not say so themselves.
+        How to treat an id that is not in the corpus if the request does not say it.
     texts : mapping of names to `TextFile`, optional
         The texts of the corpora that have some; they are opened anew when a corpus is loaded anew.
     """
@@ -165,7 +165,7 @@ class Corpora:
         raise invalid(op, "corpus", self._rule, got)
 
     def without(self, name: object) -> Served:
-        """Return the corpus of queries each of which may come with vectors; `Rules.has_corpus` refuses the others."""
+        """Return the corpus of queries that may bring vectors; `Rules.has_corpus` refuses those that do not."""
         return self._nothing if name is None and len(self._served) != 1 else self.get(name)
 
     def folder(self, name: str) -> Path:

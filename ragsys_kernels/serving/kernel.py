@@ -196,7 +196,7 @@ def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block])
 
 
 def apart(block: Block, num_threads: int | None = None) -> Selection:
-    """Answer the queries of a block whose call has failed, in halves; those that fail alone have the error `FAILED`."""
+    """Answer in halves the queries of a block whose call failed; a query that fails alone gets the error `FAILED`."""
     picks, errors = Selection.empty(len(block), block.most), dict[int, str]()
     first: Exception | None = None
     proven: np.ndarray | None = None
@@ -216,7 +216,7 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
             whole[rows, : some.shape[1]] = some
         picks.lengths[rows] = found.lengths
         errors.update({part[q]: why for q, why in (found.errors or {}).items()})
-        if found.certified is not None:  # as of all others that are answered
+        if found.certified is not None:  # then all other parts have it too
             proven = np.zeros(len(block), bool) if proven is None else proven
             proven[rows] = found.certified
     if first is not None:
@@ -226,7 +226,7 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
 
 
 def split(picks: Selection, blocks: Sequence[Block]) -> list[Selection]:
-    """Return the selections of the blocks that a call answered together, each as wide as its own queries have it."""
+    """Return the selection of each block of a joint call, as wide as the largest k of the block."""
     if len(blocks) == 1:
         return [picks]
     parts, begin = [], 0

@@ -9,7 +9,7 @@ from typing import Any
 
 _logger = logging.getLogger("ragsys_kernels.serving")
 
-# What a request, or a query of one, is told that ended as none may.
+# The error of a request or query if the server itself failed.
 FAILED = "the server failed; its log says why"
 
 
@@ -90,7 +90,7 @@ class RefusedError(Exception):
 
 
 def failed(what: str, error: BaseException) -> RefusedError:
-    """Log an error that is none of a caller's; return what the caller is told."""
+    """Log an error that no caller caused, and return the error that the caller gets."""
     _logger.error("%s failed", what, exc_info=error)
     error.__traceback__ = error.__context__ = None  # as in `RefusedError.kept`
     return RefusedError(500, FAILED)

@@ -58,7 +58,7 @@ class Settings:
     allowed_hosts: tuple[str, ...] = ()
     verify: bool = True  # corpora when they are loaded; of several workers' one does
     watch: bool = False  # reload a folder when it has a new version
-    unknown: str = "error"  # or "skip": what ids do that a corpus does not have
+    unknown: str = "error"  # or "skip": how to treat an id that is not in the corpus
     traces: bool = False
     texts: dict[str, TextFile] = field(default_factory=dict)
 

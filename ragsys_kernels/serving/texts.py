@@ -213,7 +213,7 @@ def _files(path: str) -> list[str]:
         if not files:
             raise ValueError(f"serve: texts must be a folder of .parquet files, got none in {path}")
         for file in files:
-            if not os.path.isfile(file):  # a pipe would be waited for
+            if not os.path.isfile(file):  # reading a pipe would wait
                 raise FileNotFoundError(f"serve: texts must be a folder of files, got {file}")
         return files
     if not place.is_file():

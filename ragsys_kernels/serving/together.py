@@ -25,14 +25,14 @@ class Party(Pending):
         self.served, self.common = served, common
         self.queries: list[Any] = []
         self.begins: list[int] = []  # where the queries of each request begin
-        self.failed: dict[int, Exception] = {}  # by that, why a request could not be read
+        self.failed: dict[int, Exception] = {}  # why a request could not be read, by where it begins
         self.members = 0  # requests whose clients have not gone
         self.asked = Asked(served, 0)
         self.ticket: Ticket | None = None
         self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
 
     def read(self, limits: Limits) -> None:
-        """Read the queries of all requests; one after the other if that fails, so that one does not fail the others."""
+        """Read the queries of all requests at once, or if that fails of each, so that one does not fail the others."""
         whole = self.queries
         try:
             self.asked = read("select", whole, self.common, self.served, limits)

@@ -31,6 +31,7 @@ from . import metrics
 from .corpora import Served, Watch, loaded
 from .http.refusing import Refuser
 from .limits import RefusedError
+from .messages import Answer, Drop, Failed, Load, Loaded, NotLoaded, Ready, Refusal, Reload, Serve, Swap, Swapped
 from .server import LOOK, Server, Settings, limited, listen
 from .service import Service
 
@@ -66,7 +67,7 @@ class _Worker:
         self.versions: dict[str, str] | None = None  # of its corpora, once it has loaded them
         self.serves = False  # else it waits until these are the versions in service
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: Serve | Load | Swap | Drop | Answer) -> None:
         with suppress(OSError):  # if it is dead, its sentinel says so
             self.pipe.send(message)
 
@@ -80,7 +81,7 @@ class _Reload:
         self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
         self.verifier: _Worker | None = None  # the one of them that compares the folder with its checksums
         self.swapping = False
-        self.error: tuple[Any, ...] | None = None
+        self.error: Refusal | None = None
         self.result: dict[str, Any] | None = None
         self.ends = time.monotonic() + _RELOAD
 
@@ -163,7 +164,7 @@ class _Parent:
             for name in self._watch.changed():
                 self._reload(name, None)
         if self._reloads and now > self._reloads[0].ends:
-            self._end(self._reloads[0], ("error", 504, f"reload: {self._reloads[0].name!r} took too long"))
+            self._end(self._reloads[0], Refusal(504, f"reload: {self._reloads[0].name!r} took too long"))
 
     def _refuse(self, refuses: bool) -> None:
         """Start or stop refusing requests on behalf of the workers."""
@@ -187,38 +188,44 @@ class _Parent:
         self._stopping = self._stopping or time.monotonic() + self._settings.grace + 10
         for worker in self._workers:
             worker.process.terminate()
-            worker.send(("serve",))  # one that waits, or is about to, would not end
+            worker.send(Serve())  # one that waits, or is about to, would not end
 
     def _read(self, worker: _Worker) -> None:
         try:
-            kind, *rest = worker.pipe.recv()
+            message = worker.pipe.recv()
         except (EOFError, OSError):
             if worker in self._workers and not worker.process.is_alive():
                 self._died(worker)
             elif worker in self._workers:
                 worker.process.kill()
             return
-        if kind == "ready":
-            worker.versions = rest[0]
+        if isinstance(message, Ready):
+            worker.versions = message.versions
             self._admit()
-        elif kind == "failed" and not self._stopping:
-            print(rest[0], file=sys.stderr)
-            self._why = f"no worker can start: {rest[0].removeprefix('error: serve: ')}"
-            if not self._served:  # the others would say the same
-                self._stop(1)
-        elif kind == "reload":
-            self._reload(rest[0], worker)
-        elif self._reloads and rest[0] == self._reloads[0].number:
+        elif isinstance(message, Failed):
+            self._cannot_start(message.reason)
+        elif isinstance(message, Reload):
+            self._reload(message.name, worker)
+        elif self._reloads and message.reload == self._reloads[0].number:
             reload = self._reloads[0]
             reload.waiting.discard(worker)
-            if kind == "swapped" and worker.versions is not None:
+            if isinstance(message, Loaded):
+                reload.loaded[worker] = message.corpus
+                self._compared |= message.compared
+            elif isinstance(message, NotLoaded):
+                reload.error = message.refusal
+            elif worker.versions is not None:  # it has swapped
                 worker.versions[reload.name] = self._versions[reload.name]
-            elif kind == "loaded" and rest[1][0] == "well":
-                reload.loaded[worker] = rest[1][1]
-                self._compared |= rest[1][2]
-            elif kind == "loaded":
-                reload.error = rest[1]
             self._go_on(reload)
+
+    def _cannot_start(self, reason: str) -> None:
+        """Print why a worker cannot start, and keep it for the requests that are refused."""
+        if self._stopping:
+            return
+        print(reason, file=sys.stderr)
+        self._why = f"no worker can start: {reason.removeprefix('error: serve: ')}"
+        if not self._served:  # the others would say the same
+            self._stop(1)
 
     def _admit(self) -> None:
         """Let waiting workers serve if they have the versions in service; reload a folder that has changed.
@@ -238,7 +245,7 @@ class _Parent:
                     listen(self._sockets, self._settings.host)
                 worker.serves = self._served = True
                 self._alone, self._failed = math.inf, []
-                worker.send(("serve",))
+                worker.send(Serve())
 
     def _reload(self, name: str, asker: _Worker | None) -> None:
         self._reloads.append(_Reload(name, asker, next(self._numbers)))
@@ -256,7 +263,7 @@ class _Parent:
         reload.waiting, reload.loaded, reload.verifier = set(workers), {}, None
         for worker in reload.waiting:
             verify = self._settings.verify and reload.verifier is None
-            worker.send(("load", reload.number, reload.name, verify, self._compared if verify else set()))
+            worker.send(Load(reload.number, reload.name, verify, self._compared if verify else set()))
             if verify:
                 reload.verifier = worker
 
@@ -275,14 +282,15 @@ class _Parent:
         self._versions[reload.name] = reload.result["version"]
         reload.swapping, reload.waiting = True, set(reload.loaded)
         for worker in reload.loaded:
-            worker.send(("swap", reload.number))
+            worker.send(Swap(reload.number))
 
-    def _end(self, reload: _Reload, error: tuple[Any, ...] | None) -> None:
+    def _end(self, reload: _Reload, error: Refusal | None) -> None:
         """Answer the worker that asked; begin the next reload."""
         for worker in reload.loaded if not reload.swapping else ():
-            worker.send(("drop", reload.number))
-        if reload.asker is not None:
-            reload.asker.send(("answer", error or ("well", reload.result)))
+            worker.send(Drop(reload.number))
+        outcome = error or reload.result
+        if reload.asker is not None and outcome is not None:  # else all workers have died, the asker too
+            reload.asker.send(Answer(outcome))
         self._reloads.remove(reload)
         if error is not None:
             for worker in self._workers:  # the others cannot load the version that this one has
@@ -291,7 +299,7 @@ class _Parent:
                     and worker.versions
                     and worker.versions[reload.name] != self._versions.get(reload.name)
                 ):
-                    print(f"serve: {error[2]}", file=sys.stderr)
+                    print(f"serve: {error.reason}", file=sys.stderr)
                     worker.versions = None
                     worker.process.kill()
         if self._reloads:
@@ -347,7 +355,7 @@ def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, pl
         try:
             service = settings.service()
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
-            pipe.send(("failed", f"error: serve: {error}"))
+            pipe.send(Failed(f"error: serve: {error}"))
             raise SystemExit(1) from None
         link = _Link(service, pipe)
         service.starting.insert(0, link.start)  # before whatever else takes connections
@@ -361,7 +369,7 @@ class _Link:
     def __init__(self, service: Service, pipe: Connection) -> None:
         self._service, self._pipe = service, pipe
         self._loaded: dict[int, Served] = {}
-        self._asked: list[asyncio.Future[tuple[Any, ...]]] = []  # reloads that requests wait for, in order
+        self._asked: list[asyncio.Future[dict[str, Any] | Refusal]] = []  # reloads that requests wait for, in order
         self._tasks: set[asyncio.Task[None]] = set()
         self._serves = asyncio.Event()
 
@@ -369,20 +377,19 @@ class _Link:
         """Say what is loaded, and wait until the parent lets this worker serve."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._listen, daemon=True, name="parent").start()
-        self._pipe.send(("ready", {served.name: served.version for served in self._service.corpora.all()}))
+        self._pipe.send(Ready({served.name: served.version for served in self._service.corpora.all()}))
         await self._serves.wait()
 
     async def reload(self, name: str) -> dict[str, Any]:
         """Ask the parent that all workers load a corpus anew."""
         self._service.corpora.folder(name)  # refuses unknown names
-        answer: asyncio.Future[tuple[Any, ...]] = self._loop.create_future()
+        answer: asyncio.Future[dict[str, Any] | Refusal] = self._loop.create_future()
         self._asked.append(answer)
-        self._pipe.send(("reload", name))
-        kind, *rest = await answer
-        if kind == "error":
-            raise RefusedError(rest[0], rest[1], "name")
-        found: dict[str, Any] = rest[0]
-        return found
+        self._pipe.send(Reload(name))
+        outcome = await answer
+        if isinstance(outcome, Refusal):
+            raise RefusedError(outcome.status, outcome.reason, "name")
+        return outcome
 
     def _listen(self) -> None:
         """Read messages of the parent; end this worker if the parent is gone."""
@@ -393,34 +400,33 @@ class _Link:
                 os.kill(os.getpid(), signal.SIGTERM)
                 self._loop.call_soon_threadsafe(self._serves.set)  # a worker that waits would not end
                 return
-            self._loop.call_soon_threadsafe(self._heard, *message)
+            self._loop.call_soon_threadsafe(self._act_on, message)
 
-    def _heard(self, kind: str, *rest: Any) -> None:
-        if kind == "load":
-            task = self._loop.create_task(self._load(*rest))
+    def _act_on(self, message: Serve | Load | Swap | Drop | Answer) -> None:
+        if isinstance(message, Load):
+            task = self._loop.create_task(self._load(message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        elif kind == "swap":
-            self._service.put(self._loaded.pop(rest[0]))
-            self._pipe.send(("swapped", rest[0]))
-        elif kind == "drop":
-            self._loaded.pop(rest[0], None)
-        elif kind == "serve":
+        elif isinstance(message, Swap):
+            self._service.put(self._loaded.pop(message.reload))
+            self._pipe.send(Swapped(message.reload))
+        elif isinstance(message, Drop):
+            self._loaded.pop(message.reload, None)
+        elif isinstance(message, Serve):
             self._serves.set()
-        elif kind == "answer":
+        else:
             answer = self._asked.pop(0)
             if not answer.done():
-                answer.set_result(rest[0])
+                answer.set_result(message.outcome)
 
-    async def _load(self, number: int, name: str, verify: bool, compared: set[str]) -> None:
-        self._service.corpora.compared |= compared
+    async def _load(self, asked: Load) -> None:
+        self._service.corpora.compared |= asked.compared
         try:
-            served = await self._service.prepared(name, verify)
+            served = await self._service.prepared(asked.name, asked.verify)
         except RefusedError as error:
-            self._service.metrics.reload(name, False)
-            outcome: tuple[Any, ...] = ("error", error.status, str(error))
+            self._service.metrics.reload(asked.name, False)
+            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error))))
         else:
-            self._loaded[number] = served
-            found = {"corpus": name, "rows": len(served), "version": served.version}
-            outcome = ("well", found, self._service.corpora.compared)
-        self._pipe.send(("loaded", number, outcome))
+            self._loaded[asked.reload] = served
+            found = {"corpus": asked.name, "rows": len(served), "version": served.version}
+            self._pipe.send(Loaded(asked.reload, found, self._service.corpora.compared))

@@ -290,7 +290,8 @@ def test_an_index_in_another_order_is_refused(drawn, kind, metric):
     corpus.search(queries, 4, index=filled_by(kind, rows))
     shifted = np.concatenate([rows[:10], rows[12:], rows[10:12]])
     for call in (corpus.search, corpus.select):
-        with pytest.raises(ValueError, match=r"^search: index must hold the rows of the corpus in their order"):
+        message = f"^{call.__name__}: index must hold the rows of the corpus in their order"
+        with pytest.raises(ValueError, match=message):
             call(queries, 4, index=filled_by(kind, shifted))
 
 
@@ -359,6 +360,15 @@ def test_an_index_is_compared_once_with_a_corpus(drawn, monkeypatch):
     assert len(index_rows._compared) == before - 2
 
 
+def test_an_index_that_tells_of_a_change_is_compared_again(drawn):
+    rows, queries = drawn
+    corpus, index = rk.Corpus(rows), filled_by("Flat", np.ascontiguousarray(rows[:, :16]))
+    corpus.search(queries, 4, index=index)
+    index.metric_type = faiss.METRIC_L2
+    with pytest.raises(ValueError, match="index must hold unit rows, or rows of one length"):
+        corpus.search(queries, 4, index=index)
+
+
 @pytest.mark.parametrize("kind", ["IDMap,Flat", "IDMap2,HNSW16,Flat", "IVF4,Flat", "IDMap2,IVF4,Flat"])
 @pytest.mark.parametrize("named", ["rows", "ids", "ids that are rows"])
 def test_an_index_may_lack_what_is_deleted(drawn, kind, named):
@@ -390,6 +400,18 @@ def test_an_index_may_lack_what_is_deleted(drawn, kind, named):
         ValueError, match="index must hold the rows of the corpus in their order, or under their numbers"
     ):
         corpus.search(queries, 6, index=filled_by(kind, rows, others))
+
+
+def test_the_advice_for_a_flat_index_without_deleted_rows_works(drawn):
+    rows, queries = drawn
+    left, flat = rk.Corpus(rows).delete([10, 11]), filled_by("Flat", rows)
+    flat.remove_ids(np.array([10, 11]))
+    with pytest.raises(ValueError, match=r"or be an IndexIDMap2 filled by add_with_ids, got 498$"):
+        left.search(queries, 4, index=flat)
+    index = faiss.IndexIDMap2(faiss.IndexFlatIP(24))
+    index.add_with_ids(rows, np.arange(500))
+    index.remove_ids(np.array([10, 11]))
+    np.testing.assert_array_equal(left.search(queries, 4, index=index).indices, left.search(queries, 4).indices)
 
 
 def test_deleted_rows_that_an_index_still_has_hide_no_others(drawn):
@@ -622,7 +644,7 @@ def test_to_faiss_refuses(corpus, index, error, message):
 def test_search_refuses(corpus, index, error, message):
     corpus, index = corpus(), index()
     for call in (corpus.search, corpus.select):
-        with pytest.raises(error, match=r"^search: index " + re.escape(message) + "$"):
+        with pytest.raises(error, match=f"^{call.__name__}: index " + re.escape(message) + "$"):
             call(normal(46, 2, 6), 3, index=index)
 
 

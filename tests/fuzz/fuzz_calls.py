@@ -660,7 +660,7 @@ def judge(case: Drawn) -> None:
 
 
 # A search or a selection within a call is named as what was called.
-OPS = {"select": ("select", "search", *rk.METHODS)}
+OPS = {"select": ("select", *rk.METHODS)}
 
 
 def _documented(case: Drawn, error: BaseException) -> None:

@@ -130,7 +130,7 @@ def test_compiled_form_is_known_by_the_digest_of_its_sources(package):
     assert cuda_module.built_path("one") == first
     write(tree, shared_cuh="int b;\n")
     assert cuda_module.built_path("one") is None
-    other = "compiled ahead of time of other sources, so not used: one"
+    other = "compiled ahead of time from other sources, so not used: one"
     assert cuda_module.described() == f"{other}; compiled when first used"
     second = binary(package)
     assert second != first
@@ -145,7 +145,7 @@ def test_compiled_form_without_a_digest_is_not_used_and_named(package):
     write(package / "_cuda_bin")
     (package / "_cuda_bin" / "one.fatbin").write_bytes(b"")
     assert cuda_module.built_path("one") is None
-    assert "of other sources, so not used: one" in cuda_module.described()
+    assert "from other sources, so not used: one" in cuda_module.described()
 
 
 def test_options_are_part_of_the_digest(package, monkeypatch):

@@ -84,6 +84,8 @@ MISSPELT = {
     ("mmr", "fetch_k"): "; it is called 'candidates' here and takes the ids of so many nearest rows",
     ("mmr", "top_k"): "; it is called 'k' here and takes the same number",
     ("vrsd", "lambda_d"): "",
+    ("vrsd", "similarity"): "; it is called 'embeddings' here and takes vectors; similarities are for mmr, msd, "
+    "dpp and coverage",
     ("search", "filter"): "; it is called 'allowed' here and takes a mask or rows",
     ("Corpus", "biass"): "; did you mean 'bias'?",
     ("answer_logprobs", "ignore_idx"): "; did you mean 'ignore_index'?",

@@ -267,6 +267,38 @@ def test_jaccard():
     assert similarity.jaccard(words).shape == (1, 60, 60)
 
 
+TOKENS = [np.eye(3, dtype=np.float32)]
+NO_SETS = "jaccard: sets must be collections of"
+NO_SIMILARITIES = {
+    "texts": (lambda: similarity.jaccard(["ab", "ba"]), f"{NO_SETS} tokens, got str in place 0; split texts first"),
+    "None among sets": (lambda: similarity.jaccard([{1}, None]), f"{NO_SETS} hashable tokens, got NoneType in place 1"),
+    "nested": (lambda: similarity.jaccard([[["a"], ["b"]]]), f"{NO_SETS} hashable tokens, got list in place 0"),
+    "a text": (lambda: similarity.jaccard("ab"), "jaccard: sets must be a sequence, .* got str"),
+    "no sets": (lambda: similarity.jaccard(None), "jaccard: sets must be a sequence, .* got NoneType"),
+    "no documents": (lambda: similarity.maxsim(None), "maxsim: documents must be a sequence, .* got NoneType"),
+    "no queries": (
+        lambda: similarity.maxsim_relevance(3, TOKENS), "maxsim_relevance: queries must be a sequence, .* got int",
+    ),
+    "pools of other queries": (
+        lambda: similarity.maxsim_relevance(2 * TOKENS, TOKENS, [[0]]),
+        r"maxsim_relevance: candidates must have shape \(2, any\), got \(1, 1\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", NO_SIMILARITIES)
+def test_what_has_no_similarities_is_named(case):
+    call, message = NO_SIMILARITIES[case]
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        call()
+
+
+def test_a_device_that_is_not_here_is_named():
+    pytest.importorskip("torch")
+    with pytest.raises(ValueError, match=r"^maxsim: device must be one of torch's that is here, got 'gpu': "):
+        similarity.maxsim(TOKENS, device="gpu")
+
+
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_maxsim(device):
     if device:
@@ -420,6 +452,31 @@ def test_dpp_looks_at_nothing_that_may_not_be_picked(form, monkeypatch):
     np.testing.assert_array_equal(found.indices, np.where(expected.indices < 0, -1, left[expected.indices]))
 
 
+@pytest.mark.parametrize("form", ["cpu", "reference", "numpy"])
+def test_the_pairs_that_dpp_looks_at_are_those_of_what_a_query_may_pick(form, monkeypatch):
+    """Every third of 20 items and the next one, wherever they are among others, and whatever stands beside them."""
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    call = {"k": 1, "backend": "auto" if form == "numpy" else form, "on_error": "skip"}
+    vectors = np.random.default_rng(5).standard_normal((20, 30))
+    plain = np.float32(vectors @ vectors.T / 30)
+    alone = np.stack([plain] * 20)
+    alone[np.arange(19), np.arange(19), np.arange(1, 20)] += 1
+    own = np.sort(np.random.default_rng(6).permutation(60)[:21])
+    beside = np.full((20, 60, 60), 9, np.float32)
+    beside[:, own[:20, None], own[:20]] = alone
+    names = np.full((20, 60), -1)
+    names[:, own[:20]] = np.arange(20)
+    shown = np.where(np.arange(60) == own[20], 20, names)
+    beside[:, own[20], own[20]] = 1
+    for given_too in (
+        {"similarity": alone, "relevance": np.ones((20, 20), np.float32)},
+        {"similarity": beside, "relevance": np.ones((20, 60), np.float32), "candidates": names},
+        {"similarity": beside, "relevance": np.ones((20, 60), np.float32), "candidates": shown, "exclude": own[20:]},
+    ):
+        assert sorted(rk.dpp(**call, **given_too).errors) == [0, 3, 6, 9, 12, 15, 18]
+
+
 @pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
 @pytest.mark.parametrize("D", [2, 8, 64])
 def test_dpp_takes_similarities_that_were_rounded(D, dtype, monkeypatch):
@@ -538,16 +595,25 @@ def test_rules_over_vectors_alone_have_no_similarity():
     assert validate.MOST_PADDED
 
 
-def test_dpp_refuses_a_pair_at_the_edge_of_what_differs_and_a_diagonal_that_is_not_finite():
-    relevance = np.array([[0.9, 0.8, 0.3, 0.2]] * 2, np.float32)
-    for place, value, rule in (
-        ((1, 1, 2), 52, "be symmetric, got 52 of position 2 with 1"),
-        ((1, 0, 0), np.nan, "be finite"),
-    ):
-        similarity = np.stack([50 * (np.eye(4) + 1)] * 2).astype(np.float32)
-        similarity[place] = value
-        with pytest.raises(ValueError, match=f"dpp: similarity must {rule}"):
-            rk.dpp(relevance=relevance, similarity=similarity, k=3)
-        picks = rk.dpp(relevance=relevance, similarity=similarity, k=3, on_error="skip")
-        assert set(picks.errors) == {1}
-        assert picks.lengths.tolist() == [3, 0]
+def test_dpp_refuses_a_pair_at_the_edge_of_what_differs():
+    check_second_is_refused((1, 1, 2), 52, "be symmetric, got 52 of position 2 with 1", "cpu")
+
+
+@pytest.mark.parametrize("form", ["cpu", "reference", "numpy"])
+def test_dpp_refuses_a_diagonal_that_no_vectors_have(form, monkeypatch):
+    if form == "numpy":
+        monkeypatch.setattr(given, "_COMPILED", ())
+    backend = "auto" if form == "numpy" else form
+    check_second_is_refused((1, 0, 0), np.nan, "be finite", backend)
+    check_second_is_refused((1, 3, 3), -0.1, "have no negative eigenvalue", backend)
+
+
+def check_second_is_refused(place, value, rule, backend):
+    call = {"relevance": np.array([[0.9, 0.8, 0.3, 0.2]] * 2, np.float32), "k": 3, "backend": backend}
+    similarity = np.stack([50 * (np.eye(4) + 1)] * 2).astype(np.float32)
+    similarity[place] = value
+    with pytest.raises(ValueError, match=f"dpp: similarity must {rule}"):
+        rk.dpp(similarity=similarity, **call)
+    picks = rk.dpp(similarity=similarity, **call, on_error="skip")
+    assert set(picks.errors) == {1}
+    assert picks.lengths.tolist() == [3, 0]

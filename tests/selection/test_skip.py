@@ -198,7 +198,7 @@ def test_search_and_select(backend, method, pool):
     options["initial"][5] = 60
     options["k"][7] = -2
     reasons = {
-        3: f"{'search' if pool else method}: queries must be finite, got NaN or inf",
+        3: f"{'select' if pool else method}: queries must be finite, got NaN or inf",
         5: f"{method}: initial must be -1 or rows of the corpus, below N = 60, got 60",
         7: f"{method}: k must be at least 1, got -2",
     }

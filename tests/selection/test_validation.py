@@ -137,7 +137,8 @@ BAD = {
         ({"queries": [[1.0], [1.0, 2.0]]}, "queries must be an array, got a ragged list; pad it first"),
         (
             {"embeddings": np.ones((12, 4), np.uint8)},
-            "embeddings must be float32, float16, bfloat16 or int8, got uint8; convert it once with .astype('float32')",
+            "embeddings must be float32, float16, bfloat16 or int8, got uint8; convert it once with "
+            ".astype('float32'); packed signs go into Corpus(dtype='binary')",
         ),
         ({"candidates": IDS.astype(np.float32)}, "candidates must be int32 or int64, got float32"),
         ({"relevance": np.ones((3, 5), np.int32)}, "relevance must be floating point, got int32"),

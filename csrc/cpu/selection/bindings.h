@@ -373,7 +373,7 @@ py::tuple search_rows(const py::array& queries, bool unit_queries, std::int64_t 
 }
 
 py::tuple given_pools(int rule, const Array<float>& similarity, const Array<float>& values, const Optional& weights,
-                      float one, float gamma, float largest, const std::array<float, 4>& determinant, std::int64_t k,
+                      float one, float gamma, float largest, const std::array<float, 5>& determinant, std::int64_t k,
                       const Optional& ks, const Optional& lambda_d, const Optional& open, const Optional& initial,
                       const Optional& groups, std::int64_t max_per_group, const Optional& costs, const Optional& budget,
                       const Optional& max_similarity, int num_threads) {
@@ -395,6 +395,7 @@ py::tuple given_pools(int rule, const Array<float>& similarity, const Array<floa
   a.unequal = determinant[1];
   a.negative = determinant[2];
   a.sound = determinant[3];
+  a.pairs = std::int64_t(determinant[4]);
   a.k = k;
   require(k >= 1, "k");
   a.ks = pointer(ks, a.num_queries, "k");

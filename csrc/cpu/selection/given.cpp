@@ -19,6 +19,7 @@ struct State {
   std::vector<float> remembered, nearest, value;  // what the rule keeps; the largest similarity to a pick
   std::vector<float> eligible;                    // 1 or 0
   std::vector<std::uint8_t> open;
+  std::vector<std::int64_t> items;
   std::vector<std::int64_t> picks;
   std::vector<double> left, first, factor;  // DPP: d, what it was, and the columns of the factor
   // Coverage: the share of each item as an aspect, 0 for what may not be picked; the power of its cover; and
@@ -57,7 +58,6 @@ struct Query {
   std::int64_t q, n;
   std::int64_t met = 0, columns = 0;  // picks and initial items; of them, those with a column
   double spent = 0;
-  std::int64_t leader = -1;  // DPP: the first item taken
   bool sound = true;
   std::uint8_t status = 0;
 
@@ -81,11 +81,15 @@ struct Query {
     s.left.resize(dpp ? std::size_t(n) : 0);
     s.first.resize(s.left.size());
     s.factor.resize(s.left.size() * std::size_t(a.num_initial + a.k));
+    int odd = 0;
     for (std::int64_t i = 0; dpp && i < n; ++i) {
       const double weight = a.weights[q * n + i];
-      s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * row(i)[i];
+      const float own = row(i)[i];
+      s.left[std::size_t(i)] = s.first[std::size_t(i)] = weight * weight * own;
+      odd |= int(!(own >= 0.0f)) | int(!(own <= std::numeric_limits<float>::max()));
     }
-    if (dpp) compare_neighbours();
+    if (odd) check_diagonal();
+    if (dpp) compare_pairs();
     if (covers()) start_cover();
   }
 
@@ -118,10 +122,7 @@ struct Query {
       for (std::int64_t i = 0; i < n; ++i) remembered[i] = row[i] > remembered[i] ? row[i] : remembered[i];
     if (a.rule == GivenRule::msd)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] += row[i];
-    if (a.rule == GivenRule::dpp) {
-      compare(j, row);
-      add_column(j, row);
-    }
+    if (a.rule == GivenRule::dpp) add_column(j, row);
     if (covers()) cover(row);
     for (std::int64_t i = 0; a.max_similarity && i < n; ++i) {
       float& nearest = s.nearest[std::size_t(i)];
@@ -138,22 +139,31 @@ struct Query {
     return difference * difference > a.unequal * a.unequal * std::fabs(own);
   }
 
-  // Pairs of neighbours, as definite.py has them.
-  void compare_neighbours() {
-    for (std::int64_t i = 0; i + 1 < n; ++i) {
-      if (s.eligible[std::size_t(i)] == 0.0f || s.eligible[std::size_t(i + 1)] == 0.0f) continue;
-      const float one = row(i)[i + 1], other = row(i + 1)[i], own = row(i)[i], next = row(i + 1)[i + 1];
-      const double product = double(own) * next;
-      if (unequal(one, other, product)) status = 2;
-      if (own < 0.0f || next < 0.0f || double(one) * other > (1.0 + a.negative) * product) status = 3;
+  void check_diagonal() {
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (s.eligible[std::size_t(i)] == 0.0f) continue;
+      if (!std::isfinite(row(i)[i])) status = 1;
+      if (row(i)[i] < 0.0f && !status) status = 3;
     }
   }
 
-  // The similarities of j and the first item taken to each other.
-  void compare(std::int64_t j, const float* row) {
-    if (leader < 0) leader = j;
-    const float* const of_leader = this->row(leader);
-    if (!status && unequal(of_leader[j], row[leader], double(of_leader[leader]) * row[j])) status = 2;
+  // Pairs of items that may be picked, as definite.py has them.
+  void compare_pairs() {
+    const bool all = !a.open && a.num_initial == 0;
+    s.items.clear();
+    for (std::int64_t i = 0; i < a.num_initial; ++i)
+      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) s.open[std::size_t(j)] = 0;
+    for (std::int64_t i = 0; !all && i < n; ++i)
+      if (s.open[std::size_t(i)]) s.items.push_back(i);
+    const std::int64_t last = (all ? n : std::int64_t(s.items.size())) - 1;
+    const std::int64_t step = std::max<std::int64_t>(1, (last + a.pairs - 1) / a.pairs);
+    for (std::int64_t at = 0; at < last; at += step) {
+      const std::int64_t i = all ? at : s.items[std::size_t(at)], j = all ? at + 1 : s.items[std::size_t(at + 1)];
+      const float one = row(i)[j], other = row(j)[i];
+      const double own = double(row(i)[i]) * row(j)[j];
+      if (unequal(one, other, own)) status = 2;
+      if (double(one) * other > (1.0 + a.negative) * own) status = 3;
+    }
   }
 
   void add_column(std::int64_t j, const float* row) {
@@ -168,15 +178,35 @@ struct Query {
       const double share = before[at];
       for (std::size_t i = 0; i < width; ++i) column[i] -= before[i] * share;
     }
-    sound = sound && s.left[at] >= a.sound * s.first[at];
-    std::int64_t below = 0;  // how many items that may be picked have a negative determinant
+    if (s.left[at] < a.sound * s.first[at]) look_at_determinants();
     for (std::size_t i = 0; i < width; ++i) {
       column[i] /= root;
       s.left[i] -= column[i] * column[i];
-      below += (s.left[i] + a.negative * s.first[i]) * s.eligible[i] < 0.0 ? 1 : 0;
     }
-    if (sound && below && !status) status = 3;
     ++columns;
+  }
+
+  // Compares the similarities of the items that were taken with those of the first one to them.
+  void compare_taken() {
+    std::int64_t leader = -1;
+    const auto compare = [&](std::int64_t j) {
+      if (leader < 0) leader = j;
+      const float* const first = row(leader);
+      if (!status && unequal(first[j], row(j)[leader], double(first[leader]) * row(j)[j])) status = 2;
+    };
+    for (std::int64_t i = 0; i < a.num_initial; ++i)
+      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) compare(j);
+    for (std::int64_t slot = 0; slot < a.lengths[q]; ++slot) compare(a.indices[q * a.k + slot]);
+  }
+
+  // Whether an item that may be picked has a negative determinant, while all picks were sound. It only falls: one look
+  // after the last of these picks shows it.
+  void look_at_determinants() {
+    if (!sound) return;
+    sound = false;
+    for (std::int64_t i = 0; i < n && !status; ++i)
+      if (s.left[std::size_t(i)] + a.negative * s.first[std::size_t(i)] < 0.0 && s.eligible[std::size_t(i)] != 0.0f)
+        status = 3;
   }
 
   // A pick with these similarities covers the aspects.
@@ -256,11 +286,8 @@ struct Query {
     const float* const remembered = s.remembered.data();
     float* const value = s.value.data();
     const float* const values = a.values + q * n;
-    if (a.rule == GivenRule::dpp)
-      for (std::int64_t i = 0; i < n; ++i)
-        value[i] =
-            s.left[std::size_t(i)] > a.least_left * s.first[std::size_t(i)] ? float(s.left[std::size_t(i)]) : kNever;
-    else if (met == 0)
+    if (a.rule == GivenRule::dpp) return largest_left(best);
+    if (met == 0)
       for (std::int64_t i = 0; i < n; ++i) value[i] = values[i];
     else if (a.rule == GivenRule::mmr)
       for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] - rest * remembered[i];
@@ -276,6 +303,18 @@ struct Query {
       if (s.value[std::size_t(i)] > *best && may(i)) {
         found = i;
         *best = s.value[std::size_t(i)];
+      }
+    return found;
+  }
+
+  std::int64_t largest_left(float* best) const {
+    const double *const left = s.left.data(), *const first = s.first.data();
+    std::int64_t found = -1;
+    *best = kNever;
+    for (std::int64_t i = 0; i < n; ++i)
+      if (float(left[i]) > *best && left[i] > a.least_left * first[i] && may(i)) {
+        found = i;
+        *best = float(left[i]);
       }
     return found;
   }
@@ -310,6 +349,10 @@ struct Query {
       a.redundancy[out] = redundancy(i);
       a.lengths[q] = std::int32_t(slot + 1);
       take(i, false);
+    }
+    if (a.rule == GivenRule::dpp) {
+      compare_taken();
+      look_at_determinants();
     }
     a.status[q] = status;
   }

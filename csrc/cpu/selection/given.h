@@ -20,6 +20,7 @@ struct GivenArgs {
   float least_left;             // DPP: an item is no longer picked where d is at most this share of what it was
   float unequal, negative;      // DPP: when similarities of a pair differ, when a determinant is negative, while all
   float sound;                  // picks had at least this share left: ragsys_kernels/selection/definite.py
+  std::int64_t pairs;           // DPP: how many pairs are looked at before the picks
   const float* lambda_d;        // (Q,)
   const std::int64_t* ks;       // (Q,), each at most k; or null
   const std::uint8_t* open;     // (Q, P): 0 for an item that may not be picked; or null
@@ -37,8 +38,8 @@ struct GivenArgs {
   float* relevance;
   float* redundancy;
   std::int32_t* lengths;
-  // (Q,): 0; 1 where a row that was read is not finite; 2 where similarities to the first item of DPP differ from its
-  // own to the others; 3 where a determinant is negative.
+  // (Q,): 0; 1 where a row that was read is not finite; of DPP, 2 where similarities of a pair differ, 3 where a
+  // determinant is negative.
   std::uint8_t* status;
 };
 

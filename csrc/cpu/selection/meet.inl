@@ -174,9 +174,9 @@ inline Status Query<Objective>::choose_in_blocks(std::int64_t* best, float* best
 template <class Objective>
 inline Status Query<Objective>::catch_up_all() {
   if constexpr (!Objective::kDirections && !Objective::kAspects)
-    if (packed && even >= 0 && even == picked - 1) {
+    if (packed && all_met >= 0 && all_met == picked - 1) {
       meet_block(picked - 1, 0, items);
-      even = picked;
+      all_met = picked;
       return Status::ok;
     }
   std::int32_t js[4];
@@ -191,7 +191,7 @@ inline Status Query<Objective>::catch_up_all() {
     n = 0;
   }
   if (n && status == Status::ok) status = catch_up(js, n);
-  even = picked;
+  all_met = picked;
   return status;
 }
 
@@ -213,7 +213,7 @@ inline void Query<Objective>::consider(std::int64_t j, std::int64_t* best, float
   }
   const bool first = picked == 0 && !Objective::kDirections;
   const float value = first ? objective.first_values(ws)[j] : objective.value_of(*this, j);
-  if (*best >= 0 && value == *best_score && (ws.row[j] < ws.row[*best]) != (j < *best)) torn = value;
+  if (*best >= 0 && value == *best_score && (ws.row[j] < ws.row[*best]) != (j < *best)) tied_value = value;
   const bool tie_won = *best >= 0 && (args.best_first ? ws.row[j] < ws.row[*best] : j < *best);
   if (*best < 0 || value > *best_score || (value == *best_score && tie_won)) {
     *best = j;

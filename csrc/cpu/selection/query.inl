@@ -63,7 +63,7 @@ struct Query {
   std::int64_t items = 0;                           // eligible items
   std::int64_t open = 0;                            // of them, neither picked nor barred
   std::int64_t picked = 0;                          // initial items and picks
-  std::int64_t even = -1;                           // so many picks have all open items met at least, if not negative
+  std::int64_t all_met = -1;                        // every open item has met at least this many picks; -1: unknown
   std::int64_t ahead = 0;                           // rows of the next query's pool prefetched
   std::int64_t next_codes = 0, next_codes_end = 0;  // of its code rows
   bool whole = false;                               // candidate i is item i
@@ -74,8 +74,8 @@ struct Query {
   float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
   double spent = 0;                                      // what the picks cost
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
-  float torn = __builtin_nanf("");  // at which of two items of one value the later is the lower row
-  bool tied = false;                // a pick was one of them
+  float tied_value = __builtin_nanf("");  // of two items of a step, the later of them the lower row; NaN: no such tie
+  bool tied = false;                      // a pick had such a value
   // What makes signs the vector of the formulas.
   const float row_scale = packed ? 1.0f / __builtin_sqrtf(float(args.dims)) : 1.0f;
 
@@ -247,12 +247,12 @@ inline Status Query<Objective>::run() {
     std::int64_t best;
     float value = 0.0f;
     const bool forced = args.forced && args.forced[q * args.k + slot] >= 0;
-    torn = __builtin_nanf("");
+    tied_value = __builtin_nanf("");
     status = forced ? follow(args.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
     if (args.outside && !forced && !beats_outside(value)) return Status::pool_too_small;
-    tied = tied || torn == value;
+    tied = tied || tied_value == value;
     objective.take(*this, best, slot, value);
     if (slot + 1 < wanted) status = keep(best);
     prefetch_next((slot + 1) * rows_ahead);

@@ -119,9 +119,9 @@ def dpp(
     Parameters
     ----------
     similarity : (Q, P, P) floating point, or a function, or sparse rows (N, V), optional
-        Must be symmetric, without negative eigenvalues, or there is no determinantal point process. On the host what
-        the picks read is checked: similarities of neighbours in a matrix, of each pick and the first one, and the sign
-        of determinants.
+        Must be symmetric, without negative eigenvalues, or there is no determinantal point process. On the host a part
+        is checked: the diagonal and eight pairs of a matrix, each pick with the first one, and the sign of
+        determinants. s_ij and s_ji may differ by 0.02 of the geometric mean of s_ii and s_jj.
     lambda_d : float or (Q,), in [0, 1]
         Weight of relevance in the quality; no effect if ``quality`` is given.
     quality : "zscore", or (N,) or (Q, P) floating point, above 0

@@ -50,18 +50,18 @@ class DPP(Rule):
 
 
 class _Given:
-    """What the picks show of given similarities, which need not be those of vectors."""
+    """What the picks show about given similarities, which need not come from vectors."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool, own: np.ndarray) -> None:
         self.of_query, self.own = f" for query {q}", own
         self.positions = np.concatenate([pool.positions, pool.initial - q * problem.pool_stride])
-        self.first: tuple[int, np.ndarray] | None = None  # the first of them, and similarities to it
-        self.sound = True  # each had at least that share of what it began with left
+        self.first: tuple[int, np.ndarray] | None = None  # the first pick or initial item, and similarities to it
+        self.sound = True  # each item taken had at least the share SOUND of its first value left
         if (own < 0).any():
             definite.refuse_negative("dpp", self.of_query)
 
     def met(self, j: int, similarity: np.ndarray) -> None:
-        """Compare the similarities of an item and the first one to each other."""
+        """Compare the two similarities of an item and the first one."""
         if self.first is None:
             self.first = j, similarity
         i, row = self.first

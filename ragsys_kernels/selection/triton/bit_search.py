@@ -27,8 +27,8 @@ from .launch import QUERY_BLOCK, SMALL_TILE, Tile, bias_by_row, cdiv, chunks, do
 # Rows of a tile of the products.
 ROWS = 128
 
-# The most rows that are wanted of a search, and how many tiles there have to be for each: the bar is a value of as many
-# groups of tiles, of GROUPS at most.
+# The most rows that a search returns, and how many tiles the corpus must have for each of them: the bar is a value of
+# as many groups of tiles, at most GROUPS.
 MOST_WANTED = 1024
 TILES = 2
 GROUPS = 4096
@@ -36,14 +36,15 @@ GROUPS = 4096
 # Keys have 31 bits for a row.
 MOST_ROWS = (1 << 31) - 1
 
-# How many rows a query has room for, for each that is wanted. A query with more, such as one of which many rows are
-# equal, has all rows looked at once more.
+# A query has room for this many rows for each row that is wanted. If more rows reach the bar, for example because many
+# are equal, the search goes through all rows once more.
 ROOM = 4
 
 # Vectors are no longer than this times what their lengths should be: rounded to bfloat16, unit vectors are longer.
 LONGER = 1.004
 
-# Of products in 16 bits, and of those that are summed in float32, for each dimension: a part of |row| |query|.
+# Bound of the rounding error for each dimension, relative to |row| |query|: that of a product in 16 bits plus that of
+# one summed in float32.
 ROUNDING = 2e-7
 
 # Words of bits that are looked at together, and rows whose values a program computes.

@@ -52,9 +52,11 @@ WORKSPACE_BYTES = 1 << 28
 # Slices of a tile that are on their way at a time in the first pass.
 STAGES = 4
 
-# A step looks for the largest bounds this often; then all tiles have their turn, as looking costs a scan of the bounds.
+# A step looks for the items of the largest bounds at most this often, each time with a scan of all bounds. If that does
+# not settle the pick, it goes through all tiles.
 ROUNDS = tl.constexpr(16)
-# Of so many lanes one may send its item to the first round of a step, whose scores spare the others.
+# In the first round of a step, only the lane with the largest bound of SHARE lanes computes a score. The scores found
+# often rule out the items of the other lanes.
 SHARE = tl.constexpr(4)
 # Bounds that a scan compares at a time.
 SCAN = tl.constexpr(1024)

@@ -1,6 +1,6 @@
-"""Regime c as it is without a proof: all rows are read at every pick, by the kernels in ``whole_corpus_kernels.py``.
+"""Regime c without a proof: the kernels in ``whole_corpus_kernels.py`` read all rows at every pick.
 
-It is also what is left to do after a proof (`Left`). Nothing waits for the host.
+It also answers the queries that a proof has left (`Left`). Nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ from .whole_corpus_kernels import (
     row_lengths_kernel,
 )
 
-# The running vectors of the queries that run together take no more than this.
+# The most bytes for the running vectors of the queries that run together.
 WORKSPACE_BYTES = 1 << 30
 
-# Tiles whose bests are compared together.
+# Tiles whose best values are compared together.
 PICK_BLOCK = 256
 
-# Programs that share work of which the host does not know how much there is: four for each multiprocessor of an H200.
-# Where there is none they exit at once, as do others of a tile each, but of these there are thousands.
+# Programs that share work whose amount the host does not know: four for each multiprocessor of an H200. If there is no
+# work they exit at once. So would programs of one tile each, but there would be thousands of them.
 PROGRAMS = 528
 
 
 class Left(NamedTuple):
-    """The queries that a proof has left, a number of them that only the device knows."""
+    """The queries that a proof has left; only the device knows how many."""
 
-    order: Any  # (Q,) int32, their numbers first
+    order: Any  # (Q,) int32, begins with their numbers
     count: Any  # (1,) int32
-    factors: Any  # (Q,), of all queries, as of `query_factors`
+    factors: Any  # (Q,) of all queries, from `query_factors`
     back: Any
 
 
 def corpus_tile(
     dtype: str, num_queries: int, dims: int, op: str = "mmr", hopper: bool = True, left: bool = False
 ) -> Tile:
-    """Return the tile of the kernels that multiply; ``left``: for what a proof has left."""
+    """Return the tile of the kernels that multiply; ``left``: for the queries that a proof has left."""
     queries = 16 if num_queries <= 16 else 64
     dims = max(16, next_power_of_2(dims))
-    # Going from tile to tile takes registers, too many for four warps; so do float32's parts and the quotients of VRSD.
+    # A loop over tiles takes too many registers for four warps, as do the parts of float32 with VRSD's quotients.
     more = queries == 64 and (left or (dtype == "float32" and op == "vrsd"))
     if dtype == "float32" and hopper:
         return Tile(64, min(32, dims), queries, 8 if more else 4, 3, 255)
@@ -74,7 +74,7 @@ def corpus_tile(
 
 
 def select(problem: Problem, out: Selection, left: Left | None = None) -> None:
-    """Launch the relevance, then for each initial item and each pick two kernels, which read the corpus."""
+    """Launch the relevance, then two kernels for each initial item and each pick, which read the corpus."""
     corpus = Corpus(problem, left)
     for chunk in corpus.chunks():
         corpus.relevance(chunk)
@@ -87,7 +87,7 @@ def select(problem: Problem, out: Selection, left: Left | None = None) -> None:
 
 
 def row_lengths(rows: Rows, wanted: bool) -> tuple[Any, Any]:
-    """Return what makes each row the vector of the formulas, and the vectors' lengths if they are wanted."""
+    """Return the factors that make rows the vectors of the formulas, and the vectors' lengths if ``wanted``."""
     computed, (N, D) = rows.norm == "computed", rows.data.shape
     factors = arrays.empty(rows.data, (N,), "float32") if computed else rows.scales
     lengths = arrays.empty(rows.data, (N,), "float32") if wanted else None
@@ -114,23 +114,23 @@ def row_lengths(rows: Rows, wanted: bool) -> tuple[Any, Any]:
 
 @dataclasses.dataclass
 class Chunk:
-    """Queries [q0, q0 + num_queries) of a call, and their workspaces; for a search only those of the relevance."""
+    """Queries [q0, q0 + num_queries) of a call, and their workspaces; a search has only those of the relevance."""
 
     q0: int
     num_queries: int
     tile: Tile
     tiles: int  # that cover the rows
     v: Any
-    parts: Any = None  # of the queries, for products
+    parts: Any = None  # 16-bit parts of the queries, for products
     parts_back: Any = None
     tile_keys: Any = None  # for a search
     part_best: Any = None
     part_row: Any = None
-    running: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the kernels after the relevance keep
+    running: dict[str, Any] = dataclasses.field(default_factory=dict)  # workspaces of the kernels after the relevance
 
     @property
     def work(self) -> int:
-        """How many tiles there are of rows and queries."""
+        """The number of tiles of rows and queries."""
         return self.tiles * cdiv(self.num_queries, self.tile.queries)
 
 
@@ -150,7 +150,7 @@ class Corpus:
     def chunks(self, searched: bool = False) -> Iterator[Chunk]:
         """Yield the queries that run together, one chunk after the other in the same memory.
 
-        v takes 4 bytes a row and query, as does the state, which a search (``searched``) has not.
+        v takes 4 bytes per row and query, and so does the state, which a search (``searched``) does not have.
         """
         problem, room = self.problem, None
         for q0, num_queries in chunks(problem.num_queries, (4 if searched else 8) * self.stride, WORKSPACE_BYTES, 64):
@@ -168,7 +168,7 @@ class Corpus:
         return corpus_tile(self.rows.dtype, num_queries, dims, self.problem.op, self.hopper, left)
 
     def _room(self, num_queries: int, searched: bool) -> Chunk:
-        """Return the first queries with their workspaces."""
+        """Return the first chunk with its workspaces."""
         problem, data, tile = self.problem, self.rows.data, self._tile(num_queries)
         tiles = cdiv(problem.pool, tile.rows)
 
@@ -194,7 +194,7 @@ class Corpus:
         return (chunk.work if self.left.count is None else min(chunk.work, PROGRAMS),)
 
     def _arguments(self, chunk: Chunk) -> dict[str, Any]:
-        """Return what all kernels of a chunk take."""
+        """Return the arguments that all kernels of a chunk have."""
         data = self.rows.data
         return {
             "rows": data,
@@ -215,11 +215,11 @@ class Corpus:
         }
 
     def _selecting(self, chunk: Chunk) -> dict[str, Any]:
-        """Return what the kernels after the relevance take."""
+        """Return the arguments that the kernels after the relevance have."""
         return self._arguments(chunk) | chunk.running | {"lambda_d": self.problem.lambda_d, "v_in": chunk.v}
 
     def relevance(self, chunk: Chunk) -> None:
-        """Launch the relevance with bias, and the bests of tiles or for a search their keys."""
+        """Launch the relevance with bias, with the best value of each tile, or for a search its key."""
         problem, tile, dot = self.problem, chunk.tile, dot_type(self.rows.dtype)
         launch(
             corpus_relevance_kernel,
@@ -246,7 +246,7 @@ class Corpus:
         )
 
     def update(self, chunk: Chunk, first: bool) -> None:
-        """Launch what the rows taken last change in the running vectors; ``first``: there are none yet."""
+        """Update the running vectors by the rows taken last; ``first``: there are no running vectors yet."""
         tile = chunk.tile
         launch(
             corpus_step_kernel,

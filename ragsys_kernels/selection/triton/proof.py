@@ -1,9 +1,9 @@
-"""Regime c of MMR by proof: picks are drafted from a search's rows, and one read of the corpus proves them or not.
+"""Regime c of MMR by proof: a search gives a pool, the picks are drafted from it, one read of the corpus checks them.
 
-Rows are multiplied with a few vectors of each query in 16 bits, which leaves a bit of each row that may be worth as
-much as a drafted pick. If all of these were in the pool that the draft is from, it is the answer; if not, they are in
-the next pool. Queries that are left after some rounds, such as those of which more rows are equal than a pool has room
-for, have all rows read at every pick (`dense.py`). Which queries go on is known to the device alone. The kernels are in
+A kernel multiplies all rows with a few vectors of each query in 16 bits and sets a bit for each row that may be worth
+as much as a drafted pick. If all rows with a bit are in the pool of the draft, the draft is the answer; otherwise they
+are in the next pool. If some rounds do not prove a query, for example because more rows tie than a pool has room for,
+`dense.py` reads all rows at every pick. Only the device knows which queries go on. The kernels are in
 ``proof_kernels.py``.
 """
 
@@ -37,8 +37,8 @@ from .launch import (
 from .proof_kernels import proof_columns_kernel, proof_pool_kernel
 from .proof_product_kernels import proof_product_kernel
 
-# Rows of a pool: as many as a Gram matrix has room for beside the query and a few initial items. So many of them come
-# from a search, or half as many as the corpus has tiles.
+# Rows of a pool: as many as a Gram matrix has room for beside the query and a few initial items. A search gives the
+# first pool FIRST rows, or half as many as the corpus has tiles if that is less.
 SLOTS = gram.GRAM_SLOTS
 POOL = SLOTS - 16
 FIRST = 96
@@ -48,21 +48,22 @@ MOST_SHOWN = 12
 MOST_PICKS = 16
 LEAST_SHARE = 4
 
-# How often drafts are checked at most, one more than there are picks if these are few: each check but the first settles
-# a pick at least. At λ_d = 0.75 one is enough for nearly every query, at 0.5 some take five.
+# The most checks of a query's drafts; K + 1 if that is less, since each check but the first settles at least one pick.
+# At λ_d = 0.75 nearly every query needs one check, at 0.5 some need five.
 ROUNDS = 6
 
-# Rows that each step adds to the next pool at most where too many are contenders; tiles that are compared together.
+# The most rows that each step adds to the next pool if there are too many contenders; tiles compared together.
 MOST_OF_STEP = 8
 TILES_BLOCK = 1024
 
-# Columns that are multiplied while a tile of rows is read: all, if they are so few, else so many at a time with options
-# and without, and where the best rows of tiles are found too.
+# Columns that a program multiplies while it reads a tile of rows: without options all, if these are at most MOST_TERMS.
+# Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles.
 MOST_TERMS = 5
 TERMS = (4, 3)
 TERMS_WITH_PEAKS = (3, 2)
 
-# Of products by matrix units and of those that the picks are by, for each dimension: a part of |e| (|λ q| + |(1-λ) c|).
+# Bound of the rounding error for each dimension, relative to |e| (|λ q| + |(1-λ) c|): that of a product by matrix units
+# plus that of the product by which the picks are made.
 ROUNDING = 4e-7
 
 WORKSPACE_BYTES = 1 << 28
@@ -128,7 +129,7 @@ def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
         _Rounds(some, Selection(*(field[part] for field in out)), most).run()
 
 
-# Numbers of queries, and how many they are; all queries.
+# A list of queries on the device: their numbers, and how many there are. Without both: all queries.
 _List = tuple[Any, Any]
 _ALL: _List = (None, None)
 
@@ -178,7 +179,7 @@ class _Rounds:
         return arrays.empty(self.data, shape, dtype)
 
     def run(self) -> None:
-        """Launch the drafts and their checks, and what answers the rest."""
+        """Launch the drafts and their checks, then the dense kernels for the queries that are left."""
         Q, T = self.Q, self.terms
         found = first_rows(self.problem)
         self.best, scores = self.empty(Q, found, dtype="int64"), self.empty(Q, found)
@@ -211,7 +212,7 @@ class _Rounds:
         dense.select(self.problem, self.out, dense.Left(*self.left, self.factors, self.back))
 
     def _pool(self, draft: Selection | None, before: _List, after: _List, peaks: bool) -> None:
-        """Launch what makes the first pools, or the next ones of the bits."""
+        """Launch the kernel that makes the first pools, or from the bits the next ones."""
         launch(
             proof_pool_kernel,
             (self.Q,),
@@ -256,7 +257,7 @@ class _Rounds:
         return picks
 
     def _columns(self, draft: Selection, last: Selection | None, before: _List, after: _List | None) -> None:
-        """Launch what answers proven queries, and makes the columns of the others, if there is another check."""
+        """Launch the kernel that answers proven queries and, before another check, makes the others' columns."""
         problem, rows = self.problem, self.problem.rows
         launch(
             proof_columns_kernel,

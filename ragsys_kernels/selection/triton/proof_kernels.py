@@ -6,8 +6,8 @@ reaches that of a drafted pick, at any step, is a *contender* and gets a bit. Wh
 bounded, as in ``bit_search_kernels.py``; README.md has the bound. Here are the columns and the pools,
 ``proof_product_kernels.py`` has the products.
 
-The numbers of the queries that are not proven yet are the first ``count`` in ``order``, in lists that each kernel makes
-for the next; workspaces are by their places there, the pools and drafts by query.
+Each kernel makes a list for the next: the first ``count`` numbers in ``order`` are the queries that are not proven yet.
+Workspaces have a row for each place in the list, pools and drafts for each query.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call, assignment"
@@ -22,8 +22,8 @@ from .proof_product_kernels import NO_PEAK
 
 # No row: after all rows in ascending order.
 NO_ROW = tl.constexpr(0x7FFFFFFF)
-# What is known of the pool of a query: it is that of the draft before, with too many contenders for a pool; it has the
-# best rows after each column of that draft; or it has all contenders.
+# What is known about the pool of a query. SAME: it is the pool of the last draft, which has too many contenders for a
+# pool. BEST: it has the best rows after each column of that draft. ALL: it has all contenders.
 SAME, BEST, ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
@@ -54,7 +54,7 @@ def _answer(
 
 @triton.jit
 def _go_on(q, order, count):
-    """Put a query into a list, and return its place."""
+    """Append a query to a list, and return its place."""
     i = tl.atomic_add(count, 1, sem="relaxed").to(tl.int64)
     tl.store(order + i, q.to(tl.int32))
     return i

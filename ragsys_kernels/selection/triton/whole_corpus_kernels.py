@@ -6,8 +6,8 @@ running vectors (Q, N) up to date and leaves the best value of each tile with it
 next row to multiply. ``v`` (Q, N) is the relevance with bias (VRSD: without), ``state`` m or t = s·e; NaN in either
 marks what may not be picked. Queries are numbered within a chunk that begins at q0; workspaces are those of the chunk.
 
-With ``order`` and ``count`` the queries are those that a proof has left (``proof.py``): the first ``count`` numbers in
-``order``. The host does not know how many these are: so few programs share the work, and have none where all is proven.
+With ``order`` and ``count``, the queries are those that a proof has left (``proof.py``): the first ``count`` numbers in
+``order``. The host does not know this number, so a few programs share the work; if all is proven, there is none.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -69,7 +69,7 @@ def row_lengths_kernel(
 
 @triton.jit
 def _turns(count, here, num_ids, QUERIES: tl.constexpr, ROWS: tl.constexpr):
-    """Return how many tiles this program takes: one where every tile has a program."""
+    """Return how many tiles this program takes; one if every tile has a program."""
     turns = 1
     if count is not None:
         work = tl.cdiv(tl.maximum(here, 0), QUERIES) * tl.cdiv(num_ids, ROWS)
@@ -79,7 +79,7 @@ def _turns(count, here, num_ids, QUERIES: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _tile_of(turn, order, here, q0, QUERIES: tl.constexpr, ROWS: tl.constexpr):
-    """Return a program's places of queries, their numbers, and which there are; rows and tile.
+    """Return a program's places of queries, their numbers, and which exist; its rows and its tile.
 
     Programs that share a tile of the corpus are neighbours.
     """

@@ -42,9 +42,8 @@ class Operation:
     """A quick route as the document shows it.
 
     ``body`` and ``answers`` map media types and statuses to pydantic models. None: bytes, answered in their own type;
-    of an answer, JSON without a model.
-    ``errors`` are statuses, beside those of headers, which every route has. ``failed`` is what 422 and 500 may be
-    beside the usual error, ``refused`` what that is.
+    of an answer, JSON without a model. ``errors``: statuses besides those of headers, which every route has.
+    ``refused``: the model of the usual error. ``failed``: a model that the bodies of 422 and 500 may have instead.
     """
 
     method: str

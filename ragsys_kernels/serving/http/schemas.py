@@ -180,7 +180,7 @@ class CorpusInfo(BaseModel):
     ids: Literal["int64", "string"]
     bias: bool
     groups: bool
-    unknown: Literal["error", "skip"] = Field(description="What ids do that it does not have")
+    unknown: Literal["error", "skip"] = Field(description="How to treat an id that is not in it")
     texts: int = Field(description="Rows that have a text")
     version: str
     loaded: float = Field(description="Seconds since 1970")
@@ -231,7 +231,7 @@ class RerankRequest(BaseModel):
     input: list[Id | Document] | None = Field(None, description="Elasticsearch")
     top_n: int | None = Field(None, ge=1, description="Picks; default: all documents")
     unknown: Literal["error", "skip"] | None = Field(
-        None, description="What documents do that the corpus does not have: fail, or come last"
+        None, description="How to treat a document that is not in the corpus: fail, or put it last"
     )
     pool_size: int | None = Field(
         None, ge=1, description="Of the pool; if the documents are fewer they are a slice: 422. Header: x-pool-size"

@@ -62,7 +62,7 @@ def add_block(asked: Asked, rules: Rules, columns: Columns, positions: Sequence[
     """Add some queries of a request as a block; each bad query gets an error instead."""
     try:
         block = block_of(rules, columns, len(positions))
-    except Exception as error:  # whatever it is, it is of one of the queries
+    except Exception as error:  # any error belongs to one of the queries
         if len(positions) == 1:
             why = error if isinstance(error, RefusedError) else failed(f"{rules.op}: reading a query", error)
             asked.errors[positions[0]] = why.kept()

@@ -25,7 +25,7 @@ def encoded(ids: np.ndarray) -> str:
 
 def decoded(cursor: object) -> list[Any] | None:
     """Return the ids of a cursor; None if it is not one."""
-    if not isinstance(cursor, str):  # of any length: ids have any, and the body is limited
+    if not isinstance(cursor, str):  # of any length: ids may have any, and the body is limited
         return None
     try:
         content = base64.b64decode(cursor[1:], validate=True)

@@ -60,12 +60,12 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
 
 
 def _present(query: dict[str, Any]) -> dict[str, Any]:
-    """Return a query without what is null: it is as if it were left out, but for `pool`, of which null is a value."""
+    """Return a query without its null fields, which count as absent; except `pool`, for which null is a value."""
     return {name: x for name, x in query.items() if x is not None or name == "pool" or name not in FIELDS}
 
 
 def _word(value: Any) -> Any:
-    """Return what tells a field that queries of a block share from another: itself, or of what is refused its type."""
+    """Return the key of a field that the queries of a block share: its value, or the type of a value to refuse."""
     return (type(value), value) if isinstance(value, (str, int, float)) else type(value)
 
 
@@ -218,7 +218,7 @@ def _array(parts: list[bytes], dtype: str) -> np.ndarray:
 
 
 def _shape_of(vectors: dict[str, Any]) -> tuple[int, int, str]:
-    """Return the number of vectors, their dimensions and dtype, as they are said to be; 0 and '' for what is wrong."""
+    """Return the number of vectors, their dimensions and dtype as the query gives them; 0 and '' for wrong ones."""
     shape, dtype = vectors.get("shape"), vectors.get("dtype", "float32")
     if type(dtype) is not str:
         dtype = ""
@@ -234,7 +234,7 @@ def _shown_shape(shape: Any) -> str:
 
 
 def _kind_of(query: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what queries with vectors must have in common: dimensions and dtype, and whether ids are strings."""
+    """Return what queries with vectors must share to be read together: dimensions, dtype, whether ids are strings."""
     vectors, ids = query["vectors"], query.get("candidates")
     named = type(ids) is list and bool(ids) and type(ids[0]) is str
     return (*_shape_of(vectors)[1:], named) if type(vectors) is dict else ()

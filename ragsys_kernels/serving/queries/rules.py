@@ -32,7 +32,8 @@ FIELDS = frozenset(
 )
 # What is one value for all queries of a block.
 SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
-# Of vectors that come with a query, and values along an axis of a tensor: whatever a shape says, NumPy multiplies it.
+# The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
+# has.
 MOST_DIMS = 1_000_000
 _MOST_OF_A_GROUP = 1 << 31
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
@@ -60,11 +61,11 @@ def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits)
 
 
 def text_of(op: str, common: Mapping[str, Any]) -> str:
-    """Return what tells the rules of a request from those of others."""
+    """Return a text that is equal for requests with equal rules."""
     try:
         return repr(common)
     except RecursionError:
-        raise invalid(op, "body", "have fewer lists within lists", "more than can be followed") from None
+        raise invalid(op, "body", "nest lists less deeply", "more levels than can be read") from None
 
 
 class Shared(NamedTuple):

@@ -177,7 +177,7 @@ def texts(asked: Asked) -> list[bytes]:
 
 
 def _each(asked: Asked, block: Block, picks: Selection) -> list[bytes]:
-    """Return the answer to each query of a block that cannot be written whole; what fails alone becomes an error."""
+    """Write a block that cannot be written as a whole query by query; a query that fails alone gets an error."""
     found = []
     each = [block[q : q + 1] for q in range(len(block))]
     for q, picked in enumerate(split(picks, each)):

@@ -101,7 +101,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
 
 
 def _alike(columns: dict[str, pa.Array], count: int) -> Iterator[tuple[dict[str, pa.Array], Sequence[int]]]:
-    """Yield the columns of queries that have a value in the same ones, and where these queries stand."""
+    """Yield the columns of the queries with nulls in the same columns, and the places of these queries."""
     holed = [name for name, column in columns.items() if column.null_count]
     if not holed:
         yield columns, range(count)
@@ -304,7 +304,7 @@ class ArrowColumns:
 
     def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int, strings: bool) -> None:
         self._rules, self._columns, self._n = rules, columns, n
-        self._strings = strings  # whether ids of picks are, of all queries: they are one column
+        self._strings = strings  # whether the ids of picks are strings: of all queries, since they are one column
         self.fields: Collection[str] = {*columns, *rules.columns}
 
     def __getitem__(self, part: slice) -> ArrowColumns:
@@ -318,7 +318,7 @@ class ArrowColumns:
         else:
             rules.has_corpus()
         if (rules.served.named if found is None else found.named) != self._strings:
-            # What is null here has other ids than the rest of the column of answers.
+            # A null here would give ids of another kind than the rest of the column of answers has.
             name, whose = ("vectors", "the corpus") if found is None else ("candidates", "places")
             kind = "strings" if self._strings else "integers"
             raise rules.invalid(name, f"be given: ids of the answers are {kind}, those of {whose} are not", "null")
@@ -363,7 +363,7 @@ class ArrowColumns:
                 raise rules.invalid("vectors", "hold no null", "null")
         else:
             values, sizes = _lists(rules, "vectors", rows)
-            if not sizes:  # no candidates: as many as the first query has
+            if not sizes:  # no candidates: the dimensions of the first query
                 sizes = _lists(rules, "vector", columns["vector"])[1][:1] if "vector" in columns else [1]
             dims = sizes[0] if len(set(sizes)) < 2 else 0
         if not dims:

@@ -1,0 +1,101 @@
+"""The messages between the parent and its workers, for `workers`; ``reload`` is the number of a reload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a reload failed."""
+
+    status: int  # of HTTP
+    reason: str
+
+
+# From the parent to a worker.
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Accept connections."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a corpus beside the one in service."""
+
+    reload: int
+    name: str
+    verify: bool  # against its checksums
+    compared: set[str]  # segments whose bytes need not be compared again
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Put the loaded corpus in service."""
+
+    reload: int
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Free the loaded corpus: the reload has failed."""
+
+    reload: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome of the oldest reload that this worker has asked for and that has no answer yet."""
+
+    outcome: dict[str, Any] | Refusal  # name, rows and version of the corpus
+
+
+# From a worker to the parent.
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The corpora are loaded; the worker waits for `Serve`."""
+
+    versions: dict[str, str]  # of each corpus
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker cannot start, and ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reload:
+    """A request asks for a reload, in all workers."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The corpus of a `Load` is loaded."""
+
+    reload: int
+    corpus: dict[str, Any]  # its name, rows and version
+    compared: set[str]  # segments whose bytes this worker knows to be as they were saved
+
+
+@dataclass(frozen=True)
+class NotLoaded:
+    """The corpus of a `Load` could not be loaded."""
+
+    reload: int
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """The corpus of a `Swap` is in service."""
+
+    reload: int
