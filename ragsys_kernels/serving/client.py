@@ -273,16 +273,17 @@ class Client(_Calls):
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
         candidates, initial, allowed, exclude : (Q, any) ids, or Q lists
-            Padding is -1 or None; a query whose list is None has none, as one that is left out. Candidates to pick from
-            instead of a pool; what was shown before, never picked again
-            and kept away from; what alone may be picked; what must not be.
+            All integers or all strings. Padding is -1 or None, in arrays and lists; a query whose list is None has
+            none, as one that is left out. Candidates to pick from instead of a pool; what was shown before, never
+            picked again and kept away from; what alone may be picked; what must not be.
         relevance : (Q, P) numbers, or Q lists
-            Of the candidates, instead of the cosine to the query.
+            Of the candidates, instead of the cosine to the query; what stands at padding of the candidates is dropped.
         relevance_scale : "as-is" | "minmax" | "zscore" | "rank", optional
             How to rescale it, as in `mmr`.
         candidate_vectors : (Q, P, D) float32 | float16 | others, or Q arrays (any, D), optional
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
-            is read, and queries are vectors. With ``metric``, "cosine" unless it is "dot".
+            is read, and queries are vectors. What stands at padding of the candidates is dropped. With ``metric``,
+            "cosine" unless it is "dot".
         unknown : "error" | "skip", optional
             How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
             answered without the id, and ``skipped`` has it. Default: the server's.
@@ -291,6 +292,8 @@ class Client(_Calls):
 
         Raises
         ------
+        ValueError
+            An argument that cannot be sent: of another shape or type.
         InvalidRequestError
             A rule is broken: the server's message. Also a ValueError.
         UnavailableError

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._base import tables
-
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
+_TYPES = {int, float, str, list, type(None)}
 _VALUES = ("scores", "relevance", "redundancy")
 
 
@@ -51,7 +52,7 @@ class Picks:
 
 
 class Queries:
-    """The queries of one call. Only what cannot be sent is checked here; the server checks the rest."""
+    """The queries of one call. Only what JSON or Arrow cannot hold is refused here; the server checks the rest."""
 
     def __init__(
         self,
@@ -63,16 +64,16 @@ class Queries:
         candidate_vectors: Any = None,
     ) -> None:
         self.vectors = None if queries is None else _vectors(queries)
-        self.query_ids = None if query_ids is None else _ids(query_ids)
+        self.query_ids = None if query_ids is None else _listed("query_ids", query_ids, "(Q,) ids")
         self.candidate_vectors = None if candidate_vectors is None else _candidate_vectors(candidate_vectors)
+        rows = {name: _rows(name, x) for name, x in {**lists, "relevance": relevance}.items() if x is not None}
         counts = {
             name: len(x)
             for name, x in {
                 "queries": self.vectors,
                 "query_ids": self.query_ids,
-                **lists,
+                **rows,
                 "candidate_vectors": self.candidate_vectors,
-                "relevance": relevance,
             }.items()
             if x is not None
         }
@@ -82,17 +83,45 @@ class Queries:
         for name, count in counts.items():
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
-        self.relevance = None if relevance is None else _rows("relevance", relevance, lists.get("candidates"))
-        self.lists = {name: _rows(name, x) for name, x in lists.items() if x is not None}
+        self._drop_padding([name for name, x in lists.items() if x is not None and not _is_plain(x)], rows)
+        scores = rows.pop("relevance", None)
+        is_float = isinstance(relevance, np.ndarray) and relevance.ndim == 2 and relevance.dtype.char in "efd"
+        self.relevance = scores if scores is None or is_float else _numbers(scores)
+        self.lists = rows
+        _check_ids("query_ids", [[x for x in self.query_ids or () if x is not None]])
+        for name, ids in rows.items():
+            if not _is_plain(lists[name]):
+                _check_ids(name, ids)
+        named = rows.get("candidates", ())
+        if candidate_vectors is not None and None in named and str in _kinds(named):
+            rule = "be given for each query where they are strings of candidate_vectors"
+            raise ValueError(f"select: candidates must {rule}, got None for query {named.index(None)}")
         self.common: dict[str, Any] = {}
         self.numbers: dict[str, list[Any]] = {}
         for name, x in numbers.items():
-            if np.ndim(x) == 0:
-                self.common[name] = x.item() if isinstance(x, np.generic) else x
-            elif np.shape(x) == (self.count,):
-                self.numbers[name] = np.asarray(x).tolist()
+            array = _array(x)
+            values = array.tolist()
+            kinds = set(map(type, values if array.ndim else [values]))
+            if array.shape not in ((), (self.count,)) or not kinds <= {int, float, type(None)}:
+                got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(values)[:100]
+                raise ValueError(f"select: {name} must be a number or ({self.count},) numbers, got {got}")
+            if array.ndim:
+                self.numbers[name] = values
             else:
-                raise ValueError(f"select: {name} must be a number or ({self.count},), got shape {np.shape(x)}")
+                self.common[name] = values
+
+    def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
+        """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""
+        beside: list[Any] = [x for x in (rows.get("relevance"), self.candidate_vectors) if x is not None]
+        for name in names:
+            for q, ids in enumerate(rows[name]):
+                if ids is None or not (None in ids or -1 in ids):
+                    continue
+                real = [x is not None and x != -1 for x in ids]
+                rows[name][q] = list(compress(ids, real))
+                for column in beside if name == "candidates" else ():
+                    if (each := column[q]) is not None and len(each) == len(real):
+                        column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
 
     def parts(self, size: int) -> Iterator[slice]:
         if self.candidate_vectors:
@@ -115,13 +144,18 @@ class Queries:
                 query["vectors"] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
         columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers}
         if self.query_ids is not None:
-            columns["query_id"] = self.query_ids.tolist()
+            columns["query_id"] = self.query_ids
         if self.relevance is not None:
             columns["relevance"] = self.relevance
         for name, column in columns.items():
             for query, value in zip(queries, column[part], strict=True):
                 query[name] = value
-        return json.dumps({**self.common, **common, "queries": queries}).encode(), _JSON
+        content = {**self.common, **common, "queries": queries}
+        try:
+            text = json.dumps(content, allow_nan=False)
+        except ValueError:
+            text = json.dumps(_as_text(content))
+        return text.encode(), _JSON
 
     def arrow(self, part: slice) -> tuple[bytes, str]:
         """Return a part of the queries as an Arrow stream, and its content type; `common` goes to the URL."""
@@ -134,7 +168,7 @@ class Queries:
             flat = pa.array(np.ascontiguousarray(self.vectors[part]).ravel())
             columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
         if self.query_ids is not None:
-            columns["query_id"] = pa.array(self.query_ids[part].tolist())
+            columns["query_id"] = pa.array(self.query_ids[part])
         for name, lists in self.lists.items():
             columns[name] = pa.array(lists[part])
         if self.candidate_vectors is not None:
@@ -233,20 +267,15 @@ def _read_arrow(body: bytes) -> Part:
 
 def _vectors(queries: Any) -> np.ndarray:
     """Return little-endian float32 or float16 vectors."""
-    vectors = np.asarray(queries)
+    vectors = _array(queries)
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
         raise ValueError(f"select: queries must be (Q, D) numbers, got {vectors.dtype} of shape {vectors.shape}")
     return vectors.astype("<f2" if vectors.dtype == np.float16 else "<f4", copy=False)
 
 
-def _ids(given: Any) -> np.ndarray:
-    """Return ids as an array, strings as objects: NumPy's own strings lose NULs."""
-    return tables.texts(given) if tables.holds_text(given) else np.asarray(given)
-
-
 def _candidate_vectors(given: Any) -> list[np.ndarray]:
     """Return little-endian float32 or float16 vectors of each query's candidates."""
-    rows = [np.asarray(each) for each in given]
+    rows = [_array(each) for each in (given if isinstance(given, Iterable) else [given])]
     for each in rows:
         if each.ndim != 2 or each.dtype.kind not in "fiu" or each.shape[1] != rows[0].shape[1]:
             got = f"{each.dtype} of shape {each.shape}"
@@ -255,26 +284,72 @@ def _candidate_vectors(given: Any) -> list[np.ndarray]:
     return [each.astype(dtype, copy=False) for each in rows]
 
 
-def _rows(name: str, rows: Any, of: Any = None) -> list[list[Any] | None]:
-    """Return lists without their padding: -1 and None, or for relevance the places where candidates are padded.
+def _array(given: Any) -> np.ndarray:
+    """Return an array; one of objects of rows of several lengths, which is refused as such."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        return np.asarray(given, object)
 
-    None in the place of a list stays: its query is sent without.
-    """
-    if isinstance(rows, np.ndarray):
-        if rows.ndim != 2:
-            raise ValueError(f"select: {name} must be (Q, any) or lists, got shape {rows.shape}")
-        mask = _real(of) if isinstance(of, np.ndarray) and of.shape == rows.shape else None
-        if name != "relevance":
-            mask = _real(rows)
-        if mask is not None and not mask.all():
-            return [row[kept].tolist() for row, kept in zip(rows, mask, strict=True)]
-        listed: list[list[Any] | None] = rows.tolist()
+
+def _rows(name: str, given: Any) -> list[Any]:
+    """Return Q lists, padding included; None in the place of a list stays: its query is sent without."""
+    rule = "(Q, any) or Q lists"
+    if isinstance(given, np.ndarray) and given.ndim == 2:
+        listed: list[Any] = given.tolist()
         return listed
-    return [None if row is None else [x.item() if isinstance(x, np.generic) else x for x in row] for row in rows]
+    return [None if row is None else _listed(name, row, rule) for row in _listed(name, given, rule)]
 
 
-def _real(ids: np.ndarray) -> np.ndarray:
-    real: np.ndarray = (
-        ids != -1 if ids.dtype != object else np.array([[x is not None and x != -1 for x in r] for r in ids])
-    )
-    return real
+def _listed(name: str, given: Any, rule: str) -> list[Any]:
+    """Return a list, an array, a column of a table or a tensor as a list of Python's values."""
+    how = next((how for how in ("tolist", "to_pylist", "to_list") if hasattr(given, how)), None)
+    found = given if how is None else getattr(given, how)()
+    if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+        raise ValueError(f"select: {name} must be {rule}, got {repr(found)[:100]} in the place of a list")
+    if type(found) is list and set(map(type, found)) <= _TYPES:  # most are, and need no copy
+        return found
+    return [x.item() if isinstance(x, np.generic) else x for x in found]
+
+
+def _is_plain(ids: Any) -> bool:
+    """Return whether lists of ids are an array of integers without padding, in which nothing has to be looked for."""
+    fits = isinstance(ids, np.ndarray) and ids.ndim == 2 and ids.dtype.kind in "iu" and ids.dtype != np.uint64
+    return fits and not bool((ids == -1).any())
+
+
+def _kinds(rows: Iterable[list[Any] | None]) -> set[type]:
+    """Return the types of what lists hold."""
+    return set(map(type, chain.from_iterable(row or () for row in rows)))
+
+
+def _check_ids(name: str, rows: list[list[Any] | None]) -> None:
+    """Refuse what is no id, and ids of two types, which a column of Arrow cannot hold."""
+    kinds = _kinds(rows)
+    low, high = -(2**63), 2**63 - 1
+    if kinds <= {str} or (kinds == {int} and all(min(row) >= low and max(row) <= high for row in rows if row)):
+        return
+    every = chain.from_iterable(row or () for row in rows)
+    odd = [x for x in every if type(x) is not str and not (type(x) is int and low <= x <= high)]
+    got = repr(odd[0])[:100] if odd else "both"
+    raise ValueError(f"select: {name} must be ids, all integers of 64 bits or all strings, got {got}")
+
+
+def _numbers(rows: list[list[Any] | None]) -> list[list[float] | None]:
+    """Return relevance as floats."""
+    try:
+        if _kinds(rows) <= {int, float}:
+            return [None if row is None else list(map(float, row)) for row in rows]
+    except OverflowError:
+        pass
+    odd = next((x for row in rows for x in row or () if type(x) not in (int, float)), "one beyond their range")
+    raise ValueError(f"select: relevance must be numbers, got {repr(odd)[:100]}")
+
+
+def _as_text(value: Any) -> Any:
+    """Return what JSON can hold: it has no NaN and no inf, which as text are refused for their query alone."""
+    if isinstance(value, dict):
+        return {name: _as_text(x) for name, x in value.items()}
+    if isinstance(value, list):
+        return list(map(_as_text, value))
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

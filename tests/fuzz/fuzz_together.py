@@ -155,7 +155,9 @@ def by_json(rng: random.Random) -> None:
 
 
 def column_type(field: Field, texts: bool, rng: random.Random) -> pa.DataType:
-    ids, floats = pa.string() if texts else pa.int64(), rng.choice([pa.float32(), pa.float64()])
+    plain, others = (pa.string(), [pa.string_view()]) if texts else (pa.int64(), [pa.uint64()])
+    ids = rng.choice([plain, plain, *others, pa.dictionary(pa.int32(), plain)])
+    floats = rng.choice([pa.float32(), pa.float64()])
     lists = rng.choice([pa.list_, pa.large_list])
     if field.name in ("query", "vectors", "query_id"):
         return {"query": lists(floats), "vectors": lists(pa.list_(pa.float32())), "query_id": ids}[field.name]

@@ -155,6 +155,24 @@ def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):
         ({"queries": QUERIES, "k": [1, 2]}, "k must be a number"),
         ({"queries": QUERIES, "on_error": "ignore"}, "on_error"),
         ({"queries": QUERIES, "timeout": 0}, "timeout"),
+        ({"queries": QUERIES, "k": "3"}, r"k must be a number or \(20,\) numbers, got '3'"),
+        ({"queries": QUERIES, "k": True}, "k must be a number .* got True"),
+        ({"queries": QUERIES, "lambda_d": ["x"] * Q}, "lambda_d must be a number"),
+        ({"queries": [[1.0], [1.0, 2.0]]}, r"queries must be \(Q, D\) numbers"),
+        ({"query_ids": 7}, r"query_ids must be \(Q,\) ids, got 7"),
+        ({"query_ids": "doc-1"}, r"query_ids must be \(Q,\) ids, got 'doc-1'"),
+        ({"query_ids": [[1, 2]]}, r"query_ids must be ids, .* got \[1, 2\]"),
+        ({"query_ids": [1, "a"]}, "query_ids must be ids, all integers of 64 bits or all strings, got both"),
+        ({"queries": QUERIES, "candidate_vectors": 3}, "candidate_vectors must be"),
+        ({"queries": QUERIES[:2], "candidate_vectors": [[[1.0], [2.0, 3.0]]] * 2}, "candidate_vectors must be"),
+        (
+            {"queries": QUERIES[:2], "candidate_vectors": QUERIES[None, :1].repeat(2, 0), "candidates": [None, ["a"]]},
+            "candidates must be given for each query where they are strings .* got None for query 0",
+        ),
+        ({"queries": QUERIES[:1], "candidates": [[1]], "relevance": [["a"]]}, "relevance must be numbers, got 'a'"),
+        ({"queries": QUERIES[:1], "candidates": [[1]], "relevance": [[10**400]]}, "relevance must be numbers"),
+        ({"queries": QUERIES[:1], "relevance": np.ones((1, 1, 1))}, r"relevance must be numbers, got \[1.0\]"),
+        ({"queries": QUERIES[:1], "relevance": [[None]]}, "relevance must be numbers, got None"),
     ],
 )
 def test_arguments_are_checked_before_anything_is_sent(arguments, words):
@@ -162,6 +180,94 @@ def test_arguments_are_checked_before_anything_is_sent(arguments, words):
     with server.client() as client, pytest.raises(ValueError, match=words):
         client.select(**arguments)
     assert not server.requests
+
+
+NO_LISTS = [
+    (["doc-1", "doc-2"], "'doc-1' in the place of a list"),
+    ([1, 2], "1 in the place of a list"),
+    (np.array([1, 2]), "1 in the place of a list"),
+    (7, "7 in the place of a list"),
+    ([{1: 2}, {3: 4}], "{1: 2} in the place of a list"),
+    ([[True], [2]], "True"),
+    ([[b"a"], [2]], "b'a'"),
+    ([[[1]], [[2]]], r"\[1\]"),
+    (np.zeros((2, 1, 1), int), r"\[0\]"),
+    ([[1, "a"], [2]], "both|'a'"),
+    ([["a"], [2]], "both|'a'"),
+]
+NO_IDS = [
+    (np.array([[2**63], [2]], np.uint64), str(2**63)),
+    ([[2**63], [2]], str(2**63)),
+    ([[-(2**63) - 1], [2]], str(2**63 + 1)),
+    ([[1.5], [2]], "1.5"),
+]
+
+
+@pytest.mark.parametrize("name", ["candidates", "initial", "allowed", "exclude", "relevance"])
+def test_what_is_no_list_of_ids_is_told_by_its_name(name):
+    """The same by either wire, before anything is sent."""
+    server = Flaky()
+    for wire in ("json", "arrow"):
+        with server.client(wire=wire) as client:
+            for rows, words in NO_LISTS if name == "relevance" else NO_LISTS + NO_IDS:
+                with pytest.raises(ValueError, match=f"^select: {name} must be .*, got .*(?:{words})"):
+                    client.select(QUERIES[:2], 3, **{name: rows})
+    assert not server.requests
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+@pytest.mark.parametrize("how", ["array", "objects", "lists"])
+def test_padding_is_dropped_with_what_stands_beside_it(wire, how):
+    """In arrays and in lists, of any list of ids; relevance and vectors there are those of no candidate."""
+    rows = np.array([[3, 5, -1, 8, -1], [9, -1, -1, -1, 2]])
+    scores, own = RNG.uniform(size=rows.shape), RNG.standard_normal((*rows.shape, D), dtype=np.float32)
+    scores[rows < 0] = own[rows < 0] = np.nan
+    ids = np.where(rows < 0, -1, IDS[rows])
+    if how != "array":
+        ids = np.where(ids < 0, None, ids)
+    if how == "lists":
+        ids, scores = [[-1 if x is None and i else x for i, x in enumerate(row)] for row in ids], scores.tolist()
+    bare = [[x for x in row if x is not None and x != -1] for row in ids]
+    kept = [own[q][rows[q] >= 0] for q in range(2)]
+
+    async def use(client):
+        asked = [
+            ({"candidates": ids, "relevance": scores}, {"candidates": bare, "relevance": [
+                np.asarray(scores)[q][rows[q] >= 0].tolist() for q in range(2)]}),
+            ({"candidates": ids, "candidate_vectors": own}, {"candidates": bare, "candidate_vectors": kept}),
+            *(({name: ids}, {name: bare}) for name in ("initial", "allowed", "exclude")),
+        ]  # fmt: skip
+        return [[await client.select(QUERIES[:2], 2, **each) for each in pair] for pair in asked]
+
+    for padded, plain in served(use, wire=wire):
+        assert padded.lengths.tolist() == [2, 2]
+        assert padded.ids.tolist() == plain.ids.tolist()
+        assert padded.scores.tobytes() == plain.scores.tobytes()
+
+
+@pytest.mark.parametrize("wire", ["json", "arrow"])
+def test_what_is_not_finite_fails_its_query_alone(wire):
+    """JSON has no NaN, which must not fail the others."""
+    ids, scores = IDS[:12].reshape(3, 4), RNG.uniform(size=(3, 4))
+    wanted = np.array([0.25, np.nan, 0.75])
+    scores[1, 2] = np.inf
+
+    async def use(client):
+        with pytest.raises(InvalidRequestError, match=r"lambda_d must be .*nan"):
+            await client.select(QUERIES[:3], 2, lambda_d=float("nan"))
+        with pytest.raises(InvalidRequestError, match=r"query 1: select: lambda_d must be .*nan"):
+            await client.select(QUERIES[:3], 2, lambda_d=wanted)
+        found = [
+            await client.select(QUERIES[:3], 2, lambda_d=wanted, on_error="skip"),
+            await client.select(QUERIES[:3], 2, candidates=ids, relevance=scores, on_error="skip"),
+        ]
+        good = [await client.select(QUERIES[:3:2], 2, lambda_d=wanted[::2])]
+        return found, [*good, await client.select(QUERIES[:3:2], 2, candidates=ids[::2], relevance=scores[::2])]
+
+    for found, good in zip(*served(use, wire=wire), strict=True):
+        assert list(found.errors) == [1]
+        assert found.ids[::2].tolist() == good.ids.tolist()
+        assert found.scores[::2].tobytes() == good.scores.tobytes()
 
 
 class Flaky:

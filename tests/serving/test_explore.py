@@ -15,6 +15,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.serving import Limits, TextFile
 from ragsys_kernels.serving.encoder import LocalEncoder
+from ragsys_kernels.serving.queries.cursors import encoded
 from ragsys_kernels.serving.texts import Texts
 
 N, D = 300, 16
@@ -274,8 +275,10 @@ def test_a_path_has_the_picks_of_every_lambda(dtype, bias):
 
 def test_a_path_keeps_to_filters_groups_and_budgets():
     groups, costs = RNG.integers(0, 4, N), RNG.integers(1, 9, N).astype(np.float64)
-    corpus = rk.Corpus(ROWS, ids=IDS, groups=groups, costs=costs)
-    ids = IDS.tolist()
+    corpus = rk.Corpus(ROWS, ids=IDS, groups=groups, costs=costs, bias=RNG.uniform(-1, 0, N))
+    ids, scores = IDS.tolist(), RNG.uniform(-1, 1, 40).tolist()
+    given = {"query": None, "candidates": ids[:40], "relevance": scores}
+    apart = ids[np.argmin(ROWS @ ROWS[7])]
     rules = [
         {"candidates": ids[:40]},
         {"candidates": ids[:40], "allowed": ids[10:90], "exclude": ids[14:40]},
@@ -284,6 +287,13 @@ def test_a_path_keeps_to_filters_groups_and_budgets():
         {"budget": 11},
         {"max_similarity": 0.1},
         {"candidates": [*ids[:4], 5], "unknown": "skip"},
+        {"initial": IDS[np.argsort(-(ROWS @ ROWS[7]))[:25]].tolist(), "pool": 20},
+        {"initial": [apart], "pool": 20, "max_similarity": 0.5},
+        {"initial": [*ids[20:50], 5], "candidates": ids[:40], "unknown": "skip", "max_per_group": 30},
+        {"initial": ids[3:5], "cursor": encoded(IDS[5:9])},
+        given,
+        {**given, "candidates": [*ids[:39], 5], "unknown": "skip", "relevance_scale": "zscore", "allowed": ids[5:]},
+        {**given, "relevance_scale": "minmax", "exclude": ids[5:9], "initial": ids[35:44], "budget": 20},
     ]
     queries = [{"query": ROWS[7].tolist(), **rule} for rule in rules]
     *paths, selected = post(
@@ -295,6 +305,8 @@ def test_a_path_keeps_to_filters_groups_and_budgets():
         assert path.status_code == 200, (rule, path.text)
         [segment] = [each for each in path.json()["segments"] if each["low"] <= np.float32(0.6) <= each["high"]]
         assert segment["ids"] == picks["ids"], rule
+        for name in ("relevance", "redundancy"):
+            assert segment[name] == pytest.approx(picks[name], abs=1e-5), (rule, name)
 
 
 def test_paths_that_would_take_long_are_refused():
@@ -311,6 +323,12 @@ def test_paths_that_would_take_long_are_refused():
         ({"query_id": 5}, "path: query_id must be ids of the corpus, got 5"),
         ({"query": ROWS[0].tolist()}, "path: query must come without query_id, got both"),
         ({"budget": 3}, "path: budget must be left out: the corpus has no costs"),
+        (
+            {"pool": 195, "initial": IDS[:6].tolist()},
+            "path: pool must be at most 200 with initial items, got 195 and 6",
+        ),
+        ({"relevance": [1.0]}, "path: relevance must come with candidates, got relevance alone"),
+        ({"metric": "dot"}, "path: metric must be one of allowed"),
     ]
     answers = post(corpus, *(("/v1/path", {**query, **more}) for more, _ in cases), limits=Limits(path_pool=200))
     for (more, message), answer in zip(cases, answers, strict=True):

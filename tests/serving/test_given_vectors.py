@@ -109,7 +109,10 @@ def test_where_there_is_no_corpus():
     assert answer.json()["results"][1]["error"] == {**refused["error"], "index": 1}
     answer = posted({"vectors": GOOD, "queries": [{"query": [1.0, 0, 0]}]}, corpora={"docs": CORPUS})
     assert (answer.status_code, answer.json()["error"]["argument"]) == (422, "vectors")
-    assert posted({"texts": ["1"], "query": "2"}, "/rerank").json()["error"]["argument"] == "corpus"
+    assert posted({"texts": ["1"], "query": "2"}, "/rerank").json()["error"]["argument"] == "model"
+    two = posted({"texts": ["1"], "query": "2"}, "/rerank", corpora={"a": CORPUS, "b": CORPUS}).json()["error"]
+    rule = "be corpus:rule:lambda_d with one of the corpora 'a', 'b'"
+    assert two == {"argument": "model", "message": f"rerank: model must {rule}, got None"}
     assert posted({"texts": ["1"], "query": "2", "model": "vectors"}, "/rerank").json()["error"]["argument"] == "model"
 
 
@@ -165,6 +168,30 @@ def test_arrow_takes_a_column_of_lists_of_vectors(dtype, ids, fixed):
             n = int(picks.lengths[0])
             assert (row["error"], row["ids"]) == (None, [names[i][row] for row in picks.indices[0, :n]])
             assert np.array(row["scores"], np.float32).tobytes() == picks.scores[0, :n].tobytes()
+
+
+def test_ids_of_an_answer_have_one_type_in_arrow_and_any_in_json():
+    """Nulls are absent in both; a query whose ids are of the other type is an error of its own in Arrow."""
+    rows = np.random.default_rng(9).standard_normal((6, 3)).astype(np.float32)
+    corpora = {"names": rk.Corpus(rows, ids=[f"d{i}" for i in range(6)])}
+    own, ids = [rows[:4], None], ["a", "b", "c", "d"]
+    for given, candidates, odd in ((own, None, 1), (own, [ids, None], None), ([rows[:4]] * 2, [ids, None], 1)):
+        columns = {"vector": rows[:2].tolist(), "candidates": candidates or [None, None]}
+        vectors = [None if x is None else x.tolist() for x in given]
+        table = pa.table({**columns, "vectors": pa.array(vectors, pa.list_(pa.list_(pa.float32())))})
+        arrow = posted(servers.arrow(table), "/v1/select?k=2", corpora, servers.ARROW)
+        queries = [
+            {"query": rows[q].tolist(), "candidates": columns["candidates"][q],
+             "vectors": None if given[q] is None else servers.encoded(given[q])} for q in range(2)
+        ]  # fmt: skip
+        for q, (result, row) in enumerate(
+            zip(results_of(queries, corpora, k=2), servers.table_of(arrow).to_pylist(), strict=True)
+        ):
+            if q == odd:
+                assert "ids" in result
+                assert "be given: ids of the answers are" in row["error"]
+            else:
+                assert row["ids"] == result["ids"]
 
 
 def test_lists_without_bytes_take_no_memory():

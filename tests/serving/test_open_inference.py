@@ -224,6 +224,7 @@ def test_bad_bytes_models_and_headers_are_refused():
     )
     assert [answer.status_code for answer in answers] == [422] * 5 + [415, 404, 404]
     assert all(type(answer.json()["error"]) is str for answer in answers)
+    assert answers[6].json()["error"].startswith("infer: name must be corpus:rule:lambda_d with one of the corpora ")
 
 
 def test_a_shape_alone_takes_no_memory():

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import time
+from itertools import chain
 
 import numpy as np
 import orjson
@@ -286,7 +287,12 @@ LISTS = pa.list_(pa.list_(pa.float32()))
         ({"query_id": [1], "k": pa.array(["x" * 1000]).dictionary_encode()}, "", "k"),  # which outgrow their bytes
         ({"query_id": [1], "lambda_d": [[1.0]]}, "", "lambda_d"),
         ({"query_id": [1], "id": [[1]]}, "", "id"),
-        ({"query_id": [1], "id": pa.array(["x"], pa.string_view())}, "", "id"),
+        ({"query_id": pa.array([2**63], pa.uint64())}, "", "query_id"),
+        ({"query_id": [1], "exclude": pa.array([[2**64 - 1]], pa.list_(pa.uint64()))}, "", "exclude"),
+        ({"query_id": pa.array([1.5]).dictionary_encode()}, "", "query_id"),
+        ({"query_id": [1], "exclude": pa.DictionaryArray.from_arrays([0], pa.array([[5]]))}, "", "exclude"),
+        ({"query_id": [1], "method": ["mmr"]}, "", "method"),
+        ({"query_id": [1], "cursor": ["n"]}, "", "cursor"),
         *(
             ({"vector": [[1.0, 2.0]], "vectors": vectors}, "", "vectors")
             for vectors in (
@@ -305,6 +311,58 @@ def test_arrow_that_is_refused(corpus, columns, rule, argument):
     else:
         why = answer["error"][0].as_py()
         assert f"select: {argument} must" in why or "embeddings must be finite" in why
+
+
+STRINGS = ("string_view", "large_string", "dictionary of string", "dictionary of large_string")
+INTEGERS = ("uint64", "uint8", "dictionary of int64", "dictionary of uint64")
+
+
+@pytest.mark.parametrize("way", [*STRINGS, *INTEGERS])
+def test_ids_have_any_type_of_strings_or_integers(rows, way):
+    """The answers of plain columns and of JSON, with and without holes; a bad id fails its query alone."""
+    kind = pa.type_for_alias(way.removeprefix("dictionary of "))
+    ids = [f"doc-{i}" for i in range(N)] if way in STRINGS else list(range(N))
+    corpus = rk.Corpus(rows, ids=ids if way in STRINGS else None)
+    lists = [ids[:9], None, [], ids[3:30], ids[5:9]]
+    columns = {"id": ids[5:10], "query_id": ids[:5], "candidates": lists, "exclude": [ids[4:6]] * 5}
+
+    def column(values):
+        nested = isinstance(values[0], list)
+        flat = pa.array(list(chain.from_iterable(x or [] for x in values)) if nested else values, kind)
+        flat = flat.dictionary_encode() if way.startswith("dictionary") else flat
+        if not nested:
+            return flat
+        ends = np.cumsum([0, *(len(x or []) for x in values)]).tolist()
+        holes = [None if x is None else end for x, end in zip([*values, []], ends, strict=True)]
+        return pa.LargeListArray.from_arrays(pa.array(holes, pa.int64()), flat)
+
+    table = pa.table({name: column(values) for name, values in columns.items()})
+    status, answer = arrow(corpus, table)
+    assert status == 200
+    assert answer.to_pylist() == arrow(corpus, pa.table(columns))[1].to_pylist()
+    queries = [{name: values[i] for name, values in columns.items() if name != "id"} for i in range(5)]
+    results = posted(corpus, {"k": 4, "queries": queries}).json()["results"]
+    assert answer["ids"].to_pylist() == [result["ids"] for result in results]
+    assert answer["query_id"].to_pylist() == ids[5:10]
+    if way == "uint64":
+        columns["exclude"] = [[1], [2**63], [2], [3], [4]]
+        mixed = arrow(corpus, pa.table({name: column(values) for name, values in columns.items()}))[1]
+        assert [why is None for why in mixed["error"].to_pylist()] == [True, False, True, True, True]
+        assert "exclude must hold integers of 64 bits with a sign" in mixed["error"][1].as_py()
+
+
+def test_ids_that_take_more_than_their_bytes_are_held_to_the_limit(corpus):
+    """A dictionary and views may say a long string many times in a few bytes."""
+    word, limits = "x" * 10_000, Limits(body_bytes=1 << 20)
+    for words in (pa.DictionaryArray.from_arrays([0] * 1000, pa.array([word])), pa.array([word], pa.string_view())):
+        if len(words) == 1:  # the same bytes by a thousand views
+            kind, (_, view, content) = words.type, words.buffers()
+            words = pa.Array.from_buffers(kind, 1000, [None, pa.py_buffer(view.to_pybytes()[:16] * 1000), content])
+        lists = pa.ListArray.from_arrays(pa.array([0, 1000], pa.int32()), words)
+        for columns in ({"id": words, "query_id": [1] * 1000}, {"query_id": [1], "exclude": lists}):
+            answer = posted(corpus, servers.arrow(pa.table(columns)), "/v1/select", servers.ARROW, limits=limits)
+            assert answer.status_code == 422
+            assert "must have at most 1048576 bytes, got values of 10000000" in answer.json()["error"]["message"]
 
 
 def test_ids_of_queries_may_be_encoded_by_a_dictionary(corpus):

@@ -129,7 +129,8 @@ def test_unknown_ids_come_last_where_they_are_skipped(shape, how):
     selections = answer.json() if shape == "tei" else next(x for x in answer.json().values() if isinstance(x, list))
     assert [x["selection"]["id"] for x in selections[-3:]] == unknown
     assert not any(x["selection"]["picked"] for x in selections[-4:])
-    assert post(("/rerank", strict))[0].json()["error"]["argument"] == "documents"
+    field = {"tei": "texts", "elasticsearch": "input"}.get(shape, "documents")
+    assert post(("/rerank", strict))[0].json()["error"]["argument"] == field
 
 
 @pytest.mark.parametrize("documents", [[], ["nothing", "999"]])
@@ -188,11 +189,21 @@ GOOD = {"query": str(IDS[0]), "documents": [str(x) for x in IDS[:5]]}
         ({"top_n": 0}, "top_n", "at least 1"),
         ({"model": "other:mmr"}, "model", "'docs'"),
         ({"model": "docs:mmr:much"}, "model", "lambda"),
-        ({"model": "docs:mmr:nan"}, "lambda_d", "within [0, 1]"),
+        ({"model": "docs:mmr:nan"}, "model", "within [0, 1]"),
+        (
+            {"model": "docs:mmr:1.5"},
+            "model",
+            "must have a number within [0, 1] as its lambda, got 'docs:mmr:1.5'",
+        ),
+        ({"model": 3}, "model", "model must be corpus:rule:lambda_d with one of the corpora 'docs'"),
+        ({"documents": None, "texts": ["7"]}, "texts", "rerank: texts must be ids of corpus 'docs', got 1 unknown"),
+        ({"documents": None, "input": [None]}, "input", "rerank: input must be ids, or objects with id or text"),
         ({"model": "docs:best"}, "model", "corpus:rule:lambda_d"),
         ({"model": "docs:vrsd:0.5"}, "model", "no lambda_d behind vrsd"),
         ({"query": "what is this?"}, "query", "encoder"),
-        ({"query": "id:77"}, "query_id", "be ids of the corpus"),
+        ({"query": "id:77"}, "query", "rerank: query must be ids of the corpus, got 77"),
+        ({"query": 77}, "query", "rerank: query must be ids of the corpus, got 77"),
+        ({"query_id": 77}, "query_id", "rerank: query_id must be ids of the corpus, got 77"),
         ({"query": None}, "query", "be given"),
         ({"query": [1.0, 2.0]}, "query", "16 dimensions"),
         ({"query": str(2**70)}, "query", "be an id"),

@@ -7,6 +7,8 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
+from ragsys_kernels.serving.http import schemas
+from ragsys_kernels.serving.queries.rules import SHARED, WEIGHTS
 from ragsys_kernels.serving.ray_serve import answered
 
 N, D, K = 300, 16, 4
@@ -124,3 +126,75 @@ def test_what_cannot_hold_for_all_rows_of_columns_is_refused(corpus, rules):
             await answered(service, pa.table({"query_id": [1, 2]}), rules)
 
     servers.run({"docs": corpus}, use)
+
+
+LACKS = [(m, w) for m in METHODS for w in ("lambda_d", "lambda_b") if w not in METHODS[m].parameters]
+
+
+@pytest.mark.parametrize(("method", "weight"), [*LACKS, ("gist", "budget"), ("gist", "max_similarity")])
+def test_a_default_that_the_rule_of_a_query_lacks_is_refused_as_its_own(corpus, method, weight):
+    """For that query alone; where it is the rule of all queries, for all."""
+    plain, own = {"query_id": 1}, {"query_id": 1, "method": method}
+    mixed, alone, refused = servers.posted(
+        {"docs": corpus},
+        ("/v1/select", {"k": K, weight: 0.5, "queries": [plain, own, {**own, weight: 0.5}]}),
+        ("/v1/select", {"k": K, "queries": [{**plain, weight: 0.5}, {"query_id": 1, "method": method}]}),
+        (f"/v1/select?k={K}&method={method}&{weight}=0.5", servers.arrow(pa.table({"query_id": [1]})), servers.ARROW),
+    )
+    first, *others = mixed.json()["results"]
+    assert (first, [each["error"]["argument"] for each in others]) == (alone.json()["results"][0], [weight] * 2)
+    assert "ids" in alone.json()["results"][1]
+    assert refused.status_code == 422
+    if weight.startswith("lambda"):
+        words = f"select: {weight} must be left out: {method} has none, got 0.5"
+        assert [each["error"]["message"] for each in others] == [f"{words} for all queries", words]
+        assert refused.json()["error"]["message"] == f"{words} for all queries"
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+def test_a_metric_is_that_of_the_corpus_or_comes_with_vectors(metric):
+    rows = np.random.default_rng(6).standard_normal((N, D), dtype=np.float32) * np.arange(1, N + 1)[:, None]
+    corpora = {"docs": rk.Corpus(rows.astype(np.float32), metric=metric)}
+    vectors, query = servers.encoded(rows[:9].astype("f4")), {"query": rows[3].tolist(), "k": 3}
+    table = servers.arrow(pa.table({"query_id": [3]}))
+    vector = {"name": "vector", "shape": [1, D], "datatype": "FP32", "data": rows[3].tolist()}
+    for asked in ("cosine", "dot"):
+        given, common, columns, tensors = servers.posted(
+            corpora,
+            ("/v1/select", {"queries": [{**query, "metric": asked}, {**query, "metric": asked, "vectors": vectors}]}),
+            ("/v1/select", {"metric": asked, "queries": [query, {**query, "vectors": vectors}]}),
+            (f"/v1/select?metric={asked}", table, servers.ARROW),
+            ("/v2/models/docs/infer", {"inputs": [vector], "parameters": {"metric": asked}}),
+        )
+        for answer in (given, common):
+            of_corpus, of_vectors = answer.json()["results"]
+            assert ("ids" in of_corpus, "ids" in of_vectors) == (asked == metric, True)
+        assert [answer.status_code for answer in (columns, tensors)] == [200 if asked == metric else 422] * 2
+        if asked != metric:
+            words = f"metric must be left out without vectors: that of the corpus is {metric!r}, got {asked!r}"
+            found = [of_corpus["error"]["message"], servers.table_of(columns)["error"][0].as_py()]
+            assert [*found, tensors.json()["error"]] == [f"select: {words}"] * 3
+
+
+def test_the_error_of_an_unknown_field_names_those_that_may_stand_there(corpus):
+    """Each of them may: it is not what is wrong."""
+
+    def named(message):
+        return set(message.partition(" must be one of ")[2].partition(", got ")[0].split(", "))
+
+    async def use(client, service):
+        one = await client.post("/v1/select", json={"queries": [{"query_id": 1, "lamda": 1}]})
+        whole = await client.post("/v1/select", json={"lamda": 1, "queries": [{"query_id": 1}]})
+        table = pa.table({"query_id": [1]})
+        url = await client.post("/v1/select?lamda=1", content=servers.arrow(table), headers=servers.ARROW)
+        with pytest.raises(ValueError, match="lamda must be one of") as of_handle:
+            await answered(service, table, {"lamda": 1})
+        errors = one.json()["results"][0]["error"], whole.json()["error"], url.json()["error"]
+        assert {error["argument"] for error in errors} == {"lamda"}
+        return [named(message) for message in (*(error["message"] for error in errors), str(of_handle.value))]
+
+    of_query, beside, of_url, of_handle = servers.run({"docs": corpus}, use)
+    assert of_query == set(schemas.Query.model_fields)
+    assert beside == set(schemas.SelectRequest.model_fields)
+    assert of_url == {"corpus", "k", *WEIGHTS, *SHARED}
+    assert of_handle == of_url | {"candidates", "initial", "allowed", "exclude"}

@@ -41,6 +41,12 @@ class _Picking(_Strict):
     unknown: Literal["error", "skip"] | None = Field(
         None, description="Unknown ids fail their query, or are left out; default: the server's"
     )
+    relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
+    relevance_scale: Literal["as-is", "minmax", "zscore", "rank"] | None = Field(
+        None, description="What is made of relevance over the query's candidates; default: as-is"
+    )
+    initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
+    cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
     query: list[float] | Vector | None = None
     query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
@@ -50,13 +56,7 @@ class Rule(_Picking):
 
     method: Name | None = Field(None, description="Default: mmr")
     lambda_d: Weight | None = Field(None, description="Relevance against redundancy; default: the rule's")
-    relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
-    relevance_scale: Literal["as-is", "minmax", "zscore", "rank"] | None = Field(
-        None, description="What is made of relevance over the query's candidates; default: as-is"
-    )
-    initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
-    cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
-    metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors; default: cosine")
+    metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors, default: cosine; or the corpus's")
 
 
 class Vectors(_Strict):
@@ -150,7 +150,7 @@ class EncodeResponse(BaseModel):
 
 
 class PathRequest(_Picking):
-    """One query, in fields of ``/v1/select``: all that MMR takes but lambda_d."""
+    """One query over a corpus, in fields of ``/v1/select``: all that MMR takes but lambda_d."""
 
     corpus: str | None = Field(None, description="May be left out where the server has one")
 

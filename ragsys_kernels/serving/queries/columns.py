@@ -84,7 +84,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     """
     rules.known(columns.first)
     shared, served = rules.shared(columns.first), rules.served
-    given, fields = columns.given(shared.metric), columns.fields
+    given, fields = columns.given(shared.metric or "cosine"), columns.fields
     if given is None:
         named, dims, lengths = served.named, served.dims, None
     else:
@@ -140,6 +140,9 @@ def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vecto
     """Refuse fields that exclude each other."""
     if shared.scale != "as-is" and "relevance" not in fields:
         raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
+    if not own_vectors and shared.metric not in (None, rules.served.corpus.metric):
+        rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"
+        raise rules.invalid("metric", rule, repr(shared.metric))
     excluded = [(name, "vectors") for name in ("max_per_group", "budget") if own_vectors]
     if shared.method == "gist":
         excluded += [(name, "method 'gist'") for name in ("max_per_group", "initial", "budget", "max_similarity")]

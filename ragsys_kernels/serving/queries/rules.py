@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,6 +30,8 @@ WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
 FIELDS = frozenset(
     (*DEFAULTS, *WEIGHTS, *_WORDS, *ID_LISTS, "max_per_group", "query", "query_id", "vectors", "relevance", "cursor")
 )
+# What may stand beside the queries of a request, for all of them; its route takes the last three.
+BESIDE = FIELDS - {"vectors"} | {"corpus", "queries", "texts"}
 # What is one value for all queries of a block.
 SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
 # The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
@@ -75,7 +77,7 @@ class Shared(NamedTuple):
     pool: int | None
     max_per_group: int | None
     skips: bool  # whether unknown ids are left out
-    metric: str  # of vectors that come with the queries
+    metric: str | None  # of vectors that come with the queries
     scale: str  # of relevance
 
 
@@ -91,7 +93,7 @@ class Rules:
     def __init__(self, op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> None:
         self.op, self.served, self.limits = op, served, limits
         self._rule: Shared | None = None
-        self.known(common)
+        self.known(common, BESIDE)
         if common.get("vectors") is not None:  # each query would have a copy
             raise self.invalid("vectors", "stand in each of the queries", "one beside them")
         self.common = {**DEFAULTS, **{name: x for name, x in common.items() if x is not None or name == "pool"}}
@@ -99,18 +101,19 @@ class Rules:
         given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
-        self._fits(self._rule.method, common)
+        self._weights = {name: common[name] for name in ("lambda_d", "lambda_b") if common.get(name) is not None}
+        self._fits(self._rule.method, {})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
 
     def invalid(self, name: str, rule: str, got: object) -> RefusedError:
         return invalid(self.op, name, rule, got)
 
-    def known(self, names: Mapping[str, Any]) -> None:
-        """Refuse unknown fields."""
+    def known(self, names: Iterable[str], taken: Collection[str] = FIELDS) -> None:
+        """Refuse unknown fields; the error names those that are ``taken`` where they stand."""
         for name in names:
             if name not in FIELDS:
-                raise self.invalid(name[:100], f"be one of {', '.join(sorted(FIELDS))}", "another field")
+                raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", "another field")
 
     def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
         """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
@@ -118,11 +121,12 @@ class Rules:
         self._fits(method, {name: values[0] for name, values in own.items()})
         return {"lambda_d": _LAMBDA_D.get(method, 1.0), **self._numbers, **found}
 
-    def _fits(self, method: str, given: Mapping[str, Any]) -> None:
-        """Refuse weights that a rule does not have."""
-        for name in ("lambda_d", "lambda_b"):
-            if given.get(name) is not None and name not in METHODS[method].parameters:
-                raise self.invalid(name, f"be left out: {method} has none", shown(given[name]))
+    def _fits(self, method: str, own: Mapping[str, Any]) -> None:
+        """Refuse weights that a rule does not have, those of all queries too."""
+        for name, value in {**self._weights, **own}.items():
+            if name in ("lambda_d", "lambda_b") and name not in METHODS[method].parameters:
+                whose = "" if name in own else " for all queries"
+                raise self.invalid(name, f"be left out: {method} has none", f"{shown(value)}{whose}")
 
     def number(self, name: str, values: Sequence[Any]) -> np.ndarray:
         """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
@@ -161,7 +165,7 @@ class Rules:
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
         skips = (unknown or self.served.unknown) == "skip"
-        return Shared(method, pool, cap, skips, metric or "cosine", scale or "as-is")
+        return Shared(method, pool, cap, skips, metric, scale or "as-is")
 
     def has_corpus(self) -> None:
         """Refuse queries without vectors where there is no corpus."""

@@ -9,7 +9,9 @@ import numpy as np
 import orjson
 from pydantic import BaseModel
 
+from ..._base.arrays import HOST
 from ...selection import mmr_path
+from ...selection.relevance import scaled
 from ...selection.validate import listed
 from ..corpora import Served
 from ..http import schemas
@@ -132,9 +134,11 @@ async def path(service: Service, request: Request) -> Response:
         pool = block.candidates.shape[1]
     if k > limits.path_k:
         raise invalid("path", "k", f"be at most {limits.path_k}", k)
-    if (served.rows if pool is None else pool) > limits.path_pool:
+    items, shown = served.rows if pool is None else pool, len(_shown(block))
+    if items + shown > limits.path_pool:
         name = "candidates" if block.candidates is not None else "pool"
-        raise invalid("path", name, f"be at most {limits.path_pool}", "the whole corpus" if pool is None else pool)
+        got = "the whole corpus" if pool is None else f"{pool}{f' and {shown}' if shown else ''}"
+        raise invalid("path", name, f"be at most {limits.path_pool}{' with initial items' if shown else ''}", got)
     request.queries = 1
     request.stage("read")
     segments = await service.look(deadline, segments_of, block, k)
@@ -150,23 +154,29 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
     The rows of its pool are taken out of the corpus as float32, wherever and however they are stored there.
     """
     served, corpus = block.served, block.served.corpus
-    rows = _pool(block)
-    if not len(rows):
+    rows, given = _pool(block)
+    if not (n := len(rows)):
         return []
-    assert block.vectors is not None
-    vectors, query = served.vectors_of(rows), np.asarray(block.vectors, np.float32)
-    if corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
+    before = _shown(block)
+    held = np.concatenate([rows, np.setdiff1d(before, rows)])
+    shown = np.flatnonzero(np.isin(held, before))
+    vectors = served.vectors_of(held)
+    query = None if block.vectors is None else np.asarray(block.vectors, np.float32)
+    if query is not None and corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
         query = query / norm
     # A column of padding more than k, for the library warns of pools that are no larger.
-    candidates = np.full((1, max(len(rows), k + 1)), -1)
-    candidates[0, : len(rows)] = np.arange(len(rows))
-    columns = {name: _column(corpus, name, rows) for name in ("bias", "groups", "costs")}
+    width = max(n, k + 1)
+    candidates = np.full((1, width), -1)
+    candidates[0, :n] = np.arange(n)
+    columns = {name: _column(corpus, name, held) for name in ("bias", "groups", "costs")}
     try:
         found = mmr_path(
             query,
             vectors,
             k,
             candidates=candidates,
+            relevance=None if given is None else np.pad(given, (0, width - n))[None],
+            initial=shown[None] if len(shown) else None,
             bias=columns["bias"],
             lambda_b=float(np.max(block.lambda_b)),
             groups=None if block.max_per_group is None else columns["groups"],
@@ -179,12 +189,16 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
         )
     except ValueError as error:
         raise RefusedError(422, str(error), argument_of(str(error))) from error
-    relevance = vectors @ query[0]
+    relevance = given if query is None else vectors[:n] @ query[0]
+    assert relevance is not None
     if columns["bias"] is not None:
         weight = np.float32(np.max(block.lambda_b))
-        relevance = weight * relevance + (1 - weight) * columns["bias"]
+        relevance = weight * relevance + (1 - weight) * columns["bias"][:n]
     picks, segments = np.asarray(found.indices), []
     likeness = _likeness(vectors, picks)
+    if len(shown):
+        likeness[:, 0] = -np.inf
+        likeness = np.maximum(likeness, (vectors[:n] @ vectors[shown].T).max(axis=1)[picks])
     for low, high, picked, like in zip(found.low.tolist(), found.high.tolist(), picks, likeness, strict=True):
         places = picked[picked >= 0]
         segments.append(
@@ -199,28 +213,37 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
     return segments
 
 
-def _pool(block: Block) -> np.ndarray:
-    """Return the rows (P,) that a block's only query picks from."""
+def _pool(block: Block) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the rows (P,) that a block's only query picks from, and their relevance (P,) float32 if it is given."""
     corpus = block.served.corpus
     if block.candidates is not None:
         rows: np.ndarray = block.candidates[0]
-        rows = rows[rows >= 0]
-        _refuse_repeated(block, rows)
+        kept = rows >= 0
+        _refuse_repeated(block, rows[kept])
         if block.allowed is not None:
-            rows = rows[np.isin(rows, block.allowed[0])]
+            kept &= np.isin(rows, block.allowed[0])
         if block.exclude is not None:
-            rows = rows[~np.isin(rows, block.exclude[0])]
-        return rows
+            kept &= ~np.isin(rows, block.exclude[0])
+        relevance = block.relevance
+        if relevance is not None and block.relevance_scale != "as-is":
+            relevance = scaled(relevance, block.candidates, None, block.relevance_scale, HOST)
+        return rows[kept], None if relevance is None else relevance[0, kept]
     found = corpus.search(
         placed(corpus, block.vectors),
-        min(block.pool or len(corpus), max(1, corpus.num_live)),
+        min((block.pool or len(corpus)) + len(_shown(block)), max(1, corpus.num_live)),
         lambda_b=placed(corpus, block.lambda_b),
         allowed=placed(corpus, block.allowed),
         exclude=placed(corpus, block.exclude),
         num_threads=1,
     )
     found_rows: np.ndarray = host(found.indices)[0]
-    return found_rows[found_rows >= 0]
+    return found_rows[found_rows >= 0], None
+
+
+def _shown(block: Block) -> np.ndarray:
+    """Return the rows that a block's only query has shown before."""
+    rows: np.ndarray = np.zeros(0, np.int64) if block.initial is None else block.initial[0]
+    return rows[rows >= 0]
 
 
 def _refuse_repeated(block: Block, rows: np.ndarray) -> None:

@@ -41,7 +41,7 @@ from .flight_messages import (
     flight_data,
     trailers,
 )
-from .select_arrow import asked_of, batch_of, table_of, unpacked
+from .select_arrow import asked_of, batch_of, spelled, table_of, unpacked
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -293,7 +293,7 @@ def _read(
     stream: bytes, begin: int, common: dict[str, Any], served: Served, limits: Limits
 ) -> Iterator[tuple[Asked, bool]]:
     """Yield what the queries of a stream ask for in parts, numbered if they have no ids, and which is the last."""
-    table = table_of(stream, "batches")
+    table, _ = spelled(table_of(stream, "batches"), limits)
     if "id" not in table.column_names:
         table = table.append_column("id", pa.array(np.arange(begin, begin + len(table))))
     size = min(_PART, limits.queries)

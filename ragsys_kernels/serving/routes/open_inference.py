@@ -152,7 +152,7 @@ def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
     try:
         served, rule = rule_of(request.path_params["name"], corpora, True)
     except RefusedError as error:
-        raise RefusedError(404, str(error), "name") from None
+        raise RefusedError(404, str(error).replace("rerank: model", "infer: name", 1), "name") from None
     version = request.path_params.get("version", served.version)
     if version != served.version:
         raise RefusedError(404, f"infer: version must be {served.version!r}, got {version[:100]!r}", "version")

@@ -127,7 +127,8 @@ class Reranking:
         if vector is not None:
             query["query"] = vector
         asked = read("rerank", [query], self.common, self.served, self._limits)
-        asked.raise_error()
+        for error in asked.errors.values():
+            raise shapes.in_its_words(error, self.content)
         return asked
 
     def ranked(self, picks: Any) -> list[shapes.Ranked]:
@@ -200,16 +201,14 @@ def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served
 
     With ``vectors`` there is a model of queries that come with these.
     """
-    if model is None:
-        return corpora.get(None, "rerank"), {}
-    if type(model) is not str:
-        raise invalid("rerank", "model", "be a string, corpus:rule:lambda", shown(model))
-    name, *rest = model.split(":")
-    known = [served.name for served in corpora.all()] + [NOTHING] * vectors
-    if name not in known:
-        rule = f"be corpus:rule:lambda with one of the corpora {', '.join(map(repr, known))}"
-        raise invalid("rerank", "model", rule, shown(model))
-    served, common = corpora.get(name, "rerank"), dict[str, Any]()
+    known = [served.name for served in corpora.all()]
+    if model is None and len(known) == 1:
+        return corpora.get(known[0]), {}
+    name, *rest = model.split(":") if isinstance(model, str) else [""]
+    if name not in known + [NOTHING] * vectors:
+        listed = ", ".join(map(repr, known + [NOTHING] * vectors)) or "of the server, which has none"
+        raise invalid("rerank", "model", f"be corpus:rule:lambda_d with one of the corpora {listed}", shown(model))
+    served, common = corpora.get(name), dict[str, Any]()
     if len(rest) > 2 or (rest and rest[0] not in METHODS):
         raise invalid("rerank", "model", "be corpus:rule:lambda_d", shown(model))
     if len(rest) == 2 and "lambda_d" not in METHODS[rest[0]].parameters:
@@ -220,7 +219,9 @@ def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served
         try:
             common["lambda_d"] = float(rest[1])
         except ValueError:
-            raise invalid("rerank", "model", "have a number within [0, 1] as its lambda", shown(model)) from None
+            common["lambda_d"] = -1.0
+        if not 0 <= common["lambda_d"] <= 1:
+            raise invalid("rerank", "model", "have a number within [0, 1] as its lambda", shown(model))
     return served, common
 
 
@@ -254,7 +255,10 @@ def _parsed(body: bytes, outside: dict[str, Any], service: Service) -> Reranking
     for name, value in outside.items():
         if content.get(name) is None:
             content[name] = value
-    return Reranking(content, service.corpora, service.limits)
+    try:
+        return Reranking(content, service.corpora, service.limits)
+    except RefusedError as error:
+        raise shapes.in_its_words(error, content) from None
 
 
 def _outside(request: Request) -> dict[str, Any]:

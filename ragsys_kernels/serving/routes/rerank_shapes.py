@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from ..limits import invalid
+from ..limits import RefusedError, invalid
 
 _KINDS = {"texts": "tei", "documents": "cohere", "input": "elasticsearch"}
 
@@ -33,6 +33,17 @@ def shape_of(content: dict[str, Any]) -> tuple[str, list[Any]]:
         raise invalid("rerank", fields[0], "be a list of ids", type(documents).__name__)
     shape = _KINDS[fields[0]]
     return ("weaviate" if shape == "cohere" and content.get("property") is not None else shape), documents
+
+
+def in_its_words(error: RefusedError, content: dict[str, Any]) -> RefusedError:
+    """Return an error by the name of the field that the request has the argument in."""
+    given = [name for name in _KINDS if content.get(name) is not None]
+    fields = {"documents": given[0]} if len(given) == 1 else {}
+    if content.get("query_id") is None:
+        fields["query_id"] = "query"
+    if (name := fields.get(error.argument or "")) is None:
+        return error
+    return RefusedError(error.status, str(error).replace(f" {error.argument} ", f" {name} ", 1), name)
 
 
 def has_picks_alone(shape: str, content: dict[str, Any]) -> bool:

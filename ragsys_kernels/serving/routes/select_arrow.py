@@ -26,12 +26,13 @@ from ..limits import Limits, RefusedError, invalid
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
-from ..queries.rules import ID_LISTS, WEIGHTS, Rules, rules_of
+from ..queries.rules import FIELDS, ID_LISTS, SHARED, WEIGHTS, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
 
 _COLUMNS = ("id", "vector", "query_id", "candidates", "vectors", "relevance", *ID_LISTS[1:], "k", *WEIGHTS)
+_OF_IDS = ("id", "query_id", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
@@ -40,6 +41,9 @@ _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
 _WRONG = (pa.ArrowException, OSError, ValueError)
+# Rules for all queries: those that a URL has, and those of a stream by Flight or of a handle.
+_OF_URL = ("corpus", "k", *WEIGHTS, *SHARED)
+_BESIDE = (*_OF_URL, *ID_LISTS)
 _NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(WEIGHTS, float)}
 
 
@@ -68,7 +72,15 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
             if name != "pool" or value != "all":
                 raise invalid("select", name, "be a number", repr(value)[:100]) from None
             found[name] = None
+    _known(found, _OF_URL)
     return found
+
+
+def _known(rules: Mapping[str, Any], taken: Sequence[str]) -> None:
+    """Refuse names that no rule has; those of fields that only a query can have are told by `_check_rules`."""
+    for name in rules:
+        if name not in FIELDS and name != "corpus":
+            raise invalid("select", name[:100], f"be one of {', '.join(sorted(taken))}", "another rule")
 
 
 def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Limits) -> Asked:
@@ -81,16 +93,17 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
     """
     names = table.column_names
     check_columns(table.schema)
-    if "id" in names:
-        _check_id(table.column("id"), limits)
+    table, size = spelled(table, limits)
     if not 1 <= table.num_rows <= limits.queries:
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
+    _known(common, _BESIDE)
     rules = rules_of("select", common, served, limits)
     columns = {name: _one(table.column(name)) for name in names}
     if "vectors" not in columns:
         rules.has_corpus()
     strings, skips = _strings(columns, served), rules.shared({}).skips
     asked = Asked(served, table.num_rows, ids=columns.pop("id", None), strings=strings, skips=skips)
+    asked.nbytes = size
     _check_rules(rules)
     for given, positions in _alike(columns, table.num_rows):
         for begin in range(0, len(positions), BLOCK):
@@ -132,7 +145,7 @@ def check_columns(schema: pa.Schema) -> None:
         kind = schema.field(place).type
         if name in ("k", *WEIGHTS) and not _is_number(kind):
             raise invalid("select", name, "be a column of numbers", str(kind)[:100])
-        if name == "id" and not _is_plain(kind):
+        if name == "id" and not _is_plain(_usual(kind)):
             raise invalid("select", name, "be a column of plain values", str(kind)[:100])
 
 
@@ -141,22 +154,64 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether values of a type have bytes of their own; `_check_id` limits those of dictionaries."""
+    """Return whether values of a type have bytes of their own."""
     types = pa.types
-    if types.is_dictionary(kind):
-        return _is_plain(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _is_plain(kind.storage_type)
     checks = (types.is_primitive, types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return any(check(kind) for check in (*checks, types.is_fixed_size_binary, types.is_null))
 
 
-def _check_id(column: pa.ChunkedArray, limits: Limits) -> None:
-    """Refuse ids by a dictionary whose values, written out, are beyond the size of a body."""
-    for chunk in column.chunks if pa.types.is_dictionary(column.type) else ():
-        longest = max((len(x) for x in chunk.dictionary.to_pylist() if isinstance(x, (str, bytes))), default=0)
-        if longest * len(chunk) > limits.body_bytes:
-            raise invalid("select", "id", f"have at most {limits.body_bytes} bytes", f"values of {longest}")
+def spelled(table: pa.Table, limits: Limits) -> tuple[pa.Table, int]:
+    """Return a table whose ids stand in their columns themselves, and the bytes that this has added.
+
+    Values by a dictionary and views of strings become numbers and strings: a few bytes of theirs may stand for many.
+    """
+    added = 0
+    for place, name in enumerate(table.column_names):
+        kind = table.schema.field(place).type
+        usual = _usual(kind)
+        if name not in _OF_IDS or usual is kind:
+            continue
+        column = _one(table.column(name))
+        added += (size := _spelled_bytes(column))
+        if size > limits.body_bytes:
+            raise invalid("select", name, f"have at most {limits.body_bytes} bytes", f"values of {size}")
+        try:
+            table = table.set_column(place, name, column.cast(usual))
+        except pa.ArrowException:
+            raise invalid("select", name, "hold ids, integers or strings", str(kind)[:100]) from None
+    return table, added
+
+
+def _usual(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values without dictionaries and views; itself where it has none."""
+    is_dictionary, is_nested = pa.types.is_dictionary(kind), _is_list(kind)
+    value = kind.value_type if is_dictionary or is_nested else None
+    if is_dictionary and _is_plain(value) and not isinstance(value, pa.BaseExtensionType):
+        return value
+    if str(kind) == "string_view":  # which older versions do not know
+        return pa.large_string()
+    if is_nested and (usual := _usual(value)) is not value:
+        return pa.large_list(usual)
+    return kind
+
+
+def _spelled_bytes(column: pa.Array) -> int:
+    """Return what the values of a column take without dictionaries and views."""
+    kind = column.type
+    if _is_list(kind):
+        return _spelled_bytes(column.values)
+    if pa.types.is_dictionary(kind):
+        words = column.dictionary
+        if not (_is_text(words.type) or pa.types.is_binary(words.type) or pa.types.is_large_binary(words.type)):
+            return len(column) * -(-int(words.nbytes) // max(1, len(words)))
+        import pyarrow.compute as pc
+
+        total: int | None = pc.sum(pc.binary_length(words).take(column.indices)).as_py()
+        return total or 0
+    views = np.frombuffer(column.buffers()[1] or b"", np.int32).reshape(-1, 4)  # a length, then where it is
+    return int(np.maximum(views[column.offset : column.offset + len(column), 0], 0).sum(dtype=np.int64))
 
 
 def _strings(columns: dict[str, pa.Array], served: Served) -> bool:
@@ -186,8 +241,6 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
     """Return the picks of all queries in columns; a query with an error has empty lists."""
     picks = asked.picks
     ids = _arrow(np.arange(asked.count), pa.int64()) if asked.ids is None else asked.ids
-    if pa.types.is_dictionary(ids.type):  # which `_written` does not write
-        ids = ids.dictionary_decode()
     order = [position for block in asked.blocks for position in block.positions]
     offsets = np.zeros(len(order) + 1, np.int32)
     if picks:
@@ -428,6 +481,11 @@ def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Ids:
     if _is_text(kind):
         names: list[Any] = values.to_pylist()
         return names
-    if pa.types.is_integer(kind) and kind != pa.uint64():
+    if kind == pa.uint64():
+        try:
+            values = values.cast(pa.int64())
+        except pa.ArrowException:
+            raise rules.invalid(name, "hold integers of 64 bits with a sign", "one beyond") from None
+    if pa.types.is_integer(kind):
         return _numbers(values, np.int64)
     raise rules.invalid(name, "hold ids, integers or strings", kind)
