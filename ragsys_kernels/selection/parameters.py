@@ -95,3 +95,5 @@ BY_NAME = {parameter.name: parameter for parameter in TABLE}
 OF_RULES = tuple(parameter for parameter in TABLE if parameter.rules not in (RULES, _ONE_BY_ONE))
 OWN = {rule: tuple(each.name for each in OF_RULES if rule in each.rules) for rule in RULES}
 DEFAULTS = {rule: {each.name: each.default_of(rule) for each in OF_RULES if rule in each.rules} for rule in RULES}
+# Of these, what is one number, word or flag of a call, which travels anywhere.
+OPTIONS = tuple(parameter for parameter in OF_RULES if parameter.of == "call")

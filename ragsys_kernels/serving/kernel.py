@@ -67,6 +67,7 @@ class Block:
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     relevance_scale: str = "as-is"
+    options: tuple[tuple[str, Any], ...] = ()  # of the rule alone, by their names
     positions: Sequence[int] = ()  # of its queries in their request
 
     def __len__(self) -> int:
@@ -99,7 +100,7 @@ class Block:
         known = tuple(each is None for each in optional)
         rows = self.given
         source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
-        return source, self.method, self.max_per_group, self.pool, known, width, self.relevance_scale
+        return source, self.method, self.max_per_group, self.pool, known, width, self.relevance_scale, self.options
 
     @property
     def rows(self) -> Rows:
@@ -292,7 +293,8 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
 def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
     """Return what the queries of a block ask for, with arrays where the rows are."""
     names = [*_ASKED, *(name for name in ("lambda_d", "lambda_b") if name in METHODS[block.method].parameters)]
-    columns = {**DEFAULTS[block.method], **{name: placed(block.rows, getattr(block, name)) for name in names}}
+    placed_columns = {name: placed(block.rows, getattr(block, name)) for name in names}
+    columns = {**DEFAULTS[block.method], **dict(block.options), **placed_columns}
     return Request(
         block.method, columns.pop("vectors"), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
         max_per_group=block.max_per_group, num_threads=num_threads, on_error=on_error, **columns,
