@@ -201,7 +201,7 @@ def _of_arrow(op: str, name: str, x: Any, first: int = 0) -> np.ndarray:
 
 def padded(x: Any) -> Any:
     """Return lists of ids of unequal lengths as one array, -1 behind the end of each; others as they are."""
-    if isinstance(x, np.ndarray) and x.dtype.kind != "O":
+    if x is None or (isinstance(x, np.ndarray) and x.dtype.kind != "O"):
         return x
     if of_table(x):
         if _is_2d(x):  # a table of numbers: its iterator gives columns, or their names

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 _PACKAGE = __name__.partition(".")[0]
@@ -11,12 +13,15 @@ _PACKAGE = __name__.partition(".")[0]
 count = 0  # of all warnings so far
 
 _kept: ContextVar[list[tuple[str, type[Warning]]] | None] = ContextVar("_kept", default=None)
+_muted: ContextVar[tuple[type[Warning], ...]] = ContextVar("_muted", default=())
 
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the first caller outside this package."""
     global count
     count += 1
+    if issubclass(category, _muted.get()):
+        return
     kept = _kept.get()
     if kept is not None:
         kept.append((message, category))
@@ -32,3 +37,13 @@ def keep() -> list[tuple[str, type[Warning]]]:
     kept: list[tuple[str, type[Warning]]] = []
     _kept.set(kept)
     return kept
+
+
+@contextmanager
+def muted(category: type[Warning]) -> Iterator[None]:
+    """Leave out warnings of ours in this thread: where nobody who asked would see them, or they are known."""
+    before = _muted.set((*_muted.get(), category))
+    try:
+        yield
+    finally:
+        _muted.reset(before)

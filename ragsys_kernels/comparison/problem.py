@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ import ragsys_kernels as rk
 
 from .._base.checks import count, floats, shown
 from .._base.types import NDArray as Array
+from .._base.warn import muted
 from .._info import active
 from ..selection.problem import unit
 from .qrels import Judged, Judgement, placed, relevant_queries
@@ -177,8 +177,7 @@ def select(problem: Problem, part: slice, rule: str, arguments: dict[str, Any], 
     given = dict(arguments)
     if "lambda_b" in rk.METHODS[rule].parameters:
         given.setdefault("lambda_b", problem.lambda_b)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)  # a pool that is padded
+    with muted(rk.PoolSizeWarning):  # a pool that is padded
         picks: rk.Selection = getattr(rk, rule)(
             problem.queries[part],
             problem.corpus,

@@ -13,8 +13,8 @@ from .._base import arrays, checks
 from .._base.types import NDArray as Array
 from ..selection import validate
 from ..selection.capabilities import Needs
-from ..selection.problem import Selection
-from ..selection.relevance import glance, warn_range
+from ..selection.problem import Problem, Selection
+from ..selection.relevance import warn_narrow, warn_range
 
 Method = Literal["mmr", "vrsd"]
 
@@ -69,9 +69,12 @@ def run(
     problem = validate.selection(op, queries, rows, k, **options)
     lacking = None if op in ("mmr", "vrsd") else Needs(op, kind, False, False).lacking
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
-    if problem.relevance is not None and glance(problem):
-        warn_range(problem)
-    found: Selection = getattr(backend, op)(problem, 1)
+    rule: Callable[[Problem, int], Selection] = getattr(backend, op)
+    if problem.relevance is None:
+        return rule(problem, 1)
+    warn_range(problem)
+    found = rule(problem, 1)
+    warn_narrow(problem, found, lambda part: rule(part, 1))
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
@@ -13,6 +12,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base.types import PathLike
+from .._base.warn import muted
 from ..corpus.certified import BACKENDS
 from . import sources
 from ._device import Selector
@@ -207,8 +207,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
     device, backend = (None, "auto") if elsewhere else (spec.device, spec.backend)
     options = {**selection_options(spec, inputs), "backend": backend, "num_threads": spec.num_threads}
     options.pop("relevance_scale", None)  # there is no relevance here
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+    with muted(rk.PoolSizeWarning):
         # The library checks the rest, on one zero row.
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)

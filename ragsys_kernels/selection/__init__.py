@@ -161,11 +161,14 @@ def mmr(
     Warns
     -----
     PoolSizeWarning
-        The pool is no larger than k, without a budget, a ceiling or a cap.
+        Every query has picked all that it may pick, so the selection has only put it in order. Padding and what filters
+        exclude do not count; a query that leaves an item, also by a budget, a ceiling or a cap, had a choice. On a
+        device: the pool is no larger than k, without a budget, a ceiling or a cap.
     RelevanceRangeWarning
         Relevance on the host, as it is, spreads over more than ten times the largest similarity (1 with cosines), so
-        redundancy has no effect; or, by the weights of both, over less than a twentieth of what cosines spread over,
-        so relevance has none after the first pick. Equal relevance of all items does not warn.
+        redundancy has no effect. Or, with cosines, it spreads over less than a tenth of what these spread over, by the
+        weights of both, and the picks after the first are those without it, in most of up to eight queries, the first
+        among them. Equal relevance of all items does not warn.
     ConversionWarning
         Embeddings are float64.
 

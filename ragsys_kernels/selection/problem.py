@@ -354,10 +354,13 @@ class Problem:
         wide: np.ndarray = _arrays.widen(found, "binary") if found.dtype == np.uint8 else found
         return wide
 
-    def eligible(self, q: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and positions of the items that query q may pick, in order of position."""
-        limits = self.constraints
-        ids = np.arange(self.pool) if self.candidates is None else self.candidates[q].astype(np.int64)
+    def eligible(self, q: int, first: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows and positions of the items that query q may pick, in order of position.
+
+        ``first``: look at so many positions of the pool alone.
+        """
+        limits, some = self.constraints, slice(first)
+        ids = np.arange(self.pool)[some] if self.candidates is None else self.candidates[q, some].astype(np.int64)
         rows = ids + q * self.pool_stride
         keep = ids >= 0
         if limits.filter is not None:

@@ -6,6 +6,7 @@ as large, and then every selection is top-k. Scaling is a pass before the kernel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,15 @@ from .._base.checks import choice, shown
 from .._base.warn import warn
 from .filters import library_of_array
 from .parameters import SCALES
-from .problem import Problem
+from .problem import Problem, Selection
 
 # Relevance that spreads over more than this times the largest similarity is not weighed against it.
 _MOST = 10.0
-# Nor is relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of
-# both: such as reciprocal ranks, 1 / (60 + rank).
-_LEAST = 1 / 20
-# Up to so many values are compared in Python.
-_FEW = 128
-# It is looked for in no more than so many queries of a call, and items of each.
-_QUERIES, _ITEMS = 8, 32
+# Relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of both,
+# is looked at: wider relevance seldom leaves the picks as they are without it, and then by chance.
+_LEAST = 1 / 10
+# So many values of the first query tell whether to look at so many queries of a call, and items of each.
+_VALUES, _QUERIES, _ITEMS = 16, 8, 32
 # Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
 _BY_ZSCORES, _UNWEIGHTED = ("dpp", "ssd"), ("vrsd", "sift", "mmr_path")
 # Rules that take the similarity to picks itself, or sums of it, from relevance: any other may rank by narrow relevance.
@@ -107,10 +106,7 @@ def _ranks(xp: Any, values: Any) -> Any:
 
 
 def warn_range(problem: Problem) -> None:
-    """Warn where relevance on the host spreads so far that redundancy has no say in the picks, or the other way round.
-
-    Relevance that is the same for all items is taken to be meant so.
-    """
+    """Warn where relevance on the host spreads so far that redundancy has no say in the picks."""
     relevance, rows = problem.relevance, problem.rows
     if not isinstance(relevance, np.ndarray) or problem.op in _BY_ZSCORES or not relevance.size:
         return
@@ -119,8 +115,9 @@ def warn_range(problem: Problem) -> None:
     if most is None or (rows.similarity is not None and not cosine):  # nobody has looked at the rows, or there are none
         return
     most = _MOST * (most if cosine else most * most)
-    if _range(relevance) > most:  # padding included; rarely more than this is computed
-        wide = _spread(problem, slice(None)) > most
+    # Padding included; rarely more than this is computed. NumPy's maximum takes longer.
+    if relevance.item(relevance.argmax()) - relevance.item(relevance.argmin()) > most:
+        wide = np.subtract(*_ends(relevance, _real(problem, slice(None)))) > most
         if problem.op not in _UNWEIGHTED:
             wide &= problem.lambda_d < 1
         if wide.any():
@@ -130,85 +127,111 @@ def warn_range(problem: Problem) -> None:
                 f"redundancy has no say; {_CURE}{top_k}",
                 RelevanceRangeWarning,
             )
-            return
-    if cosine and problem.op in _BY_SIMILARITY and _narrow(problem):
+
+
+def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], Selection]) -> None:
+    """Warn where, but for the first, picks on the host are those without relevance, though it is not equal.
+
+    Up to eight queries are looked at, if the first one's relevance is narrow. Where that of most is narrow beside their
+    similarities, these are selected once more, with relevance that is nearly constant, in O(8 K P D) time. More than
+    half of all that are looked at must keep their picks.
+
+    Parameters
+    ----------
+    picks : Selection
+        Of the problem; queries without an answer have none.
+    select
+        Returns the picks of a problem as those were made.
+    """
+    rows, initial = problem.rows, problem.constraints.initial
+    if (
+        problem.op not in _BY_SIMILARITY
+        or not isinstance(problem.relevance, np.ndarray)
+        or rows.metric != "cosine"
+        or hasattr(rows.similarity, "function")
+        or (problem.k == 1 and initial is None)
+        or not _first_is_narrow(problem)
+    ):
+        return
+    queries = np.arange(0, problem.num_queries, -(-problem.num_queries // _QUERIES))
+    real = _real(problem, queries)
+    high, low = _ends(problem.relevance[queries], real)
+    least = np.array([_least(weight) for weight in problem.lambda_d[queries].tolist()])
+    begun = initial is not None
+    narrow = (low < high) & (high - low < least) & (picks.lengths[queries] > (0 if begun else 1))
+    for at in np.flatnonzero(narrow).tolist():
+        narrow[at] = high[at] - low[at] < least[at] * _similarities(problem, int(queries[at]), real[at])
+    looked = queries[narrow]
+    if 2 * len(looked) <= len(queries):
+        return
+    without = problem.take(looked)
+    ids = np.arange(problem.pool) if problem.candidates is None else without.candidates
+    # Reversed and a thousandth as wide, so that of items that are alike not the most relevant is picked again.
+    level = low[narrow, None]
+    level = level - (without.relevance - level) / 1024
+    first = False if begun else ids == picks.indices[looked, :1]
+    without.relevance = np.where(first, without.relevance, level).astype(np.float32)
+    without.outside = None
+    same = (select(without).indices == picks.indices[looked, : problem.k]).all(axis=1)
+    if 2 * np.count_nonzero(same) > len(queries):
         warn(
-            f"{problem.op}: relevance spreads over less than {_LEAST:g} times what similarities spread over, by the "
-            f"weights of both, so that it has no say but in the first pick; {_CURE}",
+            f"{problem.op}: relevance differs so little that, but for the first, the picks are those without it; "
+            f"{_CURE}",
             RelevanceRangeWarning,
         )
 
 
-def _range(values: np.ndarray) -> float:
-    if values.size <= _FEW:  # NumPy would take longer than all else in the call of one query
-        few = values.ravel().tolist()
-        return float(max(few) - min(few))
-    with np.errstate(invalid="ignore", over="ignore"):
-        return float(values.max() - values.min())
-
-
-def glance(problem: Problem) -> bool:
-    """Return whether a few values of one query's relevance make `warn_range`, which takes longer, worth a call."""
-    last = problem.relevance.shape[1] - 1
-    some = [problem.relevance.item(at) for at in (0, last // 3, 2 * last // 3, last)]
-    return not _LEAST <= max(some) - min(some) <= _MOST / 2
-
-
-def _narrow(problem: Problem) -> bool:
-    """Return whether the relevance of most queries spreads over too little: of one query first, by two of its items."""
-    relevance, candidates, weights = problem.relevance, problem.candidates, problem.lambda_d
-    if (problem.k == 1 and problem.constraints.initial is None) or hasattr(problem.rows.similarity, "function"):
-        return False
-    at = problem.pool // 2 if candidates is None or candidates.item(problem.pool // 2) >= 0 else 0
-    if not abs(relevance.item(0) - relevance.item(at)) < _least(weights.item(0)):
-        return False
-    queries = range(0, problem.num_queries, -(-problem.num_queries // _QUERIES))
-    least = [_least(weights.item(q)) for q in queries]
-    spread = _spread(problem, slice(None, None, queries.step)).tolist()
-    narrow = (
-        0 < each < most and each < most * _similarities(problem, q)
-        for q, each, most in zip(queries, spread, least, strict=True)
-    )
-    return bool(2 * sum(narrow) > len(queries))
+def _first_is_narrow(problem: Problem) -> bool:
+    """Return whether some values of the first query's relevance are close to each other."""
+    some = slice(None, None, -(-problem.pool // _VALUES))
+    values = problem.relevance[0, some].tolist()
+    if problem.candidates is not None:
+        ids = problem.candidates[0, some].tolist()
+        values = [value for value, each in zip(values, ids, strict=True) if each >= 0]
+    elif (found := problem.constraints.filter) is not None:
+        values = problem.relevance[0, some][found.keeps(0, np.arange(problem.pool)[some])].tolist()
+    return not values or max(values) - min(values) < _least(problem.lambda_d.item(0))
 
 
 def _least(weight: float) -> float:
-    """Return what relevance of a weight has to spread over, beside similarities that spread over 1.
+    """Return what relevance of a weight has to spread over, beside similarities that spread over 1, to be no case.
 
     A weight below a half is no reason to warn.
     """
     return _LEAST * min(1.0, (1 - weight) / weight) if weight else 0.0
 
 
-def _similarities(problem: Problem, q: int) -> float:
-    """Return over how much the similarities of some items of a query spread, to the one of most relevance."""
-    ids = np.arange(problem.pool) if problem.candidates is None else problem.candidates[q].astype(np.int64)
-    real = np.flatnonzero((ids >= 0) & (ids < problem.num_ids))
-    some = real[:: max(1, -(-len(real) // _ITEMS))]
-    if len(some) < 3:
+def _similarities(problem: Problem, q: int, real: np.ndarray) -> float:
+    """Return over how much the similarities of some items of a query spread, to the one of most relevance.
+
+    0 where two items or fewer leave no choice after the first.
+    """
+    some = np.flatnonzero(real)
+    some = some[:: max(1, -(-len(some) // _ITEMS))]
+    if len(some) < 2:
         return 0.0
     best = int(some[np.argmax(problem.relevance[q, some])])
     others = some[some != best]
     if problem.rows.similarity is not None:
         found = problem.rows.similarity[q, best, others]
     else:
-        rows = ids[[best, *others]] + q * problem.pool_stride
-        with np.errstate(all="ignore"):  # rows with bad values are refused later
-            vectors = problem.rows.vectors(rows)
-            found = vectors[1:] @ vectors[0]
+        at = np.array([best, *others])
+        ids = at if problem.candidates is None else problem.candidates[q, at].astype(np.int64)
+        vectors = problem.rows.vectors(ids + q * problem.pool_stride)
+        found = vectors[1:] @ vectors[0]
     return float(found.max() - found.min())
 
 
-def _spread(problem: Problem, queries: slice) -> np.ndarray:
-    """Return over how much the relevance of the items of some queries spreads."""
-    relevance = problem.relevance[queries]
-    real = np.isfinite(relevance)
+def _real(problem: Problem, queries: slice | np.ndarray) -> np.ndarray:
+    """Return which values of some queries' relevance are finite and of items that these may pick."""
+    real: np.ndarray = np.isfinite(problem.relevance[queries])
     if problem.candidates is not None:
         real &= problem.candidates[queries] >= 0
-    elif problem.rows.live is not None and not problem.pool_stride:
-        real &= problem.rows.live
-    with np.errstate(invalid="ignore", over="ignore"):
-        spread: np.ndarray = np.where(real, relevance, -np.inf).max(axis=1) - np.where(real, relevance, np.inf).min(
-            axis=1
-        )
-    return spread
+    elif (found := problem.constraints.filter) is not None:
+        real &= found.take(queries).keep(np, np.broadcast_to(np.arange(problem.pool), real.shape))
+    return real
+
+
+def _ends(relevance: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest and the least of the real values of each row."""
+    return np.where(real, relevance, -np.inf).max(axis=1), np.where(real, relevance, np.inf).min(axis=1)

@@ -15,7 +15,7 @@ from .._gpu.plans import planned
 from . import capabilities, certificate, options, validate
 from .filtered_problems import narrowed
 from .problem import Problem, Rows, Selection
-from .relevance import warn_range
+from .relevance import warn_narrow, warn_range
 from .request import Request
 from .rules import adagres
 from .skip import answered
@@ -55,11 +55,10 @@ def run(request: Request) -> Selection:
             if outside is not None:
                 result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
         else:
-            validate.warn_small_pool(problem, request)
             if request.relevance is not None and request.relevance_scale == "as-is":
                 warn_range(problem)
             problem = problem if problem.constraints.filter is None else narrowed(problem)
-            result = _picks(problem, implementation, threads, place, check_values, errors)
+            result = _picks(request, problem, implementation, threads, place, check_values, errors)
         if problem.constraints.costs is not None:
             result.cost = place.upload(cost_of(problem, result))
         if names is not None:  # of the positions that have been picked
@@ -116,6 +115,7 @@ def _backend(request: Request, adaptive: bool) -> tuple[str, Any, _arrays.Place,
 
 
 def _picks(
+    request: Request,
     problem: Problem,
     implementation: Any,
     threads: int,
@@ -134,6 +134,9 @@ def _picks(
         result = backend(problem, threads)
     else:
         result = _answered(problem, backend, threads, place, check_values, errors)
+    validate.warn_small_pool(problem, request, columns, result.lengths, errors)
+    if request.relevance is not None and request.relevance_scale == "as-is":
+        warn_narrow(problem, result, lambda part: backend(part, threads))
     if columns > problem.pool:
         result = _padded(result, columns)
     if problem.outside is not None:

@@ -39,7 +39,7 @@ NORM_MIN, NORM_MAX = 1e-15, 1e15
 
 
 class PoolSizeWarning(UserWarning):
-    """The pool is no larger than k, and nothing else leaves items out, so that the selection only reorders it."""
+    """The queries of a call have picked all that they may pick, so that the selection has only put it in order."""
 
 
 def _counts(
@@ -258,16 +258,47 @@ def problem_of(
     )
 
 
-def warn_small_pool(problem: Problem, request: Request) -> None:
-    """Warn where the pool has no more items than the fewest picks of a query, and nothing else leaves items out."""
-    if problem.ks is None:
-        fewest = problem.k
-    else:  # values on a device are not read
-        fewest = int(problem.ks.min()) if isinstance(problem.ks, np.ndarray) else 0
-    if problem.pool <= fewest and not _leaves_out(problem):
-        of_all = not problem.pool_stride and problem.pool >= len(problem.rows.data)
-        filtered = any(getattr(request, name) is not None for name in _FILTERS) or problem.rows.live is not None
-        warn_only_reorders(problem.op, problem.pool, problem.k, of_all, filtered)
+def warn_small_pool(
+    problem: Problem, request: Request, k: int, lengths: Any, errors: dict[int, str] | None = None
+) -> None:
+    """Warn where every query that is answered has picked all that it may pick.
+
+    On a device, whose values are not read, the pool has to be no larger than k, and nothing else may leave items out.
+
+    Parameters
+    ----------
+    k
+        The largest that was asked for.
+    lengths : (Q,) integers
+        The number of picks of each query.
+    """
+    pool, candidates = problem.pool, problem.candidates
+    if isinstance(lengths, np.ndarray):
+        full = candidates is None or candidates.item(candidates.argmin()) >= 0
+        if full and pool > k and problem.constraints is NONE:  # the usual call, at the least cost
+            return
+        for q in range(problem.num_queries):
+            if _may_pick_more(problem, q, lengths.item(q)) and not (errors and q in errors):
+                return
+        most = int(lengths.max())
+        if not most:  # nothing is no order
+            return
+        pool = most if pool > k else pool
+    elif pool > k or problem.ks is not None or _leaves_out(problem):
+        return
+    of_all = not problem.pool_stride and (request.candidates is None or problem.pool >= len(problem.rows.data))
+    filtered = any(getattr(request, name) is not None for name in _FILTERS) or problem.rows.live is not None
+    warn_only_reorders(problem.op, pool, k, of_all, filtered)
+
+
+def _may_pick_more(problem: Problem, q: int, picked: int) -> bool:
+    """Return whether query q may pick more items than it has picked."""
+    limits, candidates = problem.constraints, problem.candidates
+    items = problem.pool if candidates is None else int(np.count_nonzero(candidates[q] >= 0))
+    shown = 0 if limits.initial is None else limits.initial.shape[1]
+    if limits.filter is None and limits.query_groups is None and items > picked + shown:
+        return True
+    return items > picked and any(len(problem.eligible(q, first)[0]) > picked for first in (64 + 4 * picked, None))
 
 
 def _leaves_out(problem: Problem) -> bool:

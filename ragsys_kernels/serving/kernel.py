@@ -16,12 +16,14 @@ import numpy as np
 from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
+from .._base.warn import muted
 from ..corpus import certified, retrieve
 from ..selection import METHODS
 from ..selection.parameters import DEFAULTS
 from ..selection.problem import Problem, Rows, Selection
 from ..selection.request import Request
 from ..selection.run import planned_run
+from ..selection.validate import PoolSizeWarning
 from .corpora import Served
 from .limits import FAILED, failed
 
@@ -282,7 +284,8 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     whole = block.pool is None and block.candidates is None
     if block.pool is not None:
         request, errors = retrieve.retrieve(corpus, request, block.pool)
-    picks = planned_run(_unwarned(request, block, len(corpus)))
+    with muted(PoolSizeWarning):  # a short list of candidates is a request like any other
+        picks = planned_run(_widened(request, block, len(corpus)))
     if errors and picks.errors is not None:
         picks.errors.update(errors)
     if whole and corpus.device == "cpu":
@@ -301,8 +304,8 @@ def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
     )  # fmt: skip
 
 
-def _unwarned(request: Request, block: Block, num_rows: int) -> Request:
-    """Return a request with more candidates than picks, for the library warns of pools that are no larger."""
+def _widened(request: Request, block: Block, num_rows: int) -> Request:
+    """Return a request with more candidates than picks, as a query reads its rows beside one with a longer list."""
     candidates, relevance = request.candidates, request.relevance
     if candidates is None and num_rows <= block.most:
         candidates = np.tile(np.arange(num_rows), (len(block), 1))

@@ -52,6 +52,7 @@ def test_a_zero_sum_has_cosine_0():
     assert sum_cosine(np.zeros((1, 2)), np.eye(2), [[0, 1]]).tolist() == [0]
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("scale", [1, 1e-12, 1e12])
 def test_a_sum_that_is_rounding_alone_is_zero_as_vrsd_has_it(metric, scale):

@@ -194,6 +194,7 @@ def objects(rows):
     return column
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 def test_selector_takes_columns_as_ray_gives_them(tmp_path, selector):
     rng = np.random.default_rng(1)
     rows, queries = rng.standard_normal((50, 8), np.float32), rng.standard_normal((6, 8), np.float32)

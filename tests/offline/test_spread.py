@@ -147,6 +147,7 @@ def test_ids_and_rows_of_all_holders_are_those_of_the_corpus(tmp_path, kind):
     assert calls == [(holders[i], "rows") for i in np.concatenate(has)]  # nobody else is asked
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 def test_lists_of_rows_that_name_one_twice_are_as_in_one_corpus(tmp_path):
     """A list that is wrong for its live rows is refused; one that only names a deleted row again is not."""
     rows = np.random.default_rng(2).standard_normal((40, D), dtype=np.float32)

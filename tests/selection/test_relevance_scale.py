@@ -182,8 +182,8 @@ def test_relevance_without_a_say_is_warned_of_once(method):
         return warned(lambda: getattr(rk, method)(None, call.pop("embeddings", ROWS), **call))
 
     assert asked(RANKS) == [
-        f"{method}: relevance spreads over less than 0.05 times what similarities spread over, by the weights of both, "
-        "so that it has no say but in the first pick; relevance_scale='minmax' puts it on the scale of similarity"
+        f"{method}: relevance differs so little that, but for the first, the picks are those without it; "
+        "relevance_scale='minmax' puts it on the scale of similarity"
     ]
     for scale in SCALES:
         assert asked(RANKS, relevance_scale=scale) == []
@@ -210,6 +210,85 @@ def test_relevance_without_a_say_is_warned_of_once(method):
     assert len(asked(np.where(np.arange(Q)[:, None] < 5, RANKS, 100 * RANKS))) == 1
     # Products have a range of their own, and are not looked at.
     assert asked(RANKS, metric="dot") == []
+
+
+def greedy(unit, relevance, k, weight):
+    """Picks by the definition of MMR, in float64: relevance decides the first, and the others by its weight."""
+    picks = [int(relevance.argmax())]
+    while len(picks) < k:
+        worth = weight * relevance - (1 - weight) * (unit @ unit[picks].T).max(axis=1)
+        worth[picks] = -np.inf
+        picks.append(int(worth.argmax()))
+    return picks
+
+
+def pools_of(kind):
+    rng = np.random.default_rng(5)
+    if kind == "clusters":
+        centres = rng.standard_normal((8, 6, 48))
+        rows = centres[np.arange(8)[:, None], rng.integers(0, 6, (8, 30))] + 0.5 * rng.standard_normal((8, 30, 48))
+    elif kind == "a common direction":
+        rows = rng.standard_normal((8, 30, 96)) + 0.5 * np.sqrt(96) * np.eye(96)[0]
+    else:
+        rows = rng.standard_normal((8, 30, int(kind)))
+    return rows.astype("f4"), np.stack([1 / (61 + rng.permutation(30)) for _ in range(8)]).astype("f4")
+
+
+@pytest.mark.parametrize("kind", ["32", "384", "clusters", "a common direction"])
+def test_the_warning_comes_where_most_picks_are_those_without_relevance(kind):
+    rows, ranks = pools_of(kind)
+    unit = rows / np.linalg.norm(rows, axis=2, keepdims=True).astype(float)
+    told = set()
+    for weight in (0.5, 0.6, 0.75, 0.9):
+        for factor in (1, 2, 4):
+            for k in (2, 4, 10):
+                same, both = 0, 0
+                for q in range(8):
+                    scores = factor * ranks[q].astype(float)
+                    level = np.where(scores == scores.max(), 1, 0)  # a constant, but for the first pick
+                    kept = greedy(unit[q], scores, k, weight) == greedy(unit[q], level * 1e-9, k, weight)
+                    cosines = np.delete(unit[q] @ unit[q, scores.argmax()], scores.argmax())
+                    same += kept
+                    both += kept and np.ptp(scores) < 0.1 * np.ptp(cosines) * (1 - weight) / weight
+                expected = both > 4
+                seen = warned(lambda: rk.mmr(None, rows, k, relevance=factor * ranks, lambda_d=weight))  # noqa: B023
+                assert len(seen) == expected, (weight, factor, k, same)
+                told.add((expected, same > 4))
+    assert {(True, True), (False, False)} <= told
+
+
+def test_relevance_that_decides_among_equals_has_a_say():
+    """Without it the first of them would be picked, and given in that order it would pick the same."""
+    ranks = (1 / (60 + np.arange(20, dtype=np.float32)))[None]
+    for rows in (np.ones((1, 20, 8), np.float32), np.eye(20, dtype=np.float32)[None, [0, *range(19)]]):
+        for op in (rk.mmr, rk.msd):
+            assert warned(lambda op=op, rows=rows: op(None, rows, 4, relevance=ranks)) == []
+    # One item that is left is no choice.
+    assert warned(lambda: rk.mmr(None, np.eye(2, 8, dtype=np.float32)[None], 2, relevance=ranks[:, :2])) == []
+
+
+def test_a_narrow_call_is_answered_as_any_other():
+    """Limits, filters, bad queries and rows that are gone: those that are looked at go through all of it again."""
+    corpus, rng = rk.Corpus(ROWS).delete([3, 8]), np.random.default_rng(8)
+    relevance = (1 / (60 + np.stack([rng.permutation(N) for _ in range(Q)]))).astype(np.float32)
+    with_gone = relevance.copy()
+    with_gone[:, [3, 8]] = 7
+    for call in (
+        {}, {"max_similarity": 0.5}, {"groups": np.arange(N) % 4, "max_per_group": 1}, {"bias": np.zeros(N, "f4")},
+        {"costs": np.ones(N), "budget": 3.0}, {"initial": np.full((Q, 1), 9)}, {"allowed": np.arange(5, 50)},
+        {"allowed": np.array([rng.choice(N, 20, replace=False) for _ in range(Q)])}, {"backend": "reference"},
+        {"exclude": np.arange(Q)[:, None]}, {"query_groups": np.arange(Q) % 4, "groups": np.arange(N) % 4},
+    ):  # fmt: skip
+        seen = warned(lambda call=call: corpus.select(None, 3, pool=None, relevance=with_gone, **call))
+        assert len(seen) == 1, call
+    bad = with_value(SCORES / 3000, (6, 6), np.nan)
+    picks = {}
+
+    def skipped(**call):
+        picks.update(found=rk.mmr(None, ROWS, 3, candidates=CANDIDATES, on_error="skip", **call))
+
+    assert len(warned(lambda: skipped(relevance=bad))) == 1
+    assert list(picks["found"].errors) == [6]
 
 
 def test_relevance_without_a_say_beside_given_similarities():

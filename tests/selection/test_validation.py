@@ -361,6 +361,71 @@ def test_rules_that_end_by_themselves_are_no_reordering():
     assert told(lambda: rk.mmr_path(query, rows, 6, max_similarity=0.5))[1] == []
 
 
+def small_pools():
+    """Calls of two queries over eight rows that pick all they may pick, with what the warning says of the pool."""
+    query, rows = f32(2, 4), f32(8, 4)
+    padded = np.array([[5, 2, -1, -1, -1], [1, 3, 7, -1, -1]])
+    among = np.array([[5, 2, 0, 1, 3], [1, 3, 7, 4, 2]])
+    groups = np.array([0, 0, 0, 0, 0, 0, 1, 1])
+    of_pool, of_rows = "use a larger pool or a smaller k", "use a smaller k"
+    picked = " what of it may be picked; "
+    return query, rows, [
+        ("behind", 3, " it; " + of_pool, {"k": 3, "candidates": padded}),
+        ("before", 3, " it; " + of_pool, {"k": 3, "candidates": padded[:, ::-1]}),
+        ("between", 2, " it; " + of_pool, {"k": 2, "candidates": np.array([[5, -1, 2], [1, -1, 3]])}),
+        ("below k", 3, " it; " + of_pool, {"k": 4, "candidates": padded}),
+        ("mask", 3, picked + of_rows, {"k": 3, "allowed": np.arange(8) < 3}),
+        ("lists", 2, picked + of_rows, {"k": 2, "allowed": np.array([[1, 2], [4, 5]])}),
+        ("masks", 4, picked + of_rows, {"k": 4, "allowed": np.arange(8) // 4 == np.arange(2)[:, None]}),
+        ("among", 2, picked + of_pool, {"k": 3, "candidates": among, "allowed": np.array([[5, 2], [1, 3]])}),
+        ("excluded", 3, picked + of_pool, {"k": 3, "candidates": among, "exclude": np.array([[5, 2], [1, 3]])}),
+        ("shown", 2, picked + of_rows, {"k": 2, "initial": np.array([[0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]])}),
+        ("group", 2, picked + of_rows, {"k": 2, "groups": groups, "query_groups": np.zeros(2, int)}),
+        ("budget", 8, " it; " + of_rows, {"k": 8, "costs": np.ones(8), "budget": 8.0}),
+        ("ceiling", 8, " it; " + of_rows, {"k": 8, "max_similarity": 1.0}),
+        ("cap", 8, " it; " + of_rows, {"k": 8, "groups": groups, "max_per_group": 6}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(14))
+def test_a_pool_that_is_picked_whole_is_warned_of_whatever_made_it_small(backend, at):
+    query, rows, cases = small_pools()
+    _, pool, advice, call = cases[at]
+    k = call.pop("k")
+    found, said = told(lambda: rk.mmr(query, rows, k, backend=backend, **call))
+    number = len(call["candidates"][0]) if "candidates" in call and k >= len(call["candidates"][0]) else pool
+    assert said == [f"mmr: the pool of {number} is no larger than k = {k}, so that the selection only reorders{advice}"]
+    # Once a query may pick one more item, or leaves one, there was a choice.
+    assert told(lambda: rk.mmr(query, rows, int(found.lengths.max()) - 1, backend=backend, **call))[1] == []
+
+
+def test_one_query_with_a_choice_is_enough_not_to_warn(backend):
+    query, rows = f32(2, 4), f32(8, 4)
+
+    def said(k, **call):
+        return told(lambda: rk.mmr(query, rows, k, backend=backend, **call))[1]
+
+    for lists in ([[5, 2, -1, -1], [1, 3, 7, 4]], [[5, 2, 1, 0], [1, -1, -1, -1]], [[5, -1, 3, 2], [1, -1, -1, 0]]):
+        assert said(2, candidates=np.array(lists)) == []
+    assert said(8, costs=np.ones(8), budget=np.array([8.0, 7.0])) == []
+    # Nor is nothing an order.
+    for k in (1, 3, 5):
+        assert said(k, candidates=np.full((2, 3), -1)) == []
+    # A query without an answer says nothing of the others.
+    assert len(said(2, candidates=np.array([[5, 2, -1], [1, 99, 3]]), on_error="skip")) == 1
+
+
+def test_small_pools_of_a_corpus_and_of_a_path():
+    rows, query = f32(40, 4), f32(2, 4)
+    corpus = rk.Corpus(rows).delete(np.arange(20))
+    some, padded = np.array([1, 21, 22, 23]), np.array([[21, 22, 23, -1]] * 2)
+    for k, warns in ((3, 1), (2, 0)):
+        for pool in (10, None):
+            assert len(told(lambda k=k, pool=pool: corpus.select(query, k, pool=pool, allowed=some))[1]) == warns
+        assert len(told(lambda k=k: rk.mmr_path(query, rows, k, candidates=padded))[1]) == warns
+    assert len(told(lambda: rk.mmr_path(query, np.eye(4, dtype=np.float32), 4, max_similarity=0.5))[1]) == 1
+
+
 def test_what_may_not_be_picked_is_not_reordered():
     """The rule orders the others all the same."""
     query, rows = f32(2, 4), f32(6, 4)

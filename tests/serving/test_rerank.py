@@ -55,6 +55,7 @@ def order_of(shape, answer, ids):
     return [x for _, x in pairs], [score for score, _ in pairs]
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")  # of the calls in process
 @pytest.mark.parametrize("shape", BODIES)
 def test_every_shape_has_the_picks_of_the_formula_in_the_order_of_its_scores(shape):
     ids = [int(x) for x in RNG.choice(IDS, 50, replace=False)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ import ragsys_kernels as rk
 from ..._base import checks, env
 from ..._base.types import Backend, Method, PathLike
 from ..._base.types import NDArray as Array
+from ..._base.warn import muted
 from ...corpus.ids import Ids, make
 from .. import sources
 from .._device import Selector
@@ -208,8 +208,7 @@ def _check(
     corpus: rk.Corpus, k: int, options: dict[str, Any], candidate_column: str | None, group_column: str | None
 ) -> None:
     """Let the library check the options, on one query."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", rk.PoolSizeWarning)
+    with muted(rk.PoolSizeWarning):
         corpus.select(
             np.zeros((1, corpus.dims), np.float32),
             k,

@@ -142,11 +142,14 @@ def mmr_path(
     problem = validate.problem_of(request, HOST)
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:
-        validate.warn_small_pool(problem, request)
         if relevance_scale == "as-is":
             warn_range(problem)
         problem = problem if problem.constraints.filter is None else narrowed(problem)
+        k = problem.k
         path = _made(problem, low, high, threads, implementation.mmr_path)
+        # All that may be picked is picked for every weight, or for none.
+        lengths = np.count_nonzero(path.indices[path.cu_segments[:-1]] >= 0, axis=1)
+        validate.warn_small_pool(problem, request, k, lengths)
     return SelectionPath(*(_arrays.to_library(field, library) for field in path))
 
 

@@ -10,9 +10,10 @@ import orjson
 from pydantic import BaseModel
 
 from ..._base.arrays import HOST
+from ..._base.warn import muted
 from ...selection import mmr_path
 from ...selection.relevance import scaled
-from ...selection.validate import listed
+from ...selection.validate import PoolSizeWarning, listed
 from ..corpora import Served
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
@@ -164,29 +165,26 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
     query = None if block.vectors is None else np.asarray(block.vectors, np.float32)
     if query is not None and corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
         query = query / norm
-    # A column of padding more than k, for the library warns of pools that are no larger.
-    width = max(n, k + 1)
-    candidates = np.full((1, width), -1)
-    candidates[0, :n] = np.arange(n)
     columns = {name: _column(corpus, name, held) for name in ("bias", "groups", "costs")}
     try:
-        found = mmr_path(
-            query,
-            vectors,
-            k,
-            candidates=candidates,
-            relevance=None if given is None else np.pad(given, (0, width - n))[None],
-            initial=shown[None] if len(shown) else None,
-            bias=columns["bias"],
-            lambda_b=float(np.max(block.lambda_b)),
-            groups=None if block.max_per_group is None else columns["groups"],
-            max_per_group=block.max_per_group,
-            costs=None if block.budget is None else columns["costs"],
-            budget=block.budget,
-            max_similarity=block.max_similarity,
-            metric="dot",
-            num_threads=1,
-        )
+        with muted(PoolSizeWarning):
+            found = mmr_path(
+                query,
+                vectors,
+                k,
+                candidates=np.arange(n)[None],
+                relevance=None if given is None else given[None],
+                initial=shown[None] if len(shown) else None,
+                bias=columns["bias"],
+                lambda_b=float(np.max(block.lambda_b)),
+                groups=None if block.max_per_group is None else columns["groups"],
+                max_per_group=block.max_per_group,
+                costs=None if block.budget is None else columns["costs"],
+                budget=block.budget,
+                max_similarity=block.max_similarity,
+                metric="dot",
+                num_threads=1,
+            )
     except ValueError as error:
         raise RefusedError(422, str(error), argument_of(str(error))) from error
     relevance = given if query is None else vectors[:n] @ query[0]
