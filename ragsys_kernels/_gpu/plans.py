@@ -119,6 +119,8 @@ def _kind(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     tensor, parameter = torch.Tensor, torch.nn.Parameter
     key: list[Any] = [function, env.backend(), env.variants(), *kwargs]
     tensors: list[Any] = []
+    if args and hasattr(type(args[0]), "plan_arguments"):  # a request
+        args = (*args[0].plan_arguments(), *args[1:])
     for x in (*args, *kwargs.values()):
         kind = type(x)
         if x is None:

@@ -18,12 +18,6 @@ from .settings import OP
 
 _log = logging.getLogger(__name__)
 
-# Parameters that `compare` gets as they are.
-_AS_GIVEN = (
-    "qrels", "k", "pool", "methods", "lambda_b", "sample", "seed", "max_loss", "peers", "whole", "num_threads", "out",
-    "overwrite", "progress",
-)  # fmt: skip
-
 
 def compare_files(
     corpus: PathLike,
@@ -101,7 +95,11 @@ def compare_files(
     ValueError, FileNotFoundError
         Files that cannot be read or do not fit each other, and what `compare` raises.
     """
-    given: dict[str, Any] = {name: value for name, value in dict(locals()).items() if name in _AS_GIVEN}
+    given: dict[str, Any] = {
+        "qrels": qrels, "k": k, "pool": pool, "methods": methods, "lambda_b": lambda_b, "sample": sample,
+        "seed": seed, "max_loss": max_loss, "peers": peers, "whole": whole, "num_threads": num_threads, "out": out,
+        "overwrite": overwrite, "progress": progress,
+    }  # fmt: skip
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
         from ..offline import sources

@@ -7,22 +7,20 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from .. import _dispatch, selection
 from .._base import arrays as _arrays
 from .._base import checks
-from .._base.arrays import HOST, Torch
+from .._base.arrays import HOST
 from .._base.hints import hinted
 from .._base.tables import padded
 from .._base.types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
 from .._gpu.plans import planned
-from ..selection import METHODS, capabilities, validate
-from ..selection.filtered_problems import narrowed
-from ..selection.problem import Problem, Rows, SearchResult, Selection
-from ..selection.skip import answered
-from . import certified, faiss_index, first_stage, folder, pools, segments, windows
+from ..selection import METHODS
+from ..selection.problem import Rows, SearchResult, Selection
+from ..selection.request import Request
+from . import faiss_index, folder, retrieve, search, segments, windows
 from .ids import Ids, make
 from .joined_ids import Joined
-from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store, with_columns
+from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store
 
 
 class Corpus(Rows):
@@ -260,84 +258,13 @@ class Corpus(Rows):
         O(Q N D) time; one query takes 1.6 to 2 times as long as reading the codes. The ids and scores of about 2 n rows
         are kept per thread and query of a block, of at most 256 queries.
         """
-        return self._retrieved(
-            "search",
-            queries,
-            n,
-            lambda_b=lambda_b,
-            query_groups=query_groups,
-            allowed=allowed,
-            exclude=exclude,
-            index=index,
-            backend=backend,
-            num_threads=num_threads,
-            on_error=on_error,
-        )
+        return self._search(Request(
+            "search", queries, self, n, query_groups=query_groups, allowed=allowed, exclude=exclude, backend=backend,
+            num_threads=num_threads, on_error=on_error, lambda_b=lambda_b,
+        ), index)  # fmt: skip
 
-    def _retrieved(
-        self,
-        op: str,
-        queries: ArrayLike,
-        n: int,
-        *,
-        lambda_b: float | ArrayLike,
-        query_groups: ArrayLike | None,
-        allowed: ArrayLike | None,
-        exclude: ArrayLike | None,
-        index: Any,
-        backend: Backend,
-        num_threads: int | None,
-        on_error: OnError,
-    ) -> SearchResult:
-        """Search as `search` does; ``op``: what its caller called, which errors name."""
-        errors = checks.skipped(op, on_error)
-        of_queries = {"queries": queries, "query_groups": query_groups, "allowed": allowed, "exclude": exclude}
-        device = checks.same_device(op, {**of_queries, "the corpus": self.data})
-        library = _arrays.library_of(*of_queries.values())
-        lacking = capabilities.Needs("mmr", binary=True).lacking if self.dtype == "binary" else None
-        name, implementation = _dispatch.choose(op, "selection", device, backend, lacking=lacking)
-        place = HOST if device == "cpu" else Torch(device)
-        threads = 1 if num_threads is None and place is not HOST else checks.threads(op, num_threads)
-        with _arrays.on_stream(place, library):
-            problem = validate.selection(
-                op,
-                queries,
-                self,
-                n,
-                lambda_b=lambda_b,
-                query_groups=query_groups,
-                allowed=allowed,
-                exclude=exclude,
-                k_name="n",
-                place=place,
-                errors=errors,
-            )
-            if problem.ks is not None:
-                raise TypeError(f"{op}: n must be one integer, got an array")
-            if index is not None and (place is not HOST or name == "triton"):
-                raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
-            if place is HOST and index is None and name != "triton":
-                problem = narrowed(problem)
-
-            def answer(problem: Problem) -> Any:
-                if index is not None:
-                    stage = first_stage if isinstance(index, Corpus) else faiss_index
-                    return stage.search(problem, index, implementation, threads)
-                if self._memory is not None:
-                    return windows.search(problem, lambda part: implementation.search(part, threads), self._memory)
-                return implementation.search(problem, threads)
-
-            padding = Selection.empty(problem.num_queries, problem.k)[:2]
-            if problem.num_queries == 0:
-                found: Any = map(place.upload, padding)
-            elif errors is None:
-                found = answer(problem)
-            else:
-                found = answered(problem, answer, padding, errors, place, check=False)
-            result = SearchResult(*(_arrays.to_library(field, library) for field in found))
-        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
-
-    _retrieved_for_select = planned("select")(_retrieved)  # where the selection after it cannot be planned with it
+    def _search(self, request: Request, index: Any) -> SearchResult:
+        return search.search(request, index)
 
     @planned("select")
     def select(
@@ -412,83 +339,14 @@ class Corpus(Rows):
             As from the function of that name. ``certified`` is known with ``pool=None``, and if this call retrieved
             MMR's pools exactly, with cosines and on the host; then ``pool_needed`` is known too.
         """
-        op = "select"
-        checks.choice(op, "method", method, METHODS)
-        initial, allowed, exclude = map(padded, (initial, allowed, exclude))
-        if isinstance(pool, str):
-            if pool != "certified":
-                raise ValueError(f"{op}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
-            given = dict(locals())
-            return certified.select(self, {name: x for name, x in given.items() if name not in ("self", "op")})
-        of_rule: dict[str, Any] = {"bias": bias, "lambda_d": lambda_d, "lambda_b": lambda_b}
-        of_rule.update(quality=quality, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain)
-        of_rule.update(kind=kind, aspects=aspects, weights=weights, density=density, eps=eps)
-        of_rule = pools.of_rule(op, method, of_rule)
-        if index is not None:
-            pools.check_index(op, pool, {"candidates": candidates, "relevance": relevance, "bias": bias})
-        if pool is not None:
-            pool = checks.count(op, "pool", pool)
-        corpus, errors, asked = self, None, cast(Any, queries)  # None only with ``relevance``
-        whole = candidates is None and (pool is None or relevance is not None)
-        if candidates is None and pool is not None and relevance is None:
-            pools.check_columns(op, {"bias": bias, "costs": costs, "quality": quality}, len(self))
-            if bias is not None or groups is not None:
-                corpus = with_columns(op, self, {"bias": bias, "groups": groups}, place_of(op, self.device))
-                of_rule.pop("bias", None)
-                groups = None
-            found = corpus._retrieved_for_select(
-                op,
-                asked,
-                min(pool + pools.width(initial), max(1, self.num_live)),
-                lambda_b=lambda_b if pools.has_bias(method) else 1.0,
-                query_groups=query_groups,
-                allowed=allowed,
-                exclude=exclude,
-                index=index,
-                backend=backend,
-                num_threads=num_threads,
-                on_error=on_error,
-            )
-            errors = found.errors
-            candidates, sizes = pools.cut(found.indices, pool, initial)
-            if certified.can_prove(self, method, index, backend):
-                of_rule["outside"] = certified.outside(found, self.num_live, sizes)
-            allowed = exclude = None  # all of these may be picked
-        numbers, given = None, {"groups": groups, "costs": costs, **of_rule}
-        if self._memory is not None and not (whole or allowed is not None or exclude is not None):
-            corpus, numbers, candidates, initial, given = windows.pools(
-                corpus, corpus._copied, candidates, initial, given
-            )
-        picks: Selection = getattr(selection, method)(
-            asked,
-            corpus,
-            k,
-            candidates=candidates,
-            relevance=relevance,
-            relevance_scale=relevance_scale,
-            query_groups=query_groups,
-            max_per_group=max_per_group,
-            initial=initial,
-            allowed=allowed,
-            exclude=exclude,
-            metric=metric,
-            check_values=check_values,
-            backend=backend,
-            num_threads=num_threads,
-            on_error=on_error,
-            budget=budget,
-            max_similarity=max_similarity,
-            **given,
-        )
-        if numbers is not None:
-            picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
-        if self._memory is not None:
-            windows.forget(self, 0, len(self))
-        if errors and picks.errors is not None:
-            picks.errors = dict(sorted({**picks.errors, **errors}.items()))
-        if whole and self.device == "cpu":
-            certified.of_all_rows(picks)
-        return picks
+        checks.choice("select", "method", method, METHODS)
+        request = Request(
+            method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+            padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, metric, check_values,
+            backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma, window, noise,
+            min_gain, kind, aspects, weights, density, eps,
+        )  # fmt: skip
+        return retrieve.select(self, request, pool, index)
 
     def to_faiss(self, index: Any = None) -> Any:
         """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).

@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .._base import arrays, env, tables
+from .._base import arrays, env
 from .._base.checks import shown
 from ..selection.problem import SearchResult, Selection
+from ..selection.request import Request
 
-# Arguments with a value of each query, by how many axes they then have.
-_OF_QUERIES = {
-    "queries": 2, "k": 1, "lambda_d": 1, "lambda_b": 1, "query_groups": 1, "initial": 2, "allowed": 2, "exclude": 2,
-    "budget": 1, "max_similarity": 1,
-}  # fmt: skip
 BACKENDS = ("auto", "cpu", "reference")
 
 # The first pool, and by what each is larger than the one before, up to a share of the corpus.
@@ -53,16 +49,16 @@ def of_all_rows(picks: Selection) -> None:
     picks.certified = arrays.to_library(certified, arrays.library_of(picks.indices))
 
 
-def check(corpus: Any, given: dict[str, Any]) -> None:
+def _check(corpus: Any, request: Request, index: Any) -> None:
     """Refuse what no pool can be certified for."""
     op = "select"
-    for name in ("candidates", "relevance", "index"):
-        if given[name] is not None:
+    for name, value in (("candidates", request.candidates), ("relevance", request.relevance), ("index", index)):
+        if value is not None:
             raise ValueError(f"{op}: pool 'certified' must come without {name}, got both")
     rules = (
-        ("method", "'mmr'", given["method"], ("mmr",)),
+        ("method", "'mmr'", request.op, ("mmr",)),
         ("metric", "'cosine'", corpus.metric, ("cosine",)),
-        ("backend", " or ".join(map(repr, BACKENDS)), _named(given["backend"]), BACKENDS),
+        ("backend", " or ".join(map(repr, BACKENDS)), _named(request.backend), BACKENDS),
         ("a corpus on", "the host", corpus.device, ("cpu",)),
     )
     for name, rule, value, allowed in rules:
@@ -70,13 +66,15 @@ def check(corpus: Any, given: dict[str, Any]) -> None:
             raise ValueError(f"{op}: pool 'certified' must come with {name} {rule}, got {shown(value)}")
 
 
-def select(corpus: Any, given: dict[str, Any]) -> Selection:
-    """Select out of pools that grow until all queries are certified, at last out of the whole corpus."""
-    check(corpus, given)
-    call: Callable[..., Selection] = corpus.select
-    most = np.asarray(arrays.to_host(given["k"])).max(initial=1)
+def select(corpus: Any, request: Request, index: Any, call: Callable[..., Selection]) -> Selection:
+    """Select out of pools that grow until all queries are certified, at last out of the whole corpus.
+
+    ``call`` selects out of pools of one size: `retrieve.select`.
+    """
+    _check(corpus, request, index)
+    most = np.asarray(arrays.to_host(request.k)).max(initial=1)
     pool = max(_FIRST, 2 * int(most))
-    picks = call(**{**given, "pool": min(pool, max(1, corpus.num_live))})
+    picks = call(corpus, request, min(pool, max(1, corpus.num_live)), None)
     library = arrays.library_of(picks.indices)
     fields = [np.array(field) for field in picks]
     cost = None if picks.cost is None else np.array(picks.cost)
@@ -90,7 +88,7 @@ def select(corpus: Any, given: dict[str, Any]) -> Selection:
         for queries, size in ((larger, pool), (np.setdiff1d(waiting, larger), None)):
             if not queries.size:
                 continue
-            found = call(**{**_of(given, queries), "pool": size})
+            found = call(corpus, request.take(queries), size, None)
             for field, values in zip(fields, found, strict=True):
                 values = np.asarray(values)
                 if values.ndim == 1:
@@ -114,15 +112,3 @@ def _near(relevance: np.ndarray, needed: np.ndarray) -> np.ndarray:
     best = relevance[:, 0]
     with np.errstate(invalid="ignore"):  # NaN: no picks, or no pool that certifies them
         return np.asarray(best - needed <= _DEPTH * (best - np.nanmin(relevance, axis=1, initial=np.inf)))
-
-
-def _of(given: dict[str, Any], queries: np.ndarray) -> dict[str, Any]:
-    """Return the arguments of some of the queries."""
-    changed = dict(given)
-    for name, axes in _OF_QUERIES.items():
-        array = given[name]
-        if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
-            array = tables.texts(array)
-        if array is not None and np.ndim(array) == axes:
-            changed[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]
-    return changed

@@ -18,6 +18,7 @@ import numpy as np
 
 from .._base import arrays as _arrays
 from ..selection.problem import Problem, Rows, compacted
+from ..selection.request import Request
 from .folder import ARRAYS
 from .spans import Range
 
@@ -50,33 +51,26 @@ def search(problem: Problem, answer: Callable[[Problem], Found], memory: int) ->
     return padded(best, problem.k)
 
 
-def pools(
-    rows: Any,
-    taken: Callable[[np.ndarray], dict[str, np.ndarray]],
-    candidates: Any,
-    initial: Any,
-    columns: dict[str, Any],
-) -> tuple[Any, np.ndarray | None, Any, Any, dict[str, Any]]:
-    """Return the rows that pools name, as ``taken`` copies them, their numbers, and the arguments of a call with them.
+def pools(request: Request, taken: Callable[[np.ndarray], dict[str, np.ndarray]]) -> tuple[Request, np.ndarray | None]:
+    """Return the request over the rows that its pools name, as ``taken`` copies them, and their numbers.
 
     Rows keep their order, so that ties are decided as among all rows. Arguments that a call would refuse, or that have
     other axes than a row, are left to it: then the rows are as they are, and there are no numbers.
     """
-    lists = {"candidates": candidates, "initial": initial}
-    given = {name: x for name, x in lists.items() if x is not None}
+    rows = request.embeddings
+    given = {name: x for name in ("candidates", "initial") if (x := getattr(request, name)) is not None}
     count = len(rows.data)
-    of_rows = {name: x for name in _OF_ROWS if (x := columns.get(name)) is not None and np.ndim(x) == 1}
+    of_rows = {name: x for name in _OF_ROWS if (x := getattr(request, name)) is not None and np.ndim(x) == 1}
     right = all(isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype.kind == "i" for x in given.values())
     right = right and all(isinstance(x, np.ndarray) and len(x) == count for x in of_rows.values())
-    if not right or columns.get("aspects") is not None or any(unusable(x, count).any() for x in given.values()):
-        return rows, None, candidates, initial, columns
+    if not right or request.aspects is not None or any(unusable(x, count).any() for x in given.values()):
+        return request, None
     some, places = compacted(np.concatenate([*given.values()], axis=1))
     if not some.size:
         some = np.zeros(1, np.int64)
     parts = np.split(places, np.cumsum([x.shape[1] for x in given.values()])[:-1], axis=1)
-    placed = {**lists, **dict(zip(given, parts, strict=True))}
-    columns = {**columns, **{name: x[some] for name, x in of_rows.items()}}
-    return _arrays.changed(rows, **taken(some)), some, placed["candidates"], placed["initial"], columns
+    changes = {**dict(zip(given, parts, strict=True)), **{name: x[some] for name, x in of_rows.items()}}
+    return request.changed(embeddings=_arrays.changed(rows, **taken(some)), **changes), some
 
 
 def unusable(ids: np.ndarray, count: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from .._base import checks
 from .._base.files import is_url
 from .._base.types import PathLike
 from ..selection.capabilities import Needs
-from ..selection.relevance import SCALES
+from ..selection.parameters import SCALES
 
 # Options of one rule each, as `Corpus.select` takes them.
 OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density", "eps")
@@ -24,8 +24,6 @@ OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density
 OF_ROWS = ("ids", "bias", "groups", "costs", "vector_column", "id_column", "bias_column", "group_column", "cost_column")
 # These, but for a file of ids, and how a corpus is held: a saved one says it itself.
 OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
-# What a job picks by, as `Corpus.select` takes it.
-OF_SELECTION = ("method", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", *OF_ONE_RULE)
 # How this process runs the job: no option of what it is.
 _OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
                 "ray_address")  # fmt: skip
@@ -93,7 +91,7 @@ class JobSpec:
     chunk_size: int = 4096
     shard_size: int = 100_000
     on_error: str = "raise"
-    memory: int | None = None
+    memory: Any = None  # bytes, once `plain`
     fingerprint: str | None = None
     verify: bool = True
     overwrite: bool = False

@@ -12,7 +12,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base.tables import texts
-from ..corpus import pools
+from ..selection import METHODS
 
 QUERIES = 100  # of a job, at least, if it has as many
 
@@ -90,7 +90,7 @@ class Sample:
             return None
         queries = np.concatenate(self.queries)
         own: dict[str, Any] = {"query_groups": np.concatenate(self.groups)} if self.groups else {}
-        weight = options["lambda_b"] if pools.has_bias(options["method"]) else 1.0
+        weight = options["lambda_b"] if "lambda_b" in METHODS[options["method"]].parameters else 1.0
         common = {name: options[name] for name in ("backend", "num_threads")}
         exact, found = (
             corpus.search(queries, options["pool"], lambda_b=weight, on_error="skip", index=index, **common, **own)

@@ -102,7 +102,10 @@ def build_corpus(
     FileExistsError
         ``out`` exists and must not be replaced.
     """
-    named = {name: value for name, value in dict(locals()).items() if name in OF_ROWS}
+    named = {
+        "ids": ids, "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column,
+        "id_column": id_column, "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column,
+    }  # fmt: skip
     check_local(_OP, "out", out)
     replaces = checks.flag(_OP, "overwrite", overwrite)
     with words_of(_OP):

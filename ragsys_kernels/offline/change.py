@@ -19,7 +19,6 @@ from ..corpus import segments, versions
 from ..corpus.folder import DESCRIPTION
 from ..corpus.ids import Ids
 from . import sources
-from ._options import OF_ROWS
 from .build import columns_of, ids_of, pieces, words_of
 from .sources import PathLike
 
@@ -71,7 +70,11 @@ def append_corpus(
     BlockingIOError
         Another process writes to the folder; it is named.
     """
-    op, named = "append_corpus", {name: value for name, value in dict(locals()).items() if name in OF_ROWS}
+    op = "append_corpus"
+    named = {
+        "ids": ids, "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column,
+        "id_column": id_column, "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column,
+    }  # fmt: skip
     checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
     with words_of(op), versions.changing(op, to) as version:
         if isinstance(corpus, rk.Corpus) or _is_saved(corpus):

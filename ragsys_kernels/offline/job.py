@@ -308,8 +308,21 @@ def select(
         where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
         where another process works in it.
     """
-    given = {name: value for name, value in dict(locals()).items() if name not in ("out", "progress", "stop")}
-    spec = JobSpec(**given).plain()
+    spec = JobSpec(
+        queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,
+        query_groups=query_groups, vector_column=vector_column, id_column=id_column, bias_column=bias_column,
+        group_column=group_column, cost_column=cost_column, query_vector_column=query_vector_column,
+        query_id_column=query_id_column, query_group_column=query_group_column, candidate_column=candidate_column,
+        candidate_vector_column=candidate_vector_column, relevance_column=relevance_column,
+        relevance_scale=relevance_scale, candidate_ids=candidate_ids, unknown_ids=unknown_ids, method=method, k=k,
+        pool=pool, lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget,
+        max_similarity=max_similarity, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain,
+        kind=kind, density=density, eps=eps, metric=metric, dtype=dtype, device=device, backend=backend,
+        num_threads=num_threads, chunk_size=chunk_size, shard_size=shard_size, on_error=on_error, memory=memory,
+        bad_rows=bad_rows, on_duplicate=on_duplicate, fingerprint=fingerprint, verify=verify, overwrite=overwrite,
+        engine=engine, workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,
+        ray_address=ray_address,
+    ).plain()  # fmt: skip
     check_out(spec, out)
     ray = RayOptions.of(spec)
     if ray is not None and memory is not None and pool == "certified":

@@ -23,6 +23,7 @@ from ..corpus.folder import ARRAYS
 from ..corpus.ids import Ids
 from ..selection import validate
 from ..selection.problem import SearchResult, Selection
+from ..selection.request import Request
 
 # Calls of holders, (holder, method, arguments), at the same time: their results in the order of the calls.
 Ask = Callable[[Sequence[tuple[Any, str, tuple[Any, ...]]]], list[Any]]
@@ -205,14 +206,14 @@ class Spread(rk.Corpus):
     def num_live(self) -> int:
         return self._alive
 
-    def _retrieved(self, op: str, queries: Any, n: int, **given: Any) -> SearchResult:
+    def _search(self, request: Request, index: Any) -> SearchResult:
         """Search as a corpus does, without filters and an index; bad queries are found nothing for."""
-        asked = (queries, n, given["lambda_b"], given["query_groups"], given["backend"])
-        parts = self._made[-1].all("search", *asked)
+        n = request.k
+        parts = self._made[-1].all(
+            "search", request.queries, n, request.lambda_b, request.query_groups, request.backend
+        )
         found = windows.padded(windows.merged([part[:2] for part in parts], n), n)
         return SearchResult(*found).with_errors(parts[0][2])
-
-    _retrieved_for_select = _retrieved
 
     def select(self, queries: Any, k: Any, **given: Any) -> Selection:
         """Select as `Corpus.select` does out of pools."""

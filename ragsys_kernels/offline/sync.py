@@ -24,7 +24,6 @@ from ..corpus import rows as stored_rows
 from ..corpus import segments, versions
 from ..corpus.ids import Ids, make
 from . import stores
-from ._options import OF_ROWS
 from ._pipeline import ahead
 from .build import columns_of, of_source, words_of
 
@@ -110,7 +109,10 @@ def sync_corpus(
     Rows are compared byte by byte as they are stored, so that a change below the precision of ``dtype`` is none. Where
     a folder has gathered 64 segments, or 30 % of its rows are deleted, it is compacted in a second step.
     """
-    columns = {name: value for name, value in dict(locals()).items() if name in OF_ROWS}
+    columns = {
+        "vector_column": vector_column, "id_column": id_column, "bias_column": bias_column,
+        "group_column": group_column, "cost_column": cost_column,
+    }  # fmt: skip
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     with words_of(_OP), closing(ahead(_read(source, columns, progress), 2)) as rows:
         if segments.is_segmented(os.fspath(to)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from .._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from .._gpu.plans import planned
 from .calls.aspects import coverage
-from .calls.course import run
 from .calls.max_min import gist
 from .calls.path import mmr_path
 from .calls.volume import dpp, msd, sift, ssd
 from .methods import METHODS
 from .problem import Rows, Selection
+from .request import Request
+from .run import run
 
 __all__ = ["METHODS", "coverage", "dpp", "gist", "mmr", "mmr_path", "msd", "sift", "ssd", "vrsd"]
 
@@ -185,7 +186,11 @@ def mmr(
     >>> rk.mmr(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run("mmr", dict(locals()))
+    return run(Request(
+        "mmr", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b, outside,
+    ))  # fmt: skip
 
 
 @planned("vrsd")
@@ -249,4 +254,8 @@ def vrsd(
     >>> rk.vrsd(np.array([[1, 1]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("vrsd", dict(locals()))
+    return run(Request(
+        "vrsd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error,
+    ))  # fmt: skip

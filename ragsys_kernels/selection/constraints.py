@@ -13,6 +13,7 @@ from .._base.checks import count, doubles, expect_shape, good_values, ids, integ
 from .._base.tables import holds_text, numbered, texts
 from . import filters
 from .filters import Filter
+from .request import Request
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # eq: arrays have none; without it NONE may be a default
@@ -59,29 +60,22 @@ class Constraints:
 NONE = Constraints()
 
 
-# The arguments of a call that `read` takes.
-ARGUMENTS = (
-    "initial", "groups", "query_groups", "max_per_group", "allowed", "exclude", "costs", "budget", "max_similarity",
-)  # fmt: skip
-
-
 def read(
-    op: str,
-    given: dict[str, Any],
+    request: Request,
     candidates: Any,
     rows: Any,
     shape: tuple[int, int, int, int],
     place: Place,
     errors: dict[int, str] | None,
 ) -> tuple[Constraints, Any]:
-    """Return the constraints that arguments describe, and the candidates without what may not be picked.
+    """Return the constraints that a request describes, and the candidates without what may not be picked.
 
-    ``given``: the arguments by name. ``rows``: the `Rows`, which may have groups and costs of their own. ``shape``:
+    ``rows``: the `Rows`, which may have groups and costs of their own. ``shape``:
     queries, positions of a pool, rows, and positions of dense pools, or 0.
     """
-    initial, groups, query_groups, max_per_group, allowed, exclude, costs, budget, max_similarity = (
-        given[name] for name in ARGUMENTS
-    )
+    op, groups, query_groups, max_per_group = request.op, request.groups, request.query_groups, request.max_per_group
+    costs, budget, max_similarity = request.costs, request.budget, request.max_similarity
+    initial, allowed, exclude = request.initial, request.allowed, request.exclude
     num_queries, pool, num_rows, pool_stride = shape
     items = ((num_queries, pool), "(Q, P)")
     found = Constraints()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import numpy as np
 from .._base import arrays
 from .._base.arrays import Place
 from .._base.checks import choice, count, expect_shape, flag, floats, good_values, shown
+from .parameters import BY_NAME, KINDS
 from .problem import Rows, unit
-
-KINDS = ("facility", "cover", "xquad")
+from .request import Request
 
 _MOST = float(np.finfo(np.float32).max)
 
@@ -90,20 +91,22 @@ def _float_of(op: str, name: str, x: Any) -> float:
         return np.inf if x > 0 else -np.inf
 
 
-def number(op: str, name: str, x: Any, rule: str, holds: Callable[[float], bool]) -> float:
+def number(op: str, name: str, x: Any) -> float:
     """Check one number of an option; return it in float32, as the kernels take it."""
-    value = _float_of(op, name, x)
-    if not holds(value):
-        raise ValueError(f"{op}: {name} must be {rule}, got {shown(x)}")
+    value, parameter = _float_of(op, name, x), BY_NAME[name]
+    if not parameter.holds(op, value):
+        raise ValueError(f"{op}: {name} must be {parameter.rule_of(op)}, got {shown(x)}")
     rounded = float(np.float32(value)) if abs(value) <= _MOST else np.inf
-    if rounded == np.inf or not holds(rounded):
-        raise ValueError(f"{op}: {name} must be {rule} and within the range of float32, got {shown(x)}")
+    if rounded == np.inf or not parameter.holds(op, rounded):
+        raise ValueError(
+            f"{op}: {name} must be {parameter.rule_of(op)} and within the range of float32, got {shown(x)}"
+        )
     return rounded
 
 
 def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
     """Return the function that makes the options once the sizes of the problem are known."""
-    factor = number(op, "scale", scale, "at least 0", lambda x: x >= 0)
+    factor = number(op, "scale", scale)
     if isinstance(quality, str):
         choice(op, "quality", quality, ("zscore",))
         return lambda *_: Dpp(factor)
@@ -121,19 +124,19 @@ def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
 
 
 def ssd(op: str, gamma: Any, window: Any) -> Callable[..., Ssd]:
-    factor = number(op, "gamma", gamma, "above 0", lambda x: x > 0)
+    factor = number(op, "gamma", gamma)
     width = 0 if window is None else count(op, "window", window)
     return lambda *_: Ssd(factor, width)
 
 
 def sift(op: str, noise: Any, min_gain: Any) -> Callable[..., Sift]:
-    variance = number(op, "noise", noise, "above 0", lambda x: x > 0)
-    least = number(op, "min_gain", min_gain, "at least 0", lambda x: x >= 0)
+    variance = number(op, "noise", noise)
+    least = number(op, "min_gain", min_gain)
     return lambda *_: Sift(variance, least)
 
 
 def gist(op: str, eps: Any) -> Callable[..., Gist]:
-    step = number(op, "eps", eps, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    step = number(op, "eps", eps)
     return lambda *_: Gist(step)
 
 
@@ -141,7 +144,7 @@ def coverage(
     op: str, kind: Any, aspects: Any, weights: Any, gamma: Any, density: Any, budget: Any
 ) -> Callable[..., Coverage]:
     name = choice(op, "kind", kind, KINDS)
-    power = number(op, "gamma", gamma, "above 0 and at most 1", lambda x: 0 < x <= 1)
+    power = number(op, "gamma", gamma)
     by_cost = flag(op, "density", density)
     if by_cost and budget is None:
         raise ValueError(f"{op}: density must come with a budget, got budget=None")
@@ -177,18 +180,18 @@ def coverage(
 
 
 # What makes the options of each rule, and out of which arguments.
-_OF_RULES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "dpp": (dpp, ("quality", "scale")),
-    "ssd": (ssd, ("gamma", "window")),
-    "sift": (sift, ("noise", "min_gain")),
-    "gist": (gist, ("eps",)),
-    "coverage": (coverage, ("kind", "aspects", "weights", "gamma", "density", "budget")),
+_OF_RULES: dict[str, tuple[Callable[..., Any], Callable[[Request], tuple[Any, ...]]]] = {
+    "dpp": (dpp, attrgetter("quality", "scale")),
+    "ssd": (ssd, attrgetter("gamma", "window")),
+    "sift": (sift, attrgetter("noise", "min_gain")),
+    "gist": (gist, lambda request: (request.eps,)),
+    "coverage": (coverage, attrgetter("kind", "aspects", "weights", "gamma", "density", "budget")),
 }
 
 
-def of_rule(op: str, given: dict[str, Any]) -> Any:
-    """Return what makes the options of a rule from the arguments of its call; None for a rule that has none."""
-    if op not in _OF_RULES:
+def of_rule(request: Request) -> Any:
+    """Return what makes the options of a request's rule; None for a rule that has none."""
+    if request.op not in _OF_RULES:
         return None
-    make, names = _OF_RULES[op]
-    return make(op, *map(given.__getitem__, names))
+    make, values = _OF_RULES[request.op]
+    return make(request.op, *values(request))

@@ -15,9 +15,9 @@ from .._base.arrays import Place
 from .._base.checks import choice, shown
 from .._base.warn import warn
 from .filters import library_of_array
+from .parameters import SCALES
 from .problem import Problem, Selection
 
-SCALES = ("as-is", "minmax", "zscore", "rank")
 # Relevance that spreads over more than this times the largest similarity is not weighed against it.
 _MOST = 10.0
 # Relevance that spreads over less than this share of what similarities to a pick spread over, by the weights of both,

@@ -21,6 +21,7 @@ from . import constraints, definite
 from .constraints import NONE
 from .problem import Problem, Rows
 from .relevance import check_scale, scaled
+from .request import Request
 
 # Columns beyond the size of the pool are padding: whoever asks for more of them than this made a mistake.
 MOST_PADDED = 65_536
@@ -115,13 +116,6 @@ def _signs(op: str, queries: Any, num_bytes: int) -> Any:
     return HOST.packed(arrays.signs(array))
 
 
-# The arguments of a selection that may be left out, but for those that only the public functions have.
-_LEFT_OUT: dict[str, Any] = {
-    **dict.fromkeys(("candidates", "relevance", "bias", "options", *constraints.ARGUMENTS)),
-    "relevance_scale": "as-is", "lambda_d": 1.0, "lambda_b": 1.0, "metric": "cosine",
-}  # fmt: skip
-
-
 def selection(
     op: str,
     queries: Any,
@@ -131,27 +125,24 @@ def selection(
     k_name: str = "k",
     place: Place = HOST,
     errors: dict[int, str] | None = None,
+    options: Any = None,
     **given: Any,
 ) -> Problem:
     """Return the problem that some arguments describe, by the names that `mmr` has for them; see `problem_of`."""
-    named = {**_LEFT_OUT, **given}
-    if len(named) > len(_LEFT_OUT):
-        raise TypeError(f"selection: got unexpected keyword arguments {sorted(given.keys() - _LEFT_OUT.keys())}")
-    named.update(queries=queries, embeddings=embeddings, k=k)
-    return problem_of(op, named, place, errors, k_name)
+    return problem_of(Request(op, queries, embeddings, k, **given), place, errors, options, k_name)
 
 
 def problem_of(
-    op: str, given: dict[str, Any], place: Place, errors: dict[int, str] | None = None, k_name: str = "k"
+    request: Request, place: Place, errors: dict[int, str] | None = None, options: Any = None, k_name: str = "k"
 ) -> Problem:
-    """Return the problem that the arguments of a call describe, or raise the error that names the bad one.
+    """Return the problem that a request describes, or raise the error that names the bad argument.
 
-    ``given``: by name, all but those that the rule does not have; what else it holds is not looked at. With ``errors``,
-    a query with a bad number of its own, such as k or a weight, is put there instead.
+    With ``errors``, a query with a bad number of its own, such as k or a weight, is put there instead. ``options``:
+    what makes those of the rule, as `options.of_rule` returns it.
     """
-    queries, candidates, relevance = given["queries"], given["candidates"], given["relevance"]
-    bias, options, relevance_scale = given.get("bias"), given.get("options"), given["relevance_scale"]
-    rows, pool_stride = _rows(op, given["embeddings"], given["metric"], place)
+    op, queries, candidates = request.op, request.queries, request.candidates
+    relevance, bias, relevance_scale = request.relevance, request.bias, request.relevance_scale
+    rows, pool_stride = _rows(op, request.embeddings, request.metric, place)
     num_rows, dims = rows.data.shape
     packed = rows.dtype == "binary"
 
@@ -222,19 +213,19 @@ def problem_of(
 
     # Without any of these the call is three quarters of a microsecond faster.
     if (
-        given["initial"] is given["groups"] is given["query_groups"] is given["max_per_group"] is given["allowed"]
-        is given["exclude"] is given["costs"] is given["budget"] is given["max_similarity"] is rows.live is None
+        request.initial is request.groups is request.query_groups is request.max_per_group is request.allowed
+        is request.exclude is request.costs is request.budget is request.max_similarity is rows.live is None
     ):  # fmt: skip
         limits = NONE
     else:
         shape = (num_queries, pool, num_rows, pool_stride)
-        limits, ids_array = constraints.read(op, given, ids_array, rows, shape, place, errors)
+        limits, ids_array = constraints.read(request, ids_array, rows, shape, place, errors)
 
     if options is not None:
         shapes = items if pool_stride else ((num_rows,), "(N,)")
         options = options((shapes, items), rows, place, errors)
 
-    number, ks = _counts(op, k_name, given["k"], num_queries, errors)
+    number, ks = _counts(op, k_name, request.k, num_queries, errors)
     if number > MOST_PADDED and errors is not None and ks is not None:
         number, ks = _without_padded(op, k_name, ks, pool, ids_array, errors)
     if number > pool and number > MOST_PADDED:
@@ -244,7 +235,7 @@ def problem_of(
         )
     if op in ("vrsd", "sift"):
         bias_array = None
-    weights = per_query(op, "lambda_d", given.get("lambda_d", 1.0), num_queries, 0.0, 1.0, place, errors)
+    weights = per_query(op, "lambda_d", request.lambda_d, num_queries, 0.0, 1.0, place, errors)
     # On a device an array is a launch, and without a bias nothing reads lambda_b.
     unread = weights if bias_array is None and place is not HOST else None
     return Problem(  # by position: keywords take longer
@@ -257,7 +248,7 @@ def problem_of(
         None if op not in NEEDS_QUERIES and scores is not None else array,  # queries that are not read
         unit_queries,
         weights,
-        per_query(op, "lambda_b", given.get("lambda_b", 1.0), num_queries, 0.0, 1.0, place, errors, unread),
+        per_query(op, "lambda_b", request.lambda_b, num_queries, 0.0, 1.0, place, errors, unread),
         ids_array,
         scores,
         bias_array,
@@ -268,7 +259,7 @@ def problem_of(
 
 
 def warn_small_pool(
-    problem: Problem, given: dict[str, Any], k: int, lengths: Any, errors: dict[int, str] | None = None
+    problem: Problem, request: Request, k: int, lengths: Any, errors: dict[int, str] | None = None
 ) -> None:
     """Warn where every query that is answered has picked all that it may pick.
 
@@ -276,8 +267,6 @@ def warn_small_pool(
 
     Parameters
     ----------
-    given
-        The arguments of the call by name.
     k
         The largest that was asked for.
     lengths : (Q,) integers
@@ -297,8 +286,8 @@ def warn_small_pool(
         pool = most if pool > k else pool
     elif pool > k or problem.ks is not None or _leaves_out(problem):
         return
-    of_all = not problem.pool_stride and (given["candidates"] is None or problem.pool >= len(problem.rows.data))
-    filtered = any(given[name] is not None for name in _FILTERS) or problem.rows.live is not None
+    of_all = not problem.pool_stride and (request.candidates is None or problem.pool >= len(problem.rows.data))
+    filtered = any(getattr(request, name) is not None for name in _FILTERS) or problem.rows.live is not None
     warn_only_reorders(problem.op, pool, k, of_all, filtered)
 
 

@@ -258,6 +258,14 @@ class Client(_Calls):
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
         candidate_vectors: Any = None,
+        scale: float | None = None,
+        gamma: float | None = None,
+        window: int | None = None,
+        noise: float | None = None,
+        min_gain: float | None = None,
+        kind: str | None = None,
+        density: bool | None = None,
+        eps: float | None = None,
         metric: str | None = None,
         unknown: str | None = None,
         on_error: str = "raise",
@@ -284,6 +292,8 @@ class Client(_Calls):
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
             is read, and queries are vectors. What stands at padding of the candidates is dropped. With ``metric``,
             "cosine" unless it is "dot".
+        scale, gamma, window, noise, min_gain, kind, density, eps : optional
+            Options of one rule, as in its function.
         unknown : "error" | "skip", optional
             How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
             answered without the id, and ``skipped`` has it. Default: the server's.
@@ -306,7 +316,8 @@ class Client(_Calls):
         sent = wire.Queries(queries, query_ids, lists, relevance, numbers, candidate_vectors)
         common = {"method": method, "pool": pool} | _given(
             corpus=corpus or self._corpus, max_per_group=max_per_group, metric=metric, unknown=unknown,
-            relevance_scale=relevance_scale,
+            relevance_scale=relevance_scale, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain,
+            kind=kind, density=density, eps=eps,
         )  # fmt: skip
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks

@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dispatch, selection
+from .. import _dispatch
 from .._base import arrays as _arrays
 from .._base import checks
 from .._base.warn import muted
-from ..corpus import certified, pools
+from ..corpus import certified, retrieve
 from ..selection import METHODS
+from ..selection.parameters import DEFAULTS
 from ..selection.problem import Problem, Rows, Selection
+from ..selection.request import Request
+from ..selection.run import planned_run
 from ..selection.validate import PoolSizeWarning
 from .corpora import Served
 from .limits import FAILED, failed
@@ -27,6 +30,7 @@ from .limits import FAILED, failed
 _SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
 _LISTS = ("candidates", "initial", "allowed", "exclude")
 _COLUMNS = (*_SCALARS, "vectors", "relevance", *_LISTS)
+_ASKED = tuple(name for name in _COLUMNS if name not in ("lambda_d", "lambda_b"))
 _PLAIN = ("mmr", "vrsd")
 _PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "relevance": 0.0}
 
@@ -65,6 +69,7 @@ class Block:
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     relevance_scale: str = "as-is"
+    options: tuple[tuple[str, Any], ...] = ()  # of the rule alone, by their names
     positions: Sequence[int] = ()  # of its queries in their request
 
     def __len__(self) -> int:
@@ -97,7 +102,7 @@ class Block:
         known = tuple(each is None for each in optional)
         rows = self.given
         source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
-        return source, self.method, self.max_per_group, self.pool, known, width, self.relevance_scale
+        return source, self.method, self.max_per_group, self.pool, known, width, self.relevance_scale, self.options
 
     @property
     def rows(self) -> Rows:
@@ -265,8 +270,7 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
 
 
 def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
-    served, corpus = block.served, block.served.corpus
-    rows = block.rows
+    corpus = block.served.corpus
     problem = plain(block)
     if problem is not None:
         backend = _dispatch.choose(block.method, "selection", "cpu", "auto")[1]
@@ -276,58 +280,42 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         except ValueError:  # of one of the queries
             if on_error == "raise":
                 raise
-    options: dict[str, Any] = {"num_threads": num_threads, "on_error": on_error}
-    filters = {"allowed": placed(rows, block.allowed), "exclude": placed(rows, block.exclude)}
-    candidates, errors, outside = block.candidates, None, {}
-    whole = block.pool is None and candidates is None
-    most = block.most
+    request, errors = _request(block, num_threads, on_error), None
+    whole = block.pool is None and block.candidates is None
     if block.pool is not None:
-        initial = placed(rows, block.initial)
-        found = corpus.search(
-            placed(rows, block.vectors),
-            min(block.pool + pools.width(initial), max(1, corpus.num_live)),  # and room for the rows already shown
-            lambda_b=placed(rows, block.lambda_b) if "bias" in METHODS[block.method].parameters else 1.0,
-            **filters,
-            **options,
-        )
-        candidates, sizes = pools.cut(found.indices, block.pool, initial)
-        candidates, errors, filters = host(candidates), found.errors, {}
-        if certified.can_prove(corpus, block.method, None, "auto"):
-            outside["outside"] = certified.outside(found, corpus.num_live, sizes)
-    if candidates is None and len(corpus) <= most:
-        candidates = np.tile(np.arange(len(corpus)), (len(block), 1))
-    if candidates is not None:
-        # A column of padding more than k, so that a query reads the rows that it reads beside one with a longer list.
-        lacking = most + 1 - candidates.shape[1]
-        if lacking > 0:
-            candidates = np.pad(candidates, ((0, 0), (0, lacking)), constant_values=-1)
-    relevance = block.relevance
-    if relevance is not None and candidates is not None and relevance.shape != candidates.shape:
-        relevance = np.pad(relevance, ((0, 0), (0, candidates.shape[1] - relevance.shape[1])))
-    for name in ("lambda_d", "lambda_b"):
-        if name in METHODS[block.method].parameters:
-            options[name] = placed(rows, getattr(block, name))
+        request, errors = retrieve.retrieve(corpus, request, block.pool)
     with muted(PoolSizeWarning):  # a short list of candidates is a request like any other
-        picks: Selection = getattr(selection, block.method)(
-            placed(rows, block.vectors),
-            rows,
-            block.k,
-            candidates=placed(rows, candidates),
-            relevance=placed(rows, relevance),
-            relevance_scale=block.relevance_scale,
-            initial=placed(rows, block.initial),
-            max_per_group=block.max_per_group,
-            budget=placed(rows, block.budget),
-            max_similarity=placed(rows, block.max_similarity),
-            **filters,
-            **outside,
-            **options,
-        )
+        picks = planned_run(_widened(request, block, len(corpus)))
     if errors and picks.errors is not None:
         picks.errors.update(errors)
-    if whole and served.corpus.device == "cpu":
+    if whole and corpus.device == "cpu":
         certified.of_all_rows(picks)
     return picks if isinstance(picks.indices, np.ndarray) else Selection(*map(host, picks)).with_errors(picks.errors)
+
+
+def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
+    """Return what the queries of a block ask for, with arrays where the rows are."""
+    names = [*_ASKED, *(name for name in ("lambda_d", "lambda_b") if name in METHODS[block.method].parameters)]
+    placed_columns = {name: placed(block.rows, getattr(block, name)) for name in names}
+    columns = {**DEFAULTS[block.method], **dict(block.options), **placed_columns}
+    return Request(
+        block.method, columns.pop("vectors"), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
+        max_per_group=block.max_per_group, num_threads=num_threads, on_error=on_error, **columns,
+    )  # fmt: skip
+
+
+def _widened(request: Request, block: Block, num_rows: int) -> Request:
+    """Return a request with more candidates than picks, as a query reads its rows beside one with a longer list."""
+    candidates, relevance = request.candidates, request.relevance
+    if candidates is None and num_rows <= block.most:
+        candidates = np.tile(np.arange(num_rows), (len(block), 1))
+    if candidates is None or candidates.shape[1] > block.most:
+        return request
+    lacking = ((0, 0), (0, block.most + 1 - candidates.shape[1]))
+    candidates = np.pad(host(candidates), lacking, constant_values=-1)
+    if relevance is not None:
+        relevance = placed(block.rows, np.pad(host(relevance), lacking))
+    return request.changed(candidates=placed(block.rows, candidates), relevance=relevance)
 
 
 def plain(block: Block) -> Problem | None:

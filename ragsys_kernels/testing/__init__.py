@@ -17,6 +17,7 @@ from ..selection import mmr, options, validate, vrsd
 from ..selection.calls import aspects, volume
 from ..selection.methods import METHODS
 from ..selection.problem import Problem, Selection
+from ..selection.request import Request
 from .replay import Replay
 
 KINDS = ("random", "clustered", "duplicates", "integers")
@@ -165,8 +166,8 @@ def checked_problem(method: str, problem: dict[str, Any]) -> Problem:
     functions = {"mmr": mmr, "vrsd": vrsd, "coverage": aspects.coverage}
     call = inspect.signature(functions.get(method) or getattr(volume, method)).parameters
     given = {name: parameter.default for name, parameter in call.items()} | problem
-    given["options"] = options.of_rule(method, given)
-    return validate.problem_of(method, given, HOST)
+    request = Request(method, **given)
+    return validate.problem_of(request, HOST, options=options.of_rule(request))
 
 
 def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolerance: float | None = None) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels.corpus import certified
+from ragsys_kernels.corpus import certified, retrieve
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -158,15 +158,16 @@ def test_the_pool_that_is_needed_is_that_of_the_picks_returned(drawn, monkeypatc
 def test_pools_are_of_more_than_one_size_on_the_way(drawn, monkeypatch):
     corpus, queries, _ = drawn
     asked = []
-    select = rk.Corpus.select
+    select = retrieve.select
 
-    def noted(self, queries, *args, **kwargs):
-        asked.append((kwargs["pool"], len(queries)))
-        return select(self, queries, *args, **kwargs)
+    def noted(corpus, request, pool, index):
+        asked.append((pool, len(request.queries)))
+        return select(corpus, request, pool, index)
 
     monkeypatch.setattr(certified, "_FIRST", 30)
-    monkeypatch.setattr(rk.Corpus, "select", noted)
-    select(corpus, queries, 5, pool="certified", lambda_d=0.85)
+    monkeypatch.setattr(retrieve, "select", noted)
+    corpus.select(queries, 5, pool="certified", lambda_d=0.85)
+    assert asked.pop(0) == ("certified", 80)
     sizes = [size for size, _ in asked]
     assert sizes[:2] == [30, 120]
     assert sizes[-1] is None

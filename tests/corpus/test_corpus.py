@@ -141,7 +141,7 @@ def test_whole_corpus_of_many_blocks_equals_pools_of_all_rows(compiled, kind, dt
 def test_select_with_candidates_or_relevance_does_not_search(backend, monkeypatch):
     corpus = rk.Corpus(normal(26, 50, 17))
     queries = normal(28, 3, 17)
-    monkeypatch.setattr(rk.Corpus, "_retrieved_for_select", lambda *a, **b: pytest.fail("searched"))
+    monkeypatch.setattr(rk.Corpus, "_search", lambda *a, **b: pytest.fail("searched"))
     ids = np.tile(np.arange(20), (3, 1))
     result = corpus.select(queries, 4, candidates=ids, backend=backend)
     testing.check_selection("mmr", {"queries": queries, "embeddings": corpus, "k": 4, "candidates": ids}, result)

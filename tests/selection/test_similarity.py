@@ -8,8 +8,9 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import similarity
 from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels.selection import by_similarity as given
 from ragsys_kernels.selection import validate
-from ragsys_kernels.selection.calls import by_similarity as given
+from ragsys_kernels.selection.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
 
@@ -502,14 +503,16 @@ def test_dpp_on_a_device_is_checked_where_that_is_asked_for(monkeypatch):
     place = _arrays.Torch("cpu")  # stands for a device
     monkeypatch.setattr(_arrays, "place_of", lambda *_: place)
     monkeypatch.setattr(_arrays, "to_host", lambda x: x.numpy() if torch.is_tensor(x) else x)
-    call = dict.fromkeys(validate._LEFT_OUT) | {"queries": None, "embeddings": None, "metric": "cosine"}
-    call |= {"relevance": torch.ones(4, 12), "k": 3, "relevance_scale": "as-is", "lambda_d": 0.5, "lambda_b": 0.5}
+    asked = Request("dpp", None, None, 3, relevance=torch.ones(4, 12), lambda_d=0.5, lambda_b=0.5)
+
+    def problem_of(kind):
+        return given.problem_of(asked.changed(similarity=torch.from_numpy(unlike(kind))), place, None, None, True)[0]
+
     for kind in ("asymmetric", "without itself", "negative"):
-        problem, _ = given.problem_of("dpp", torch.from_numpy(unlike(kind)), call, place, None, True)
+        problem = problem_of(kind)
         with pytest.raises(ValueError, match=f"^dpp: {UNLIKE[kind]} for query 2"):
             validate.device_values(problem)
-    problem, _ = given.problem_of("dpp", torch.from_numpy(unlike("plain")), call, place, None, True)
-    validate.device_values(problem)
+    validate.device_values(problem_of("plain"))
 
 
 BAD_NAMES = {
@@ -565,15 +568,14 @@ def test_names_are_checked_like_rows(bad, rule, form, monkeypatch):
 def test_names_on_a_device_are_checked_where_that_is_asked_for():
     torch = pytest.importorskip("torch")
     place = _arrays.Torch("cpu")  # stands for a device
-    matrices, relevance = torch.eye(3)[None], torch.tensor([[0.9, 0.8, 0.1]])
-    call = {"queries": None, "embeddings": None, "relevance": relevance, "metric": "cosine"}
-    names = torch.tensor([[5, 5, 7]])
-    _, unchecked = given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, False)
+    relevance, names = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[5, 5, 7]])
+    asked = Request("mmr", None, None, 1, names, relevance, similarity=torch.eye(3)[None])
+    _, unchecked = given.rows_of(asked, place, None, False)
     assert unchecked.tolist() == [[5, 5, 7]]
     with pytest.raises(ValueError, match=r"^mmr: candidates must not repeat an id within a query, got 5 twice for"):
-        given.rows_of("mmr", matrices, call | {"candidates": names}, place, None, True)
+        given.rows_of(asked, place, None, True)
     errors = {}
-    _, left = given.rows_of("mmr", matrices, call | {"candidates": names}, place, errors, True)
+    _, left = given.rows_of(asked, place, errors, True)
     assert left.tolist() == [[-1, -1, -1]]
     assert list(errors) == [0]
 

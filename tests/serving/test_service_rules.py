@@ -7,8 +7,9 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
+from ragsys_kernels.selection.parameters import BY_NAME
 from ragsys_kernels.serving.http import schemas
-from ragsys_kernels.serving.queries.rules import SHARED, WEIGHTS
+from ragsys_kernels.serving.queries.rules import OF_ONE_RULE, SHARED, WEIGHTS
 from ragsys_kernels.serving.ray_serve import answered
 
 N, D, K = 300, 16, 4
@@ -198,3 +199,104 @@ def test_the_error_of_an_unknown_field_names_those_that_may_stand_there(corpus):
     assert beside == set(schemas.SelectRequest.model_fields)
     assert of_url == {"corpus", "k", *WEIGHTS, *SHARED}
     assert of_handle == of_url | {"candidates", "initial", "allowed", "exclude"}
+
+
+OPTIONS_OF = {
+    "dpp": {"scale": 3.0},
+    "ssd": {"gamma": 0.2, "window": 2},
+    "sift": {"noise": 2.5, "min_gain": 0.01},
+    "coverage": {"kind": "cover", "gamma": 0.9, "density": True, "budget": 9.0},
+    "gist": {"eps": 1.0},
+}
+
+
+def test_the_options_are_those_of_the_table():
+    assert {name for given in OPTIONS_OF.values() for name in given} == {*OF_ONE_RULE, "budget"}
+
+
+@pytest.mark.parametrize("method", OPTIONS_OF)
+def test_options_of_a_rule_have_the_bits_of_calls_in_process(corpus, method):
+    """In a query, beside the queries, in a URL, beside columns, as parameters of tensors; alone and beside others."""
+    options = OPTIONS_OF[method]
+    queries = np.random.default_rng(4).standard_normal((2, D), dtype=np.float32)
+    pools = np.random.default_rng(5).permuted(np.tile(np.arange(N), (2, 1)), axis=1)[:, :60]
+    asked = [{"query": q.tolist(), "candidates": p.tolist()} for q, p in zip(queries, pools, strict=True)]
+    table = pa.table({"vector": list(queries), "candidates": pools.tolist()})
+    as_text = "&".join(f"{name}={str(x).lower()}" for name, x in options.items())
+    tensors = [
+        {"name": "vector", "shape": [2, D], "datatype": "FP32", "data": queries.ravel().tolist()},
+        {"name": "candidates", "shape": [2, 60], "datatype": "INT64", "data": pools.ravel().tolist()},
+    ]
+    common = {"method": method, "k": K, **options}
+
+    async def use(client, service):
+        found = []
+        for body in (
+            {**common, "queries": asked},
+            {"k": K, "queries": [{"method": method, **options, **each} for each in asked]},
+            {"k": K, "queries": [{"method": method, **options, **asked[0]}, {"method": method, **asked[1]}]},
+        ):
+            answer = await client.post("/v1/select", json=body)
+            found.append([result.get("ids") or result for result in answer.json()["results"]])
+        url = f"/v1/select?method={method}&k={K}&{as_text}"
+        arrow = await client.post(url, content=servers.arrow(table), headers=servers.ARROW)
+        of_handle = await answered(service, table, common)
+        infer = await client.post("/v2/models/docs/infer", json={"inputs": tensors, "parameters": common})
+        assert infer.status_code == 200, infer.text
+        ids, lengths = (
+            next(x["data"] for x in infer.json()["outputs"] if x["name"] == name) for name in ("ids", "lengths")
+        )
+        of_tensors = [row[:n] for row, n in zip(np.reshape(ids, (2, -1)).tolist(), lengths, strict=True)]
+        return found, [servers.table_of(arrow)["ids"].to_pylist(), of_handle["ids"].to_pylist(), of_tensors]
+
+    (common_ids, own, mixed), others = servers.run({"docs": corpus}, use)
+    picks, usual = (
+        corpus.select(queries, K, method=method, candidates=pools, num_threads=1, **given) for given in (options, {})
+    )
+    expected, default = (
+        [row[:n].tolist() for row, n in zip(found.indices, found.lengths, strict=True)] for found in (picks, usual)
+    )
+    assert expected != default  # the options count
+    assert [common_ids, own, *others] == [expected] * 5
+    assert mixed == [expected[0], default[1]]
+
+
+@pytest.mark.parametrize("name", OF_ONE_RULE)
+def test_an_option_that_a_rule_lacks_or_that_is_bad_is_refused(corpus, name):
+    """For the query that has it alone."""
+    value = next(options[name] for options in OPTIONS_OF.values() if name in options)
+    option = BY_NAME[name]
+    plain = {"query_id": 1}
+    for method in METHODS:
+        asked = {**plain, "method": method, name: value, **({"budget": 9.0} if name == "density" else {})}
+        if method == "gist":
+            asked.pop("budget", None)
+        own, common = servers.posted(
+            {"docs": corpus},
+            ("/v1/select", {"queries": [plain, asked]}),
+            ("/v1/select", {name: value, "method": method, "queries": [plain]}),
+        )
+        good, other = own.json()["results"]
+        assert "ids" in good
+        if method not in option.rules:
+            assert other["error"]["message"] == f"select: {name} must be left out: {method} has none, got {value!r}"
+            assert (common.status_code, common.json()["error"]["argument"]) == (422, name)
+            continue
+        assert "ids" in other
+        bad = {"number": [-1.0, 1e39, True, "x"], "count": [0, 1.5, True], "choice": ["x", 1], "flag": [1, "true"]}
+        for got in bad[option.kind]:
+            (refused,) = servers.posted(
+                {"docs": corpus}, ("/v1/select", {"queries": [plain, {**plain, "method": method, name: got}]})
+            )
+            good, other = refused.json()["results"]
+            assert "ids" in good
+            assert other["error"]["message"].startswith(f"select: {name} must be "), got
+
+
+def test_density_needs_a_budget(corpus):
+    (answer,) = servers.posted(
+        {"docs": corpus}, ("/v1/select", {"method": "coverage", "density": True, "queries": [{"query_id": 1}]})
+    )
+    assert answer.json()["results"][0]["error"]["message"] == (
+        "select: density must come with a budget, got density alone"
+    )

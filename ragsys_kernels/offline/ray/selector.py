@@ -17,7 +17,6 @@ from ...corpus.ids import Ids, make
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
-from .._options import OF_CORPUS, OF_SELECTION
 from ..build import columns_of, loaded, words_of
 from .engine import import_ray, in_actors
 
@@ -121,11 +120,18 @@ def selector_for_ray(
     ... )
     >>> picks.write_parquet("picks")
     """
-    all_given = dict(locals())
     ray = import_ray(_OP)
-    options = {name: all_given[name] for name in (*OF_SELECTION, "backend")}
-    options["density"] = density or None
-    given = {name: all_given[name] for name in OF_CORPUS}
+    options: dict[str, Any] = {
+        "method": method, "pool": pool, "lambda_d": lambda_d, "lambda_b": lambda_b, "max_per_group": max_per_group,
+        "budget": budget, "max_similarity": max_similarity, "scale": scale, "gamma": gamma, "window": window,
+        "noise": noise, "min_gain": min_gain, "kind": kind, "eps": eps, "backend": backend, "density": density or
+        None,
+    }  # fmt: skip
+    given: dict[str, Any] = {
+        "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
+        "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
+        "dtype": dtype,
+    }  # fmt: skip
     ids: Any = None
     if memory is not None:
         memory = checks.size(_OP, "memory", memory)

@@ -7,7 +7,8 @@ from typing import Literal
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
-from .course import run
+from ..request import Request
+from ..run import run
 
 
 @planned("coverage")
@@ -92,4 +93,9 @@ def coverage(
     >>> rk.coverage(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.1).indices
     array([[1, 2]])
     """
-    return run("coverage", dict(locals()))
+    return run(Request(
+        "coverage", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b, kind=kind, aspects=aspects,
+        weights=weights, gamma=gamma, density=density,
+    ))  # fmt: skip

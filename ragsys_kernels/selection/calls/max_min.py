@@ -6,7 +6,8 @@ from ..._base import checks
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
-from .course import run
+from ..request import Request
+from ..run import run
 
 
 @planned("gist")
@@ -85,8 +86,12 @@ def gist(
     >>> rk.gist(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[0, 2]])
     """
-    given = dict(locals())
+    request = Request(
+        "gist", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps,
+    )  # fmt: skip
     for name in ("max_per_group", "initial", "costs", "budget", "max_similarity"):
-        if given[name] is not None:
-            raise ValueError(f"gist: {name} must be left out, got {checks.shown(given[name])}")
-    return run("gist", given)
+        if (value := getattr(request, name)) is not None:
+            raise ValueError(f"gist: {name} must be left out, got {checks.shown(value)}")
+    return run(request)

@@ -17,6 +17,7 @@ from .. import capabilities, validate
 from ..filtered_problems import narrowed
 from ..problem import Problem, Rows, SelectionPath
 from ..relevance import warn_range
+from ..request import Request
 
 _OP = "mmr_path"
 # Arguments that are arrays: their library is that of the results.
@@ -122,12 +123,15 @@ def mmr_path(
     >>> path.at(0.3)
     array([[1, 2]])
     """
-    given = dict(locals())
+    request = Request(
+        _OP, queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, metric, bias=bias, lambda_b=lambda_b,
+    )  # fmt: skip
     threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)
     if low > high:
         raise ValueError(f"{_OP}: high must be at least low = {low:g}, got {high:g}")
-    arrays = {name: given[name] for name in _ARRAYS}
+    arrays = {name: getattr(request, name) for name in _ARRAYS}
     if isinstance(embeddings, Rows):
         arrays["embeddings"] = embeddings.data
     library, device = checks.library_and_device(_OP, arrays)
@@ -135,7 +139,7 @@ def mmr_path(
         raise ValueError(f"{_OP}: arrays must be on the host, got arrays on {device!r}")
     needed = capabilities.Needs(_OP, None, budget is not None, max_similarity is not None)
     _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needed.lacking)
-    problem = validate.problem_of(_OP, given, HOST)
+    problem = validate.problem_of(request, HOST)
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:
         if relevance_scale == "as-is":
@@ -145,7 +149,7 @@ def mmr_path(
         path = _made(problem, low, high, threads, implementation.mmr_path)
         # All that may be picked is picked for every weight, or for none.
         lengths = np.count_nonzero(path.indices[path.cu_segments[:-1]] >= 0, axis=1)
-        validate.warn_small_pool(problem, given, k, lengths)
+        validate.warn_small_pool(problem, request, k, lengths)
     return SelectionPath(*(_arrays.to_library(field, library) for field in path))
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
-from .course import run
+from ..request import Request
+from ..run import run
 
 
 @planned("msd")
@@ -69,7 +70,11 @@ def msd(
     >>> rk.msd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.3).indices
     array([[1, 2]])
     """
-    return run("msd", dict(locals()))
+    return run(Request(
+        "msd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b,
+    ))  # fmt: skip
 
 
 @planned("dpp")
@@ -143,7 +148,11 @@ def dpp(
     >>> rk.dpp(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("dpp", dict(locals()))
+    return run(Request(
+        "dpp", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b, quality=quality, scale=scale,
+    ))  # fmt: skip
 
 
 @planned("ssd")
@@ -214,7 +223,11 @@ def ssd(
     >>> rk.ssd(np.array([[1, 0.2]], np.float32), embeddings, 2, lambda_d=0.2).indices
     array([[1, 2]])
     """
-    return run("ssd", dict(locals()))
+    return run(Request(
+        "ssd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, None, bias, lambda_d, lambda_b, gamma=gamma, window=window,
+    ))  # fmt: skip
 
 
 @planned("sift")
@@ -276,4 +289,8 @@ def sift(
     >>> rk.sift(np.array([[1, 0.4]], np.float32), embeddings, 2).indices
     array([[1, 2]])
     """
-    return run("sift", dict(locals()))
+    return run(Request(
+        "sift", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
+        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        num_threads, on_error, noise=noise, min_gain=min_gain,
+    ))  # fmt: skip

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..._base import checks
 from ..problem import Problem
+from ..request import Request
 from .pool import pool_of
+
+
+def without(request: Request) -> Request:
+    """Return a request for ``lambda_d="adagres"``, which takes a budget, with a number in its place."""
+    checks.choice(request.op, "lambda_d", request.lambda_d, ("adagres",))
+    if request.budget is None:
+        raise ValueError(f"{request.op}: lambda_d 'adagres' must come with a budget, got budget=None")
+    return request.changed(lambda_d=1.0)
 
 
 def weights(problem: Problem, skip: bool) -> np.ndarray:

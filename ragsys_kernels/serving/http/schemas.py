@@ -5,9 +5,12 @@ Requests are read by `reading`, column by column; a test holds its fields and ru
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
+
+from ...selection.parameters import BY_NAME, OPTIONS
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
 Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"]
@@ -26,36 +29,55 @@ class Vector(_Strict):
     dtype: Literal["float32", "float16"] = "float32"
 
 
-class _Picking(_Strict):
+def _of_table(*names: str) -> dict[str, Any]:
+    """Return fields as the table of parameters has them, which may be null."""
+    fields: dict[str, Any] = {}
+    for parameter in (BY_NAME[name] for name in names):
+        kind: Any = _KINDS.get(parameter.kind)
+        bounds: dict[str, float] = {}
+        if parameter.kind == "choice":
+            kind = Literal[parameter.choices]
+        elif parameter.kind in ("number", "count"):
+            low, high = parameter.range_of("")
+            bounds["gt" if parameter.above else "ge"] = low
+            if high < math.inf:
+                bounds["le"] = high
+        default = parameter.default
+        text = parameter.help + ("" if default is None or isinstance(default, dict) else f"; default: {default}")
+        rules = "" if len(parameter.rules) > 2 else f" ({', '.join(parameter.rules)})"
+        fields[parameter.name] = kind | None, Field(None, description=f"{text}{rules}", **bounds)
+    return fields
+
+
+_KINDS: dict[str, Any] = {"number": float, "count": int, "flag": bool, "ids": list[Id], "values": list[float]}
+_PickingFields: Any = create_model("_PickingFields", __base__=_Strict, **_of_table(
+    "lambda_b", "max_per_group", "budget", "max_similarity", "candidates", "allowed", "exclude", "relevance",
+    "relevance_scale", "initial",
+))  # fmt: skip
+
+
+class _Picking(_PickingFields):
     """What every choice of picks takes."""
 
     k: int | None = Field(None, ge=1, description="Picks; default 6")
     pool: int | None = Field(100, ge=1, description="Rows retrieved to pick from; null: the whole corpus, exactly")
-    lambda_b: Weight | None = Field(None, description="Relevance against the corpus's bias; default 0.95")
-    max_per_group: int | None = Field(None, ge=1, description="The most picks of one of the corpus's groups")
-    budget: float | None = Field(None, ge=0, description="The most that the picks may cost, by the corpus's costs")
-    max_similarity: float | None = Field(None, ge=-1, le=1, description="No pick is more similar to another")
-    candidates: list[Id] | None = Field(None, description="Ids to pick from, if empty nothing; none is retrieved then")
-    allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
-    exclude: list[Id] | None = Field(None, description="Ids that must not be picked")
     unknown: Literal["error", "skip"] | None = Field(
         None, description="Unknown ids fail their query, or are left out; default: the server's"
     )
-    relevance: list[float] | None = Field(None, description="A score for each candidate, instead of cos(query, item)")
-    relevance_scale: Literal["as-is", "minmax", "zscore", "rank"] | None = Field(
-        None, description="What is made of relevance over the query's candidates; default: as-is"
-    )
-    initial: list[Id] | None = Field(None, description="Ids already shown: never picked, and picks are unlike them")
     cursor: str | None = Field(None, description="Of an answer to the same query: its next page")
     query: list[float] | Vector | None = None
     query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
 
-class Rule(_Picking):
+_RuleFields: Any = create_model(
+    "_RuleFields", __base__=_Picking, **_of_table("lambda_d", *(option.name for option in OPTIONS))
+)
+
+
+class Rule(_RuleFields):
     """What to pick, and how."""
 
     method: Name | None = Field(None, description="Default: mmr")
-    lambda_d: Weight | None = Field(None, description="Relevance against redundancy; default: the rule's")
     metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors, default: cosine; or the corpus's")
 
 
@@ -216,7 +238,13 @@ class Document(BaseModel):
     text: Id | None = None
 
 
-class RerankRequest(BaseModel):
+_RerankFields: Any = create_model("_RerankFields", **_of_table(
+    "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "initial", "allowed", "exclude",
+    *(option.name for option in OPTIONS),
+))  # fmt: skip
+
+
+class RerankRequest(_RerankFields):
     """What clients of rerank services send; documents in one of three fields, as ids. Other fields are ignored."""
 
     model: str | None = Field(
@@ -240,14 +268,6 @@ class RerankRequest(BaseModel):
     return_text: bool | None = None
     property: str | None = None
     method: Name | None = None
-    lambda_d: Weight | None = None
-    lambda_b: Weight | None = None
-    max_per_group: int | None = Field(None, ge=1)
-    budget: float | None = Field(None, ge=0)
-    max_similarity: float | None = Field(None, ge=-1, le=1)
-    initial: list[Id] | None = None
-    allowed: list[Id] | None = Field(None, description="The only ids that may be picked, with any pool")
-    exclude: list[Id] | None = None
 
 
 class Selected(BaseModel):
@@ -316,8 +336,7 @@ class WantedTensor(BaseModel):
 
 
 class InferRequest(BaseModel):
-    """Rules for all queries are in ``parameters``: method, k, pool, lambda_d, lambda_b, max_per_group, budget,
-    max_similarity, unknown, metric, relevance_scale."""
+    """Rules for all queries are in ``parameters``: those of ``/v1/select`` that are a number, a word or a flag."""
 
     id: str | None = None
     inputs: list[Tensor] = Field(min_length=1, description="Columns of the queries: vector, query_id, candidates, ..")

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...selection import METHODS
 from ..asked import Asked
 from ..kernel import Block
 from ..limits import RefusedError, failed
 from .own_vectors import Given
-from .rules import ID_LISTS, WEIGHTS, Rules, Shared
+from .rules import ID_LISTS, OF_ONE_RULE, WEIGHTS, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 
@@ -119,6 +120,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
     own = {name: columns.numbers(name) for name in ("k", *WEIGHTS) if name in fields}
+    of_rule = {name: columns.first[name] for name in OF_ONE_RULE if name in columns.first}
     return Block(
         served,
         shared.method,
@@ -131,7 +133,8 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         names=None if given is None else given.names,
         skipped={q: list(ids) for q, ids in skipped.items()} if skipped else None,
         relevance_scale=shared.scale,
-        **rules.numbers(own, shared.method),
+        options=shared.options,
+        **rules.numbers(own, of_rule, shared.method),
         **lists,
     )
 
@@ -140,6 +143,9 @@ def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vecto
     """Refuse fields that exclude each other."""
     if shared.scale != "as-is" and "relevance" not in fields:
         raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
+    density = dict(shared.options).get("density") and "density" in METHODS[shared.method].parameters
+    if density and "budget" not in fields:
+        raise rules.invalid("density", "come with a budget", "density alone")
     if not own_vectors and shared.metric not in (None, rules.served.corpus.metric):
         rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"
         raise rules.invalid("metric", rule, repr(shared.metric))

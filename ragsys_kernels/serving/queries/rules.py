@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,37 +9,42 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ... import selection
 from ...selection import METHODS
-from ...selection.relevance import SCALES
+from ...selection.parameters import BY_NAME, OPTIONS, Parameter
+from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
 from ..limits import Limits, RefusedError, invalid
 
 DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
 # What fields may be that are a word.
-_WORDS = {"unknown": ("error", "skip"), "metric": ("cosine", "dot"), "relevance_scale": SCALES}
-# What lambda_d is where it is not given: the rule's own default.
-_LAMBDA_D = {
-    name: inspect.signature(getattr(selection, name)).parameters["lambda_d"].default
-    for name, method in METHODS.items()
-    if "lambda_d" in method.parameters
-}
+_WORDS = {
+    "unknown": ("error", "skip"), **{name: BY_NAME[name].choices for name in ("metric", "relevance_scale")}
+}  # fmt: skip
+# Fields that are an option of one rule or two.
+OF_ONE_RULE = tuple(option.name for option in OPTIONS)
 ID_LISTS = ("candidates", "initial", "allowed", "exclude")
 WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
-FIELDS = frozenset(
-    (*DEFAULTS, *WEIGHTS, *_WORDS, *ID_LISTS, "max_per_group", "query", "query_id", "vectors", "relevance", "cursor")
-)
+FIELDS = frozenset((*DEFAULTS, *WEIGHTS, *_WORDS, *OF_ONE_RULE, *ID_LISTS)) | {
+    "max_per_group",
+    "query",
+    "query_id",
+    "vectors",
+    "relevance",
+    "cursor",
+}
 # What may stand beside the queries of a request, for all of them; its route takes the last three.
 BESIDE = FIELDS - {"vectors"} | {"corpus", "queries", "texts"}
 # What is one value for all queries of a block.
-SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS))
+SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS, *OF_ONE_RULE))
 # The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
 # has.
 MOST_DIMS = 1_000_000
-_MOST_OF_A_GROUP = 1 << 31
+_OPTIONS = frozenset(OF_ONE_RULE)
+# Fields that some rules do not have.
+_OF_RULES = _OPTIONS | {"lambda_d", "lambda_b"}
+_MOST_COUNT = 1 << 31
+_MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
-# What numbers must be within: [0, 1] unless it is here.
-_WITHIN = {"budget": (0, math.inf, "be at least 0"), "max_similarity": (-1, 1, "be within [-1, 1]")}
 
 
 # Sets of rules that are kept for later requests, and the longest of them.
@@ -79,6 +83,7 @@ class Shared(NamedTuple):
     skips: bool  # whether unknown ids are left out
     metric: str | None  # of vectors that come with the queries
     scale: str  # of relevance
+    options: tuple[tuple[str, Any], ...]  # of the rule alone, by their names
 
 
 class Rules:
@@ -101,7 +106,7 @@ class Rules:
         given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
-        self._weights = {name: common[name] for name in ("lambda_d", "lambda_b") if common.get(name) is not None}
+        self._of_rules = {name: x for name, x in common.items() if name in _OF_RULES and x is not None}
         self._fits(self._rule.method, {})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
@@ -115,16 +120,19 @@ class Rules:
             if name not in FIELDS:
                 raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", "another field")
 
-    def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
-        """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
+    def numbers(self, own: Mapping[str, Sequence[Any]], of_rule: Mapping[str, Any], method: str) -> dict[str, Any]:
+        """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has.
+
+        ``of_rule``: options that these queries have, which must be those of the rule as well.
+        """
         found = {name: self.number(name, values) for name, values in own.items()}
-        self._fits(method, {name: values[0] for name, values in own.items()})
-        return {"lambda_d": _LAMBDA_D.get(method, 1.0), **self._numbers, **found}
+        self._fits(method, {**of_rule, **{name: values[0] for name, values in own.items()}})
+        return {"lambda_d": OF_RULE[method].get("lambda_d", 1.0), **self._numbers, **found}
 
     def _fits(self, method: str, own: Mapping[str, Any]) -> None:
-        """Refuse weights that a rule does not have, those of all queries too."""
-        for name, value in {**self._weights, **own}.items():
-            if name in ("lambda_d", "lambda_b") and name not in METHODS[method].parameters:
+        """Refuse weights and options that a rule does not have, those of all queries too."""
+        for name, value in {**self._of_rules, **own}.items():
+            if name in _OF_RULES and value is not None and name not in METHODS[method].parameters:
                 whose = "" if name in own else " for all queries"
                 raise self.invalid(name, f"be left out: {method} has none", f"{shown(value)}{whose}")
 
@@ -136,9 +144,10 @@ class Rules:
             raise self.invalid(name, "be left out: the corpus has no costs", shown(values[0]))
         if not set(map(type, values)) <= {int, float}:
             raise self.invalid(name, "be a number", wrong(values, int, float))
-        low, high, rule = _WITHIN.get(name, (0, 1, "be within [0, 1]"))
+        low, high = (parameter := BY_NAME[name]).range_of("")
         if not all(low <= x <= high for x in values):
-            raise self.invalid(name, rule, shown(next(x for x in values if not low <= x <= high)))
+            got = shown(next(x for x in values if not low <= x <= high))
+            raise self.invalid(name, f"be {parameter.rule_of('')}", got)
         if name == "budget":
             return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
         return np.array(values, np.float32)
@@ -159,13 +168,34 @@ class Rules:
         if not isinstance(method, str) or method not in METHODS:
             raise self.invalid("method", f"be one of {', '.join(map(repr, METHODS))}", shown(method))
         if cap is not None:
-            self.counts("max_per_group", [cap], _MOST_OF_A_GROUP)
+            self.counts("max_per_group", [cap], _MOST_COUNT)
             if self.served.corpus.groups is None:
                 raise self.invalid("max_per_group", "be left out: the corpus has no groups", cap)
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
         skips = (unknown or self.served.unknown) == "skip"
-        return Shared(method, pool, cap, skips, metric, scale or "as-is")
+        return Shared(method, pool, cap, skips, metric, scale or "as-is", self._options(first, method))
+
+    def _options(self, first: Mapping[str, Any], method: str) -> tuple[tuple[str, Any], ...]:
+        """Return the options of a rule, checked; those that it does not have are refused by `numbers`."""
+        if _OPTIONS.isdisjoint(first) and _OPTIONS.isdisjoint(self.common):
+            return ()
+        given = ((each, first.get(each.name)) for each in OPTIONS)
+        given = ((each, self.common.get(each.name) if value is None else value) for each, value in given)
+        return tuple((each.name, self._option(each, value, method)) for each, value in given if value is not None)
+
+    def _option(self, option: Parameter, value: Any, method: str) -> Any:
+        name, kinds = option.name, {"number": (int, float), "count": (int,), "flag": (bool,), "choice": (str,)}
+        what = {"number": "a number", "count": "an integer", "flag": "true or false"}.get(option.kind, "a word")
+        if type(value) not in kinds[option.kind]:
+            raise self.invalid(name, f"be {what}", shown(value))
+        if option.kind == "choice" and value not in option.choices:
+            raise self.invalid(name, f"be one of {', '.join(map(repr, option.choices))}", shown(value))
+        if option.kind == "count":
+            self.counts(name, [value], _MOST_COUNT)
+        elif option.kind == "number" and not (option.holds(method, value) and option.holds(method, _float32(value))):
+            raise self.invalid(name, f"be {option.rule_of(method)}, in float32", shown(value))
+        return value
 
     def has_corpus(self) -> None:
         """Refuse queries without vectors where there is no corpus."""
@@ -238,6 +268,11 @@ class Rules:
                 pass
         what = "integers of 64 bits" if code == "q" else "numbers"
         raise self.invalid(name, f"be {what}", wrong(given, *kinds))
+
+
+def _float32(value: float) -> float:
+    """Return a number as the kernels take it; NaN, which no rule allows, for one that they cannot."""
+    return float(np.float32(value)) if abs(value) <= _MOST_FLOAT32 else math.nan
 
 
 def padded(flat: np.ndarray, lengths: list[int], padding: float | None) -> np.ndarray:

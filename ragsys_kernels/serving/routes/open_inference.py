@@ -23,7 +23,7 @@ from ..corpora import Corpora, Served
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, number_of
 from ..limits import Limits, RefusedError, invalid
-from ..queries.rules import ID_LISTS
+from ..queries.rules import ID_LISTS, OF_ONE_RULE
 from . import tensors
 from .rerank import rule_of
 from .select import LARGE_BODY, MANY_QUERIES
@@ -45,7 +45,7 @@ _INPUTS = {
 }
 _RULES = (
     *("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "unknown"),
-    *("metric", "relevance_scale"),
+    *("metric", "relevance_scale", *OF_ONE_RULE),
 )
 # Parameters that are of the protocol and its servers.
 _OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}

@@ -11,7 +11,7 @@ row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..._base.arrow_sizes import unpacked_bytes
+from ...selection.parameters import OPTIONS
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
 from ..http.messages import ARROW, Request, Response
@@ -44,7 +45,16 @@ _WRONG = (pa.ArrowException, OSError, ValueError)
 # Rules for all queries: those that a URL has, and those of a stream by Flight or of a handle.
 _OF_URL = ("corpus", "k", *WEIGHTS, *SHARED)
 _BESIDE = (*_OF_URL, *ID_LISTS)
-_NUMBERS = {"k": int, "pool": int, "max_per_group": int, **dict.fromkeys(WEIGHTS, float)}
+_OF_KIND: dict[str, Callable[[str], Any]] = {
+    "number": float,
+    "count": int,
+    "choice": str,
+    "flag": {"true": True, "false": False}.__getitem__,
+}
+_READ: dict[str, Callable[[str], Any]] = {
+    "k": int, "pool": int, "max_per_group": int, **dict.fromkeys(WEIGHTS, float),
+    **{option.name: _OF_KIND[option.kind] for option in OPTIONS},
+}  # fmt: skip
 
 
 async def select_arrow(service: Service, request: Request) -> Response:
@@ -67,8 +77,10 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         try:
-            found[name] = _NUMBERS.get(name, str)(value)
-        except ValueError:
+            found[name] = _READ.get(name, str)(value)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, KeyError):
+                raise invalid("select", name, "be true or false", repr(value)[:100]) from None
             if name != "pool" or value != "all":
                 raise invalid("select", name, "be a number", repr(value)[:100]) from None
             found[name] = None

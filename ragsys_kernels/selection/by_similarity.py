@@ -14,15 +14,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ... import _dispatch
-from ..._base import arrays, env
-from ..._base.arrays import HOST, Place
-from ..._base.checks import floats, ids, shape_text
-from .. import definite, validate
-from ..filters import arange, library_of_array
-from ..problem import Problem, Rows, Selection
-from ..relevance import check_scale, scaled
-from ..rules.pool import ROUNDING, given_row
+from .. import _dispatch
+from .._base import arrays, env
+from .._base.arrays import HOST, Place
+from .._base.checks import floats, ids, shape_text
+from . import definite, validate
+from .filters import arange, library_of_array
+from .problem import Problem, Rows, Selection
+from .relevance import check_scale, scaled
+from .request import Request
+from .rules.pool import ROUNDING, given_row
 
 RULES = ("mmr", "msd", "dpp", "coverage")
 # The rules and kinds of coverage that `_C` has, in its order.
@@ -57,21 +58,19 @@ class Called:
         return found
 
 
-def rows_of(
-    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None, check: bool
-) -> tuple[Rows, Any]:
+def rows_of(request: Request, place: Place, errors: dict[int, str] | None, check: bool) -> tuple[Rows, Any]:
     """Return what stands for the rows of a call with similarities, and its candidates, the names of the positions.
 
-    ``given``: its other arguments by name. ``check``: look at the values of candidates on a device.
+    ``check``: look at the values of candidates on a device.
     """
+    op, similarity, candidates, metric = request.op, request.similarity, request.candidates, request.metric
     if op not in RULES:
         raise ValueError(f"{op}: similarity must be left out, for the rule needs vectors; it is of {', '.join(RULES)}")
     for name in ("queries", "embeddings"):
-        if given[name] is not None:
+        if getattr(request, name) is not None:
             raise ValueError(f"{op}: {name} must be left out with similarity, got an array")
-    if given["relevance"] is None:
+    if request.relevance is None:
         raise ValueError(f"{op}: relevance must come with similarity, got relevance=None")
-    candidates, metric = given["candidates"], given["metric"]
     names = None if candidates is None else ids(op, "candidates", candidates, None, place)
     sparse = hasattr(similarity, "tocsr")
     if names is not None and (sparse or check or place is HOST):
@@ -142,21 +141,21 @@ def _asked(backend: str) -> str:
 
 
 def problem_of(
-    op: str, similarity: Any, given: dict[str, Any], place: Place, errors: dict[int, str] | None, check: bool
+    request: Request, place: Place, errors: dict[int, str] | None, options: Any, check: bool
 ) -> tuple[Problem, Any]:
     """Return the problem of a call with similarities, and its candidates, which are the names of the positions."""
-    rows, names = rows_of(op, similarity, given, place, errors, check)
-    changed = {"embeddings": rows, "candidates": None, "relevance_scale": "as-is"}
-    problem = validate.problem_of(op, given | changed, place, errors)
+    rows, names = rows_of(request, place, errors, check)
+    of_positions = request.changed(embeddings=rows, candidates=None, relevance_scale="as-is")
+    problem = validate.problem_of(of_positions, place, errors, options)
     if names is not None:  # positions without a name are left out
         library = library_of_array(problem.lambda_d)
         positions = problem.candidates
         if positions is None:
             positions = library.broadcast_to(arange(library, problem.pool, problem.lambda_d), names.shape)
         problem.candidates = library.where(names >= 0, positions, -1)
-    scale = given["relevance_scale"]
+    scale = request.relevance_scale
     if scale != "as-is":  # of items, which the problem has no candidates for
-        check_scale(op, scale, given["relevance"])
+        check_scale(request.op, scale, request.relevance)
         problem.relevance = scaled(problem.relevance, names, None, scale, place)
     return problem, names
 

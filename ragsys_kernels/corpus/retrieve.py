@@ -1,0 +1,165 @@
+"""Retrieve, then select: the way of a request over a corpus, whoever has it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._base import arrays, checks
+from .._gpu.plans import planned
+from ..selection import filters
+from ..selection.parameters import DEFAULTS, OF_RULES
+from ..selection.problem import SearchResult, Selection
+from ..selection.request import Request
+from ..selection.run import planned_run
+from . import certified, windows
+from .rows import place_of, with_columns
+
+_OP = "select"
+# Whoever compares a rule with MMR calls it with MMR's defaults, which are then no request.
+_USUAL = {"lambda_d": 0.75, "lambda_b": 0.95}
+
+
+class Pools(NamedTuple):
+    """What a request is once its pools are retrieved."""
+
+    request: Request  # with candidates, and without what the search has taken account of
+    errors: dict[int, str] | None  # of the queries that the search refused
+
+
+def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
+    """Return the picks of a request over a corpus, whose values of one rule are None where they are not given."""
+    if isinstance(pool, str):
+        if pool != "certified":
+            raise ValueError(f"{_OP}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
+        return certified.select(corpus, request, index, select)
+    request = _completed(request)
+    if index is not None:
+        _check_index(request, pool)
+    if pool is not None:
+        pool = checks.count(_OP, "pool", pool)
+    whole = request.candidates is None and (pool is None or request.relevance is not None)
+    errors = numbers = None
+    if not whole and request.candidates is None:
+        request, errors = retrieve(corpus, request, pool, index)
+    if corpus._memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
+        request, numbers = windows.pools(request, request.embeddings._copied)
+    picks: Selection = planned_run(request)
+    if numbers is not None:
+        picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
+    if corpus._memory is not None:
+        windows.forget(corpus, 0, len(corpus))
+    if errors and picks.errors is not None:
+        picks.errors = dict(sorted({**picks.errors, **errors}.items()))
+    if whole and corpus.device == "cpu":
+        certified.of_all_rows(picks)
+    return picks
+
+
+def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Pools:
+    """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown."""
+    _check_columns(request, len(corpus))
+    changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
+    if request.bias is not None or request.groups is not None:
+        columns = {"bias": request.bias, "groups": request.groups}
+        corpus = with_columns(_OP, corpus, columns, place_of(_OP, corpus.device))
+        changes.update(embeddings=corpus, bias=None, groups=None)
+    asked = request.changed(
+        op=_OP,
+        embeddings=corpus,
+        k=min(pool + width(request.initial), max(1, corpus.num_live)),
+        # By what the rule's relevance is, with the bias or without.
+        lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
+        **_NOT_SEARCHED,
+    )
+    found = _planned_search(asked, index)
+    changes["candidates"], sizes = cut(found.indices, pool, request.initial)
+    if certified.can_prove(corpus, request.op, index, request.backend):
+        changes["outside"] = certified.outside(found, corpus.num_live, sizes)
+    return Pools(request.changed(**changes), found.errors)
+
+
+def _search(request: Request, index: Any) -> SearchResult:
+    found: SearchResult = request.embeddings._search(request, index)
+    return found
+
+
+_planned_search = planned(_OP)(_search)  # where the selection after it cannot be planned with it
+# What a search takes no account of.
+_NOT_SEARCHED: dict[str, Any] = {
+    **dict.fromkeys((
+        "candidates", "relevance", "bias", "groups", "max_per_group", "initial", "costs", "budget", "max_similarity",
+        "outside",
+    )), "relevance_scale": "as-is", "lambda_d": 1.0, "metric": "cosine",
+}  # fmt: skip
+
+
+def _completed(request: Request) -> Request:
+    """Return a request with the defaults of its rule; refuse values that the rule does not have."""
+    defaults = DEFAULTS[request.op]
+    changes = {} if "lambda_d" in defaults else {"lambda_d": 1.0, "lambda_b": 1.0}
+    for name in _NAMES:
+        value = getattr(request, name)
+        if value is None:
+            if (default := defaults.get(name)) is not None:
+                changes[name] = default
+        elif name not in defaults and not (isinstance(value, (int, float)) and value == _USUAL.get(name)):
+            got = checks.shown(value)
+            raise ValueError(f"{_OP}: {name} must be left out with method {request.op!r}, got {got}")
+    return request.changed(**changes) if changes else request
+
+
+_NAMES = tuple(parameter.name for parameter in OF_RULES)
+
+
+def _check_index(request: Request, pool: int | None) -> None:
+    """Refuse what says otherwise than an index where pools come from."""
+    for name in ("candidates", "relevance", "bias"):
+        if getattr(request, name) is not None:
+            raise ValueError(f"{_OP}: index must come without {name}, got both")
+    if pool is None:
+        raise ValueError(f"{_OP}: index must come with a pool, got pool=None")
+
+
+def _check_columns(request: Request, num_rows: int) -> None:
+    """Refuse values for each query's items: whoever gives them cannot know in which order a search finds the pool."""
+    for name in ("bias", "costs", "quality"):
+        shape = _shape(getattr(request, name))
+        if len(shape) > 1:
+            raise ValueError(
+                f"{_OP}: {name} must have shape (N,) = ({num_rows},) where the pool is searched for, "
+                f"got {checks.shape_text(shape)}; pool=None takes (Q, N)"
+            )
+
+
+def cut(rows: Any, pool: int, initial: Any) -> tuple[Any, Any]:
+    """Return pools (Q, any) of ``pool`` rows and one more for each that their own query has shown, and these sizes.
+
+    ``rows`` were found for the query that has shown most. Sizes are None where all pools are whole.
+    """
+    if initial is None:
+        return rows, None
+    shape, kind = _shape(initial), arrays.library_of(rows)
+    if len(shape) != 2 or arrays.device_of(initial) != arrays.device_of(rows):
+        return rows, None  # what is wrong is refused where it is read
+    own = np.asarray(initial) if arrays.library_of(initial) == "numpy" else initial
+    if shape[0] != len(rows) or (isinstance(own, np.ndarray) and (own.dtype.kind not in "iu" or (own >= 0).all())):
+        return rows, None
+    sizes = (arrays.to_library(own, kind) >= 0).sum(1) + pool
+    library = filters.library_of_array(rows)
+    return library.where(filters.arange(library, rows.shape[1], rows) < sizes[:, None], rows, -1), sizes
+
+
+def width(ids: Any) -> int:
+    """Return how many ids a query has."""
+    shape = _shape(ids)
+    return int(shape[-1]) if shape else 0
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    """Return the shape of an array; what is none is refused where it is read."""
+    try:
+        return np.shape(x)
+    except Exception:  # rows of unequal length, an object that makes no array
+        return ()

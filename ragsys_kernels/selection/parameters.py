@@ -1,0 +1,99 @@
+"""The table of what a selection may be asked for, beside queries, rows and k: each argument once, for every entrance.
+
+The signatures of the public functions repeat names and defaults, for editors and `help`; a test holds them to this.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+RULES = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist")
+WEIGHTED = tuple(rule for rule in RULES if rule not in ("vrsd", "sift"))
+# GIST takes these to refuse them: its picks are chosen together.
+_ONE_BY_ONE = tuple(rule for rule in RULES if rule != "gist")
+SCALES = ("as-is", "minmax", "zscore", "rank")
+KINDS = ("facility", "cover", "xquad")
+
+
+class Parameter(NamedTuple):
+    """An argument of a selection, wherever it is given."""
+
+    name: str
+    help: str
+    kind: Literal["number", "count", "choice", "flag", "ids", "values", "vectors"]
+    of: Literal["call", "query", "item"] = "call"  # what may have a value of its own
+    rules: tuple[str, ...] = RULES  # those that take it
+    default: Any = None  # or of each rule that has one of its own
+    low: float = -math.inf
+    high: Any = math.inf  # or of each rule that has one of its own
+    above: bool = False  # whether a number must be above ``low``
+    choices: tuple[str, ...] = ()
+
+    def default_of(self, rule: str) -> Any:
+        return self.default.get(rule) if isinstance(self.default, dict) else self.default
+
+    def range_of(self, rule: str) -> tuple[float, float]:
+        """Return what a number must be within."""
+        return self.low, self.high.get(rule, math.inf) if isinstance(self.high, dict) else self.high
+
+    def rule_of(self, rule: str) -> str:
+        """Return what an error says that a number must be."""
+        low, high = self.range_of(rule)
+        if self.above:
+            return f"above {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
+        return f"within [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
+
+    def holds(self, rule: str, number: float) -> bool:
+        low, high = self.range_of(rule)
+        return (low < number if self.above else low <= number) and number <= high
+
+
+TABLE = (
+    Parameter("candidates", "Ids to choose from; nothing is retrieved then", "ids", "query"),
+    Parameter("relevance", "A score for each candidate, instead of cos(query, item)", "values", "query"),
+    Parameter(
+        "relevance_scale", "How relevance is rescaled over the candidates of a query", "choice", default="as-is",
+        choices=SCALES,
+    ),
+    Parameter("bias", "Quality of each item", "values", "item", WEIGHTED),
+    Parameter(
+        "lambda_d", "Weight of relevance against redundancy", "number", "query", WEIGHTED,
+        {"mmr": 0.75, "msd": 0.75, "dpp": 0.5, "ssd": 0.5, "coverage": 0.5, "gist": 0.25}, 0, 1,
+    ),
+    Parameter("lambda_b", "Weight of relevance against the bias", "number", "query", WEIGHTED, 0.95, 0, 1),
+    Parameter("groups", "Group of each item", "values", "item"),
+    Parameter("query_groups", "Group of each query, whose items it does not get", "values", "query"),
+    Parameter("max_per_group", "The most picks of one group", "count", "call", _ONE_BY_ONE, None, 1),
+    Parameter("initial", "Ids already shown: never picked, and picks are unlike them", "ids", "query", _ONE_BY_ONE),
+    Parameter("allowed", "The only ids that may be picked", "ids", "query"),
+    Parameter("exclude", "Ids that must not be picked", "ids", "query"),
+    Parameter("costs", "Cost of each item", "values", "item", _ONE_BY_ONE),
+    Parameter("budget", "The most that the picks of a query cost together", "number", "query", _ONE_BY_ONE, None, 0),
+    Parameter(
+        "max_similarity", "The largest similarity of a pick to an earlier one", "number", "query", _ONE_BY_ONE, None,
+        -1, 1,
+    ),
+    Parameter("quality", "Quality of each item, instead of that by z-scores", "values", "item", ("dpp",), "zscore"),
+    Parameter("scale", "Weight of the z-scores", "number", "call", ("dpp",), 1.0, 0),
+    Parameter("noise", "Variance of an observation", "number", "call", ("sift",), 0.01, 0, above=True),
+    Parameter("min_gain", "The least by which a pick lowers the variance", "number", "call", ("sift",), 0.0, 0),
+    Parameter("kind", "Measure of coverage", "choice", "call", ("coverage",), "facility", choices=KINDS),
+    Parameter("aspects", "What is to be covered; default: the items", "vectors", "query", ("coverage",)),
+    Parameter("weights", "Weight of each aspect", "values", "query", ("coverage",)),
+    Parameter(
+        "gamma", "Weight of the volume; exponent of coverage's kind cover", "number", "call", ("ssd", "coverage"),
+        {"ssd": 1.0, "coverage": 0.5}, 0, {"coverage": 1}, above=True,
+    ),
+    Parameter("window", "How many of the last picks count; default: all", "count", "call", ("ssd",), None, 1),
+    Parameter("density", "Whether the largest value per cost is picked", "flag", "call", ("coverage",), False),
+    Parameter("eps", "Step of the distances that are tried", "number", "call", ("gist",), 0.1, 0, 1, above=True),
+    Parameter("metric", "Similarity of vectors", "choice", default="cosine", choices=("cosine", "dot")),
+)  # fmt: skip
+BY_NAME = {parameter.name: parameter for parameter in TABLE}
+# What a rule has beyond the arguments of all rules.
+OF_RULES = tuple(parameter for parameter in TABLE if parameter.rules not in (RULES, _ONE_BY_ONE))
+OWN = {rule: tuple(each.name for each in OF_RULES if rule in each.rules) for rule in RULES}
+DEFAULTS = {rule: {each.name: each.default_of(rule) for each in OF_RULES if rule in each.rules} for rule in RULES}
+# Of these, what is one number, word or flag of a call, which travels anywhere.
+OPTIONS = tuple(parameter for parameter in OF_RULES if parameter.of == "call")

@@ -1,0 +1,86 @@
+"""What is asked of a selection, whole: every entrance makes one, and nothing writes into it."""
+
+from __future__ import annotations
+
+import dataclasses
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from .._base import tables
+
+
+@dataclasses.dataclass(slots=True, eq=False)  # not frozen, which would take a fifth of the call of one query to make
+class Request:
+    """The arguments of a rule's function by their names, as they were given; those of one rule last."""
+
+    op: str
+    queries: Any
+    embeddings: Any
+    k: Any
+    candidates: Any = None
+    relevance: Any = None
+    relevance_scale: Any = "as-is"
+    groups: Any = None
+    query_groups: Any = None
+    max_per_group: Any = None
+    initial: Any = None
+    allowed: Any = None
+    exclude: Any = None
+    costs: Any = None
+    budget: Any = None
+    max_similarity: Any = None
+    metric: Any = "cosine"
+    check_values: Any = None
+    backend: Any = "auto"
+    num_threads: Any = None
+    on_error: Any = "raise"
+    similarity: Any = None
+    bias: Any = None
+    lambda_d: Any = 1.0
+    lambda_b: Any = 1.0
+    outside: Any = None
+    quality: Any = None
+    scale: Any = None
+    gamma: Any = None
+    window: Any = None
+    noise: Any = None
+    min_gain: Any = None
+    kind: Any = None
+    aspects: Any = None
+    weights: Any = None
+    density: Any = None
+    eps: Any = None
+
+    def changed(self, **changes: Any) -> Request:
+        """Return the request with other values."""
+        values: Any = map(changes.get, FIELDS, _values(self))
+        return Request(*values)
+
+    def take(self, queries: np.ndarray) -> Request:
+        """Return the request of some of its queries."""
+        changes = {}
+        for name, axes in OF_QUERIES.items():
+            array = getattr(self, name)
+            if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
+                array = tables.texts(array)
+            if array is not None and np.ndim(array) == axes:
+                changes[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]
+        return self.changed(**changes)
+
+    def plan_arguments(self) -> tuple[Any, ...]:
+        """Return all values, by which a plan knows calls that are alike: `_gpu/plans.py`."""
+        values: tuple[Any, ...] = _values(self)
+        return values
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Request))
+_values = attrgetter(*FIELDS)
+
+# Arguments with a value of each query, by how many axes they then have; with fewer, the value is that of all queries.
+OF_QUERIES = {
+    "queries": 2, "embeddings": 3, "k": 1, "candidates": 2, "relevance": 2, "query_groups": 1, "initial": 2,
+    "allowed": 2, "exclude": 2, "costs": 2, "budget": 1, "max_similarity": 1, "similarity": 3, "bias": 2, "lambda_d": 1,
+    "lambda_b": 1, "outside": 1, "quality": 2, "aspects": 3, "weights": 2,
+}  # fmt: skip

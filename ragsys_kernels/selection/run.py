@@ -1,0 +1,208 @@
+"""The way of every selection: arguments checked, a backend chosen and called, results in the caller's library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _dispatch
+from .._base import arrays as _arrays
+from .._base import checks, env
+from .._gpu import preference
+from .._gpu.plans import planned
+from . import capabilities, certificate, options, validate
+from .filtered_problems import narrowed
+from .problem import Problem, Rows, Selection
+from .relevance import warn_narrow, warn_range
+from .request import Request
+from .rules import adagres
+from .skip import answered
+
+# Candidates of a single query that a kernel never shares among threads: too few products (`kSerialProducts`).
+_ONE_THREAD = 128
+
+
+def run(request: Request) -> Selection:
+    """Validate a request once, pick a backend, call it."""
+    op, outside, similarity, on_error = request.op, request.outside, request.similarity, request.on_error
+    check_values, num_threads = request.check_values, request.num_threads
+    make_options = options.of_rule(request)
+    if check_values is not None:
+        check_values = checks.check_values(op, check_values)
+    threads = env.named_threads() if num_threads is None else checks.threads(op, num_threads)
+    errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
+    adaptive = op == "msd" and isinstance(request.lambda_d, str)
+    if adaptive:
+        request = adagres.without(request)
+    name, implementation, place, library = _backend(request, adaptive)
+    with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
+        names = None
+        if similarity is not None:
+            from . import by_similarity  # few calls need it
+
+            problem, names = by_similarity.problem_of(request, place, errors, make_options, bool(check_values))
+            implementation = by_similarity.implementation_of(problem, name, request.backend) or implementation
+        else:
+            problem = validate.problem_of(request, place, errors, make_options)
+        if outside is not None:
+            problem.outside = certificate.read(problem, outside, errors)
+        if adaptive:
+            problem.lambda_d = adagres.weights(problem, skip=errors is not None)
+        if problem.num_queries == 0:
+            result = Selection(*map(place.upload, Selection.empty(0, problem.k)))
+            if outside is not None:
+                result.certified, result.pool_needed = np.zeros(0, bool), np.zeros(0, np.float32)
+        else:
+            if request.relevance is not None and request.relevance_scale == "as-is":
+                warn_range(problem)
+            problem = problem if problem.constraints.filter is None else narrowed(problem)
+            result = _picks(request, problem, implementation, threads, place, check_values, errors)
+        if problem.constraints.costs is not None:
+            result.cost = place.upload(cost_of(problem, result))
+        if names is not None:  # of the positions that have been picked
+            result = by_similarity.named(result, names)
+        if adaptive:
+            result.lambda_d = problem.lambda_d
+        if library != "numpy" or name in ("triton", "torch"):
+            result = _in_library(result, library)
+        return result if errors is None else result.with_errors(dict(sorted(errors.items())))
+
+
+# For a request that no public function has made, whose calls on a device would be planned.
+planned_run = planned("select")(run)
+
+
+def _backend(request: Request, adaptive: bool) -> tuple[str, Any, _arrays.Place, str]:
+    """Return the backend's name, what runs a rule of it, where its arrays are, and the library of the results."""
+    op, embeddings, similarity, outside = request.op, request.embeddings, request.similarity, request.outside
+    costs, budget, max_similarity = request.costs, request.budget, request.max_similarity
+    is_corpus = isinstance(embeddings, Rows)
+    arrays = {
+        "queries": request.queries, "embeddings": embeddings.data if is_corpus else embeddings,
+        "candidates": request.candidates, "relevance": request.relevance, "bias": request.bias,
+        "groups": request.groups, "query_groups": request.query_groups, "initial": request.initial,
+    }  # fmt: skip
+    if request.allowed is not None or request.exclude is not None:
+        arrays.update(allowed=request.allowed, exclude=request.exclude)
+    if similarity is not None:
+        arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
+    lacking = None
+    binary = is_corpus and embeddings.dtype == "binary"
+    # Which every backend has.
+    if binary or not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
+        arrays["costs"] = costs
+        arrays["outside"] = None if isinstance(outside, (int, float)) else outside
+        lacking = capabilities.Needs(
+            op, request.kind, budget is not None, max_similarity is not None, outside is not None, binary
+        ).lacking
+    library, device = checks.library_and_device(op, arrays)
+    if adaptive and device != "cpu":
+        raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
+    call = None if device == "cpu" else preference.of(op, arrays)
+    implementation: Any
+    if similarity is not None:
+        from . import by_similarity
+
+        name, implementation = by_similarity.backend_of(op, device, request.backend)
+    else:
+        name, implementation = _dispatch.choose(op, "selection", device, request.backend, call, lacking)
+    place = _arrays.place_of(device, name, library)
+    if place is not _arrays.HOST and is_corpus:  # a Corpus has tensors there, whoever calls
+        library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
+    return name, implementation, place, library
+
+
+def _picks(
+    request: Request,
+    problem: Problem,
+    implementation: Any,
+    threads: int,
+    place: _arrays.Place,
+    check_values: bool | None,
+    errors: dict[int, str] | None,
+) -> Selection:
+    """Return the picks of a backend, with as many columns as are asked for."""
+    asked = problem.ks if problem.ks is not None else problem.k
+    columns = problem.clip()  # the rest is padding
+    if not threads:  # to count the processors takes a tenth of a call that one of them answers, or none
+        few = problem.num_queries == 1 and problem.pool <= _ONE_THREAD
+        threads = 1 if few or place is not _arrays.HOST else checks.threads(problem.op, None)
+    backend: Callable[[Problem, int], Selection] = getattr(implementation, problem.op)
+    if errors is None and place is _arrays.HOST:  # the common case first
+        result = backend(problem, threads)
+    else:
+        result = _answered(problem, backend, threads, place, check_values, errors)
+    validate.warn_small_pool(problem, request, columns, result.lengths, errors)
+    if request.relevance is not None and request.relevance_scale == "as-is":
+        warn_narrow(problem, result, lambda part: backend(part, threads))
+    if columns > problem.pool:
+        result = _padded(result, columns)
+    if problem.outside is not None:
+        certificate.conclude(problem, result, asked)
+    return result
+
+
+def _answered(
+    problem: Problem,
+    backend: Callable[[Problem, int], Selection],
+    threads: int,
+    place: _arrays.Place,
+    check_values: bool | None,
+    errors: dict[int, str] | None,
+) -> Selection:
+    def answer(problem: Problem) -> tuple[Any, ...]:
+        """Return the fields of the picks, and `pool_needed` where it is asked for."""
+        with _arrays.on_device(problem.rows.data):
+            picks = backend(problem, threads)
+        return picks if picks.pool_needed is None else (*picks, picks.pool_needed)
+
+    check = bool(check_values) and place is not _arrays.HOST
+    if errors is None:
+        if check:
+            validate.device_values(problem)
+        fields = answer(problem)
+    else:
+        padding: tuple[Any, ...] = Selection.empty(problem.num_queries, problem.k)
+        if problem.outside is not None:
+            padding = (*padding, np.full(problem.num_queries, np.nan, np.float32))
+        fields = answered(problem, answer, padding, errors, place, check)
+    result = Selection(*fields[:5])
+    result.pool_needed = fields[5] if len(fields) > 5 else None
+    return result
+
+
+def _in_library(result: Selection, library: str) -> Selection:
+    changed = Selection(*(_arrays.to_library(field, library) for field in result))
+    for name in ("cost", "lambda_d", "certified", "pool_needed"):
+        if (values := getattr(result, name)) is not None:
+            setattr(changed, name, _arrays.to_library(values, library))
+    return changed
+
+
+def _padded(result: Selection, columns: int) -> Selection:
+    """Return the picks with padding up to so many columns."""
+    fields = []
+    for picks, (value, dtype) in zip(result[:-1], Selection.PADDING, strict=True):
+        wide = _arrays.full(picks, (len(picks), columns), value, dtype)
+        wide[:, : picks.shape[1]] = picks
+        fields.append(wide)
+    return Selection(*[*fields, result.lengths]).with_attributes(result)
+
+
+def cost_of(problem: Problem, picks: Selection) -> Any:
+    """Return what the picks of each query cost, (Q,) float64, summed in their order on the host; waits for a device."""
+    costs, indices = (np.asarray(_arrays.to_host(x)) for x in (problem.constraints.costs, picks.indices))
+    cost = np.zeros(problem.num_queries)
+    for step in range(indices.shape[1]):
+        made = indices[:, step] >= 0
+        of_pick = indices[made, step]
+        if costs.ndim == 1:
+            cost[made] += costs[of_pick]
+        elif problem.candidates is None:
+            cost[made] += costs[made, of_pick]
+        else:
+            at = (np.asarray(_arrays.to_host(problem.candidates))[made] == of_pick[:, None]).argmax(axis=1)
+            cost[made] += costs[made, at]
+    return cost
