@@ -189,12 +189,8 @@ def test_files_of_a_pattern_have_ids_of_one_type(place):
     parts.mkdir()
     for number, ids in enumerate((["a"], ["1", "2"], ["NA"])):
         odd_ids.written(place, "csv", ids).rename(parts / f"{number}.csv")
-    assert offline.build_corpus(parts / "*.csv", place / f"corpus{next(folders)}").ids[:].tolist() == [
-        "1",
-        "2",
-        "a",
-        "NA",
-    ]
+    built = offline.build_corpus(parts / "*.csv", place / f"corpus{next(folders)}")
+    assert built.ids[:].tolist() == ["a", "1", "2", "NA"]
 
 
 @pytest.mark.parametrize("name", ["ids.txt", "ids.list", "ids", "pipe"])
