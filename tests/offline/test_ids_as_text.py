@@ -319,3 +319,11 @@ def test_a_lone_surrogate_is_refused_by_one_error(place):
     (place / "gone.txt").write_bytes("\ud800\n".encode("utf-8", "surrogatepass"))
     with pytest.raises(ValueError, match=r"ids must be a text file in UTF-8, got .*gone\.txt"):
         offline.delete_rows(place / "gone.txt", folder)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_rows_of_a_csv_end_as_the_page_says(place, end, mark):
+    lines = [f"{mark}id,vector", 'a,"[1.0,2.0]"', '"b\rc","[2.0,1.0]"', ""]
+    (place / "ends.csv").write_text(end.join(lines), encoding="utf-8", newline="")
+    assert offline.build_corpus(place / "ends.csv", place / f"corpus{next(folders)}").ids[:].tolist() == ["a", "b\rc"]
