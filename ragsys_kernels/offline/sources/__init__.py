@@ -133,7 +133,7 @@ def vectors(
     if not isinstance(source, Table):
         names = (*_USUAL, "train" if argument == "corpus" else "test")
         return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
-    if not source.rows:  # its columns may have no type
+    if source.is_csv and not source.rows:  # its columns have no type
         raise ValueError(f"select: {argument} must have at least one row, got none in {source.place}")
     column = column or _usual_name(source)
     accepts = _is_float_list
