@@ -103,7 +103,7 @@ def append(**given: Any) -> None:
 @corpus.command()
 @takes(
     offline.delete_rows,
-    ids=option(INPUT, "Ids of the rows: a text file with one a line, or a column of a table.", metavar="FILE"),
+    ids=option(INPUT, "Ids of the rows: a text file or a pipe, one a line, or a column of a table.", metavar="FILE"),
     folder=option(INPUT, "Folder of corpus build --rows-per-segment.", "--from", metavar="FOLDER"),
     id_column=option(COLUMNS, "Column of the ids.", show_default="id"),
 )

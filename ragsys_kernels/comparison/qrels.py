@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .._base import checks
 from .._base.files import lines_of
 from .._base.types import NDArray as Array
 from .._base.types import PathLike
+from ..corpus.ids import integer
 from ..metrics import alpha_ndcg, ndcg, recall, reciprocal_rank
 from .settings import OP
 
@@ -164,12 +165,5 @@ def placed(judgements: Sequence[Judgement], query_ids: Sequence[str], corpus: rk
 def _rows(corpus: rk.Corpus, names: list[str]) -> Array:
     if corpus.ids.kind == "str":
         return np.asarray(corpus.rows_of(names, unknown="pad"))
-    numbers = np.array(list(_integers(names)), np.int64)
-    found = corpus.rows_of(numbers, unknown="pad")
-    return np.asarray(np.where(numbers < 0, -1, found))
-
-
-def _integers(names: list[str]) -> Iterator[int]:
-    """Yield what names are as integers, -1 for those that are none and stand for no row."""
-    for name in names:
-        yield int(name) if name.isascii() and name.isdigit() and len(name) < 19 else -1
+    numbers = [integer(name) for name in names]
+    return np.asarray(corpus.rows_of([-1 if number is None else number for number in numbers], unknown="pad"))

@@ -7,6 +7,7 @@ loading maps: it is no work then, and processes that load a folder share one cop
 
 from __future__ import annotations
 
+import re
 import zlib
 from itertools import chain
 from typing import Any, TypeVar
@@ -22,6 +23,9 @@ from .._base.tables import holds_text, texts
 ARRAYS = ("ids", "id_text", "id_offsets", "id_keys", "id_order")
 SETS: tuple[set[str], ...] = (set(), {"ids"}, {"ids", "id_keys", "id_order"}, set(ARRAYS) - {"ids"})
 
+# The text of an integer id. Other texts of the number, such as 010, +10 and 1_0, are no id, or would name another row.
+PLAIN = r"0|-?[1-9][0-9]{0,18}"
+_PLAIN = re.compile(PLAIN)
 _MOST = np.iinfo(np.int64).max
 _BLOCK = 1 << 16  # strings encoded at once
 
@@ -249,6 +253,12 @@ def make(op: str, ids: Any, num_rows: int) -> Ids:
     if not within.all():
         raise ValueError(f"{op}: ids must be at most 2^63 - 1, got {array[np.argmin(within)]}")
     return Integers.of(op, integers)
+
+
+def integer(text: str) -> int | None:
+    """Return the integer id that a text is in plain decimal form; None for other texts."""
+    number = int(text) if _PLAIN.fullmatch(text) else None
+    return number if number is not None and -(2**63) <= number <= _MOST else None
 
 
 def opened(arrays: dict[str, np.ndarray], num_rows: int) -> Ids:

@@ -65,7 +65,9 @@ def build_corpus(
         The folder, a local one; see `Corpus.save`.
     ids, bias, groups, costs : path or URL, optional
         Files of what belongs to the rows: integers or strings, floats, integers or strings, floats or integers. The
-        first may be any such file but a ``.npy`` file of strings.
+        first may be any such file but a ``.npy`` file of strings; or a text file, with any suffix that no format has,
+        or a pipe, with an id in each line, which LF or CRLF ends. There, and in a CSV, ids are integers if all of them
+        are written so, in plain decimal form.
     vector_column, id_column, bias_column, group_column, cost_column : str, optional
         Columns, in the files of ``ids`` to ``costs`` where given, else in that of ``corpus``. Ids are in the column
         "id" by default; where there is none, rows are known by their numbers.
@@ -154,12 +156,20 @@ def words_of(op: str) -> Iterator[None]:
 
 
 def columns_of(
-    corpus: PathLike, named: Mapping[str, PathLike | None], usual: bool = False
+    corpus: PathLike, named: Mapping[str, PathLike | None], usual: bool = False, known: Ids | None = None
 ) -> tuple[Column, dict[str, Column]]:
-    """Open the vectors, and what belongs to their rows, as `OF_ROWS` names it; ``usual`` as of `sources.vectors`."""
+    """Open the vectors, and what belongs to their rows, as `OF_ROWS` names it; ``usual`` as of `sources.vectors`.
+
+    ``known`` are the ids of the corpus that the rows are for.
+    """
     options: dict[str, Any] = {**dict.fromkeys(OF_ROWS), **named}
     vectors = sources.vectors(corpus, "corpus", options["vector_column"], usual=usual, bytes_stay=True)
-    columns = {**sources.of_rows(corpus, options), "ids": ids_of(corpus, options["ids"], options["id_column"])}
+    known = None if known is None or known.kind == "row" else known
+    if options["ids"] is None:
+        ids = sources.ids(corpus, "corpus", options["id_column"], None if known is None else known.kind)
+    else:
+        ids = sources.ids_of_file(options["ids"], options["id_column"], known)
+    columns = {**sources.of_rows(corpus, options), "ids": ids}
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         if column.rows != vectors.rows:
@@ -236,11 +246,3 @@ class _Rest:
             count -= len(block)
             yield block
             self.block = more if len(more) else next(self._blocks, None)
-
-
-def ids_of(corpus: PathLike, file: PathLike | None, column: str | None) -> Column | None:
-    if file is None:
-        return sources.ids(corpus, "corpus", column)
-    if sources.Place(file, "ids").suffix == ".npy":
-        return sources.numbers("ids", int, file, column, corpus)
-    return sources.ids(file, "ids", column)

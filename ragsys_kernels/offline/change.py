@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from codecs import BOM_UTF8
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,16 +12,13 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks, tables
-from .._base.files import lines_of
 from ..corpus import segments, versions
 from ..corpus.folder import DESCRIPTION
 from ..corpus.ids import Ids
 from . import sources
-from .build import columns_of, ids_of, pieces, words_of
+from .build import columns_of, pieces, words_of
 from .sources import PathLike
 
-_TEXT = ("", ".txt", ".ids")  # files of ids with one a line
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NAMED = 5
 
 
@@ -83,7 +78,7 @@ def append_corpus(
             made = corpus if isinstance(corpus, rk.Corpus) else rk.Corpus.load(corpus)
             version.add(*segments.whole(made.to("cpu"), made.ids), on_duplicate)
         else:
-            given, kinds = columns_of(corpus, named), version.kinds
+            given, kinds = columns_of(corpus, named, known=version.known()), version.kinds
             size = version.rows_per_segment or given[0].rows
             options = {"metric": kinds["metric"], "dtype": kinds["dtype"]}
             for rows, names in pieces(*given, options, size):
@@ -113,8 +108,9 @@ def delete_rows(ids: PathLike | Sequence[Any], folder: PathLike, *, id_column: s
     Parameters
     ----------
     ids : path, or ids in an array or list
-        A text file with an id in each line, which LF or CRLF ends, or any file of which `build_corpus` reads ids.
-        Without ids, rows.
+        A text file or a pipe with an id in each line, or any other file of which `build_corpus` reads ids; empty lines
+        are none. A text file's ids and a CSV's are read as those of the corpus are: integers in plain decimal form, or
+        strings. Without ids, rows.
     folder : path
         A folder that `build_corpus` wrote with ``rows_per_segment``.
     id_column : str, optional
@@ -185,31 +181,8 @@ def _wanted(ids: PathLike | Sequence[Any], column: str | None, known: Ids) -> An
     """Return ids of a file, or as they are given: strings in a list, where the corpus has such, else an array."""
     if not isinstance(ids, (str, os.PathLike)):
         return _flat(ids, known)
-    place = sources.Place(ids, "ids")
-    if place.suffix not in _TEXT:
-        found = ids_of(ids, ids, column)
-        if found is None:
-            raise ValueError(f"ids must be in a column id, or it be named, got none in {place}")
-        return _flat(found.whole(), known)
-    if place.kind() != "file":
-        raise FileNotFoundError(f"ids must be an existing file, got {place}")
-    if column is not None:
-        raise ValueError(f"ids must not be a text file to have a column {column!r}, got {place}")
-    try:
-        content = place.read(0, place.size())
-        lines = lines_of(content)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"ids must be a text file in UTF-8, got {place}: {error}") from error
-    if known.kind == "str":
-        if lines and content.startswith(BOM_UTF8) and (whole := f"\ufeff{lines[0]}") in known:
-            lines[0] = whole
-        return [line for line in lines if line]
-    wanted = [line for line in (line.strip(" \t") for line in lines) if line]
-    for line in wanted:
-        if not _INTEGER.fullmatch(line) or not -(2**63) <= int(line) < 2**63:  # `int` alone reads 1_0 too
-            rule = "ids must be integers as those of the corpus, one a line"
-            raise ValueError(f"{rule}, got {checks.shown(line)} in {place}")
-    return np.array(list(map(int, wanted)), np.int64)
+    found = sources.ids_of_file(ids, column, known)
+    return _flat(found.given() if isinstance(found, sources.IdLines) else found.whole(), known)
 
 
 def _flat(ids: Any, known: Ids) -> Any:

@@ -114,7 +114,7 @@ def sync_corpus(
         "group_column": group_column, "cost_column": cost_column,
     }  # fmt: skip
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
-    with words_of(_OP), closing(ahead(_read(source, columns, progress), 2)) as rows:
+    with words_of(_OP), closing(ahead(_read(source, to, columns, progress), 2)) as rows:
         if segments.is_segmented(os.fspath(to)):
             done = _changed(rows, to, metric, dtype, size)
         else:
@@ -294,7 +294,7 @@ def _named(groups: Any, names: Any) -> Any:
 
 
 def _read(
-    source: PathLike, columns: dict[str, str | None], progress: Callable[[int, int], None] | None
+    source: PathLike, to: PathLike, columns: dict[str, str | None], progress: Callable[[int, int], None] | None
 ) -> Generator[_Rows, None, None]:
     """Yield the rows of a source, some at a time."""
     if stores.is_store(source):
@@ -303,7 +303,8 @@ def _read(
                 raise ValueError(f"{name} must be left out with a store, whose options name columns, got {column!r}")
         total, found = stores.opened(str(source), _BATCH)
     else:
-        vectors, given = columns_of(source, columns)
+        known = rk.Corpus.load(to).ids if segments.is_segmented(os.fspath(to)) else None
+        vectors, given = columns_of(source, columns, known=known)
         if "ids" not in given:
             raise ValueError(
                 f"source must have ids, in a column 'id' or one that id_column names, got none in {source}"

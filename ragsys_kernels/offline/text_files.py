@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from .._base.checks import line
 from .._base.files import replacing_and_sweeping
 from .._base.types import PathLike
-from .sources import parquet_batches
+from .sources import are_integers, integers, parquet_batches
 
 _BLOCK, _MOST = 1 << 20, 2**31 - 1  # bytes; Arrow's usual block and the largest
 _SUFFIXES = (".parquet", ".csv", ".jsonl")
@@ -106,11 +106,7 @@ def _csv(file: pa.NativeFile, as_text: dict[str, pa.DataType], block: int) -> pa
 def _ids(written: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the ids of a CSV as integers if that changes none of them; none where there is nothing."""
     written = pc.if_else(pc.equal(written, ""), pa.scalar(None, pa.string()), written)
-    try:
-        integers = written.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return written
-    return integers if integers.cast(pa.string()).equals(written) else written
+    return integers(written) if are_integers(written) else written
 
 
 def texts(

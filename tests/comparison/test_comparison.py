@@ -15,7 +15,7 @@ import ragsys_kernels as rk
 from ragsys_kernels._base.files import csv_of
 from ragsys_kernels.comparison import compare, write
 from ragsys_kernels.comparison.measures import MEASURES
-from ragsys_kernels.comparison.qrels import Judgement, read
+from ragsys_kernels.comparison.qrels import Judgement, placed, read
 from ragsys_kernels.comparison.settings import settings
 
 RNG = np.random.default_rng(0)
@@ -99,6 +99,16 @@ def test_judgements_have_names_as_they_stand_there(tmp_path):
     lines = [f"q{name} 0\t {name}  {i}\r\n" for i, name in enumerate(names)]
     (tmp_path / "qrels").write_bytes("\ufeff".encode() + "\n".join(lines).encode())
     assert read(tmp_path / "qrels") == [Judgement(f"q{name}", "0", name, i) for i, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("ids", [None, np.array([2**63 - 1, -7, 5, 20])])
+def test_judgements_name_integer_ids_in_plain_decimal_form(ids):
+    known = [0, 1, 2, 3] if ids is None else ids.tolist()
+    corpus = rk.Corpus(ROWS[:4], ids=ids)
+    wrong = [f"0{known[3]}", f"+{known[3]}", "-0", "1_0", "x", "-1", str(2**63)]
+    judged = placed([Judgement("q", "0", str(name), 1) for name in (*known, *wrong)], ["q"], corpus)
+    assert judged.rows.tolist()[:4] == [0, 1, 2, 3]
+    assert judged.absent == len(wrong)
 
 
 def test_ids_of_the_queries_table_can_be_told_apart():

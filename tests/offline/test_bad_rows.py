@@ -4,6 +4,7 @@ import csv
 import pickle
 
 import numpy as np
+import odd_ids
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -159,6 +160,15 @@ def test_select_leaves_bad_rows_out(files, command):
                     "--bad-rows", "skip")  # fmt: skip
     assert other.returncode == 1
     assert "on_duplicate" in other.stderr
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("ids", [["a", "", "b"], ["7", "", "8"]])
+def test_an_empty_id_is_one_that_is_missing(tmp_path, form, ids):
+    file, out = odd_ids.written(tmp_path, form, ids), tmp_path / "out"
+    kept = list(map(int, ids[::2])) if form == "csv" and ids[0] == "7" else ids[::2]
+    assert offline.build_corpus(file, out, bad_rows="skip").ids[:].tolist() == kept
+    assert [row["row"] for row in listed(tmp_path / "out.skipped.csv")] == ["1"]
 
 
 def test_rows_without_an_id_repeat_none(files):

@@ -182,7 +182,9 @@ def test_what_cannot_be_is_refused_and_changes_nothing(tmp_path):
     pq.write_table(pa.table({"id": [1, 2, 3], "vector": np.eye(3).tolist()}), other.folder / "0.parquet")
     refused("source must have the folder's 16 dimensions, got 3", other.folder)
     pq.write_table(pa.table({"id": ["a"], "vector": np.eye(1, D).tolist()}), other.folder / "0.parquet")
-    refused("ids must be integers as in the folder, got strings", other.folder)
+    refused("ids must be integers as those of the corpus are, got strings in ", other.folder)
+    (tmp_path / "empty.csv").write_text("id,vector\n")
+    refused(r"corpus must have at least one row, got none in .*empty\.csv", tmp_path / "empty.csv")
     rk.Corpus(np.eye(D, dtype=np.float32)).save(tmp_path / "piece")
     with pytest.raises(
         FileExistsError, match=r"^sync_corpus: to must be new, or a folder of corpus build .*, got .*piece$"

@@ -206,6 +206,8 @@ def test_a_typed_text_is_the_query_and_its_picks_can_be_read_whole(server, brows
         page.page.fill("#query", "77")
         page.page.wait_for_selector("#said.bad")
         assert "must be ids of the corpus, got 77" in page.page.inner_text("#said")
+        page.page.fill("#query", "07")
+        expect(page.page.locator("#said")).to_have_text("the ids of this corpus are integers")
         page.wrong = [each for each in page.wrong if "422" not in each]  # Chromium logs answers that are errors
 
 

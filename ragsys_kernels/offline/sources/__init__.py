@@ -34,7 +34,8 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._base.types import PathLike
-from . import _ann, _named, _rows, _text
+from ...corpus.ids import Ids
+from . import _ann, _named, _rows, _text, _written_ids
 from ._column import Column
 from ._index import Index
 from ._lists import ByIds, Lists
@@ -46,21 +47,26 @@ from ._safetensors import Tensor, Tensors
 from ._saved import id_values, saved, saved_columns
 from ._tables import ARROW, Table, TableColumn, find_column
 from ._usable import BAD_ROWS, Usable, listed, usable
+from ._written_ids import IdLines, are_integers, integers
 
 __all__ = [
     "BAD_ROWS",
     "ROW_NUMBERS",
     "ByIds",
     "Column",
+    "IdLines",
     "Index",
     "Lists",
     "PathLike",
     "Place",
     "Usable",
+    "are_integers",
     "candidate_lists",
     "candidate_scores",
     "id_values",
     "ids",
+    "ids_of_file",
+    "integers",
     "listed",
     "load_corpus",
     "numbers",
@@ -127,6 +133,8 @@ def vectors(
     if not isinstance(source, Table):
         names = (*_USUAL, "train" if argument == "corpus" else "test")
         return _tensor(source, argument, column, (*_FLOATS, "bfloat16"), 2, names).narrowed()
+    if source.is_csv and not source.rows:  # its columns have no type
+        raise ValueError(f"select: {argument} must have at least one row, got none in {source.place}")
     column = column or _usual_name(source)
     accepts = _is_float_list
     if column is not None or not any(_is_float_list(field.type) for field in source.schema):
@@ -198,8 +206,12 @@ def vector_lists(file: PathLike, column: str, dims: int) -> Column:
     return found
 
 
-def ids(file: PathLike, argument: str, column: str | None = None) -> Column | None:
-    """Open an id column; None if the file has none, and rows are known by their numbers."""
+def ids(file: PathLike, argument: str, column: str | None = None, kind: str | None = None) -> Column | None:
+    """Open an id column; None if the file has none, and rows are known by their numbers.
+
+    `kind` is that of the ids of the corpus that they are to be, "int64" or "str", as which a CSV's are read. Without it
+    they are integers if all of them are written so. Other files have a type of their own.
+    """
     source = _open(file, argument, column)
     if isinstance(source, Place):
         return None
@@ -209,14 +221,53 @@ def ids(file: PathLike, argument: str, column: str | None = None) -> Column | No
     column = column or "id"
     if not isinstance(source, Table):
         return _tensor(source, argument, column, _INTEGERS, 1, (), convert=pa.array, finish=_chunked)
+    if column in source.schema.names:
+        source = source.as_written(column)
     name, _ = _find(source, argument, column, "single values", lambda t: not pa.types.is_nested(t))
-    source = source.as_written(name)
-    plain = _plain(source.kind(name))
+    plain, what = _plain(source.kind(name)), f"{argument}'s id column"
+    if source.is_csv:
+        of_column = partial(source.arrays, name, 1 << 16, 0, source.rows)
+        whole = kind == "int64" or (kind is None and all(map(_written_ids.are_integers, of_column())))
+    else:
+        whole, got = False, "strings" if _is_text(plain) else "integers" if pa.types.is_integer(plain) else None
+        _check_kind(kind, got, source.place)
 
     def convert(values: pa.Array, rows: RowSource) -> pa.Array:
-        return _rows.present(values.cast(plain), rows, f"{argument}'s id column")  # a dictionary may hold a null
+        values = _rows.present(values.cast(plain), rows, what)  # a dictionary may hold a null
+        return _written_ids.as_integers(values, rows) if whole else values
 
     return TableColumn(source, argument, name, convert)
+
+
+def ids_of_file(file: PathLike, column: str | None = None, known: Ids | None = None) -> Column:
+    """Open the ids of a file of their own, to be like those of a corpus that are `known`.
+
+    A ``.npy`` file has integers; a file whose suffix is that of no format, and a pipe, have an id in each line.
+    """
+    place = Place(file, "ids")
+    kind = None if known is None else "str" if known.kind == "str" else "int64"
+    if place.suffix == ".npy":
+        try:
+            found = numbers("ids", int, file, column, file)
+        except ValueError as error:
+            raise ValueError(f"{error}; strings can be in a text file, one a line, or a column of a table") from error
+        _check_kind(kind, "integers", place)
+    elif _text.suffix(place) not in _SUFFIXES and (place.kind() == "file" or place.is_pipe()):
+        if column is not None:
+            raise ValueError(f"select: ids must not be a text file to have a column {column!r}, got {place}")
+        found = IdLines(place, known)
+    else:
+        found = ids(file, "ids", column, kind)
+    if found is None:
+        raise ValueError(f"select: ids must be in a column id, or it be named, got none in {place}")
+    return found
+
+
+def _check_kind(kind: str | None, got: str | None, place: Place) -> None:
+    """Refuse ids of another type than those of the corpus."""
+    expected = {None: got, "int64": "integers", "str": "strings"}[kind]
+    if got not in (None, expected):
+        raise ValueError(f"select: ids must be {expected} as those of the corpus are, got {got} in {place}")
 
 
 def numbers(

@@ -43,7 +43,7 @@ class Column:
     def whole(self) -> Any:
         """Return all rows; for the corpus, which has to fit."""
         if not self.dims:
-            parts = list(self.chunks(1 << 16))
+            parts = list(self.chunks(1 << 16)) or [pa.nulls(0)]
             return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.chunked_array(parts)
         array, start = np.empty((self.rows, self.dims), self._dtype), 0
         for part in self.chunks(max(1, BLOCK_BYTES // (4 * self.dims))):

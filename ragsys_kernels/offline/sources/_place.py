@@ -103,6 +103,9 @@ class Place:
             raise OSError(f"select: {self._argument} must be a URL that can be read, got {self}: {error}") from error
         return "file" if found == "file" else "folder"
 
+    def is_pipe(self) -> bool:
+        return self.local is not None and self.local.is_fifo()
+
     def names(self) -> list[str]:
         """Return the names in a folder, sorted, without hidden ones and those that begin with ``_``."""
         if self.local is not None:

@@ -21,7 +21,7 @@ from ._databases import LANCE, DatabasePart, LancePart, is_database
 from ._parquet import ParquetPart
 from ._place import Place
 from ._rows import RowSource, span
-from ._text import CSV, JSON, TextPart, is_same, is_text, suffix
+from ._text import CSV, JSON, TextPart, is_text, suffix
 
 ARROW: tuple[str, ...] = (".arrow", ".feather", ".ipc")
 PARQUET: tuple[str, ...] = (".parquet",)
@@ -92,18 +92,23 @@ class Table:
                 )
         return kind
 
+    @property
+    def is_csv(self) -> bool:
+        return isinstance(self.parts[0], TextPart) and _format(self.parts[0].place) == "CSV"
+
     def as_written(self, name: str) -> Table:
         """Return the table with a column as the text that it is in the files; itself where a reader changes none.
 
-        Readers of CSV and JSON lines take 007 and 0x10 for integers, and text that looks like one for a date.
+        Readers of CSV take 007 and 0x10 for integers, NA and null for nothing, and those of JSON lines text that looks
+        like one for a date.
         """
-        kind = self.schema.field(name).type
+        kinds = [part.schema.field(name).type for part in self.parts if part.schema.names.count(name) == 1]
         form = _format(self.parts[0].place) if isinstance(self.parts[0], TextPart) else None
-        if form == "CSV":
-            guessed = not (pa.types.is_string(kind) or pa.types.is_null(kind))
+        if self.is_csv:
+            guessed = not all(map(pa.types.is_string, kinds))
         else:
-            guessed = form is not None and pa.types.is_timestamp(kind) and "." not in name
-        if not guessed:
+            guessed = form is not None and any(map(pa.types.is_timestamp, kinds)) and "." not in name
+        if not guessed or len(kinds) < len(self.parts):  # which `kind` refuses
             return self
         written = copy.copy(self)
         written.parts = []
@@ -111,8 +116,6 @@ class Table:
             with self._reading(part.place, form):
                 written.parts.append(TextPart(part.place, name))
         written.schema = written.parts[0].schema
-        if pa.types.is_integer(kind) and all(map(is_same, written.arrays(name, 1 << 16, 0, self.rows))):
-            return self
         return written
 
     def where(self, row: int) -> str:

@@ -45,13 +45,6 @@ class TextPart(ArrowPart):
         return streamed(_batches(place, self._alone))
 
 
-def is_same(written: pa.Array) -> bool:
-    """Return whether text of a CSV that Arrow reads as integers says no more than these: 007 and 0x10 do."""
-    plain = pc.match_substring_regex(written, r"^(0|-?[1-9][0-9]*)$")
-    null = pc.is_in(written, pa.array(pyarrow.csv.ConvertOptions().null_values))
-    return bool(pc.all(pc.or_(plain.fill_null(True), null)).as_py())
-
-
 def _batches(place: Place, alone: str | None) -> Iterator[pa.RecordBatch]:
     """Yield the rows in batches, at least one; objects within a row become columns of it.
 

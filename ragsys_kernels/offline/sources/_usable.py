@@ -87,7 +87,7 @@ def _found(
     argument: str, given: dict[str, Column], named: str, bad_rows: str, on_duplicate: str
 ) -> tuple[dict[int, str], dict[int, Any]]:
     """Return which rows are left out, and why, and their ids."""
-    skipped = _bad(argument, given) if bad_rows == "skip" else {}
+    skipped = _bad(argument, given, named) if bad_rows == "skip" else {}
     if named not in given:
         return skipped, {}
     if on_duplicate != "error":
@@ -95,7 +95,7 @@ def _found(
     return skipped, _of_rows(given[named], sorted(skipped))
 
 
-def _bad(argument: str, given: dict[str, Column]) -> dict[int, str]:
+def _bad(argument: str, given: dict[str, Column], named: str) -> dict[int, str]:
     """Return which rows cannot be used, and why."""
     size = max(1, BLOCK_BYTES // (4 * max(1, given[argument].dims)))
     found: dict[int, str] = {}
@@ -109,7 +109,9 @@ def _bad(argument: str, given: dict[str, Column]) -> dict[int, str]:
                 reason = f"{name} must be finite, got NaN or inf"
                 good = np.isfinite(values).reshape(len(values), -1).all(axis=1)
             else:
-                reason, good = "", np.ones(len(values), bool)
+                reason, good = "ids must not be empty, got an empty string", np.ones(len(values), bool)
+                if argument == "corpus" and name == named and not isinstance(values, np.ndarray):
+                    good = np.array([each != "" for each in values.to_pylist()], bool)
             for row in (start + np.flatnonzero(~good)).tolist():
                 bad.setdefault(row, reason)
             start += len(values)

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from ...corpus.ids import integer
 from ...selection import METHODS
 from ..asked import Asked
 from ..corpora import NOTHING, Corpora, Served
@@ -39,8 +40,7 @@ _RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_simi
 _FIELDS = ("initial", "allowed", "exclude", "query_id")
 # Parameters of the URL, for clients that cannot choose their body.
 _OF_URL = ("model", "top_n", "pool_size", "unknown")
-_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
-_INTEGERS = re.compile(r"-?[0-9]{1,18}(?:,-?[0-9]{1,18})*\Z")
+_INTEGERS = re.compile(r"(?:0|-?[1-9][0-9]{0,17})(?:,(?:0|-?[1-9][0-9]{0,17}))*\Z")
 _NAMED = 5  # ids that an error names
 
 
@@ -170,10 +170,9 @@ class Reranking:
         """Return the id that a document or a query stands for; None: it cannot be one."""
         if self.served.named:
             return str(each)
-        if type(each) is str and not _INTEGER.match(each):
-            return None
-        number = int(each)
-        return number if -(2**63) <= number < 2**63 else None
+        if type(each) is str:
+            return integer(each)
+        return each if -(2**63) <= each < 2**63 else None
 
     def _dtype_of(self, text: str) -> str | None:
         """Return the type of the vector that a string is the base64 of, if it is one."""

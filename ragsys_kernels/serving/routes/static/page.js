@@ -38,8 +38,8 @@ const isText = () => encoder !== null && form.by.value === "text";
 // The id as JSON: what a person types is an integer or a string, as the corpus has it.
 function written(id) {
   if (corpora[form.corpus.value].ids === "string") return JSON.stringify(id);
-  if (!/^-?\d+$/.test(id)) throw new Refused("the ids of this corpus are integers");
-  return id.replace(/^(-?)0+(?=\d)/, "$1");
+  if (!/^(0|-?[1-9]\d*)$/.test(id)) throw new Refused("the ids of this corpus are integers");
+  return id;
 }
 
 const list = (ids) => `[${ids.map(written).join(",")}]`;
