@@ -102,7 +102,7 @@ def stubbed(stub: Driver, device: str = "cpu") -> Any:
 
         change(_arrays, "device_of", lambda x: "cuda:0" if isinstance(x, torch.Tensor) else device_of(x))
         change(_arrays, "place_of", of)
-        change(corpus, "Torch", lambda device: place)
+        change(corpus.search, "Torch", lambda device: place)
         change(_dispatch, "_why_no_gpu", lambda: None)
         change(torch.cuda, "get_device_capability", lambda device=None: (ARCH // 10, ARCH % 10))
         change(torch.cuda, "get_device_properties", lambda device=None: properties)

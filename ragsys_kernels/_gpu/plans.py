@@ -77,8 +77,11 @@ def counters(like: Any, size: int) -> Any:
     return _thread.recorder.counters(like, size)
 
 
-def planned(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate the operation ``op``: calls of it are planned, and its errors are those of `_hints.hinted`."""
+def planned(op: str | None) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate the operation ``op``: calls of it are planned, and its errors are those of `_hints.hinted`.
+
+    None: that of the request which is the first argument.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -88,7 +91,8 @@ def planned(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     return function(*args, **kwargs)
                 return _by_plan(function, args, kwargs)
             except (MemoryError, TypeError) as error:
-                explain(op, function, kwargs, error)
+                name: Any = cast(Any, args[0]).op if op is None else op
+                explain(name, function, kwargs, error)
                 raise
 
         return call

@@ -85,7 +85,7 @@ def _search(request: Request, index: Any) -> SearchResult:
     return found
 
 
-_planned_search = planned(_OP)(_search)  # where the selection after it cannot be planned with it
+_planned_search = planned(None)(_search)  # where the selection after it cannot be planned with it
 # What a search takes no account of.
 _NOT_SEARCHED: dict[str, Any] = {
     **dict.fromkeys((

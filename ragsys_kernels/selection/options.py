@@ -12,7 +12,7 @@ import numpy as np
 from .._base import arrays
 from .._base.arrays import Place
 from .._base.checks import choice, count, expect_shape, flag, floats, good_values, shown
-from .parameters import BY_NAME, KINDS
+from .parameters import BY_NAME, KINDS, ONE_BY_ONE
 from .problem import Rows, unit
 from .request import Request
 
@@ -135,7 +135,10 @@ def sift(op: str, noise: Any, min_gain: Any) -> Callable[..., Sift]:
     return lambda *_: Sift(variance, least)
 
 
-def gist(op: str, eps: Any) -> Callable[..., Gist]:
+def gist(op: str, eps: Any, *others: Any) -> Callable[..., Gist]:
+    for name, value in zip(ONE_BY_ONE, others, strict=True):
+        if value is not None:
+            raise ValueError(f"{op}: {name} must be left out, got {shown(value)}")
     step = number(op, "eps", eps)
     return lambda *_: Gist(step)
 
@@ -184,7 +187,7 @@ _OF_RULES: dict[str, tuple[Callable[..., Any], Callable[[Request], tuple[Any, ..
     "dpp": (dpp, attrgetter("quality", "scale")),
     "ssd": (ssd, attrgetter("gamma", "window")),
     "sift": (sift, attrgetter("noise", "min_gain")),
-    "gist": (gist, lambda request: (request.eps,)),
+    "gist": (gist, attrgetter("eps", *ONE_BY_ONE)),
     "coverage": (coverage, attrgetter("kind", "aspects", "weights", "gamma", "density", "budget")),
 }
 

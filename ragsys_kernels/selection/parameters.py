@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 RULES = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist")
 WEIGHTED = tuple(rule for rule in RULES if rule not in ("vrsd", "sift"))
-# GIST takes these to refuse them: its picks are chosen together.
+# Rules that choose one pick after the other. GIST, which chooses them together, refuses what only these have.
 _ONE_BY_ONE = tuple(rule for rule in RULES if rule != "gist")
 SCALES = ("as-is", "minmax", "zscore", "rank")
 KINDS = ("facility", "cover", "xquad")
@@ -91,6 +91,7 @@ TABLE = (
     Parameter("metric", "Similarity of vectors", "choice", default="cosine", choices=("cosine", "dot")),
 )  # fmt: skip
 BY_NAME = {parameter.name: parameter for parameter in TABLE}
+ONE_BY_ONE = tuple(parameter.name for parameter in TABLE if parameter.rules is _ONE_BY_ONE)
 # What a rule has beyond the arguments of all rules.
 OF_RULES = tuple(parameter for parameter in TABLE if parameter.rules not in (RULES, _ONE_BY_ONE))
 OWN = {rule: tuple(each.name for each in OF_RULES if rule in each.rules) for rule in RULES}

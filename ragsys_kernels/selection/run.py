@@ -71,7 +71,7 @@ def run(request: Request) -> Selection:
 
 
 # For a request that no public function has made, whose calls on a device would be planned.
-planned_run = planned("select")(run)
+planned_run = planned(None)(run)
 
 
 def _backend(request: Request, adaptive: bool) -> tuple[str, Any, _arrays.Place, str]:

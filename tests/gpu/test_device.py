@@ -192,7 +192,8 @@ def test_arrays_on_two_devices_are_refused(place):
 
 @pytest.fixture
 def device_corpus(place, monkeypatch):
-    monkeypatch.setattr(corpus, "place_of", lambda op, device: _arrays.HOST if device == "cpu" else place)
+    for module in (corpus, corpus.retrieve):
+        monkeypatch.setattr(module, "place_of", lambda op, device: _arrays.HOST if device == "cpu" else place)
     return lambda *args, **options: rk.Corpus(*args, **options, device="cuda")
 
 
@@ -381,7 +382,7 @@ def stub(place, monkeypatch):
     monkeypatch.setattr(
         _dispatch, "choose", lambda *call, **lacks: choose(*call, **lacks) if call[2] == "cpu" else there
     )
-    monkeypatch.setattr(corpus, "Torch", lambda device: place)
+    monkeypatch.setattr(corpus.search, "Torch", lambda device: place)
     return stub
 
 

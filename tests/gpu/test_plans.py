@@ -33,8 +33,9 @@ Q, N, P, D, K = 3, 40, 12, 24, 4
 @pytest.fixture
 def device(place, monkeypatch):
     """CPU tensors are those of a device, and calls with them are planned; gives the plans that ran."""
-    monkeypatch.setattr(corpus, "Torch", lambda device: place)
-    monkeypatch.setattr(corpus, "place_of", lambda op, device: _arrays.HOST if device == "cpu" else place)
+    monkeypatch.setattr(corpus.search, "Torch", lambda device: place)
+    for module in (corpus, corpus.retrieve):
+        monkeypatch.setattr(module, "place_of", lambda op, device: _arrays.HOST if device == "cpu" else place)
     monkeypatch.setattr(plans, "_watching", True)
     monkeypatch.setattr(plans, "_hosts", True)
     monkeypatch.setattr(plans, "_plans", {})

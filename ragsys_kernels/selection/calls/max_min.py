@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..._base import checks
 from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
@@ -86,12 +85,8 @@ def gist(
     >>> rk.gist(np.array([[1, 0.2]], np.float32), embeddings, 2).indices
     array([[0, 2]])
     """
-    request = Request(
+    return run(Request(
         "gist", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
         max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
         num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps,
-    )  # fmt: skip
-    for name in ("max_per_group", "initial", "costs", "budget", "max_similarity"):
-        if (value := getattr(request, name)) is not None:
-            raise ValueError(f"gist: {name} must be left out, got {checks.shown(value)}")
-    return run(request)
+    ))  # fmt: skip
