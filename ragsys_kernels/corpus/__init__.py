@@ -15,6 +15,7 @@ from .._base.tables import padded
 from .._base.types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
 from .._gpu.plans import planned
 from ..selection import METHODS
+from ..selection.parameters import DEFAULTS
 from ..selection.problem import Rows, SearchResult, Selection
 from ..selection.request import Request
 from . import faiss_index, folder, retrieve, search, segments, windows
@@ -340,6 +341,8 @@ class Corpus(Rows):
             MMR's pools exactly, with cosines and on the host; then ``pool_needed`` is known too.
         """
         checks.choice("select", "method", method, METHODS)
+        if lambda_d is None:
+            lambda_d = DEFAULTS[method].get("lambda_d")
         request = Request(
             method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
             padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, metric, check_values,

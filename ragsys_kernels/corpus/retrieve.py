@@ -65,13 +65,19 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
         columns = {"bias": request.bias, "groups": request.groups}
         corpus = with_columns(_OP, corpus, columns, place_of(_OP, corpus.device))
         changes.update(embeddings=corpus, bias=None, groups=None)
-    asked = request.changed(
-        op=_OP,
-        embeddings=corpus,
-        k=min(pool + width(request.initial), max(1, corpus.num_live)),
+    asked = Request(
+        _OP,
+        request.queries,
+        corpus,
+        min(pool + width(request.initial), max(1, corpus.num_live)),
+        query_groups=request.query_groups,
+        allowed=request.allowed,
+        exclude=request.exclude,
+        backend=request.backend,
+        num_threads=request.num_threads,
+        on_error=request.on_error,
         # By what the rule's relevance is, with the bias or without.
         lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
-        **_NOT_SEARCHED,
     )
     found = _planned_search(asked, index)
     changes["candidates"], sizes = cut(found.indices, pool, request.initial)
@@ -86,13 +92,6 @@ def _search(request: Request, index: Any) -> SearchResult:
 
 
 _planned_search = planned(None)(_search)  # where the selection after it cannot be planned with it
-# What a search takes no account of.
-_NOT_SEARCHED: dict[str, Any] = {
-    **dict.fromkeys((
-        "candidates", "relevance", "bias", "groups", "max_per_group", "initial", "costs", "budget", "max_similarity",
-        "outside",
-    )), "relevance_scale": "as-is", "lambda_d": 1.0, "metric": "cosine",
-}  # fmt: skip
 
 
 def _completed(request: Request) -> Request:

@@ -55,8 +55,10 @@ class Request:
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other values."""
-        values: Any = map(changes.get, FIELDS, _values(self))
-        return Request(*values)
+        made = Request(*_values(self))
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
 
     def take(self, queries: np.ndarray) -> Request:
         """Return the request of some of its queries."""
