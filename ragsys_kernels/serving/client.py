@@ -251,6 +251,7 @@ class Client(_Calls):
         candidates: Any = None,
         relevance: Any = None,
         relevance_scale: str | None = None,
+        quality: Any = None,
         initial: Any = None,
         allowed: Any = None,
         exclude: Any = None,
@@ -286,6 +287,8 @@ class Client(_Calls):
             picked again and kept away from; what alone may be picked; what must not be.
         relevance : (Q, P) numbers, or Q lists
             Of the candidates, instead of the cosine to the query; what stands at padding of the candidates is dropped.
+        quality : (Q, P) numbers above 0, or Q lists, optional
+            Of the candidates, for dpp: instead of that by z-scores.
         relevance_scale : "as-is" | "minmax" | "zscore" | "rank", optional
             How to rescale it, as in `mmr`.
         candidate_vectors : (Q, P, D) float32 | float16 | others, or Q arrays (any, D), optional
@@ -312,8 +315,9 @@ class Client(_Calls):
             The time has passed. Also a TimeoutError.
         """
         lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
+        values = {"relevance": relevance, "quality": quality}
         numbers = _given(k=k, lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity)
-        sent = wire.Queries(queries, query_ids, lists, relevance, numbers, candidate_vectors)
+        sent = wire.Queries(queries, query_ids, lists, values, numbers, candidate_vectors)
         common = {"method": method, "pool": pool} | _given(
             corpus=corpus or self._corpus, max_per_group=max_per_group, metric=metric, unknown=unknown,
             relevance_scale=relevance_scale, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain,

@@ -29,10 +29,13 @@ from .limits import FAILED, failed
 
 _SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
 _LISTS = ("candidates", "initial", "allowed", "exclude")
-_COLUMNS = (*_SCALARS, "vectors", "relevance", *_LISTS)
+# Numbers of each candidate.
+OF_CANDIDATES = ("relevance", "quality")
+_COLUMNS = (*_SCALARS, "vectors", *OF_CANDIDATES, *_LISTS)
 _ASKED = tuple(name for name in _COLUMNS if name not in ("lambda_d", "lambda_b"))
 _PLAIN = ("mmr", "vrsd")
-_PADDING = {"candidates": -1, "initial": -1, "allowed": -1, "exclude": -1, "relevance": 0.0}
+# What stands where a list is shorter than another query's.
+PADDING = {**dict.fromkeys(_LISTS, -1), "relevance": 0.0, "quality": 1.0}
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")
@@ -59,6 +62,7 @@ class Block:
     pool: int | None = None  # rows to retrieve; None: candidates, or else the whole corpus
     candidates: np.ndarray | None = None  # (Q, P) int64
     relevance: np.ndarray | None = None  # (Q, P) float32
+    quality: np.ndarray | None = None  # (Q, P) float32, of dpp
     initial: np.ndarray | None = None  # (Q, S) int64
     allowed: np.ndarray | None = None  # (Q, A) int64: nothing else may be picked
     exclude: np.ndarray | None = None  # (Q, E) int64
@@ -98,7 +102,7 @@ class Block:
     def key(self) -> tuple[Any, ...]:
         """What queries must have in common to share a call. Pools may differ in width by less than a factor of two."""
         width = -1 if self.candidates is None else self.candidates.shape[1].bit_length()
-        optional = (self.vectors, self.relevance, self.allowed, self.budget, self.max_similarity)
+        optional = (self.vectors, self.relevance, self.quality, self.allowed, self.budget, self.max_similarity)
         known = tuple(each is None for each in optional)
         rows = self.given
         source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
@@ -112,7 +116,7 @@ class Block:
     @property
     def nbytes(self) -> int:
         """Bytes of the lists: padded, they may be many times those of the request."""
-        lists = (self.candidates, self.relevance, self.initial, self.allowed, self.exclude, self.names)
+        lists = (self.candidates, self.relevance, self.quality, self.initial, self.allowed, self.exclude, self.names)
         size = sum([each.nbytes for each in lists if each is not None])
         return size if self.given is None else size + int(self.given.data.nbytes)
 
@@ -183,13 +187,13 @@ def _spread(parts: list[Any], blocks: Sequence[Block]) -> Any:
 
 def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block]) -> np.ndarray:
     """Return the columns of blocks one under the other; lists are padded to the longest."""
-    if name not in _PADDING:
+    if name not in PADDING:
         return np.concatenate([part for part in parts if part is not None])
     arrays = [part for part in parts if part is not None]
     width = max(array.shape[1] for array in arrays)
     if len(arrays) == len(parts) and all(array.shape[1] == width for array in arrays):
         return np.concatenate(arrays)
-    whole = np.full((sum(map(len, blocks)), width), _PADDING[name], arrays[0].dtype)
+    whole = np.full((sum(map(len, blocks)), width), PADDING[name], arrays[0].dtype)
     begin = 0
     for part, block in zip(parts, blocks, strict=True):
         if part is not None:
@@ -296,26 +300,28 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
 def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
     """Return what the queries of a block ask for, with arrays where the rows are."""
     names = [*_ASKED, *(name for name in ("lambda_d", "lambda_b") if name in METHODS[block.method].parameters)]
-    placed_columns = {name: placed(block.rows, getattr(block, name)) for name in names}
-    columns = {**DEFAULTS[block.method], **dict(block.options), **placed_columns}
+    given = {name: placed(block.rows, x) for name in names if (x := getattr(block, name)) is not None}
+    columns = {**DEFAULTS[block.method], **dict(block.options), **given}
     return Request(
-        block.method, columns.pop("vectors"), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
+        block.method, columns.pop("vectors", None), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
         max_per_group=block.max_per_group, num_threads=num_threads, on_error=on_error, **columns,
     )  # fmt: skip
 
 
 def _widened(request: Request, block: Block, num_rows: int) -> Request:
     """Return a request with more candidates than picks, as a query reads its rows beside one with a longer list."""
-    candidates, relevance = request.candidates, request.relevance
+    candidates = request.candidates
     if candidates is None and num_rows <= block.most:
         candidates = np.tile(np.arange(num_rows), (len(block), 1))
     if candidates is None or candidates.shape[1] > block.most:
         return request
     lacking = ((0, 0), (0, block.most + 1 - candidates.shape[1]))
-    candidates = np.pad(host(candidates), lacking, constant_values=-1)
-    if relevance is not None:
-        relevance = placed(block.rows, np.pad(host(relevance), lacking))
-    return request.changed(candidates=placed(block.rows, candidates), relevance=relevance)
+    changes = {
+        name: placed(block.rows, np.pad(host(values), lacking, constant_values=PADDING[name]))
+        for name, values in (("candidates", candidates), *((each, getattr(request, each)) for each in OF_CANDIDATES))
+        if values is not None and not isinstance(values, str)
+    }
+    return request.changed(**changes)
 
 
 def plain(block: Block) -> Problem | None:

@@ -59,14 +59,14 @@ class Queries:
         queries: Any,
         query_ids: Any,
         lists: dict[str, Any],
-        relevance: Any,
+        of_candidates: dict[str, Any],
         numbers: dict[str, Any],
         candidate_vectors: Any = None,
     ) -> None:
         self.vectors = None if queries is None else _vectors(queries)
         self.query_ids = None if query_ids is None else _listed("query_ids", query_ids, "(Q,) ids")
         self.candidate_vectors = None if candidate_vectors is None else _candidate_vectors(candidate_vectors)
-        rows = {name: _rows(name, x) for name, x in {**lists, "relevance": relevance}.items() if x is not None}
+        rows = {name: _rows(name, x) for name, x in {**lists, **of_candidates}.items() if x is not None}
         counts = {
             name: len(x)
             for name, x in {
@@ -84,9 +84,11 @@ class Queries:
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
         self._drop_padding([name for name, x in lists.items() if x is not None and not _is_plain(x)], rows)
-        scores = rows.pop("relevance", None)
-        is_float = isinstance(relevance, np.ndarray) and relevance.ndim == 2 and relevance.dtype.char in "efd"
-        self.relevance = scores if scores is None or is_float else _numbers(scores)
+        self.values: dict[str, list[Any]] = {}  # numbers of candidates
+        for name in of_candidates.keys() & rows.keys():
+            given, each = of_candidates[name], rows.pop(name)
+            is_float = isinstance(given, np.ndarray) and given.ndim == 2 and given.dtype.char in "efd"
+            self.values[name] = each if is_float else _numbers(name, each)
         self.lists = rows
         _check_ids("query_ids", [[x for x in self.query_ids or () if x is not None]])
         for name, ids in rows.items():
@@ -112,7 +114,8 @@ class Queries:
 
     def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
         """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""
-        beside: list[Any] = [x for x in (rows.get("relevance"), self.candidate_vectors) if x is not None]
+        others = (rows.get(name) for name in ("relevance", "quality"))
+        beside: list[Any] = [x for x in (*others, self.candidate_vectors) if x is not None]
         for name in names:
             for q, ids in enumerate(rows[name]):
                 if ids is None or not (None in ids or -1 in ids):
@@ -142,11 +145,9 @@ class Queries:
             for query, rows in zip(queries, self.candidate_vectors[part], strict=True):
                 text = base64.b64encode(rows.tobytes()).decode()
                 query["vectors"] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
-        columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers}
+        columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers, **self.values}
         if self.query_ids is not None:
             columns["query_id"] = self.query_ids
-        if self.relevance is not None:
-            columns["relevance"] = self.relevance
         for name, column in columns.items():
             for query, value in zip(queries, column[part], strict=True):
                 query[name] = value
@@ -176,8 +177,8 @@ class Queries:
             rows = np.concatenate(given)
             vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
             columns["vectors"] = pa.ListArray.from_arrays(np.cumsum([0, *map(len, given)], dtype=np.int32), vectors)
-        if self.relevance is not None:
-            columns["relevance"] = pa.array(self.relevance[part], pa.list_(pa.float32()))
+        for name, values in self.values.items():
+            columns[name] = pa.array(values[part], pa.list_(pa.float32()))
         for name, numbers in self.numbers.items():
             columns[name] = pa.array(numbers[part])
         table, out = pa.table(columns), io.BytesIO()
@@ -335,15 +336,15 @@ def _check_ids(name: str, rows: list[list[Any] | None]) -> None:
     raise ValueError(f"select: {name} must be ids, all integers of 64 bits or all strings, got {got}")
 
 
-def _numbers(rows: list[list[Any] | None]) -> list[list[float] | None]:
-    """Return relevance as floats."""
+def _numbers(name: str, rows: list[list[Any] | None]) -> list[list[float] | None]:
+    """Return numbers of candidates as floats."""
     try:
         if _kinds(rows) <= {int, float}:
             return [None if row is None else list(map(float, row)) for row in rows]
     except OverflowError:
         pass
     odd = next((x for row in rows for x in row or () if type(x) not in (int, float)), "one beyond their range")
-    raise ValueError(f"select: relevance must be numbers, got {repr(odd)[:100]}")
+    raise ValueError(f"select: {name} must be numbers, got {repr(odd)[:100]}")
 
 
 def _as_text(value: Any) -> Any:

@@ -114,7 +114,8 @@ class Drawer:
             shown = [self.id(i) for i in rng.sample(range(most), min(2, most))]
             return encoded(np.array(shown, object if self.texts else np.int64))
         if field.kind == "floats":
-            return rows(rng, 1, self.width(query))[0].tolist()
+            numbers = rows(rng, 1, self.width(query))[0]
+            return (np.abs(numbers) + 0.1 if field.name == "quality" else numbers).tolist()
         if field.kind == "ids":
             named = field.name == "candidates" and given is not None
             size = most if named else rng.randrange(min(9, most) + 1)

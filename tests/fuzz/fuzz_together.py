@@ -277,7 +277,7 @@ def by_tensors(rng: random.Random) -> None:
     n, names = rng.choice([2, 3, 5]), open_inference._INPUTS
     draw = Drawer(rng, QUERY, names, typed=True)
     wide = {name: rng.randrange(1, 9) for name in ("candidates", "initial", "allowed", "exclude")}
-    wide["vectors"] = wide["relevance"] = wide["candidates"]
+    wide["vectors"] = wide["relevance"] = wide["quality"] = wide["candidates"]
     padding: Any = "" if draw.texts else -1
     arrays: dict[str, np.ndarray] = {}
     chosen = [name for name in draw.names if name != "candidates"] + ["candidates"] * (draw.own or rng.random() < 0.5)
@@ -295,7 +295,8 @@ def by_tensors(rng: random.Random) -> None:
                     row[0] = draw.id(N + 7)
             arrays[name] = array
         elif names[name] == 2:
-            arrays[name] = rows(rng, n, wide[name])
+            numbers = rows(rng, n, wide[name])
+            arrays[name] = np.abs(numbers) + 0.1 if name == "quality" and rng.random() > draw.wild else numbers
         else:
             values = [draw.bad(field, {}) if rng.random() < draw.wild else draw.value(field, {}) for _ in range(n)]
             arrays[name] = np.array(values)
@@ -313,7 +314,7 @@ def by_tensors(rng: random.Random) -> None:
             if names[name] == 2 and array.dtype.kind in "Oi":
                 kept = int((array[0] != padding).sum())  # padding is at the end
                 some[name] = array[:, :kept]
-                for other in ("relevance", "vectors") if name == "candidates" else ():
+                for other in ("relevance", "quality", "vectors") if name == "candidates" else ():
                     if other in some:
                         some[other] = arrays[other][queries][:, :kept]
         with np.errstate(over="ignore"):

@@ -300,3 +300,66 @@ def test_density_needs_a_budget(corpus):
     assert answer.json()["results"][0]["error"]["message"] == (
         "select: density must come with a budget, got density alone"
     )
+
+
+def test_the_quality_of_candidates_goes_to_dpp(corpus):
+    """By JSON, Arrow, tensors and the client, lists of several lengths; alone and beside others."""
+    rng = np.random.default_rng(8)
+    queries, sizes = rng.standard_normal((3, D), dtype=np.float32), (60, 5, 2)
+    pools = [rng.permutation(N)[:n] for n in sizes]
+    quality = [rng.uniform(0.1, 3, n).astype(np.float32) for n in sizes]
+    lists, values = [p.tolist() for p in pools], [x.tolist() for x in quality]
+    asked = [
+        {"query": q.tolist(), "candidates": p, "quality": x} for q, p, x in zip(queries, lists, values, strict=True)
+    ]
+    padded = np.full((3, 60), -1), np.ones((3, 60), np.float32)
+    for q, n in enumerate(sizes):
+        padded[0][q, :n], padded[1][q, :n] = pools[q], quality[q]
+    tensors = [
+        {"name": "vector", "shape": [3, D], "datatype": "FP32", "data": queries.ravel().tolist()},
+        {"name": "candidates", "shape": [3, 60], "datatype": "INT64", "data": padded[0].ravel().tolist()},
+        {"name": "quality", "shape": [3, 60], "datatype": "FP32", "data": padded[1].ravel().tolist()},
+    ]
+
+    async def use(client, service):
+        together = await client.post("/v1/select", json={"method": "dpp", "k": K, "queries": asked})
+        alone = [await client.post("/v1/select", json={"method": "dpp", "k": K, "queries": [each]}) for each in asked]
+        table = servers.arrow(pa.table({"vector": list(queries), "candidates": lists, "quality": values}))
+        columns = await client.post(f"/v1/select?method=dpp&k={K}", content=table, headers=servers.ARROW)
+        parameters = {"method": "dpp", "k": K}
+        infer = await client.post("/v2/models/docs/infer", json={"inputs": tensors, "parameters": parameters})
+        of_tensors = {each["name"]: each["data"] for each in infer.json()["outputs"]}
+        rows = np.reshape(of_tensors["ids"], (3, -1)).tolist()
+        return [
+            [result["ids"] for result in together.json()["results"]],
+            [answer.json()["results"][0]["ids"] for answer in alone],
+            servers.table_of(columns)["ids"].to_pylist(),
+            [row[:n] for row, n in zip(rows, of_tensors["lengths"], strict=True)],
+        ]
+
+    found = servers.run({"docs": corpus}, use)
+    with pytest.warns(rk.PoolSizeWarning):
+        expected = [
+            corpus.select(
+                queries[q : q + 1], K, method="dpp", candidates=pools[q][None], quality=quality[q][None], num_threads=1
+            )
+            for q in range(3)
+        ]
+    assert found == [[each.indices[0, : each.lengths[0]].tolist() for each in expected]] * 4
+    usual = corpus.select(queries[:1], K, method="dpp", candidates=pools[0][None])
+    assert usual.indices[0].tolist() != found[0][0]
+
+
+def test_quality_is_above_0_with_candidates_and_of_dpp(corpus):
+    asked = {"query_id": 1, "candidates": [2, 3, 4], "k": 2}
+    wrong = {
+        "be finite and above 0, got 0.0": {"method": "dpp", "quality": [1, 0, 2]},
+        "have a number for each of the candidates, got another length": {"method": "dpp", "quality": [1, 2]},
+        "be left out: mmr has none, got a list": {"quality": [1, 2, 3]},
+        "come with candidates, got quality alone": {"method": "dpp", "quality": [1], "candidates": None},
+    }
+    queries = [{**asked, **changes} for changes in wrong.values()]
+    (answer,) = servers.posted({"docs": corpus}, ("/v1/select", {"queries": [asked, *queries]}))
+    good, *others = answer.json()["results"]
+    assert "ids" in good
+    assert [each["error"]["message"] for each in others] == [f"select: quality must {words}" for words in wrong]

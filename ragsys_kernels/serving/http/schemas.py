@@ -70,7 +70,7 @@ class _Picking(_PickingFields):
 
 
 _RuleFields: Any = create_model(
-    "_RuleFields", __base__=_Picking, **_of_table("lambda_d", *(option.name for option in OPTIONS))
+    "_RuleFields", __base__=_Picking, **_of_table("lambda_d", "quality", *(option.name for option in OPTIONS))
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...selection import METHODS
 from ..asked import Asked
-from ..kernel import Block
+from ..kernel import OF_CANDIDATES, Block
 from ..limits import RefusedError, failed
 from .own_vectors import Given
 from .rules import ID_LISTS, OF_ONE_RULE, WEIGHTS, Rules, Shared
@@ -27,8 +27,8 @@ class Columns(Protocol):
     Attributes
     ----------
     order : tuple of str
-        The order in which the vectors (by their name in this format), ``query_id`` and ``relevance`` are read. If
-        several of them are bad, the error is about the first.
+        The order in which the vectors (by their name in this format), ``query_id`` and the numbers of candidates are
+        read. If several of them are bad, the error is about the first.
     first : mapping
         The `SHARED` fields of these queries, if they have any of their own.
     fields : collection of str
@@ -52,7 +52,7 @@ class Columns(Protocol):
     def vectors(self, dims: int) -> np.ndarray:
         """Return the queries' vectors (n, D) float32, finite."""
 
-    def relevance(self) -> tuple[np.ndarray, list[int]]:
+    def values(self, name: str) -> tuple[np.ndarray, list[int]]:
         """Return lists of float32 end to end, and the length of each."""
 
     def numbers(self, name: str) -> Sequence[Any]:
@@ -98,12 +98,13 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
             lists[name] = (given or rules).id_rows(name, ids, sizes, skipped)
             if name == "candidates":
                 lengths = sizes
-    vectors = query_rows = relevance = None
+    vectors = query_rows = None
+    values: dict[str, Any] = dict.fromkeys(OF_CANDIDATES)
     for name in columns.order:
         if name not in fields:
             continue
-        if name == "relevance":
-            relevance = rules.scores(*columns.relevance(), lengths)
+        if name in OF_CANDIDATES:
+            values[name] = rules.scores(name, *columns.values(name), lengths)
         elif name != "query_id":
             vectors = columns.vectors(dims)
         elif given is not None:
@@ -113,21 +114,20 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     _refuse_odd(rules, shared, fields, given is not None)
     if vectors is not None and query_rows is not None:
         raise rules.invalid("query", "come without query_id", "both")
-    if shared.method == "mmr" and relevance is not None:  # which stands for the products with the query
+    if shared.method == "mmr" and values["relevance"] is not None:  # which stands for the products with the query
         vectors = None
     elif query_rows is not None:
         vectors = served.vectors_of(query_rows)
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
     own = {name: columns.numbers(name) for name in ("k", *WEIGHTS) if name in fields}
-    of_rule = {name: columns.first[name] for name in OF_ONE_RULE if name in columns.first}
+    of_rule = {name: columns.first[name] for name in (*OF_ONE_RULE, "quality") if name in columns.first}
     return Block(
         served,
         shared.method,
         n,
         vectors=vectors,
         pool=None if "candidates" in lists else shared.pool,
-        relevance=relevance,
         max_per_group=shared.max_per_group,
         given=None if given is None else given.rows,
         names=None if given is None else given.names,
@@ -136,6 +136,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         options=shared.options,
         **rules.numbers(own, of_rule, shared.method),
         **lists,
+        **values,
     )
 
 

@@ -11,6 +11,7 @@ import pybase64
 
 from ..asked import BLOCK, Asked
 from ..corpora import Served
+from ..kernel import OF_CANDIDATES
 from ..limits import Limits, invalid
 from .columns import Ids, add_block
 from .cursors import decoded
@@ -72,7 +73,7 @@ def _word(value: Any) -> Any:
 class JsonColumns:
     """Queries with equal fields, as JSON has them; see `Columns`."""
 
-    order: tuple[str, ...] = ("query", "query_id", "relevance")
+    order: tuple[str, ...] = ("query", "query_id", *OF_CANDIDATES)
 
     def __init__(self, rules: Rules, queries: Sequence[dict[str, Any]]) -> None:
         self._rules, self._queries, n = rules, queries, len(queries)
@@ -105,11 +106,11 @@ class JsonColumns:
     def numbers(self, name: str) -> Sequence[Any]:
         return self._values[name]
 
-    def relevance(self) -> tuple[np.ndarray, list[int]]:
-        rules, lists = self._rules, self._values["relevance"]
+    def values(self, name: str) -> tuple[np.ndarray, list[int]]:
+        rules, lists = self._rules, self._values[name]
         if set(map(type, lists)) != {list}:
-            raise rules.invalid("relevance", "be a list of numbers", wrong(lists, list))
-        return rules.flat("relevance", _end_to_end(lists), "f"), list(map(len, lists))
+            raise rules.invalid(name, "be a list of numbers", wrong(lists, list))
+        return rules.flat(name, _end_to_end(lists), "f"), list(map(len, lists))
 
     def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
         """Return the candidates that come with their vectors, little-endian bytes in base64.

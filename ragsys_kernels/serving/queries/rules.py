@@ -13,6 +13,7 @@ from ...selection import METHODS
 from ...selection.parameters import BY_NAME, OPTIONS, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
+from ..kernel import OF_CANDIDATES, PADDING
 from ..limits import Limits, RefusedError, invalid
 
 DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
@@ -29,7 +30,7 @@ FIELDS = frozenset((*DEFAULTS, *WEIGHTS, *_WORDS, *OF_ONE_RULE, *ID_LISTS)) | {
     "query",
     "query_id",
     "vectors",
-    "relevance",
+    *OF_CANDIDATES,
     "cursor",
 }
 # What may stand beside the queries of a request, for all of them; its route takes the last three.
@@ -41,7 +42,7 @@ SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS, *OF_ONE_RULE))
 MOST_DIMS = 1_000_000
 _OPTIONS = frozenset(OF_ONE_RULE)
 # Fields that some rules do not have.
-_OF_RULES = _OPTIONS | {"lambda_d", "lambda_b"}
+_OF_RULES = _OPTIONS | {"lambda_d", "lambda_b", "quality"}
 _MOST_COUNT = 1 << 31
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
@@ -235,13 +236,17 @@ class Rules:
                 skipped.setdefault(query, {})[plain(ids[place])] = None
         return padded(rows, lengths, -1)
 
-    def scores(self, values: np.ndarray, lengths: list[int], lengths_of_candidates: list[int] | None) -> np.ndarray:
-        """Return relevance, given end to end, one list a row as the candidates are."""
+    def scores(
+        self, name: str, values: np.ndarray, lengths: list[int], lengths_of_candidates: list[int] | None
+    ) -> np.ndarray:
+        """Return numbers of candidates, given end to end, one list a row as the candidates are."""
         if lengths_of_candidates is None:
-            raise self.invalid("relevance", "come with candidates", "relevance alone")
+            raise self.invalid(name, "come with candidates", f"{name} alone")
         if lengths != lengths_of_candidates:
-            raise self.invalid("relevance", "have a number for each of the candidates", "another length")
-        return padded(self.finite("relevance", values), lengths, 0)
+            raise self.invalid(name, "have a number for each of the candidates", "another length")
+        if name == "quality" and not (values > 0).all():
+            raise self.invalid(name, "be finite and above 0", shown(float(values[~(values > 0)][0])))
+        return padded(self.finite(name, values), lengths, PADDING[name])
 
     def finite(self, name: str, values: np.ndarray) -> np.ndarray:
         """Refuse NaN, and what float32 cannot hold."""

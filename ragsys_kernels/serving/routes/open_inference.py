@@ -22,6 +22,7 @@ from ..asked import Asked
 from ..corpora import Corpora, Served
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, number_of
+from ..kernel import OF_CANDIDATES
 from ..limits import Limits, RefusedError, invalid
 from ..queries.rules import ID_LISTS, OF_ONE_RULE
 from . import tensors
@@ -40,7 +41,7 @@ _INPUTS = {
     "query_id": 1,
     **dict.fromkeys(ID_LISTS, 2),
     "vectors": 3,
-    "relevance": 2,
+    **dict.fromkeys(OF_CANDIDATES, 2),
     **dict.fromkeys(("k", "lambda_d", "lambda_b"), 1),
 }
 _RULES = (
@@ -161,7 +162,7 @@ def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
 
 def _metadata(name: str, served: Served) -> dict[str, Any]:
     ids = "BYTES" if served.named else "INT64"
-    floats = dict.fromkeys(("vector", "vectors", "relevance", "lambda_d", "lambda_b"), "FP32")
+    floats = dict.fromkeys(("vector", "vectors", *OF_CANDIDATES, "lambda_d", "lambda_b"), "FP32")
     inputs = []
     for each, rank in _INPUTS.items():
         shape = [-1] * rank
@@ -209,7 +210,7 @@ def _columns(given: dict[str, np.ndarray]) -> pa.Table:
         if _INPUTS[name] == 1:
             columns[name] = pa.array(array)
         elif (
-            name in ("relevance", "vectors")
+            name in (*OF_CANDIDATES, "vectors")
             and (real := kept.get("candidates")) is not None
             and real.shape == array.shape[:2]
         ):

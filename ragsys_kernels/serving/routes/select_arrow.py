@@ -1,12 +1,12 @@
 """``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
 
-Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors`` (a
-list of vectors, those of the candidates), ``relevance``, ``initial``, ``allowed``, ``exclude``, ``k``, ``lambda_d``,
-``lambda_b``, ``budget``, ``max_similarity``. A null is no value, as in JSON. Rules for all queries are in the URL:
-``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
-too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
-row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, and with the rule
-``unknown=skip`` ``skipped``.
+Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors``
+(a list of vectors, those of the candidates), ``relevance``, ``quality``, ``initial``, ``allowed``, ``exclude``,
+``k``, ``lambda_d``, ``lambda_b``, ``budget``, ``max_similarity``. A null is no value, as in JSON. Rules for all
+queries are in the URL: ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray
+Serve may have lists of ids too, for all queries without one of their own. Columns out: ``query_id`` (the column
+``id``, else the number of the row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not
+known), ``error``, and with the rule ``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ...selection.parameters import OPTIONS
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
 from ..http.messages import ARROW, Request, Response
+from ..kernel import OF_CANDIDATES
 from ..limits import Limits, RefusedError, invalid
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
@@ -32,7 +33,7 @@ from ..queries.rules import FIELDS, ID_LISTS, SHARED, WEIGHTS, Rules, rules_of
 if TYPE_CHECKING:
     from ..service import Service
 
-_COLUMNS = ("id", "vector", "query_id", "candidates", "vectors", "relevance", *ID_LISTS[1:], "k", *WEIGHTS)
+_COLUMNS = ("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *WEIGHTS)
 _OF_IDS = ("id", "query_id", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
@@ -364,7 +365,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 class ArrowColumns:
     """Some rows of a table of queries; see `Columns`."""
 
-    order: tuple[str, ...] = ("relevance", "vector", "query_id")
+    order: tuple[str, ...] = (*OF_CANDIDATES, "vector", "query_id")
     first: Mapping[str, Any] = {}
 
     def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int, strings: bool) -> None:
@@ -404,9 +405,9 @@ class ArrowColumns:
         found: list[Any] = self._columns[name].to_pylist()
         return found
 
-    def relevance(self) -> tuple[np.ndarray, list[int]]:
-        values, lengths = _lists(self._rules, "relevance", self._columns["relevance"])
-        return _floats(self._rules, "relevance", values), lengths
+    def values(self, name: str) -> tuple[np.ndarray, list[int]]:
+        values, lengths = _lists(self._rules, name, self._columns[name])
+        return _floats(self._rules, name, values), lengths
 
     def vectors(self, dims: int) -> np.ndarray:
         rules = self._rules
