@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from typing import Annotated, Any
 
+from ..selection.parameters import BY_NAME
 from ._app import COLUMNS, INPUT, RULE, RUN, option
 
 QUERIES = option(INPUT, "Query vectors, of shape (Q, D), in any of these formats.", metavar="FILE")
@@ -31,3 +33,15 @@ BAD_ROWS = option(
 ON_DUPLICATE = option(INPUT, "Which of several rows with one id is kept; OUT.skipped.csv lists the others.")
 K = option(RULE, "Number of picks for each query.", metavar="N")
 Quiet = Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")]
+
+
+def of_table(*names: str) -> dict[str, Any]:
+    """Return options of a command that are arguments of a selection."""
+    found: dict[str, Any] = {}
+    for parameter in map(BY_NAME.__getitem__, names):
+        limits = f", {parameter.rule_of('')}" if math.isfinite(parameter.range_of("")[1]) else ""
+        rules = f"; {text}" if (text := parameter.rules_text()) else ""
+        metavar = {"metavar": "N"} if parameter.kind == "count" else {}
+        default = {} if parameter.kind == "flag" else {"show_default": parameter.default_text()}
+        found[parameter.name] = option(RULE, f"{parameter.help}{limits}{rules}.", **metavar, **default)
+    return found

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import offline
+from ..selection.parameters import OPTIONS
 from . import _options
 from ._app import (
     CLUSTER,
@@ -110,27 +111,8 @@ def _pool(text: str) -> int | str:
         metavar="N|all|certified",
         show_default="100",
     ),
-    lambda_d=option(
-        RULE,
-        "Weight of relevance against redundancy, from 0 to 1; not of vrsd and sift.",
-        show_default="0.75 for mmr and msd, 0.25 for gist, else 0.5",
-    ),
-    lambda_b=option(RULE, "Weight of similarity against bias, from 0 to 1; not of vrsd and sift.", show_default="0.95"),
-    max_per_group=option(RULE, "Most picks from one group.", metavar="N", show_default="no limit"),
-    budget=option(
-        RULE, "Most that the picks of a query cost together; with --costs.", metavar="X", show_default="no limit"
-    ),
-    max_similarity=option(
-        RULE, "Most that a pick is similar to an earlier one, from -1 to 1.", show_default="no limit"
-    ),
-    scale=option(RULE, "Weight of the z-scores of dpp.", show_default="1"),
-    gamma=option(RULE, "Weight of the volume of ssd; exponent of coverage's cover.", show_default="1, 0.5"),
-    window=option(RULE, "Number of the last picks that ssd looks at.", metavar="N", show_default="all"),
-    noise=option(RULE, "Variance of an observation of sift.", show_default="0.01"),
-    min_gain=option(RULE, "Least that a pick of sift lowers the variance.", show_default="0"),
-    kind=option(RULE, "Measure of coverage.", show_default="facility"),
-    density=option(RULE, "With --budget, let coverage pick the largest value per cost."),
-    eps=option(RULE, "Step of the distances that gist tries.", show_default="0.1"),
+    **_options.of_table("lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity"),
+    **_options.of_table(*(each.name for each in OPTIONS)),
     metric=option(
         RULE,
         "Similarity of vectors: cosine normalises them, dot takes them as they are.",

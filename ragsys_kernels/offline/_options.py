@@ -16,10 +16,10 @@ from .._base import checks
 from .._base.files import is_url
 from .._base.types import PathLike
 from ..selection.capabilities import Needs
-from ..selection.parameters import SCALES
+from ..selection.parameters import OPTIONS, SCALES
 
 # Options of one rule each, as `Corpus.select` takes them.
-OF_ONE_RULE = ("scale", "gamma", "window", "noise", "min_gain", "kind", "density", "eps")
+OF_ONE_RULE = tuple(option.name for option in OPTIONS)
 # Names of files and columns of what belongs to the rows of a corpus.
 OF_ROWS = ("ids", "bias", "groups", "costs", "vector_column", "id_column", "bias_column", "group_column", "cost_column")
 # These, but for a file of ids, and how a corpus is held: a saved one says it itself.

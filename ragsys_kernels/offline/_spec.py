@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
@@ -14,6 +13,7 @@ import ragsys_kernels as rk
 from .._base.types import PathLike
 from .._base.warn import muted
 from ..corpus.certified import BACKENDS
+from ..selection.parameters import DEFAULTS
 from . import sources
 from ._device import Selector
 from ._options import OF_CORPUS, JobSpec
@@ -283,8 +283,7 @@ def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
     else:
         options["pool"] = 100 if spec.pool is None else spec.pool
     if "lambda_d" in rk.METHODS[spec.method].parameters:
-        usual = inspect.signature(getattr(rk, spec.method)).parameters["lambda_d"].default
-        options["lambda_d"] = usual if spec.lambda_d is None else spec.lambda_d
+        options["lambda_d"] = DEFAULTS[spec.method]["lambda_d"] if spec.lambda_d is None else spec.lambda_d
         options["lambda_b"] = 0.95 if spec.lambda_b is None else spec.lambda_b
     return options
 

@@ -6,6 +6,7 @@ The signatures of the public functions repeat names and defaults, for editors an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 RULES = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist")
@@ -14,6 +15,10 @@ WEIGHTED = tuple(rule for rule in RULES if rule not in ("vrsd", "sift"))
 _ONE_BY_ONE = tuple(rule for rule in RULES if rule != "gist")
 SCALES = ("as-is", "minmax", "zscore", "rank")
 KINDS = ("facility", "cover", "xquad")
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 class Parameter(NamedTuple):
@@ -44,6 +49,20 @@ class Parameter(NamedTuple):
             return f"above {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
         return f"within [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
 
+    def rules_text(self) -> str:
+        """Return of which rules it is, where it is not of all."""
+        others = [rule for rule in RULES if rule not in self.rules]
+        if not others:
+            return ""
+        return f"of {_listed(self.rules)}" if len(self.rules) < len(others) else f"not of {_listed(others)}"
+
+    def default_text(self) -> str:
+        """Return the default, or those of the rules."""
+        if not isinstance(self.default, dict):
+            return "none" if self.default is None else str(self.default)
+        of = {x: [rule for rule in self.default if self.default[rule] == x] for x in self.default.values()}
+        return ", ".join(f"{x:g} for {_listed(rules)}" for x, rules in of.items())
+
     def holds(self, rule: str, number: float) -> bool:
         low, high = self.range_of(rule)
         return (low < number if self.above else low <= number) and number <= high
@@ -69,7 +88,10 @@ TABLE = (
     Parameter("allowed", "The only ids that may be picked", "ids", "query"),
     Parameter("exclude", "Ids that must not be picked", "ids", "query"),
     Parameter("costs", "Cost of each item", "values", "item", _ONE_BY_ONE),
-    Parameter("budget", "The most that the picks of a query cost together", "number", "query", _ONE_BY_ONE, None, 0),
+    Parameter(
+        "budget", "The most that the picks of a query cost together, by the costs of items", "number", "query",
+        _ONE_BY_ONE, None, 0,
+    ),
     Parameter(
         "max_similarity", "The largest similarity of a pick to an earlier one", "number", "query", _ONE_BY_ONE, None,
         -1, 1,
@@ -79,13 +101,13 @@ TABLE = (
     Parameter("noise", "Variance of an observation", "number", "call", ("sift",), 0.01, 0, above=True),
     Parameter("min_gain", "The least by which a pick lowers the variance", "number", "call", ("sift",), 0.0, 0),
     Parameter("kind", "Measure of coverage", "choice", "call", ("coverage",), "facility", choices=KINDS),
-    Parameter("aspects", "What is to be covered; default: the items", "vectors", "query", ("coverage",)),
+    Parameter("aspects", "What is to be covered, else the items", "vectors", "query", ("coverage",)),
     Parameter("weights", "Weight of each aspect", "values", "query", ("coverage",)),
     Parameter(
         "gamma", "Weight of the volume; exponent of coverage's kind cover", "number", "call", ("ssd", "coverage"),
         {"ssd": 1.0, "coverage": 0.5}, 0, {"coverage": 1}, above=True,
     ),
-    Parameter("window", "How many of the last picks count; default: all", "count", "call", ("ssd",), None, 1),
+    Parameter("window", "How many of the last picks count, else all", "count", "call", ("ssd",), None, 1),
     Parameter("density", "Whether the largest value per cost is picked", "flag", "call", ("coverage",), False),
     Parameter("eps", "Step of the distances that are tried", "number", "call", ("gist",), 0.1, 0, 1, above=True),
     Parameter("metric", "Similarity of vectors", "choice", default="cosine", choices=("cosine", "dot")),

@@ -42,10 +42,9 @@ def _of_table(*names: str) -> dict[str, Any]:
             bounds["gt" if parameter.above else "ge"] = low
             if high < math.inf:
                 bounds["le"] = high
-        default = parameter.default
-        text = parameter.help + ("" if default is None or isinstance(default, dict) else f"; default: {default}")
-        rules = "" if len(parameter.rules) > 2 else f" ({', '.join(parameter.rules)})"
-        fields[parameter.name] = kind | None, Field(None, description=f"{text}{rules}", **bounds)
+        text = "; ".join(filter(None, (parameter.help, parameter.rules_text())))
+        default = "" if parameter.default is None else f"; default: {parameter.default_text()}"
+        fields[parameter.name] = kind | None, Field(None, description=f"{text}{default}", **bounds)
     return fields
 
 
