@@ -75,6 +75,8 @@ def host_view(op: str, name: str, x: Any) -> tuple[np.ndarray, str]:
         if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):
             raise TypeError(f"{op}: {name} must be an array without a mask, got a masked one; fill it with .filled()")
         array = tables.array(op, name, x) if x.dtype.kind == "O" and tables.is_nested(x) else x
+        if type(array) is not np.ndarray:  # such as np.matrix, whose rows have two axes
+            array = np.asarray(array)
     elif _torch_tensor(x):
         return _torch_view(op, name, x)
     elif tables.is_nested(x):

@@ -139,12 +139,13 @@ def cut(rows: Any, pool: int, initial: Any) -> tuple[Any, Any]:
     """
     if initial is None:
         return rows, None
-    shape, kind = _shape(initial), arrays.library_of(rows)
-    if len(shape) != 2 or arrays.device_of(initial) != arrays.device_of(rows):
-        return rows, None  # what is wrong is refused where it is read
-    own = np.asarray(initial) if arrays.library_of(initial) == "numpy" else initial
-    if shape[0] != len(rows) or (isinstance(own, np.ndarray) and (own.dtype.kind not in "iu" or (own >= 0).all())):
-        return rows, None
+    if arrays.device_of(initial) != arrays.device_of(rows):
+        return rows, None  # which is refused where it is read
+    own, kind = initial, arrays.library_of(rows)
+    if arrays.device_of(rows) == "cpu":
+        own = checks.ids(_OP, "initial", initial, len(rows))
+        if (own >= 0).all():
+            return rows, None
     sizes = (arrays.to_library(own, kind) >= 0).sum(1) + pool
     library = filters.library_of_array(rows)
     return library.where(filters.arange(library, rows.shape[1], rows) < sizes[:, None], rows, -1), sizes

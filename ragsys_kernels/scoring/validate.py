@@ -101,9 +101,10 @@ def temperature(op: str, given: GivenPairs, num_answers: int, place: Place = HOS
         )
     array = place.float32(array, dtype) if dtype == "bfloat16" else array
     if place is HOST:
+        wide = array.astype(np.float64)  # the limits are beyond float16
         for good, rule in (
-            ((array > 0) & (array < np.inf), "positive and finite"),
-            ((array >= SCALE_MIN) & (array <= SCALE_MAX), f"within [{SCALE_MIN:g}, {SCALE_MAX:g}]"),
+            ((wide > 0) & (wide < np.inf), "positive and finite"),
+            ((wide >= SCALE_MIN) & (wide <= SCALE_MAX), f"within [{SCALE_MIN:g}, {SCALE_MAX:g}]"),
         ):
             if not good.all():
                 raise ValueError(f"{op}: temperature must be {rule}, got {array[~good].flat[0]:g}")

@@ -278,7 +278,7 @@ def warn_small_pool(
         if full and pool > k and problem.constraints is NONE:  # the usual call, at the least cost
             return
         for q in range(problem.num_queries):
-            if _may_pick_more(problem, q, lengths.item(q)) and not (errors and q in errors):
+            if not (errors and q in errors) and _may_pick_more(problem, q, lengths.item(q)):
                 return
         most = int(lengths.max())
         if not most:  # nothing is no order

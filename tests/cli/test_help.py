@@ -106,7 +106,8 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     used = json.loads((folder / "out" / "_job.json").read_bytes())
     assert (said["pool"], said["lambda_d"], said["lambda_b"]) == (
         "100",
-        f"{LAMBDA_D} for mmr and msd, 0.25 for gist, else {inspect.signature(rk.dpp).parameters['lambda_d'].default}",
+        f"{LAMBDA_D} for mmr and msd, {inspect.signature(rk.dpp).parameters['lambda_d'].default} for dpp, ssd and "
+        "coverage, 0.25 for gist",
         str(LAMBDA_B),
     )
     of_rules = {

@@ -97,3 +97,13 @@ def test_bad_argument_of_select_is_named():
 def test_select_refuses_options_of_mmr_for_vrsd(name, value):
     with pytest.raises(ValueError, match=f"^select: {name} must be left out with method 'vrsd', got (ndarray|0.5)$"):
         rk.Corpus(f32(12, 4)).select(f32(2, 4), 3, method="vrsd", **{name: value})
+
+
+def test_initial_items_that_are_no_array_are_refused_by_name_beside_a_pool():
+    torch = pytest.importorskip("torch")
+    corpus = rk.Corpus(np.eye(6, dtype=np.float32))
+    whole = torch.eye(2)
+    odd = (whole.long().to_sparse(), torch.nn.Parameter(whole), whole.to(torch.complex64).conj(), whole.numpy())
+    for initial in odd:
+        with pytest.raises(TypeError, match=r"^select: initial must "):
+            corpus.select(np.eye(2, 6, dtype=np.float32), 2, pool=3, initial=initial)

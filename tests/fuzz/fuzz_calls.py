@@ -611,8 +611,8 @@ def attempt(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[An
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.simplefilter("ignore", rk.PoolSizeWarning)
-            warnings.filterwarnings("ignore", message=".*float64.*")  # a conversion that says so
+            for documented in (rk.PoolSizeWarning, rk.RelevanceRangeWarning, rk.ConversionWarning):
+                warnings.simplefilter("ignore", documented)
             return function(**arguments), None
     except Exception as error:
         return None, error

@@ -367,7 +367,8 @@ def _pools(case: Case) -> np.ndarray:
         search = replace(case, call="search", method="mmr", k=min(case.pool + shown, N), options=own)
         found = make(search, np.random.default_rng(0))
         judge(search, found)
-        return found[0]
+        own_shown = (options["initial"] >= 0).sum(axis=1) if shown else np.zeros(Q, np.int64)
+        return np.where(np.arange(found[0].shape[1]) < (case.pool + own_shown)[:, None], found[0], -1)
     pools = np.array(options.get("candidates", np.tile(np.arange(N), (Q, 1))), np.int64)
     for name, wanted in (("allowed", True), ("exclude", False)):
         if name in options:

@@ -308,3 +308,13 @@ def test_nothing_is_modified(host_scorer):
         rk.answer_logprobs(**arguments, softcap=3.0, logit_scale=2.0, backend=host_scorer)
         for name, value in arguments.items():
             np.testing.assert_array_equal(value, given[name])
+
+
+def test_temperatures_of_float16():
+    """Whose limits it cannot hold."""
+    logits = np.random.default_rng(0).standard_normal((3, 20)).astype(np.float32)
+    targets, warmth = np.array([1, 2, 3]), np.array([0.5, 1, 2])
+    found, expected = (
+        rk.token_logprobs(logits, targets, temperature=warmth.astype(dtype)) for dtype in (np.float16, np.float32)
+    )
+    np.testing.assert_array_equal(found, expected)

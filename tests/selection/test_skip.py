@@ -317,3 +317,15 @@ def test_errors_stay_with_a_result():
     assert rk.Selection.empty(1, 1).errors is None
     rows = rk.SearchResult(found.indices, found.scores).with_errors(found.errors)
     assert pickle.loads(pickle.dumps(rows)).errors == found.errors
+
+
+def test_an_id_out_of_range_beside_queries_that_pick_all_of_their_pools():
+    """Whose pools are looked at for the warning; that of the bad query is not."""
+    rows = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    with pytest.warns(rk.PoolSizeWarning):
+        found = rk.mmr(
+            rows[:2], rows, 3, candidates=np.array([[1, 2, 3], [2**31, 5, 6]]), groups=np.arange(9) % 5,
+            query_groups=np.array([7, 0]), on_error="skip",
+        )  # fmt: skip
+    assert list(found.errors) == [1]
+    assert found.lengths.tolist() == [3, 0]

@@ -534,3 +534,18 @@ def test_without_memory_the_error_says_of_what(monkeypatch):
 def test_a_problem_of_arguments_that_none_has_is_refused():
     with pytest.raises(TypeError, match="unexpected keyword argument 'lamda_d'"):
         validate.selection("mmr", f32(3, 4), f32(12, 4), 2, lamda_d=0.5)
+
+
+def test_a_matrix_is_an_array():
+    """`np.matrix`, whose rows and reductions have two axes."""
+    rows = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    pools = np.random.default_rng(1).permuted(np.tile(np.arange(9), (2, 1)), axis=1)[:, :5]
+    given = {"queries": rows[:2], "candidates": pools, "relevance": np.float32([[1, 2, 3, 4, 5]] * 2) / 1000}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rk.RelevanceRangeWarning)
+        warnings.simplefilter("ignore", PendingDeprecationWarning)  # of NumPy
+        expected = rk.mmr(embeddings=rows, k=2, **given)
+        for name, array in given.items():
+            found = rk.mmr(embeddings=rows, k=2, **{**given, name: np.matrix(array)})
+            np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_array_equal(rk.mmr(embeddings=np.matrix(rows), k=2, **given).scores, expected.scores)
