@@ -178,7 +178,8 @@ def sync(
             progress_bar(quiet, "rows", "opening the source", "comparing") as progress,
         ):
             found = offline.sync_corpus(progress=progress, **given)
-        print(found, flush=True)
+        if not quiet:
+            print(found, flush=True)
         if every is None:
             return
         with one_line_errors("sync_corpus", "interrupted"):

@@ -12,6 +12,7 @@ CRC-32s, of four bytes each in little-endian order, of the file's blocks of 16 M
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -76,6 +77,8 @@ def one_form() -> Iterator[None]:
     except DamageError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):  # files are not to blame
+            raise
         raise DamageError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 

@@ -50,8 +50,7 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
         picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
     if corpus._memory is not None:
         windows.forget(corpus, 0, len(corpus))
-    if errors and picks.errors is not None:
-        picks.errors = dict(sorted({**picks.errors, **errors}.items()))
+    add_errors(picks, errors)
     if whole and corpus.device == "cpu":
         certified.of_all_rows(picks)
     return picks
@@ -84,6 +83,16 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
     if certified.can_prove(corpus, request.op, index, request.backend):
         changes["outside"] = certified.outside(found, corpus.num_live, sizes)
     return Pools(request.changed(**changes), found.errors)
+
+
+def add_errors(picks: Selection, errors: dict[int, str] | None) -> None:
+    """Add the errors of queries whose pools could not be retrieved: nothing is proven of what they have picked."""
+    if not errors or picks.errors is None:
+        return
+    picks.errors = dict(sorted({**picks.errors, **errors}.items()))
+    for name, unknown in (("certified", False), ("pool_needed", np.nan)):
+        if (values := getattr(picks, name)) is not None:
+            values[[*errors]] = unknown
 
 
 def _search(request: Request, index: Any) -> SearchResult:

@@ -69,6 +69,8 @@ def rows_of(request: Request, place: Place, errors: dict[int, str] | None, check
     for name in ("queries", "embeddings"):
         if getattr(request, name) is not None:
             raise ValueError(f"{op}: {name} must be left out with similarity, got an array")
+    if request.aspects is not None:
+        raise ValueError(f"{op}: aspects must be left out with similarity, which has no vectors, got an array")
     if request.relevance is None:
         raise ValueError(f"{op}: relevance must come with similarity, got relevance=None")
     names = None if candidates is None else ids(op, "candidates", candidates, None, place)

@@ -290,8 +290,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
         request, errors = retrieve.retrieve(corpus, request, block.pool)
     with muted(PoolSizeWarning):  # a short list of candidates is a request like any other
         picks = planned_run(_widened(request, block, len(corpus)))
-    if errors and picks.errors is not None:
-        picks.errors.update(errors)
+    retrieve.add_errors(picks, errors)
     if whole and corpus.device == "cpu":
         certified.of_all_rows(picks)
     return picks if isinstance(picks.indices, np.ndarray) else Selection(*map(host, picks)).with_errors(picks.errors)

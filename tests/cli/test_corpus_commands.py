@@ -119,7 +119,9 @@ def test_row_numbers_stand_for_ids(tmp_path, command):
     assert done.stdout.strip() == "2 rows deleted, 1 ids not in the corpus: 1000"
     (tmp_path / "gone.txt").write_text("5\nx\n")
     done = command(tmp_path, "corpus", "delete", "--ids", "gone.txt", "--from", "c")
-    assert "delete_rows: ids must be integers in plain decimal form as those of the corpus are" in done.stderr
+    assert (
+        "delete_rows: ids must be integers of 64 bits in plain decimal form as those of the corpus are" in done.stderr
+    )
     assert "got 'x' in line 2 of gone.txt" in done.stderr
 
 

@@ -225,3 +225,16 @@ def test_dot_products_cannot_be_certified(drawn):
     _, queries, rows = drawn
     with pytest.raises(ValueError, match="must come with metric 'cosine', got 'dot'"):
         rk.Corpus(rows, metric="dot").select(queries, 5, pool="certified")
+
+
+@pytest.mark.parametrize("pool", [30, "certified"])
+def test_nothing_is_proven_of_a_query_whose_pool_could_not_be_retrieved(drawn, pool):
+    corpus, queries, _ = drawn
+    found = corpus.select(queries[:2], 3, pool=pool, exclude=np.array([[1], [10**6]]), on_error="skip")
+    assert list(found.errors) == [1]
+    assert found.lengths.tolist() == [3, 0]
+    assert not found.certified[1]
+    alone = corpus.select(queries[1:2], 3, pool=pool, exclude=np.array([[10**6]]), on_error="skip")
+    assert not alone.certified[0]
+    if pool == 30:
+        assert np.isnan(found.pool_needed[1])

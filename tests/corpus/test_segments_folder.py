@@ -443,3 +443,10 @@ def test_a_build_that_fails_leaves_nothing(tmp_path, monkeypatch):
     np.save(tmp_path / "rows.npy", np.ones((650, 16), np.float32))
     build_until(tmp_path, 4, monkeypatch, ZeroDivisionError)
     assert left_beside(tmp_path / "c") == []
+
+
+def test_a_folder_is_not_damaged_because_too_many_files_are_open():
+    with pytest.raises(OSError, match="Too many open files"), corpus_folder.one_form():
+        raise OSError(errno.EMFILE, "Too many open files")
+    with pytest.raises(corpus_folder.DamageError), corpus_folder.one_form():
+        raise OSError(errno.EIO, "Input/output error")

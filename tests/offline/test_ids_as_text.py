@@ -129,7 +129,7 @@ def test_only_plain_decimals_are_integer_ids(place, rows, form, named):
     head, where = ("", "line 2") if form == "txt" else ("id\n", "row 1")
     for text in NO_IDS:
         gone.write_text(f"{head}1\n{text}\n", encoding="utf-8")
-        rule = "delete_rows: ids must be integers in plain decimal form as those of the corpus are"
+        rule = "delete_rows: ids must be integers of 64 bits in plain decimal form as those of the corpus are"
         with pytest.raises(ValueError) as refused:
             offline.delete_rows(gone, folder)
         assert str(refused.value) == f"{rule}, got {checks.shown(text)} in {where} of {gone}"

@@ -298,8 +298,10 @@ def test_a_run_that_is_killed_leaves_the_old_rows_or_the_new(tmp_path):
 def test_the_command(tmp_path, command):
     source, to = Source(tmp_path / "source").add(90), tmp_path / "corpus"
     source.write()
-    shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to, "--quiet")
+    shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to)
     assert shown.stdout == "90 rows: 90 added, 0 changed, 0 deleted\n"
+    shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to, "--quiet")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
     shown = command(tmp_path, "corpus", "sync", "--from", "lancedb:nowhere", "--to", to)
     assert shown.returncode == 1
     assert "lancedb must have a table, as lancedb:PLACE?table=NAME, got none" in shown.stderr

@@ -617,3 +617,8 @@ def check_second_is_refused(place, value, rule, backend):
     picks = rk.dpp(similarity=similarity, **call, on_error="skip")
     assert set(picks.errors) == {1}
     assert picks.lengths.tolist() == [3, 0]
+
+
+def test_aspects_need_vectors():
+    with pytest.raises(ValueError, match=r"^coverage: aspects must be left out with similarity"):
+        rk.coverage(relevance=RELEVANCE, similarity=S, k=2, aspects=np.ones((Q, 2, 1), np.float32))

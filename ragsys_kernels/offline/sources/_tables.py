@@ -169,8 +169,11 @@ class Table:
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
+            why = line(error)
+            if "CSV conversion error" in why:
+                why += " (the first 8 MB tell the types of columns)"
             raise ValueError(
-                f"select: {self._argument} must be a readable {form or _format(place)} file, got {place}: {line(error)}"
+                f"select: {self._argument} must be a readable {form or _format(place)} file, got {place}: {why}"
             ) from error
 
 

@@ -36,7 +36,7 @@ def as_integers(written: pa.Array, rows: RowSource) -> pa.Array:
     """Return ids as int64; refuse those that are not written so."""
     found = integers(written)
     wrong = _rows.numpy(pc.and_(found.is_null(), written.is_valid()))
-    rule = "be integers in plain decimal form as those of the corpus are"
+    rule = "be integers of 64 bits in plain decimal form as those of the corpus are"
     RowSource("ids", rows.first, rows.where, rows.bad).refuse(wrong, rule, lambda row: shown(written[row].as_py()))
     return found
 
