@@ -174,7 +174,7 @@ def test_ids_of_another_type_are_named_with_their_file(place, call):
     pq.write_table(integers, place / "integers.parquet")
     offline.build_corpus(place / "integers.parquet", folder, rows_per_segment=3)
     with pytest.raises(
-        ValueError, match=r"ids must be integers in plain decimal .*, got '007' in row 1 of .*rows\.csv"
+        ValueError, match=r"ids must be integers of 64 bits in plain decimal .*, got '007' in row 1 of .*rows\.csv"
     ):
         changed(odd_ids.written(place, "csv", ["7", "007"]))
     with pytest.raises(ValueError, match=r"ids must be integers as those of .*, got strings in .*rows\.parquet"):
