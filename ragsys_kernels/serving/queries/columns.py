@@ -11,12 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...selection import METHODS
 from ..asked import Asked
 from ..kernel import OF_CANDIDATES, Block
 from ..limits import RefusedError, failed
 from .own_vectors import Given
-from .rules import ID_LISTS, OF_ONE_RULE, WEIGHTS, Rules, Shared
+from .rules import ID_LISTS, OF_RULES, WEIGHTS, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 
@@ -121,7 +120,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
     own = {name: columns.numbers(name) for name in ("k", *WEIGHTS) if name in fields}
-    of_rule = {name: columns.first[name] for name in (*OF_ONE_RULE, "quality") if name in columns.first}
+    of_rule = {name: value for name, value in columns.first.items() if name in OF_RULES}
     return Block(
         served,
         shared.method,
@@ -144,8 +143,8 @@ def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vecto
     """Refuse fields that exclude each other."""
     if shared.scale != "as-is" and "relevance" not in fields:
         raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
-    density = dict(shared.options).get("density") and "density" in METHODS[shared.method].parameters
-    if density and "budget" not in fields:
+    density = shared.options and dict(shared.options).get("density")
+    if density and shared.method == "coverage" and "budget" not in fields:
         raise rules.invalid("density", "come with a budget", "density alone")
     if not own_vectors and shared.metric not in (None, rules.served.corpus.metric):
         rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"

@@ -42,7 +42,8 @@ SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS, *OF_ONE_RULE))
 MOST_DIMS = 1_000_000
 _OPTIONS = frozenset(OF_ONE_RULE)
 # Fields that some rules do not have.
-_OF_RULES = _OPTIONS | {"lambda_d", "lambda_b", "quality"}
+OF_RULES = _OPTIONS | {"lambda_d", "lambda_b", "quality"}
+_LACKS = {name: OF_RULES.difference(method.parameters) for name, method in METHODS.items()}
 _MOST_COUNT = 1 << 31
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
@@ -107,7 +108,7 @@ class Rules:
         given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
-        self._of_rules = {name: x for name, x in common.items() if name in _OF_RULES and x is not None}
+        self._of_rules = {name: x for name, x in common.items() if name in OF_RULES and x is not None}
         self._fits(self._rule.method, {})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
@@ -132,10 +133,11 @@ class Rules:
 
     def _fits(self, method: str, own: Mapping[str, Any]) -> None:
         """Refuse weights and options that a rule does not have, those of all queries too."""
-        for name, value in {**self._of_rules, **own}.items():
-            if name in _OF_RULES and value is not None and name not in METHODS[method].parameters:
-                whose = "" if name in own else " for all queries"
-                raise self.invalid(name, f"be left out: {method} has none", f"{shown(value)}{whose}")
+        lacks = _LACKS[method]
+        for given, whose in ((own, ""), (self._of_rules, " for all queries")):
+            for name, value in given.items():
+                if name in lacks and value is not None:
+                    raise self.invalid(name, f"be left out: {method} has none", f"{shown(value)}{whose}")
 
     def number(self, name: str, values: Sequence[Any]) -> np.ndarray:
         """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
