@@ -70,7 +70,8 @@ def counts(run: Callable[[], Any]) -> str:
     def of_proof(kernel: Any, grid: Any, /, **given: Any) -> None:
         launched[proof](kernel, grid, **given)
         if kernel is proof.proof_columns_kernel:
-            left.append(given["count"].clone())
+            count = given["count"]
+            left.append((given["num_left"] if count is None else count).clone())  # after the last check
 
     def of_search(kernel: Any, grid: Any, /, **given: Any) -> None:
         launched[bit_search](kernel, grid, **given)
