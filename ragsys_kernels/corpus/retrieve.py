@@ -100,7 +100,7 @@ def _search(request: Request, index: Any) -> SearchResult:
     return found
 
 
-_planned_search = planned(None)(_search)  # where the selection after it cannot be planned with it
+_planned_search = planned(None)(_search)  # by itself, if the selection that follows cannot be planned
 
 
 def _completed(request: Request) -> Request:

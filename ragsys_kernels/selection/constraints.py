@@ -13,7 +13,10 @@ from .._base.checks import count, doubles, expect_shape, good_values, ids, integ
 from .._base.tables import holds_text, numbered, texts
 from . import filters
 from .filters import Filter
+from .parameters import BY_NAME
 from .request import Request
+
+_CEILING = BY_NAME["max_similarity"].range_of("mmr")
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # eq: arrays have none; without it NONE may be a default
@@ -119,7 +122,7 @@ def read(
             candidates = filters.restricted(allows, candidates, num_queries, place)
 
     if max_similarity is not None:
-        most = per_query(op, "max_similarity", max_similarity, num_queries, -1.0, 1.0, place, errors)
+        most = per_query(op, "max_similarity", max_similarity, num_queries, *_CEILING, place, errors)
         # No cosine is above 1, but rounded ones are: a ceiling of 1 bars nothing.
         cosine = rows.metric == "cosine"
         found.max_similarity = filters.library_of_array(most).where(most >= 1, np.inf, most) if cosine else most

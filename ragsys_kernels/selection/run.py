@@ -70,7 +70,7 @@ def run(request: Request) -> Selection:
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
 
-# For a request that no public function has made, whose calls on a device would be planned.
+# `run` with its launches on a device planned, for callers that no planned public function has called.
 planned_run = planned(None)(run)
 
 

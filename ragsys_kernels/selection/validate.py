@@ -19,6 +19,7 @@ from .._base.checks import choice, count, expect_shape, floats, ids, in_rows, in
 from .._base.warn import warn
 from . import constraints, definite
 from .constraints import NONE
+from .parameters import BY_NAME
 from .problem import Problem, Rows
 from .relevance import check_scale, scaled
 from .request import Request
@@ -30,6 +31,9 @@ MOST_PADDED = 65_536
 NEEDS_QUERIES = ("vrsd", "sift", "search")
 # Calls whose values depend on the lengths of rows, whatever the metric.
 NEEDS_LENGTHS = ("vrsd", "dpp", "ssd", "sift", "coverage")
+
+_WEIGHT = BY_NAME["lambda_d"].range_of("mmr")  # and of lambda_b
+_METRICS = BY_NAME["metric"].choices
 
 # Arguments that forbid a query some items of its pool.
 _FILTERS = ("allowed", "exclude", "initial", "query_groups")
@@ -85,7 +89,7 @@ def _without_padded(
 
 def _rows(op: str, embeddings: Any, metric: str, place: Place) -> tuple[Rows, int]:
     """Return the rows that ids refer to, and P for dense pools, else 0."""
-    choice(op, "metric", metric, ("cosine", "dot"))
+    choice(op, "metric", metric, _METRICS)
     if isinstance(embeddings, Rows):
         if metric != "cosine" and metric != embeddings.metric:
             raise ValueError(f"{op}: metric must be the corpus's own, {embeddings.metric!r}, got {metric!r}")
@@ -235,7 +239,7 @@ def problem_of(
         )
     if op in ("vrsd", "sift"):
         bias_array = None
-    weights = per_query(op, "lambda_d", request.lambda_d, num_queries, 0.0, 1.0, place, errors)
+    weights = per_query(op, "lambda_d", request.lambda_d, num_queries, *_WEIGHT, place, errors)
     # On a device an array is a launch, and without a bias nothing reads lambda_b.
     unread = weights if bias_array is None and place is not HOST else None
     return Problem(  # by position: keywords take longer
@@ -248,7 +252,7 @@ def problem_of(
         None if op not in NEEDS_QUERIES and scores is not None else array,  # queries that are not read
         unit_queries,
         weights,
-        per_query(op, "lambda_b", request.lambda_b, num_queries, 0.0, 1.0, place, errors, unread),
+        per_query(op, "lambda_b", request.lambda_b, num_queries, *_WEIGHT, place, errors, unread),
         ids_array,
         scores,
         bias_array,

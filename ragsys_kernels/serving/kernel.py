@@ -18,7 +18,6 @@ from .._base import arrays as _arrays
 from .._base import checks
 from .._base.warn import muted
 from ..corpus import certified, retrieve
-from ..selection import METHODS
 from ..selection.parameters import DEFAULTS
 from ..selection.problem import Problem, Rows, Selection
 from ..selection.request import Request
@@ -32,7 +31,6 @@ _LISTS = ("candidates", "initial", "allowed", "exclude")
 # Numbers of each candidate.
 OF_CANDIDATES = ("relevance", "quality")
 _COLUMNS = (*_SCALARS, "vectors", *OF_CANDIDATES, *_LISTS)
-_ASKED = tuple(name for name in _COLUMNS if name not in ("lambda_d", "lambda_b"))
 _PLAIN = ("mmr", "vrsd")
 # What stands where a list is shorter than another query's.
 PADDING = {**dict.fromkeys(_LISTS, -1), "relevance": 0.0, "quality": 1.0}
@@ -298,9 +296,11 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
 
 def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
     """Return what the queries of a block ask for, with arrays where the rows are."""
-    names = [*_ASKED, *(name for name in ("lambda_d", "lambda_b") if name in METHODS[block.method].parameters)]
-    given = {name: placed(block.rows, x) for name in names if (x := getattr(block, name)) is not None}
-    columns = {**DEFAULTS[block.method], **dict(block.options), **given}
+    defaults = DEFAULTS[block.method]
+    given = {name: placed(block.rows, x) for name in _COLUMNS if (x := getattr(block, name)) is not None}
+    if "lambda_d" not in defaults:
+        given |= {"lambda_d": 1.0, "lambda_b": 1.0}  # which a block has for every rule
+    columns = {**defaults, **dict(block.options), **given}
     return Request(
         block.method, columns.pop("vectors", None), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
         max_per_group=block.max_per_group, num_threads=num_threads, on_error=on_error, **columns,
@@ -308,7 +308,7 @@ def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
 
 
 def _widened(request: Request, block: Block, num_rows: int) -> Request:
-    """Return a request with more candidates than picks, as a query reads its rows beside one with a longer list."""
+    """Return a request with more candidates than picks, so that a query reads the same rows alone and beside others."""
     candidates = request.candidates
     if candidates is None and num_rows <= block.most:
         candidates = np.tile(np.arange(num_rows), (len(block), 1))

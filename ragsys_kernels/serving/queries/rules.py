@@ -197,7 +197,8 @@ class Rules:
         if option.kind == "count":
             self.counts(name, [value], _MOST_COUNT)
         elif option.kind == "number" and not (option.holds(method, value) and option.holds(method, _float32(value))):
-            raise self.invalid(name, f"be {option.rule_of(method)}, in float32", shown(value))
+            limits = " and within the range of float32" if option.holds(method, value) else ""
+            raise self.invalid(name, f"be {option.rule_of(method)}{limits}", shown(value))
         return value
 
     def has_corpus(self) -> None:
