@@ -10,7 +10,7 @@ ARM_PACKAGES := g++-aarch64-linux-gnu qemu-user
 native_not_sanitized := corpus/test_faiss corpus/test_folder ops/test_dispatch ops/test_parity ops/test_torch_ops
 SANITIZE_TESTS ?= $(filter-out $(native_not_sanitized:%=tests/%.py), \
 	$(wildcard $(patsubst %,tests/%/test_*.py,selection scoring corpus ops fuzz)))
-SANITIZE_PYTEST ?= -q -x -n 2 --dist worksteal -k "not [reference and not [cuda and not little_memory and not process_that_dies"
+SANITIZE_PYTEST ?= -q -x -n 2 --dist worksteal -k "not [reference and not [cuda and not little_memory and not memory_is_held and not process_that_dies"
 
 # Those of setup.py that matter to what is computed and warned of.
 NATIVE_FLAGS := -std=c++17 -ffp-contract=off -Wall -Wextra -Wno-psabi -pthread -I$(NATIVE_CORE)
