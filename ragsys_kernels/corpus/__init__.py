@@ -18,6 +18,7 @@ from ..selection import METHODS
 from ..selection.parameters import DEFAULTS
 from ..selection.problem import Rows, SearchResult, Selection
 from ..selection.request import Request
+from ..selection.route import Route
 from . import faiss_index, folder, retrieve, search, segments, windows
 from .ids import Ids, make
 from .joined_ids import Joined
@@ -136,7 +137,7 @@ class Corpus(Rows):
     def num_live(self) -> int:
         """How many of the N rows are not deleted."""
         if self.live is None:
-            return len(self)
+            return len(self.data)
         of, counted = vars(self).get("_counted", (None, 0))
         if of is not self.live:  # a copy may have that of its original
             counted = int(self.live.sum())
@@ -264,8 +265,8 @@ class Corpus(Rows):
             num_threads=num_threads, on_error=on_error, lambda_b=lambda_b,
         ), index)  # fmt: skip
 
-    def _search(self, request: Request, index: Any) -> SearchResult:
-        return search.search(request, index)
+    def _search(self, request: Request, index: Any, route: Route | None = None) -> SearchResult:
+        return search.search(request, index, route)
 
     @planned("select")
     def select(

@@ -21,10 +21,9 @@ _FIRST, _GROWTH, _SHARE = 100, 4, 1 / 8
 _DEPTH = 2.0
 
 
-def can_prove(corpus: Any, method: str, index: Any, backend: str) -> bool:
-    """Return whether picks out of a pool that is searched for can be proven to be those of the whole corpus."""
-    exact = index is None and corpus.device == "cpu" and _named(backend) in BACKENDS
-    return exact and method == "mmr" and corpus.metric == "cosine"
+def is_exact(corpus: Any, backend: str) -> bool:
+    """Return whether the scores of a search are those by which picks are proven."""
+    return corpus.device == "cpu" and _named(backend) in BACKENDS
 
 
 def _named(backend: str) -> str:

@@ -9,10 +9,12 @@ import numpy as np
 from .._base import arrays, checks
 from .._gpu.plans import planned
 from ..selection import filters
+from ..selection import route as routes
 from ..selection.parameters import DEFAULTS, OF_RULES
 from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
-from ..selection.run import planned_run
+from ..selection.route import Route
+from ..selection.run import planned_run, run
 from . import certified, windows
 from .rows import place_of, with_columns
 
@@ -40,12 +42,15 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
     if pool is not None:
         pool = checks.count(_OP, "pool", pool)
     whole = request.candidates is None and (pool is None or request.relevance is not None)
-    errors = numbers = None
+    errors = numbers = route = None
     if not whole and request.candidates is None:
-        request, errors = retrieve(corpus, request, pool, index)
+        route = routes.of(request, _OP)
+        if route.name != "cpu":  # which searches for every rule that it has
+            route = None
+        request, errors = retrieve(corpus, request, pool, index, route)
     if corpus._memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
         request, numbers = windows.pools(request, request.embeddings._copied)
-    picks: Selection = planned_run(request)
+    picks: Selection = planned_run(request) if route is None else run(request, route)
     if numbers is not None:
         picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
     if corpus._memory is not None:
@@ -56,19 +61,23 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
     return picks
 
 
-def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Pools:
-    """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown."""
-    _check_columns(request, len(corpus))
+def retrieve(corpus: Any, request: Request, pool: int, index: Any = None, route: Route | None = None) -> Pools:
+    """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown.
+
+    ``route``: that of the request, where the search can go it too.
+    """
+    _check_columns(request, len(corpus.data))
     changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
     if request.bias is not None or request.groups is not None:
         columns = {"bias": request.bias, "groups": request.groups}
         corpus = with_columns(_OP, corpus, columns, place_of(_OP, corpus.device))
         changes.update(embeddings=corpus, bias=None, groups=None)
+    num_live = corpus.num_live
     asked = Request(
         _OP,
         request.queries,
         corpus,
-        min(pool + width(request.initial), max(1, corpus.num_live)),
+        min(pool + width(request.initial), max(1, num_live)),
         query_groups=request.query_groups,
         allowed=request.allowed,
         exclude=request.exclude,
@@ -78,10 +87,11 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
         # By what the rule's relevance is, with the bias or without.
         lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
     )
-    found = _planned_search(asked, index)
+    found = _planned_search(asked, index) if route is None else corpus._search(asked, index, route.again())
     changes["candidates"], sizes = cut(found.indices, pool, request.initial)
-    if certified.can_prove(corpus, request.op, index, request.backend):
-        changes["outside"] = certified.outside(found, corpus.num_live, sizes)
+    provable = request.op == "mmr" and corpus.metric == "cosine" and index is None
+    if provable and (route is not None or certified.is_exact(corpus, request.backend)):
+        changes["outside"] = certified.outside(found, num_live, sizes)
     return Pools(request.changed(**changes), found.errors)
 
 

@@ -206,7 +206,7 @@ class Spread(rk.Corpus):
     def num_live(self) -> int:
         return self._alive
 
-    def _search(self, request: Request, index: Any) -> SearchResult:
+    def _search(self, request: Request, index: Any, route: Any = None) -> SearchResult:
         """Search as a corpus does, without filters and an index; bad queries are found nothing for."""
         n = request.k
         parts = self._made[-1].all(

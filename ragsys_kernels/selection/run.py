@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import _dispatch
 from .._base import arrays as _arrays
-from .._base import checks, env
-from .._gpu import preference
+from .._base import checks
 from .._gpu.plans import planned
-from . import capabilities, certificate, options, validate
+from . import certificate, options, validate
+from . import route as routes
 from .filtered_problems import narrowed
-from .problem import Problem, Rows, Selection
+from .problem import Problem, Selection
 from .relevance import warn_narrow, warn_range
 from .request import Request
+from .route import Route
 from .rules import adagres
 from .skip import answered
 
@@ -24,19 +24,16 @@ from .skip import answered
 _ONE_THREAD = 128
 
 
-def run(request: Request) -> Selection:
-    """Validate a request once, pick a backend, call it."""
-    op, outside, similarity, on_error = request.op, request.outside, request.similarity, request.on_error
-    check_values, num_threads = request.check_values, request.num_threads
+def run(request: Request, route: Route | None = None) -> Selection:
+    """Validate a request once, call a backend: that of its route, else one that is chosen."""
+    op, outside, similarity, check_values = request.op, request.outside, request.similarity, request.check_values
     make_options = options.of_rule(request)
     if check_values is not None:
         check_values = checks.check_values(op, check_values)
-    threads = env.named_threads() if num_threads is None else checks.threads(op, num_threads)
-    errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
+    name, implementation, place, library, threads, errors = route or routes.of(request, op)
     adaptive = op == "msd" and isinstance(request.lambda_d, str)
     if adaptive:
         request = adagres.without(request)
-    name, implementation, place, library = _backend(request, adaptive)
     with _arrays.NOTHING if place is _arrays.HOST else _arrays.on_stream(place, library):
         names = None
         if similarity is not None:
@@ -72,46 +69,6 @@ def run(request: Request) -> Selection:
 
 # `run` with its launches on a device planned, for callers that no planned public function has called.
 planned_run = planned(None)(run)
-
-
-def _backend(request: Request, adaptive: bool) -> tuple[str, Any, _arrays.Place, str]:
-    """Return the backend's name, what runs a rule of it, where its arrays are, and the library of the results."""
-    op, embeddings, similarity, outside = request.op, request.embeddings, request.similarity, request.outside
-    costs, budget, max_similarity = request.costs, request.budget, request.max_similarity
-    is_corpus = isinstance(embeddings, Rows)
-    arrays = {
-        "queries": request.queries, "embeddings": embeddings.data if is_corpus else embeddings,
-        "candidates": request.candidates, "relevance": request.relevance, "bias": request.bias,
-        "groups": request.groups, "query_groups": request.query_groups, "initial": request.initial,
-    }  # fmt: skip
-    if request.allowed is not None or request.exclude is not None:
-        arrays.update(allowed=request.allowed, exclude=request.exclude)
-    if similarity is not None:
-        arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
-    lacking = None
-    binary = is_corpus and embeddings.dtype == "binary"
-    # Which every backend has.
-    if binary or not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
-        arrays["costs"] = costs
-        arrays["outside"] = None if isinstance(outside, (int, float)) else outside
-        lacking = capabilities.Needs(
-            op, request.kind, budget is not None, max_similarity is not None, outside is not None, binary
-        ).lacking
-    library, device = checks.library_and_device(op, arrays)
-    if adaptive and device != "cpu":
-        raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
-    call = None if device == "cpu" else preference.of(op, arrays)
-    implementation: Any
-    if similarity is not None:
-        from . import by_similarity
-
-        name, implementation = by_similarity.backend_of(op, device, request.backend)
-    else:
-        name, implementation = _dispatch.choose(op, "selection", device, request.backend, call, lacking)
-    place = _arrays.place_of(device, name, library)
-    if place is not _arrays.HOST and is_corpus:  # a Corpus has tensors there, whoever calls
-        library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))
-    return name, implementation, place, library
 
 
 def _picks(
