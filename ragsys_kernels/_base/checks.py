@@ -15,6 +15,9 @@ from .arrays import HOST, Place
 from .tables import holds_text, padded
 from .warn import warn
 
+# Types of which NumPy has one object each.
+_FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
+
 
 class ConversionWarning(UserWarning):
     """Embeddings are copied in each call: from float64, which is not stored, to float32, or into the order of rows."""
@@ -113,6 +116,8 @@ def skipped(op: str, on_error: Any) -> dict[int, str] | None:
 
 def floats(op: str, name: str, x: Any, place: Place = HOST, more: tuple[str, ...] = ()) -> Any:
     """Return a floating-point array of any type, or one of ``more``, as contiguous float32."""
+    if type(x) is np.ndarray and x.dtype is _FLOAT32 and x.flags.carray and place is HOST:  # the common case first
+        return x
     array, dtype = place.view(op, name, x)
     if dtype == "float32":
         return place.packed(array) if array.ndim else array
@@ -139,15 +144,17 @@ def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
 
 def ids(op: str, name: str, x: Any, num_queries: int | None, place: Place = HOST) -> Any:
     """Return ids (Q, P), int32 or int64, as they are but contiguous; lists of unequal lengths are padded."""
-    if type(x) is not np.ndarray or x.dtype.kind == "O":  # else the common case
-        x = padded(x)
-    array, dtype = place.view(op, name, x)
-    if dtype not in ("int32", "int64"):
-        raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
+    if type(x) is np.ndarray and x.dtype is _INT64 and x.flags.carray and place is HOST:  # the common case first
+        array = x
+    else:
+        array, dtype = place.view(op, name, padded(x))
+        if dtype not in ("int32", "int64"):
+            raise TypeError(f"{op}: {name} must be int32 or int64, got {dtype}")
+        array = place.packed(array)
     rows = "Q" if num_queries is None else str(num_queries)
     if array.ndim != 2 or (num_queries is not None and array.shape[0] != num_queries):
         raise ValueError(f"{op}: {name} must have shape ({rows}, any), got {shape_text(array.shape)}")
-    return place.packed(array)
+    return array
 
 
 def storage(op: str, name: str, x: Any, place: Place = HOST, more: tuple[str, ...] = ()) -> tuple[Any, str]:

@@ -87,7 +87,11 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None, route:
         # By what the rule's relevance is, with the bias or without.
         lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
     )
-    found = _planned_search(asked, index) if route is None else corpus._search(asked, index, route.again())
+    if route is None:
+        found = _planned_search(asked, index)
+    else:
+        errors: dict[int, str] | None = None if route.errors is None else {}  # those of the search alone
+        found = corpus._search(asked, index, route._replace(library="numpy", errors=errors))
     changes["candidates"], sizes = cut(found.indices, pool, request.initial)
     provable = request.op == "mmr" and corpus.metric == "cosine" and index is None
     if provable and (route is not None or certified.is_exact(corpus, request.backend)):

@@ -23,10 +23,6 @@ class Route(NamedTuple):
     threads: int  # 0: the number of processors
     errors: dict[int, str] | None  # takes those of single queries; None: they are raised
 
-    def again(self) -> Route:
-        """Return the route of another step of the call, whose results go no further."""
-        return self._replace(library="numpy", errors=None if self.errors is None else {})
-
 
 def of(request: Request, op: str) -> Route:
     """Return the route of a request; ``op`` is what errors name."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._base import arrays as _arrays
-from .._base import checks
+from .._base import checks, env
 from .._gpu.plans import planned
 from . import certificate, options, validate
 from . import route as routes
@@ -85,7 +85,7 @@ def _picks(
     columns = problem.clip()  # the rest is padding
     if not threads:  # to count the processors takes a tenth of a call that one of them answers, or none
         few = problem.num_queries == 1 and problem.pool <= _ONE_THREAD
-        threads = 1 if few or place is not _arrays.HOST else checks.threads(problem.op, None)
+        threads = 1 if few or place is not _arrays.HOST else env.num_threads()
     backend: Callable[[Problem, int], Selection] = getattr(implementation, problem.op)
     if errors is None and place is _arrays.HOST:  # the common case first
         result = backend(problem, threads)
