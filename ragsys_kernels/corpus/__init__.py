@@ -349,6 +349,9 @@ class Corpus(Rows):
             backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma, window, noise,
             min_gain, kind, aspects, weights, density, eps,
         )  # fmt: skip
+        return self._select(request, pool, index)
+
+    def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         return retrieve.select(self, request, pool, index)
 
     def to_faiss(self, index: Any = None) -> Any:

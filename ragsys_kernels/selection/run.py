@@ -94,9 +94,7 @@ def _backend(request: Request, adaptive: bool) -> tuple[str, Any, _arrays.Place,
     if binary or not (costs is budget is max_similarity is outside is None and op in ("mmr", "vrsd")):
         arrays["costs"] = costs
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
-        lacking = capabilities.Needs(
-            op, request.kind, budget is not None, max_similarity is not None, outside is not None, binary
-        ).lacking
+        lacking = capabilities.Needs.of(request, binary).lacking
     library, device = checks.library_and_device(op, arrays)
     if adaptive and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
