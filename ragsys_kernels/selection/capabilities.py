@@ -23,8 +23,8 @@ class Needs(NamedTuple):
 
     @classmethod
     def of(cls, request: Request, binary: bool = False) -> Needs:
-        limits = (x is not None for x in (request.budget, request.max_similarity, request.outside))
-        return cls(request.op, request.kind, *limits, binary)
+        budget, ceiling, outside = request.budget, request.max_similarity, request.outside
+        return cls(request.op, request.kind, budget is not None, ceiling is not None, outside is not None, binary)
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""
