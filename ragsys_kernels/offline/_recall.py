@@ -85,7 +85,7 @@ class Sample:
         for name, parts in vars(self).items():
             parts += getattr(other, name)
 
-    def measured(self, corpus: rk.Corpus, request: Request, pool: int, index: Any) -> Recall | None:
+    def measured(self, corpus: rk.Corpus, request: Request, pool: Any, index: Any) -> Recall | None:
         """Return what an index found of the exact pools."""
         if not self.queries:
             return None

@@ -109,7 +109,7 @@ class Replay:
         self.query_groups = get("query_groups")
         self.cap = get("max_per_group") or np.inf
         self.initial = get("initial")
-        weights = {"lambda_d": 1.0, "lambda_b": 1.0} | DEFAULTS[method]
+        weights: dict[str, Any] = {"lambda_d": 1.0, "lambda_b": 1.0} | DEFAULTS[method]
         self.lambda_d, self.lambda_b = (
             np.broadcast_to(get(name, weights[name]), (self.Q,)) for name in ("lambda_d", "lambda_b")
         )

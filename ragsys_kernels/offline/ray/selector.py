@@ -205,7 +205,7 @@ def selector_for_ray(
             taken = [name for name in _RESULT if name in batch]
             if taken:
                 raise ValueError(f"{_OP}: batches must not have the columns of the result, got {taken}")
-            candidates = None if candidate_column is None else batch[candidate_column]
+            candidates: Any = None if candidate_column is None else batch[candidate_column]
             if candidates is not None and self._lookup is not None:
                 candidates = _rows(candidates, self._lookup, candidate_column)
             relevance = None if relevance_column is None else batch[relevance_column]
@@ -264,7 +264,9 @@ def _padded(column: Any, dtype: type, padding: int) -> Array:
     if column.dtype != object:
         return np.asarray(column)
     width = max((len(row) for row in column), default=0)
-    rows = [np.pad(np.asarray(row, dtype), (0, width - len(row)), constant_values=padding) for row in column]
+    rows: list[Array] = [
+        np.pad(np.asarray(row, dtype), (0, width - len(row)), constant_values=padding) for row in column
+    ]
     return np.stack(rows) if rows else np.zeros((0, 0), dtype)
 
 
