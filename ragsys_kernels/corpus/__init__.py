@@ -476,7 +476,12 @@ class Corpus(Rows):
         array([[ 2,  0, -1]])
         """
         checks.choice("delete", "unknown", unknown, ("raise", "skip"))
-        rows = np.unique(self.ids.rows_of(ids, "raise" if unknown == "raise" else "pad"))
+        try:
+            rows = np.unique(self.ids.rows_of(ids, "raise" if unknown == "raise" else "pad"))
+        except (ValueError, TypeError) as error:
+            if not str(error).startswith("rows_of: "):
+                raise
+            raise type(error)(f"delete: {str(error).removeprefix('rows_of: ')}") from None
         rows = rows[rows >= 0]
         if not rows.size:
             return self
