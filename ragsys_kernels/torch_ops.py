@@ -16,15 +16,31 @@ import torch
 from torch import Tensor
 
 from . import scoring, selection
+from .selection.parameters import OF_RULES, TABLE, Parameter
+from .selection.validate import NEEDS_QUERIES
 
-# The arguments that all rules share, before and after those of one rule.
-_POOL = "Tensor? queries, Tensor embeddings, int k, Tensor? candidates=None, Tensor? relevance=None"
-_WEIGHED = "Tensor? bias=None, float lambda_d={}, float lambda_b=0.95"
-_LIMITS = (
-    "Tensor? groups=None, Tensor? query_groups=None, int? max_per_group=None, Tensor? initial=None, "
-    "Tensor? allowed=None, Tensor? exclude=None, Tensor? costs=None, float? budget=None, float? max_similarity=None, "
-    "str metric='cosine', str backend='auto', str relevance_scale='as-is'"
-)
+_TYPES = {"number": "float", "count": "int", "choice": "str", "flag": "bool"}  # of what is one value; all else: Tensor
+# The place of these is another than in the table.
+_FIRST, _LAST = ("candidates", "relevance"), ("backend", "relevance_scale")
+
+
+def _argument(parameter: Parameter, rule: str) -> str:
+    """Return an argument as the schema of an operator has it."""
+    kind = _TYPES.get(parameter.kind)
+    default = parameter.default_of(rule)
+    if kind is None or default is None:  # "zscore", the quality without a tensor, is none
+        return f"{kind or 'Tensor'}? {parameter.name}=None"
+    return f"{kind} {parameter.name}={default!r}"
+
+
+def _arguments(rule: str) -> str:
+    """Return the arguments of a rule: those that all share, with those of this rule after the first of them."""
+    queries = "Tensor" if rule in NEEDS_QUERIES else "Tensor?"
+    known = {parameter.name: _argument(parameter, rule) for parameter in TABLE} | {"backend": "str backend='auto'"}
+    own = [parameter.name for parameter in OF_RULES if rule in parameter.rules]
+    apart = {*_FIRST, *_LAST, *(parameter.name for parameter in OF_RULES)}
+    names = (*_FIRST, *own, *(name for name in known if name not in apart), *_LAST)
+    return ", ".join((f"{queries} queries, Tensor embeddings, int k", *(known[name] for name in names)))
 
 
 def _registered(
@@ -43,9 +59,9 @@ def _registered(
     return operator
 
 
-def _rule(name: str, *of_rule: str, redundancy: bool = False) -> "torch.library.CustomOpDef":
+def _rule(name: str) -> "torch.library.CustomOpDef":
     """Register a rule; without its redundancy where that is NaN."""
-    pool = _POOL.replace("Tensor? queries", "Tensor queries") if name in ("vrsd", "sift") else _POOL
+    redundancy = name in ("mmr", "msd", "gist")
 
     def call(**given: Any) -> tuple[Tensor, ...]:
         if given.get("quality", ...) is None:
@@ -60,23 +76,15 @@ def _rule(name: str, *of_rule: str, redundancy: bool = False) -> "torch.library.
         return indices, *columns, lengths
 
     results = ", ".join(["Tensor"] * (4 + redundancy))
-    return _registered(name, ", ".join((pool, *of_rule, _LIMITS)), f"({results})", call, fake)
+    return _registered(name, _arguments(name), f"({results})", call, fake)
 
 
 # Indices, scores, relevance (Q, k) and lengths (Q,); before the lengths the redundancy (Q, k) where the rule has one of
 # its own.
-mmr = _rule("mmr", _WEIGHED.format(0.75), redundancy=True)
-vrsd = _rule("vrsd")
-msd = _rule("msd", _WEIGHED.format(0.75), redundancy=True)
-dpp = _rule("dpp", _WEIGHED.format(0.5), "Tensor? quality=None, float scale=1.0")
-ssd = _rule("ssd", _WEIGHED.format(0.5), "float gamma=1.0, int? window=None")
-sift = _rule("sift", "float noise=0.01, float min_gain=0.0")
-coverage = _rule(
-    "coverage",
-    _WEIGHED.format(0.5),
-    "str kind='facility', Tensor? aspects=None, Tensor? weights=None, float gamma=0.5, bool density=False",
-)
-gist = _rule("gist", _WEIGHED.format(0.25), "float eps=0.1", redundancy=True)
+# Indices, scores, relevance (Q, k) and lengths (Q,); before the lengths the redundancy (Q, k) where the rule has one of
+# its own.
+mmr, vrsd, msd, dpp = _rule("mmr"), _rule("vrsd"), _rule("msd"), _rule("dpp")
+ssd, sift, coverage, gist = _rule("ssd"), _rule("sift"), _rule("coverage"), _rule("gist")
 
 
 _SCALED = "float temperature=1.0, float logit_scale=1.0, float? softcap=None, SymInt? vocab_size=None"

@@ -31,6 +31,7 @@ from ragsys_kernels.corpus import segments, versions
 from ragsys_kernels.offline import spread
 from ragsys_kernels.offline._spec import Inputs, JobSpec
 from ragsys_kernels.offline._worker import Held, Worker
+from ragsys_kernels.selection.request import Request
 
 QUERIES, POOL, K = 256, 100, 6  # of a run; it is one chunk
 
@@ -79,8 +80,8 @@ class Job:
         rng = np.random.default_rng(1)
         np.save(folder / "queries.npy", rng.standard_normal((QUERIES, run.dims), np.float32))
         spec = JobSpec(
-            corpus=folder / "corpus", queries=folder / "queries.npy", k=K, pool=run.pool, num_threads=1,
-            chunk_size=QUERIES,
+            corpus=folder / "corpus", queries=folder / "queries.npy", pool=run.pool, chunk_size=QUERIES,
+            request=Request("mmr", None, None, K, lambda_d=None, lambda_b=None, num_threads=1),
         )  # fmt: skip
         inputs = Inputs.open(spec)
         assert inputs.saved is not None

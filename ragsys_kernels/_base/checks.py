@@ -229,6 +229,8 @@ def per_query(
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
         return place.filled(num_queries, x) if unread is None else unread
+    if x is None or isinstance(x, str):
+        raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {shown(x)}")
     if place is not HOST and _arrays.device_of(x) != "cpu":
         on_device = floats(op, name, x, place)
         expect_shape(op, name, on_device, ((num_queries,), "(Q,)"))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Annotated, Any
 
-from ..selection.parameters import BY_NAME
+from ..selection.parameters import SCALARS
 from ._app import COLUMNS, INPUT, RULE, RUN, option
 
 QUERIES = option(INPUT, "Query vectors, of shape (Q, D), in any of these formats.", metavar="FILE")
@@ -35,10 +36,10 @@ K = option(RULE, "Number of picks for each query.", metavar="N")
 Quiet = Annotated[bool, option(RUN, "Print only warnings and errors.", "--quiet")]
 
 
-def of_table(*names: str) -> dict[str, Any]:
-    """Return options of a command that are arguments of a selection."""
+def of_table(but: Collection[str]) -> dict[str, Any]:
+    """Return the options of a command that are arguments of a selection, but those of some names."""
     found: dict[str, Any] = {}
-    for parameter in map(BY_NAME.__getitem__, names):
+    for parameter in (each for each in SCALARS if each.name not in but):
         limits = f", {parameter.rule_of('')}" if math.isfinite(parameter.range_of("")[1]) else ""
         rules = f"; {text}" if (text := parameter.rules_text()) else ""
         metavar = {"metavar": "N"} if parameter.kind == "count" else {}

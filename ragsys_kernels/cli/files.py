@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from .. import offline
-from ..selection.parameters import OPTIONS
 from . import _options
 from ._app import (
     CLUSTER,
@@ -111,8 +110,7 @@ def _pool(text: str) -> int | str:
         metavar="N|all|certified",
         show_default="100",
     ),
-    **_options.of_table("lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity"),
-    **_options.of_table(*(each.name for each in OPTIONS)),
+    **_options.of_table(but=("relevance_scale", "metric")),
     metric=option(
         RULE,
         "Similarity of vectors: cosine normalises them, dot takes them as they are.",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._base.checks import shown
 from ..selection import METHODS
+from ..selection.parameters import BY_NAME
 
 OP = "compare"
 TOP, NEAREST, RANDOM = "top-k", "nearest", "random"  # what takes part always; of a corpus without bias not the second
@@ -21,7 +22,6 @@ class _Rule(NamedTuple):
     rule: str  # one of `METHODS`
     arguments: dict[str, Any]  # None: the number that is given
     usual: tuple[float, ...] = ()  # numbers, empty where there are none
-    least: float = 0.0
 
 
 # λ means something else in each rule. These span what each does between top-k and its most diverse picks.
@@ -34,7 +34,7 @@ _RULES = {
     "cover": _Rule("COVER", "coverage", {"lambda_d": None, "kind": "cover"}, (0.9, 0.5)),
     "xquad": _Rule("xQuAD", "coverage", {"lambda_d": None, "kind": "xquad"}, (0.5, 0.25)),
     "gist": _Rule("GIST", "gist", {"lambda_d": None}, (0.25, 0.1)),
-    "ceiling": _Rule("Top-k, ceiling", "mmr", {"lambda_d": 1.0, "max_similarity": None}, (NEAR,), -1.0),
+    "ceiling": _Rule("Top-k, ceiling", "mmr", {"lambda_d": 1.0, "max_similarity": None}, (NEAR,)),
     "vrsd": _Rule("VRSD", "vrsd", {}),
     "sift": _Rule("SIFT", "sift", {}),
 }
@@ -102,12 +102,13 @@ def _of(name: str, values: str | None, text: str) -> Iterable[Setting]:
     except ValueError:
         raise ValueError(f"{OP}: methods must have numbers after the colon, as in mmr:0.5, got {text!r}") from None
     for number in numbers:
-        if not known.least <= number <= 1:
-            raise ValueError(f"{OP}: methods must have numbers within [{known.least:g}, 1], got {text!r}")
+        arguments = {key: number if value is None else value for key, value in known.arguments.items()}
+        of = BY_NAME[next(key for key, value in known.arguments.items() if value is None)]
+        if not of.holds(known.rule, number):
+            raise ValueError(f"{OP}: methods must have numbers {of.rule_of(known.rule)}, got {text!r}")
         if name == "mmr" and number == 1:  # top-k, which is there
             continue
         label = f"{known.label} {number:g}" if name == "ceiling" else f"{known.label}, λ {number:g}"
-        arguments = {key: number if value is None else value for key, value in known.arguments.items()}
         yield Setting(f"{name}:{number:g}", label, known.rule, arguments)
 
 

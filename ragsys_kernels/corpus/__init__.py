@@ -350,6 +350,9 @@ class Corpus(Rows):
             backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma, window, noise,
             min_gain, kind, aspects, weights, density, eps,
         )  # fmt: skip
+        return self._select(request, pool, index)
+
+    def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         return retrieve.select(self, request, pool, index)
 
     def to_faiss(self, index: Any = None) -> Any:
@@ -474,7 +477,12 @@ class Corpus(Rows):
         array([[ 2,  0, -1]])
         """
         checks.choice("delete", "unknown", unknown, ("raise", "skip"))
-        rows = np.unique(self.ids.rows_of(ids, "raise" if unknown == "raise" else "pad"))
+        try:
+            rows = np.unique(self.ids.rows_of(ids, "raise" if unknown == "raise" else "pad"))
+        except (ValueError, TypeError) as error:
+            if not str(error).startswith("rows_of: "):
+                raise
+            raise type(error)(f"delete: {str(error).removeprefix('rows_of: ')}") from None
         rows = rows[rows >= 0]
         if not rows.size:
             return self

@@ -36,7 +36,7 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
         if pool != "certified":
             raise ValueError(f"{_OP}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
         return certified.select(corpus, request, index, select)
-    request = _completed(request)
+    request = completed(request)
     if index is not None:
         _check_index(request, pool)
     if pool is not None:
@@ -117,7 +117,7 @@ def _search(request: Request, index: Any) -> SearchResult:
 _planned_search = planned(None)(_search)  # by itself, if the selection that follows cannot be planned
 
 
-def _completed(request: Request) -> Request:
+def completed(request: Request) -> Request:
     """Return a request with the defaults of its rule; refuse values that the rule does not have."""
     defaults = DEFAULTS[request.op]
     changes = {} if "lambda_d" in defaults else {"lambda_d": 1.0, "lambda_b": 1.0}

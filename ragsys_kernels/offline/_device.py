@@ -11,6 +11,8 @@ import ragsys_kernels as rk
 
 from .._base import arrays
 from .._base.tables import holds_text
+from .._gpu.plans import planned
+from ..selection.request import Request
 
 
 @dataclass(frozen=True)
@@ -54,34 +56,30 @@ class Selector:
         with torch.cuda.stream(self._stream):
             return Placed(pinned.to(self._place.device, non_blocking=True), bad, self._stream.record_event())
 
-    def select(
-        self,
-        queries: Any,
-        k: int,
-        *,
-        query_groups: Any = None,
-        candidates: Any = None,
-        relevance: Any = None,
-        **options: Any,
-    ) -> rk.Selection:
-        """Select as `Corpus.select` does; on a device values are looked at too."""
+    def select(self, request: Request, pool: int | str | None, index: Any = None) -> rk.Selection:
+        """Select as `Corpus.select` does, out of this corpus; on a device values are looked at too."""
+        request = request.changed(embeddings=self.corpus)
+        queries = request.queries
         if self._place is None and not isinstance(queries, Placed):
-            return self.corpus.select(
-                queries, k, query_groups=query_groups, candidates=candidates, relevance=relevance, **options
-            )
+            return _select(request, pool, index)
         placed = queries if isinstance(queries, Placed) else self.placed(queries)
         if placed.arrived is not None and self._place is not None:
             stream = self._place.torch.cuda.current_stream(self._place.device)
             stream.wait_event(placed.arrived)
             placed.queries.record_stream(stream)
-        if not holds_text(query_groups):
-            query_groups = self._moved(query_groups)
-        options.update(query_groups=query_groups, candidates=self._moved(candidates), relevance=self._moved(relevance))
-        options["check_values"] = None if self._sound and candidates is None else True
-        picks = self.corpus.select(placed.queries, k, **options)
-        reason = f"{options.get('method', 'mmr')}: queries must be finite, got NaN or inf"
+        names = ["candidates", "relevance", *([] if holds_text(request.query_groups) else ["query_groups"])]
+        moved = {name: self._moved(getattr(request, name)) for name in names}
+        check = None if self._sound and request.candidates is None else True
+        picks = _select(request.changed(queries=placed.queries, check_values=check, **moved), pool, index)
+        reason = f"{request.op}: queries must be finite, got NaN or inf"
         errors = {**dict.fromkeys(placed.bad.tolist(), reason), **(picks.errors or {})}
         return rk.Selection(*(np.asarray(arrays.to_host(column)) for column in picks)).with_errors(errors)
 
     def _moved(self, array: Any) -> Any:
         return None if array is None or self._place is None else self._place.upload(array)
+
+
+@planned("select")
+def _select(request: Request, pool: int | str | None, index: Any) -> rk.Selection:
+    picks: rk.Selection = request.embeddings._select(request, pool, index)
+    return picks

@@ -214,13 +214,13 @@ class Manifest:
 
 def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str) -> dict[str, Any]:
     """Return what identifies the job: version, inputs, and the options that the result depends on."""
-    options = {"k": spec.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
+    options = {"k": spec.request.k, **selection_options(spec, inputs), **inputs.held, **spec.columns()}
     options.update(spec.unusual())  # a job without such keeps its key
     if inputs.index is not None:  # which may find other rows in other batches
         options["chunk_size"] = spec.chunk_size
     return {
         "version": rk.__version__,
-        "backend": spec.backend,
+        "backend": spec.request.backend,
         "instruction_set": spec.instruction_set,
         "options": options,
         "fingerprint": fingerprint,

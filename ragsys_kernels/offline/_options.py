@@ -15,11 +15,11 @@ from .. import _info
 from .._base import checks
 from .._base.files import is_url
 from .._base.types import PathLike
+from ..corpus import retrieve
 from ..selection.capabilities import Needs
-from ..selection.parameters import OPTIONS, SCALES
+from ..selection.parameters import OF_RULES, SCALARS, SCALES
+from ..selection.request import Request
 
-# Options of one rule each, as `Corpus.select` takes them.
-OF_ONE_RULE = tuple(option.name for option in OPTIONS)
 # Names of files and columns of what belongs to the rows of a corpus.
 OF_ROWS = ("ids", "bias", "groups", "costs", "vector_column", "id_column", "bias_column", "group_column", "cost_column")
 # These, but for a file of ids, and how a corpus is held: a saved one says it itself.
@@ -34,8 +34,10 @@ class JobSpec:
     """The files and options of a job, plain values that go to another process as they are.
 
     They are the parameters of `offline.select`, whose signature repeats names and defaults for editors and for the
-    manual, and of which the command line takes its options. ``instruction_set`` is the one that the job's shards are
-    made with: scores of another differ in their last bits.
+    manual, and of which the command line takes its options. ``request`` says what is picked: the rule, k and all that
+    one number or word says (`SCALARS`), with the backend and the threads, but without arrays; None stands for a default
+    of the rule. ``instruction_set`` is the one that the job's shards are made with: scores of another differ in their
+    last bits.
     """
 
     # What it reads: files and their columns, and what rows and ids do that cannot be used.
@@ -63,31 +65,14 @@ class JobSpec:
     bad_rows: str = "raise"
     on_duplicate: str = "error"
 
-    # What it picks: the rule with its options, out of how many rows, and how many.
-    relevance_scale: str = "as-is"
-    method: str = "mmr"
-    k: int = 6
+    # What it picks, and out of how many rows.
+    request: Request
     pool: int | str | None = None
-    lambda_d: float | None = None
-    lambda_b: float | None = None
-    max_per_group: int | None = None
-    budget: float | None = None
-    max_similarity: float | None = None
-    scale: float | None = None
-    gamma: float | None = None
-    window: int | None = None
-    noise: float | None = None
-    min_gain: float | None = None
-    kind: str | None = None
-    density: bool = False
-    eps: float | None = None
     metric: str | None = None
 
-    # How it runs: memory, device and threads, how much at a time, where, and what it makes of an earlier run.
+    # How it runs: memory and device, how much at a time, where, and what it makes of an earlier run.
     dtype: str | None = None
     device: str | None = None
-    backend: str = "auto"
-    num_threads: int | None = None
     chunk_size: int = 4096
     shard_size: int = 100_000
     on_error: str = "raise"
@@ -104,12 +89,14 @@ class JobSpec:
 
     def plain(self) -> JobSpec:
         """Return the same job with Python's own values, which is what the manifest and other processes take."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in FILES}
+        names = (field.name for field in fields(self) if field.name not in (*FILES, "request"))
+        given = {name: getattr(self, name) for name in names}
         given["candidate_ids"] = checks.flag("select", "candidate_ids", self.candidate_ids)
         given["memory"] = None if self.memory is None else checks.size("select", "memory", self.memory)
-        return replace(self, **{
-            name: value if name in _OF_THE_CALL else _plain(name, value) for name, value in given.items()
-        })  # fmt: skip
+        plainly = {
+            name: value if name in _OF_THE_CALL else _plain("select", name, value) for name, value in given.items()
+        }
+        return replace(self, request=plain_request("select", self.request), **plainly)
 
     def absolute(self) -> JobSpec:
         """Return the same job with paths that hold in any working folder; URLs stay."""
@@ -118,15 +105,13 @@ class JobSpec:
 
     def settled(self) -> JobSpec:
         """Return the same job with the backend and the instruction set that "auto" means in this process."""
+        request = self.request
         name, instruction_set = _info.active(self.device)
-        if self.backend not in ("auto", name):
-            name, instruction_set = self.backend, ""
-        elif self.device is None:
-            kind = self.kind or ("facility" if self.method == "coverage" else None)
-            needs = Needs(self.method, kind, self.budget is not None, self.max_similarity is not None)
-            if needs.lacking(name) is not None:
-                name, instruction_set = "reference", ""
-        return replace(self, backend=name, instruction_set=instruction_set)
+        if request.backend not in ("auto", name):
+            name, instruction_set = request.backend, ""
+        elif self.device is None and Needs.of(retrieve.completed(request)).lacking(name) is not None:
+            name, instruction_set = "reference", ""
+        return replace(self, request=request.changed(backend=name), instruction_set=instruction_set)
 
     def check_reading(self) -> None:
         """Refuse options that are wrong whatever the files hold; files that cannot be read come first."""
@@ -136,22 +121,25 @@ class JobSpec:
 
     def check_picking(self) -> None:
         """Refuse options that have no effect with the others; the library checks their values."""
-        checks.choice("select", "relevance_scale", self.relevance_scale, SCALES)
-        checks.choice("select", "method", self.method, rk.METHODS)
+        checks.choice("select", "relevance_scale", self.request.relevance_scale, SCALES)
+        method = checks.choice("select", "method", self.request.op, rk.METHODS)
         if isinstance(self.pool, str) and self.pool not in ("all", "certified"):
             raise ValueError(f"select: pool must be a number, 'all' or 'certified', got {self.pool!r}")
-        parameters = rk.METHODS[self.method].parameters
-        for name, value in self.of_one_rule().items():
-            if name not in parameters:
-                raise ValueError(f"select: {name} must be left out with method {self.method!r}, got {value!r}")
-        for name in ("lambda_d", "lambda_b") if "lambda_d" not in parameters else ():
-            if (value := getattr(self, name)) is not None:
-                raise ValueError(f"select: {name} must be left out with method {self.method!r}, got {value}")
+        given = self.given()
+        for parameter in OF_RULES:
+            if parameter.name in given and method not in parameter.rules:
+                got = repr(given[parameter.name])
+                raise ValueError(f"select: {parameter.name} must be left out with method {method!r}, got {got}")
 
-    def of_one_rule(self) -> dict[str, Any]:
-        """Return the options that are given of those that only some rules have."""
-        given = {name: getattr(self, name) for name in OF_ONE_RULE}
-        return {name: value for name, value in given.items() if value is not None and value is not False}
+    def given(self) -> dict[str, Any]:
+        """Return what is asked for of all that one number, word or flag says."""
+        found = {}
+        for parameter in SCALARS:
+            value = getattr(self.request, parameter.name)
+            # One that only some rules have is None where it is not given.
+            if value is not None and (parameter in OF_RULES or value != parameter.default):
+                found[parameter.name] = value
+        return found
 
     def check_running(self) -> None:
         """Refuse values that cannot be."""
@@ -191,13 +179,21 @@ class JobSpec:
 FILES = tuple(field.name for field in fields(JobSpec) if str(field.type).startswith("PathLike"))
 
 
-def _plain(name: str, value: Any) -> Any:
+def plain_request(op: str, request: Request) -> Request:
+    """Return a request with Python's own values; a flag that is not set is not given."""
+    names = ("op", "k", *(parameter.name for parameter in SCALARS), "backend", "num_threads")
+    values = {name: _plain(op, "method" if name == "op" else name, getattr(request, name)) for name in names}
+    unset = (parameter.name for parameter in SCALARS if parameter.kind == "flag" and values[parameter.name] is False)
+    return request.changed(**{**values, **dict.fromkeys(unset)})
+
+
+def _plain(op: str, name: str, value: Any) -> Any:
     """Return an option as a value of Python; the library checks which values it takes."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
         value = value.item()
     if not (value is None or isinstance(value, (str, int, float))):
         got = repr(value) if isinstance(value, (type, np.dtype)) else type(value).__name__
-        raise TypeError(f"select: {name} must be one value for all queries, a number or a str, got {got}")
+        raise TypeError(f"{op}: {name} must be one value for all queries, a number or a str, got {got}")
     return value
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base.tables import texts
-from ..selection import METHODS
+from ..corpus.retrieve import completed
+from ..selection.request import Request
 
 QUERIES = 100  # of a job, at least, if it has as many
 
@@ -84,24 +85,20 @@ class Sample:
         for name, parts in vars(self).items():
             parts += getattr(other, name)
 
-    def measured(self, corpus: rk.Corpus, k: int, options: dict[str, Any]) -> Recall | None:
-        """Return what the index of the options found of the exact pools."""
+    def measured(self, corpus: rk.Corpus, request: Request, pool: Any, index: Any) -> Recall | None:
+        """Return what an index found of the exact pools."""
         if not self.queries:
             return None
         queries = np.concatenate(self.queries)
-        own: dict[str, Any] = {"query_groups": np.concatenate(self.groups)} if self.groups else {}
-        weight = options["lambda_b"] if "lambda_b" in METHODS[options["method"]].parameters else 1.0
-        common = {name: options[name] for name in ("backend", "num_threads")}
-        exact, found = (
-            corpus.search(queries, options["pool"], lambda_b=weight, on_error="skip", index=index, **common, **own)
-            for index in (None, options["index"])
-        )
+        own = np.concatenate(self.groups) if self.groups else None
+        asked = request.changed(queries=queries, embeddings=corpus, query_groups=own, on_error="skip")
+        common = {name: getattr(asked, name) for name in ("query_groups", "backend", "num_threads", "on_error")}
+        weight = completed(request).lambda_b
+        exact, found = (corpus.search(queries, pool, lambda_b=weight, index=by, **common) for by in (None, index))
         shares = [_share(a, b) for a, b in zip(exact.indices, found.indices, strict=True)]
-        others = {name: value for name, value in options.items() if name not in ("index", "pool")}
-        picks = corpus.select(queries, k, candidates=exact.indices, on_error="skip", **others, **own).indices
+        picks = corpus._select(asked.changed(candidates=exact.indices), None, None).indices
         here = np.concatenate(self.picks)
         changed = sum(np.count_nonzero(~np.isin(b[b >= 0], a)) for a, b in zip(picks, here, strict=True))
-        index = options["index"]
         width = index.dims if isinstance(index, rk.Corpus) else index.d
         columns = width if width < corpus.dims else 0
         return Recall.of(np.array(shares), int((here >= 0).sum()), int(changed), columns)

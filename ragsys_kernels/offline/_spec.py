@@ -12,8 +12,9 @@ import ragsys_kernels as rk
 
 from .._base.types import PathLike
 from .._base.warn import muted
+from ..corpus import retrieve
 from ..corpus.certified import BACKENDS
-from ..selection.parameters import DEFAULTS
+from ..selection.parameters import DEFAULTS, LIMITS
 from . import sources
 from ._device import Selector
 from ._options import OF_CORPUS, JobSpec
@@ -127,8 +128,8 @@ class Inputs:
     def certifies(self, spec: JobSpec) -> bool:
         """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
         own_search = self.candidates is None and self.index is None and spec.pool != "all"
-        on_host = spec.device is None and spec.backend in BACKENDS
-        return own_search and on_host and (spec.method, self.held["metric"]) == ("mmr", "cosine")
+        on_host = spec.device is None and spec.request.backend in BACKENDS
+        return own_search and on_host and (spec.request.op, self.held["metric"]) == ("mmr", "cosine")
 
     def notices(self, spec: JobSpec) -> Iterator[str]:
         """Say where rows have no ids although their file has columns, and where candidates are no ids: the column may
@@ -204,21 +205,20 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
     _check_together(spec, inputs)
     # With Ray this process may be where no GPU is.
     elsewhere = spec.engine == "ray" and spec.device is not None
-    device, backend = (None, "auto") if elsewhere else (spec.device, spec.backend)
-    options = {**selection_options(spec, inputs), "backend": backend, "num_threads": spec.num_threads}
-    options.pop("relevance_scale", None)  # there is no relevance here
+    device, backend = (None, "auto") if elsewhere else (spec.device, spec.request.backend)
+    k, pool = spec.request.k, pool_of(spec, inputs)
     with muted(rk.PoolSizeWarning):
         # The library checks the rest, on one zero row.
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
         corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **inputs.held)
-        Selector(corpus, device).select(zero, spec.k, **options)
+        # There is no relevance here.
+        request = spec.request.changed(queries=zero, backend=backend, relevance_scale="as-is")
+        Selector(corpus, device).select(request, pool)
     # Warn as the library does, but before hours of work.
-    leaves_out = any(x is not None for x in (spec.budget, spec.max_similarity, spec.max_per_group))
-    if isinstance(options["pool"], int) and options["pool"] <= spec.k and not leaves_out:
-        raise ValueError(
-            f"select: pool must be above k = {spec.k}, or its rows only get another order, got {options['pool']}"
-        )
+    leaves_out = any(getattr(spec.request, name) is not None for name in LIMITS)
+    if isinstance(pool, int) and pool <= k and not leaves_out:
+        raise ValueError(f"select: pool must be above k = {k}, or its rows only get another order, got {pool}")
 
 
 def _check_together(spec: JobSpec, inputs: Inputs) -> None:
@@ -228,10 +228,11 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
         raise ValueError(f"select: {name} must {rule}, got {got}")
 
     candidates, index, own = inputs.candidates, inputs.index, inputs.own
+    request = spec.request
     if candidates is not None and spec.pool is not None:
         refuse("pool", "be left out when candidates are given", spec.pool)
-    if spec.relevance_scale != "as-is" and inputs.relevance is None:
-        refuse("relevance_scale", "come with relevance_column", f"{spec.relevance_scale!r} alone")
+    if request.relevance_scale != "as-is" and inputs.relevance is None:
+        refuse("relevance_scale", "come with relevance_column", f"{request.relevance_scale!r} alone")
     if inputs.relevance is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):
         refuse("relevance_column", "come without unknown_ids where rows are skipped", "both")
     if spec.candidate_ids and own is not None:
@@ -254,38 +255,37 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
         if _is_text(inputs.query_groups) != kinds:
             rule = f"be {'strings' if kinds else 'integers'} as groups are"
             refuse("query_groups", rule, f"others in {inputs.query_groups.path}")
-    if spec.max_per_group is not None and not inputs.has("groups"):
-        refuse("max_per_group", "come with groups", f"{spec.max_per_group} alone")
-    if inputs.groups is not None and inputs.query_groups is None and spec.max_per_group is None:
+    if request.max_per_group is not None and not inputs.has("groups"):
+        refuse("max_per_group", "come with groups", f"{request.max_per_group} alone")
+    if inputs.groups is not None and inputs.query_groups is None and request.max_per_group is None:
         refuse("groups", "come with query_groups or max_per_group", "groups alone")
-    if (spec.budget is not None and not inputs.has("costs")) or (spec.budget is None and inputs.costs is not None):
-        got = f"a budget of {spec.budget} alone" if inputs.costs is None else "costs alone"
+    budget = request.budget
+    if (budget is not None and not inputs.has("costs")) or (budget is None and inputs.costs is not None):
+        got = f"a budget of {budget} alone" if inputs.costs is None else "costs alone"
         refuse("costs and budget", "come together", got)
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
         got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
         refuse("memory", "come with pools that the host searches for", got)
     if spec.pool == "certified" and spec.device is not None:
         refuse("pool 'certified'", "come without a device", repr(spec.device))
-    if inputs.bias is not None and "lambda_d" not in rk.METHODS[spec.method].parameters:
-        refuse("bias", f"be left out with method {spec.method!r}", inputs.bias.path)
+    if inputs.bias is not None and "bias" not in DEFAULTS[request.op]:
+        refuse("bias", f"be left out with method {request.op!r}", inputs.bias.path)
+
+
+def pool_of(spec: JobSpec, inputs: Inputs) -> int | str | None:
+    """Return the pool as `Corpus.select` takes it."""
+    if inputs.candidates is not None or spec.pool == "all":
+        return None
+    return 100 if spec.pool is None else spec.pool
 
 
 def selection_options(spec: JobSpec, inputs: Inputs) -> dict[str, Any]:
-    """Return the options of the selection, defaults filled in."""
-    options: dict[str, Any] = {"method": spec.method, "max_per_group": spec.max_per_group}
-    # A job without one of these keeps its key.
-    options.update({name: value for name in ("budget", "max_similarity") if (value := getattr(spec, name)) is not None})
-    if spec.relevance_scale != "as-is":
-        options["relevance_scale"] = spec.relevance_scale
-    options.update(spec.of_one_rule())
-    if inputs.candidates is not None or spec.pool == "all":
-        options["pool"] = None
-    else:
-        options["pool"] = 100 if spec.pool is None else spec.pool
-    if "lambda_d" in rk.METHODS[spec.method].parameters:
-        options["lambda_d"] = DEFAULTS[spec.method]["lambda_d"] if spec.lambda_d is None else spec.lambda_d
-        options["lambda_b"] = 0.95 if spec.lambda_b is None else spec.lambda_b
-    return options
+    """Return what the manifest says of the selection: what is given, and what jobs have named from the first, given or
+    not. So the job of an earlier version keeps its key where a new option is not given."""
+    asked = retrieve.completed(spec.request)
+    named = ("max_per_group", *(name for name in ("lambda_d", "lambda_b") if name in DEFAULTS[asked.op]))
+    always = {"method": asked.op, "pool": pool_of(spec, inputs), **{name: getattr(asked, name) for name in named}}
+    return {**spec.given(), **always}
 
 
 def _is_text(groups: Column) -> bool:

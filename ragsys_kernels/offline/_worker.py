@@ -16,13 +16,15 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from .._base.types import NDArray as Array
+from ..corpus import retrieve
+from ..selection.run import planned_run
 from ._device import Placed, Selector
 from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._options import JobSpec
 from ._pipeline import ahead
 from ._recall import Sample, sampled
-from ._spec import Inputs, selection_options
+from ._spec import Inputs, pool_of
 from .sinks import ROW_GROUP, parquet
 from .sources import Column, Lists, id_values
 from .spread import Spread
@@ -105,11 +107,7 @@ class Worker:
         known = None if corpus is None else corpus.usable
         self.spec, self._inputs = spec, inputs or Inputs.open(spec, saved=opened, known=known)
         self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
-        self._options = {
-            **selection_options(spec, self._inputs),
-            "backend": spec.backend,
-            "num_threads": spec.num_threads,
-        }
+        self._pool, self._index = pool_of(spec, self._inputs), None
         corpus = corpus or Held.of(spec, self._inputs)
         self._corpus = Selector(corpus.corpus, spec.device)
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
@@ -117,7 +115,7 @@ class Worker:
         if self._candidates is not None and self._inputs.own is None:
             self._candidates = self._inputs.usable.listed(self._candidates, corpus.lookup, spec.unknown_ids == "skip")
         if self._inputs.index is not None:
-            self._options["index"] = self._inputs.index.of(corpus.corpus)
+            self._index = self._inputs.index.of(corpus.corpus)
         self._errors_schema = pa.schema(
             [("query_row", pa.int64()), self.schema.field("query_id"), ("reason", pa.string())]
         )
@@ -183,7 +181,7 @@ class Worker:
                     f"rows {rows.start} to {rows.stop - 1} of {self._inputs.queries.path}"
                 )
         errors_sha256 = None
-        recall = sample.measured(self._corpus.corpus, self.spec.k, self._options)
+        recall = sample.measured(self._corpus.corpus, self.spec.request, self._pool, self._index)
         if skipped:
             with parquet(job.folder, errors_file(index), self._errors_schema) as (table, errors):
                 for piece_errors in skipped:
@@ -302,38 +300,31 @@ class Worker:
         if piece.own is not None:
             return self._of_own(piece, piece.own, run)
         with nullcontext() if self._inputs.index is None else self._inputs.index.searched():
-            return self._corpus.select(
-                piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
-                self.spec.k,
+            request = self.spec.request.changed(
+                queries=piece.queries if isinstance(piece.queries, Placed) else piece.queries[run],
                 query_groups=None if piece.query_groups is None else piece.query_groups[run],
                 candidates=None if piece.candidates is None else piece.candidates[run].padded(),
                 relevance=None if piece.relevance is None else piece.relevance[run].padded(),
                 on_error="skip",
-                **self._options,
             )
+            return self._corpus.select(request, self._pool, self._index)
 
     def _of_own(self, piece: _Piece, own: Lists, run: slice) -> rk.Selection:
         """Select out of candidates with their vectors; picks are places among those of the whole piece."""
         lengths, begins = own.lengths[run], own.offsets[run.start : run.stop]
         width = max(1, int(lengths.max(initial=0)))
         if not lengths.any():
-            return rk.Selection.empty(len(lengths), self.spec.k).with_errors({})
+            return rk.Selection.empty(len(lengths), self.spec.request.k).with_errors({})
         first, places = int(begins[0]), np.arange(width)
         candidates = np.where(places < lengths[:, None], (begins - first)[:, None] + places, -1)
-        options = {name: value for name, value in self._options.items() if name not in ("method", "pool")}
-        rows = own.values[first : int(own.offsets[run.stop])]
-        call, metric = getattr(rk, self.spec.method), self._inputs.held["metric"]
-        relevance = None if piece.relevance is None else piece.relevance[run].padded()
-        picks: rk.Selection = call(
-            piece.queries[run],  # type: ignore[index]
-            rows,
-            self.spec.k,
+        picks: rk.Selection = planned_run(retrieve.completed(self.spec.request).changed(
+            queries=piece.queries[run],  # type: ignore[index]
+            embeddings=own.values[first : int(own.offsets[run.stop])],
             candidates=candidates,
-            relevance=relevance,
-            metric=metric,
+            relevance=None if piece.relevance is None else piece.relevance[run].padded(),
+            metric=self._inputs.held["metric"],
             on_error="skip",
-            **options,
-        )
+        ))  # fmt: skip
         errors = {q: _ROW.sub("", why) for q, why in (picks.errors or {}).items()}
         moved = np.where(picks.indices >= 0, picks.indices + first, -1)
         return picks._replace(indices=moved).with_errors(errors)
@@ -358,6 +349,7 @@ class Worker:
         ids = flat if names is None else names.take(flat).cast(kind)
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         table, certified = [query_ids, *lists], 0
+        short = int((lengths < self.spec.request.k).sum()) - len(bad)
         if self.schema.names[-1] == "certified":
             proven = np.asarray(picks.certified)
             certified, skipped = int(proven.sum()), np.isin(np.arange(start, start + len(lengths)), bad)
@@ -368,7 +360,7 @@ class Worker:
             start,
             pa.table(table, schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
-            {"short": int((lengths < self.spec.k).sum()) - len(bad), "certified": certified, "unknown": picked.unknown},
+            {"short": short, "certified": certified, "unknown": picked.unknown},
             picked.sample,
         )
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from .._base import env
 from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
+from ..selection.request import Request
 from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
 from ._options import JobSpec
 from ._recall import Recall
@@ -308,17 +309,20 @@ def select(
         where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
         where another process works in it.
     """
+    request = Request(
+        method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
+        max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, scale=scale, gamma=gamma,
+        window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps, backend=backend,
+        num_threads=num_threads,
+    )  # fmt: skip
     spec = JobSpec(
         queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,
         query_groups=query_groups, vector_column=vector_column, id_column=id_column, bias_column=bias_column,
         group_column=group_column, cost_column=cost_column, query_vector_column=query_vector_column,
         query_id_column=query_id_column, query_group_column=query_group_column, candidate_column=candidate_column,
         candidate_vector_column=candidate_vector_column, relevance_column=relevance_column,
-        relevance_scale=relevance_scale, candidate_ids=candidate_ids, unknown_ids=unknown_ids, method=method, k=k,
-        pool=pool, lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget,
-        max_similarity=max_similarity, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain,
-        kind=kind, density=density, eps=eps, metric=metric, dtype=dtype, device=device, backend=backend,
-        num_threads=num_threads, chunk_size=chunk_size, shard_size=shard_size, on_error=on_error, memory=memory,
+        candidate_ids=candidate_ids, unknown_ids=unknown_ids, request=request, pool=pool, metric=metric, dtype=dtype,
+        device=device, chunk_size=chunk_size, shard_size=shard_size, on_error=on_error, memory=memory,
         bad_rows=bad_rows, on_duplicate=on_duplicate, fingerprint=fingerprint, verify=verify, overwrite=overwrite,
         engine=engine, workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,
         ray_address=ray_address,
@@ -395,12 +399,12 @@ def _run(
         unknown=sum(record.unknown or 0 for record in done.values()),
         seconds=end - loaded,
         corpus_seconds=loaded - start,
-        method=spec.method,
-        k=spec.k,
+        method=spec.request.op,
+        k=spec.request.k,
         pool="candidates" if inputs.candidates is not None else str(now["options"]["pool"] or "all"),
-        backend=str(spec.backend),
+        backend=str(spec.request.backend),
         instruction_set=str(spec.instruction_set),
-        num_threads=spec.num_threads or env.num_threads(),
+        num_threads=spec.request.num_threads or env.num_threads(),
         out=folder.path,
         engine=spec.engine,
     )

@@ -215,15 +215,16 @@ class Spread(rk.Corpus):
         found = windows.padded(windows.merged([part[:2] for part in parts], n), n)
         return SearchResult(*found).with_errors(parts[0][2])
 
-    def select(self, queries: Any, k: Any, **given: Any) -> Selection:
-        """Select as `Corpus.select` does out of pools."""
+    def _select(self, request: Request, pool: Any, index: Any) -> Selection:
+        """Select as a corpus does out of pools."""
         errors: dict[int, str] = {}
-        candidates = given.get("candidates")
+        candidates = request.candidates
         if candidates is not None and (bad := windows.unusable(candidates, len(self))).any():
-            given["candidates"], errors = self._usable(given.get("method", "mmr"), candidates, np.flatnonzero(bad))
-            if errors and given.get("on_error") != "skip":
+            candidates, errors = self._usable(request.op, candidates, np.flatnonzero(bad))
+            request = request.changed(candidates=candidates)
+            if errors and request.on_error != "skip":
                 raise ValueError(f"{errors[min(errors)]} for query {min(errors)}")
-        picks = super().select(queries, k, **given)
+        picks = super()._select(request, pool, index)
         return picks.with_errors(dict(sorted({**(picks.errors or {}), **errors}.items()))) if errors else picks
 
     def _usable(self, op: str, candidates: np.ndarray, bad: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .. import _dispatch
+from .request import Request
 
 # Among the constraints that a backend has.
 BINARY = "rows of dtype 'binary'"
@@ -19,6 +20,11 @@ class Needs(NamedTuple):
     ceiling: bool = False
     certificate: bool = False
     binary: bool = False  # rows of packed signs
+
+    @classmethod
+    def of(cls, request: Request, binary: bool = False) -> Needs:
+        budget, ceiling, outside = request.budget, request.max_similarity, request.outside
+        return cls(request.op, request.kind, budget is not None, ceiling is not None, outside is not None, binary)
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""

@@ -13,6 +13,7 @@ RULES = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist")
 WEIGHTED = tuple(rule for rule in RULES if rule not in ("vrsd", "sift"))
 # Rules that choose one pick after the other. GIST, which chooses them together, refuses what only these have.
 _ONE_BY_ONE = tuple(rule for rule in RULES if rule != "gist")
+_OF_ALL = (RULES, _ONE_BY_ONE)
 SCALES = ("as-is", "minmax", "zscore", "rank")
 KINDS = ("facility", "cover", "xquad")
 
@@ -27,13 +28,19 @@ class Parameter(NamedTuple):
     name: str
     help: str
     kind: Literal["number", "count", "choice", "flag", "ids", "values", "vectors"]
-    of: Literal["call", "query", "item"] = "call"  # what may have a value of its own
+    of: Literal["call", "query", "item", "candidate", "aspect"] = "call"  # what may have a value of its own
     rules: tuple[str, ...] = RULES  # those that take it
     default: Any = None  # or of each rule that has one of its own
     low: float = -math.inf
     high: Any = math.inf  # or of each rule that has one of its own
     above: bool = False  # whether a number must be above ``low``
     choices: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> int:
+        """How many axes the argument has where each query has a value of its own; 0 where none can have one."""
+        own = {"call": 0, "query": 1, "item": 2, "candidate": 2, "aspect": 2}[self.of]
+        return own + (self.kind in ("ids", "vectors"))
 
     def default_of(self, rule: str) -> Any:
         return self.default.get(rule) if isinstance(self.default, dict) else self.default
@@ -70,7 +77,7 @@ class Parameter(NamedTuple):
 
 TABLE = (
     Parameter("candidates", "Ids to choose from; nothing is retrieved then", "ids", "query"),
-    Parameter("relevance", "A score for each candidate, instead of cos(query, item)", "values", "query"),
+    Parameter("relevance", "A score for each candidate, instead of cos(query, item)", "values", "candidate"),
     Parameter(
         "relevance_scale", "How relevance is rescaled over the candidates of a query", "choice", default="as-is",
         choices=SCALES,
@@ -101,8 +108,8 @@ TABLE = (
     Parameter("noise", "Variance of an observation", "number", "call", ("sift",), 0.01, 0, above=True),
     Parameter("min_gain", "The least by which a pick lowers the variance", "number", "call", ("sift",), 0.0, 0),
     Parameter("kind", "Measure of coverage", "choice", "call", ("coverage",), "facility", choices=KINDS),
-    Parameter("aspects", "What is to be covered, else the items", "vectors", "query", ("coverage",)),
-    Parameter("weights", "Weight of each aspect", "values", "query", ("coverage",)),
+    Parameter("aspects", "What is to be covered, else the items", "vectors", "aspect", ("coverage",)),
+    Parameter("weights", "Weight of each aspect", "values", "aspect", ("coverage",)),
     Parameter(
         "gamma", "Weight of the volume; exponent of coverage's kind cover", "number", "call", ("ssd", "coverage"),
         {"ssd": 1.0, "coverage": 0.5}, 0, {"coverage": 1}, above=True,
@@ -113,9 +120,13 @@ TABLE = (
     Parameter("metric", "Similarity of vectors", "choice", default="cosine", choices=("cosine", "dot")),
 )  # fmt: skip
 BY_NAME = {parameter.name: parameter for parameter in TABLE}
+# What one number, word or flag says, for all queries of a call: what jobs and the command line take beside files.
+SCALARS = tuple(parameter for parameter in TABLE if parameter.kind in ("number", "count", "choice", "flag"))
+# Of these, limits: with one of them fewer than k items may be picked though there are more.
+LIMITS = tuple(parameter.name for parameter in SCALARS if parameter.default is None and parameter.rules in _OF_ALL)
 ONE_BY_ONE = tuple(parameter.name for parameter in TABLE if parameter.rules is _ONE_BY_ONE)
 # What a rule has beyond the arguments of all rules.
-OF_RULES = tuple(parameter for parameter in TABLE if parameter.rules not in (RULES, _ONE_BY_ONE))
+OF_RULES = tuple(parameter for parameter in TABLE if parameter.rules not in _OF_ALL)
 OWN = {rule: tuple(each.name for each in OF_RULES if rule in each.rules) for rule in RULES}
 DEFAULTS = {rule: {each.name: each.default_of(rule) for each in OF_RULES if rule in each.rules} for rule in RULES}
 # Of these, what is one number, word or flag of a call, which travels anywhere.

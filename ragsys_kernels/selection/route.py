@@ -47,9 +47,7 @@ def of(request: Request, op: str) -> Route:
     if binary or not (costs is budget is max_similarity is outside is None and rule in ("mmr", "vrsd")):
         arrays["costs"] = costs
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
-        lacking = capabilities.Needs(
-            rule, request.kind, budget is not None, max_similarity is not None, outside is not None, binary
-        ).lacking
+        lacking = capabilities.Needs.of(request, binary).lacking
     library, device = checks.library_and_device(op, arrays)
     if rule == "msd" and isinstance(request.lambda_d, str) and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")

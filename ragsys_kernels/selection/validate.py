@@ -15,7 +15,19 @@ import numpy as np
 
 from .._base import arrays
 from .._base.arrays import HOST, Place
-from .._base.checks import choice, count, expect_shape, floats, ids, in_rows, integers, per_query, shape_text, storage
+from .._base.checks import (
+    choice,
+    count,
+    expect_shape,
+    floats,
+    ids,
+    in_rows,
+    integers,
+    per_query,
+    shape_text,
+    shown,
+    storage,
+)
 from .._base.warn import warn
 from . import constraints, definite
 from .constraints import NONE
@@ -55,6 +67,8 @@ def _counts(
     """
     if isinstance(x, (int, np.bool_)):
         return count(op, name, x), None
+    if x is None or isinstance(x, str):
+        raise TypeError(f"{op}: {name} must be an integer or an array of integers, got {shown(x)}")
     try:
         x = arrays.to_host(x)
     except NotImplementedError:  # a tensor of torch's device "meta"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._base import arrays
+from ..selection.parameters import DEFAULTS, OPTIONS
 from ..selection.problem import Rows
 from .replay_rules import NONE, RULES, Query, Values
 
@@ -108,11 +109,12 @@ class Replay:
         self.query_groups = get("query_groups")
         self.cap = get("max_per_group") or np.inf
         self.initial = get("initial")
-        usual = 0.75 if method in ("mmr", "vrsd", "msd") else 0.5
-        self.lambda_d = np.broadcast_to(get("lambda_d", usual), (self.Q,))
+        weights: dict[str, Any] = {"lambda_d": 1.0, "lambda_b": 1.0} | DEFAULTS[method]
+        self.lambda_d, self.lambda_b = (
+            np.broadcast_to(get(name, weights[name]), (self.Q,)) for name in ("lambda_d", "lambda_b")
+        )
         self.metric = metric
         self._read_limits(corpus)
-        self.lambda_b = np.broadcast_to(get("lambda_b", 0.95), (self.Q,))
         self.tolerance = _EPS * (8 + np.sqrt(D)) if tolerance is None else tolerance
 
     def _read_limits(self, corpus: Rows | None) -> None:
@@ -283,7 +285,7 @@ class Replay:
 
     def _query(self, pool: Pool, picked: list[int]) -> Query:
         options: dict[str, Any] = {"metric": self.metric}
-        for name in ("quality", "scale", "gamma", "window", "noise", "min_gain", "kind", "density"):
+        for name in ("quality", *(option.name for option in OPTIONS)):
             if name in self.problem:
                 options[name] = self.problem[name]
         for name in ("aspects", "weights"):

@@ -15,6 +15,7 @@ from ragsys_kernels import cli, comparison, offline
 from ragsys_kernels.icl import quality
 from ragsys_kernels.offline._spec import JobSpec
 from ragsys_kernels.offline.ray import engine as ray_engine
+from ragsys_kernels.selection.parameters import OF_RULES, SCALARS
 
 
 def test_version_and_config(run, folder):
@@ -127,8 +128,22 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
         name: dataclasses.MISSING if value is inspect.Parameter.empty else value
         for name, value in select.items() if name in held
     }  # fmt: skip
-    assert inspect.signature(offline.selector_for_ray).parameters["k"].default == select["k"]
     assert shown(COMMANDS["bias",])["template"] == quality.TEMPLATE.replace("\n", r"\n")
+
+
+def test_jobs_and_ray_take_what_one_value_says():
+    """With the same types and defaults; their own defaults are of files and of how they run."""
+    select, ray = (inspect.signature(f).parameters for f in (offline.select, offline.selector_for_ray))
+    corpus = inspect.signature(rk.Corpus.select).parameters
+    for parameter in SCALARS:
+        name = parameter.name
+        unset = False if parameter.kind == "flag" else parameter.default
+        expected = None if (parameter in OF_RULES and unset is not False) or name == "metric" else unset
+        assert select[name].default == expected, name
+        assert (select[name].annotation, select[name].default) == (ray[name].annotation, ray[name].default), name
+        assert name in corpus
+    for name in ("k", "method", "dtype", "device", "num_threads", "relevance_column", "candidate_ids"):
+        assert (select[name].annotation, select[name].default) == (ray[name].annotation, ray[name].default), name
 
 
 def test_the_papers_evaluations_are_elsewhere(run_python):

@@ -1,5 +1,6 @@
 """A job of seven shards, an undisturbed run of it, and runs that end early."""
 
+import dataclasses
 import functools
 import shutil
 import tempfile
@@ -11,6 +12,8 @@ from job_files import contents, restate, write_inputs
 
 from ragsys_kernels import offline
 from ragsys_kernels.offline import sinks
+from ragsys_kernels.offline._options import JobSpec
+from ragsys_kernels.selection.request import Request
 
 Q, SHARD, SHARDS = 1000, 150, 7
 OPTIONS = {"k": 3, "shard_size": SHARD, "chunk_size": 40, "num_threads": 1}
@@ -18,6 +21,13 @@ OPTIONS = {"k": 3, "shard_size": SHARD, "chunk_size": 40, "num_threads": 1}
 
 class StoppedError(Exception):
     pass
+
+
+def spec_of(*, method="mmr", k=6, **given):
+    """The `JobSpec` of some arguments of `offline.select`."""
+    own = {field.name for field in dataclasses.fields(JobSpec)}
+    asked = {name: given.pop(name) for name in [*given] if name not in own}
+    return JobSpec(request=Request(method, None, None, k, **{"lambda_d": None, "lambda_b": None, **asked}), **given)
 
 
 @functools.cache

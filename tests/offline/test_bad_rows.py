@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from job_arrays import read
+from jobs import spec_of
 from tiny_encoder import TinyEncoder
 
 import ragsys_kernels as rk
 from ragsys_kernels import comparison, offline
-from ragsys_kernels.offline._spec import Inputs, JobSpec
+from ragsys_kernels.offline._spec import Inputs
 from ragsys_kernels.offline._worker import Held, Worker
 from ragsys_kernels.offline.sources import _usable
 
@@ -179,7 +180,7 @@ def test_rows_without_an_id_repeat_none(files):
 
 def test_other_processes_do_not_look_again(files, monkeypatch):
     """What was found goes to them; the columns are then the same, without a scan."""
-    spec = JobSpec(
+    spec = spec_of(
         corpus=files / "corpus.parquet", queries=files / "queries.npy", bias_column="bias", bad_rows="skip",
         on_duplicate="first",
     )  # fmt: skip

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from job_arrays import N, Q, check_equals, check_refused, files, read, vector_lists
+from jobs import spec_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.offline import _worker, sources
-from ragsys_kernels.offline._spec import JobSpec
 
 IDS = {
     "integers": [7 * row + 10 for row in reversed(range(N))],
@@ -212,10 +212,10 @@ def test_one_long_list_makes_no_others_long(tmp_path, data, monkeypatch, on_erro
     asked = []
 
     class Corpus(rk.Corpus):
-        def select(self, queries, k, *, candidates=None, **options):
-            if candidates is not None:  # else the options are checked
-                asked.append(candidates.shape)
-            return super().select(queries, k, candidates=candidates, **options)
+        def _select(self, request, pool, index):
+            if request.candidates is not None:  # else the options are checked
+                asked.append(request.candidates.shape)
+            return super()._select(request, pool, index)
 
     monkeypatch.setattr(_worker.rk, "Corpus", Corpus)
     select(tmp_path, **options)
@@ -230,7 +230,7 @@ def test_one_long_list_makes_no_others_long(tmp_path, data, monkeypatch, on_erro
 
 def test_a_damaged_row_group_is_noted_in_linear_time(tmp_path, data):
     """Rows that cannot be read are entered all at once, before the rows of a chunk that had a bad row itself."""
-    spec = JobSpec(corpus=tmp_path / "corpus.npy", queries=tmp_path / "queries.npy", chunk_size=10, k=1)
+    spec = spec_of(corpus=tmp_path / "corpus.npy", queries=tmp_path / "queries.npy", chunk_size=10, k=1)
     worker = _worker.Worker(replace(spec.settled(), on_error="skip"))
 
     class Damaged:

@@ -7,12 +7,12 @@ import sys
 import numpy as np
 import pytest
 from job_files import contents
+from jobs import spec_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels._base import lock as _lock
 from ragsys_kernels.offline import _worker
-from ragsys_kernels.offline._spec import JobSpec
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_other_instruction_set_is_refused(job, monkeypatch):
     monkeypatch.setenv("RAGSYS_KERNELS_ISA", "base")
     with pytest.raises(ValueError, match=r"with instruction_set avx\d+, now base$"):
         job.run(job.done)
-    spec = JobSpec(corpus=job.options["corpus"], queries=job.options["queries"], instruction_set="avx1024")
+    spec = spec_of(corpus=job.options["corpus"], queries=job.options["queries"], instruction_set="avx1024")
     with pytest.raises(ValueError, match="instruction_set must be that of the job, avx1024, got base"):
         _worker.Worker(spec)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from jobs import spec_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, offline
@@ -47,23 +48,23 @@ def test_job_on_a_device(tmp_path, monkeypatch, candidates, bad):
             assert all(type(column) is np.ndarray for column in picks)
             return picks
 
-    real = rk.Corpus.select
+    real = rk.Corpus._select
 
-    def select(corpus, queries, k, **options):
-        assert isinstance(queries, torch.Tensor)
-        assert isinstance(options["query_groups"], torch.Tensor)
-        assert candidates == isinstance(options["candidates"], torch.Tensor)
+    def select(corpus, request, pool, index):
+        assert isinstance(request.queries, torch.Tensor)
+        assert isinstance(request.query_groups, torch.Tensor)
+        assert candidates == isinstance(request.candidates, torch.Tensor)
         # What comes from the host has been looked at there, before it was moved.
-        assert options["check_values"] is (True if candidates else None)
-        assert candidates or torch.isfinite(queries).all()
-        assert options.pop("backend") == "triton"
-        return real(corpus, queries, k, **options)
+        assert request.check_values is (True if candidates else None)
+        assert candidates or torch.isfinite(request.queries).all()
+        assert request.backend == "triton"
+        return real(corpus, request.changed(backend="auto"), pool, index)
 
     for module in (_spec, _worker):
         monkeypatch.setattr(module, "Selector", Tensors)
     monkeypatch.setattr(_spec, "check_options", lambda *_: None)
     monkeypatch.setattr(offline.job, "check_options", lambda *_: None)
-    monkeypatch.setattr(rk.Corpus, "select", select)
+    monkeypatch.setattr(rk.Corpus, "_select", select)
     summary = offline.select(**files, out=tmp_path / "device", device="cuda", **given)
     assert summary.skipped == 2 * bad
     assert (summary.backend, summary.instruction_set, seen) == ("triton", "", ["cuda"])
@@ -100,6 +101,6 @@ def test_device_that_is_not_there(tmp_path):
 def test_auto_is_the_backend_that_would_run(monkeypatch, named, runnable, expected):
     monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", named)
     monkeypatch.setattr(_dispatch, "why_not", lambda name: None if name in runnable.split() else "missing")
-    spec = _spec.JobSpec(corpus="", queries="", device="cuda")
-    assert (spec.settled().backend, spec.settled().instruction_set) == (expected, "")
-    assert replace(spec, backend="triton").settled().backend == "triton"
+    spec = spec_of(corpus="", queries="", device="cuda")
+    assert (spec.settled().request.backend, spec.settled().instruction_set) == (expected, "")
+    assert replace(spec, request=spec.request.changed(backend="triton")).settled().request.backend == "triton"

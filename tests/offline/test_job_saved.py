@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from job_arrays import N, check_refused, files, vector_lists
+from jobs import spec_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.corpus import segments
-from ragsys_kernels.offline._spec import Inputs, JobSpec
+from ragsys_kernels.offline._spec import Inputs
 from ragsys_kernels.offline._worker import Held, Worker
 from ragsys_kernels.offline.sources import id_values
 
@@ -74,7 +75,7 @@ def test_what_it_has_is_no_option(tmp_path, data):
 
 def test_it_is_mapped(tmp_path, data):
     rk.Corpus(data["corpus"]).save(tmp_path / "saved")
-    spec = JobSpec(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
+    spec = spec_of(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
     inputs = Inputs.open(spec)
     held = Held.of(spec, inputs).corpus
     assert held is inputs.saved
@@ -87,7 +88,7 @@ def test_processes_share_its_arrays(tmp_path, data, corpus, metric):
     """As Ray's object store keeps them: what pickle puts out of band is there once for all processes of a machine."""
     made = rk.Corpus(data["corpus"], bias=data["bias"], groups=data["groups"], ids=IDS["strings"])
     made.save(tmp_path / "saved")
-    spec = JobSpec(corpus=tmp_path / corpus, queries=tmp_path / "queries.npy", metric=metric)
+    spec = spec_of(corpus=tmp_path / corpus, queries=tmp_path / "queries.npy", metric=metric)
     held, shared = Held.of(spec, Inputs.open(spec)), []
     copied = pickle.dumps(held, protocol=5, buffer_callback=shared.append)
     assert len(copied) < 8_000 < data["corpus"].nbytes
@@ -160,7 +161,7 @@ def test_a_saved_corpus_is_verified_once(tmp_path, data, monkeypatch):
     rk.Corpus(data["corpus"]).save(tmp_path / "saved")
     read, load = [], segments.load
     monkeypatch.setattr(segments, "load", lambda path, verify, *more: read.append(verify) or load(path, verify, *more))
-    spec = JobSpec(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
+    spec = spec_of(corpus=tmp_path / "saved", queries=tmp_path / "queries.npy")
     Inputs.open(spec, verify=True)
     Worker(spec)  # as another process begins
     assert read == [True, False]

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from job_files import contents
+from jobs import spec_of
 
 from ragsys_kernels.offline import _manifest, _worker, sinks
 from ragsys_kernels.offline._pipeline import ahead
-from ragsys_kernels.offline._spec import JobSpec
 
 
 def test_stages_run_at_the_same_time():
@@ -83,7 +83,7 @@ def test_error_in_a_stage_ends_all():
 
 def test_worker_makes_any_shard_in_another_process(job):
     """What other engines build on: a description that can be sent, shards by their number, twice at the same time."""
-    spec = pickle.loads(pickle.dumps(JobSpec(**job.options).absolute().settled()))
+    spec = pickle.loads(pickle.dumps(spec_of(**job.options).absolute().settled()))
     worker = _worker.Worker(spec)
     job.out.mkdir()
     folder = pickle.loads(pickle.dumps(_manifest.JobFolder(sinks.Folder(job.out), "key")))

@@ -125,6 +125,29 @@ def test_description_of_the_job(tmp_path, data):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({}, {"method": "mmr", "pool": 100, "lambda_d": 0.75, "lambda_b": 0.95}),
+        ({"method": "vrsd", "pool": "all"}, {"method": "vrsd", "pool": None}),
+        ({"method": "ssd", "gamma": 1.0, "window": None},
+         {"method": "ssd", "pool": 100, "lambda_d": 0.5, "lambda_b": 0.95, "gamma": 1.0}),
+        ({"method": "sift", "min_gain": 0.0}, {"method": "sift", "pool": 100, "min_gain": 0.0}),
+        ({"method": "coverage", "density": False, "lambda_d": 1},
+         {"method": "coverage", "pool": 100, "lambda_d": 1, "lambda_b": 0.95}),
+        ({"method": "gist", "eps": np.float32(0.5), "lambda_b": 1.0},
+         {"method": "gist", "pool": 100, "lambda_d": 0.25, "lambda_b": 1.0, "eps": 0.5}),
+        ({"max_similarity": 0.5, "relevance_scale": "as-is"},
+         {"method": "mmr", "pool": 100, "lambda_d": 0.75, "lambda_b": 0.95, "max_similarity": 0.5}),
+    ],
+)  # fmt: skip
+def test_a_job_names_what_jobs_before_it_named(tmp_path, data, given, key):
+    """The options in the manifest, by which a job resumes: of another version of the same number too."""
+    offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=3, **given)
+    written = json.loads((tmp_path / "out" / "_job.json").read_text())["options"]
+    assert written == {"k": 3, "max_per_group": None, "metric": "cosine", "dtype": "float32", **key}
+
+
 def test_progress_counts_queries(tmp_path, data):
     calls = []
     offline.select(

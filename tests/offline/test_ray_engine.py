@@ -332,6 +332,43 @@ def test_selector_has_budgets_ceilings_and_options_of_rules(tmp_path, selector):
             assert made({"embedding": queries})["ids"].tolist() == expected, (method, list(given))
 
 
+def test_selector_takes_what_select_takes(tmp_path, selector):
+    """Scores of candidates, the whole corpus by name, binary rows."""
+    rng = np.random.default_rng(3)
+    rows, queries = rng.standard_normal((60, 16), np.float32), rng.standard_normal((5, 16), np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    pools = np.stack([rng.permutation(60)[:12] for _ in range(5)])
+    scores = 30 * rng.random((5, 12), np.float32)
+    pools[1, 9:] = -1
+    corpus = rk.Corpus(rows)
+    for scale in ("minmax", "rank"):
+        made = selector(corpus, k=4, candidate_column="c", relevance_column="r", relevance_scale=scale)()
+        expected = corpus.select(queries, 4, candidates=pools, relevance=scores, relevance_scale=scale)
+        cut = [9 if q == 1 else 12 for q in range(5)]
+        lists = [objects([list(row[:n]) for row, n in zip(x, cut, strict=True)]) for x in (pools, scores)]
+        for c, r in ((pools, scores), lists):
+            found = made({"embedding": queries, "c": c, "r": r})
+            assert found["ids"].tolist() == expected.indices.tolist()
+            assert found["relevance"].tolist() == expected.relevance.tolist()
+    with pytest.raises(ValueError, match=r"^selector_for_ray: r must have a number for each of the candidates"):
+        made({"embedding": queries, "c": lists[0], "r": objects([*lists[1][:4], [1.0]])})
+    for pool in ("all", "certified"):
+        found = selector(corpus, k=4, pool=pool)()({"embedding": queries})
+        assert found["ids"].tolist() == corpus.select(queries, 4, pool=None).indices.tolist()
+    found = selector(tmp_path / "rows.npy", dtype="binary", k=4, pool=20)()({"embedding": queries})
+    assert found["ids"].tolist() == rk.Corpus(rows, dtype="binary").select(queries, 4, pool=20).indices.tolist()
+    for given, rule in (
+        ({"relevance_scale": "rank"}, "relevance_scale must come with relevance_column, got 'rank' alone"),
+        ({"relevance_scale": "x", "relevance_column": "r", "candidate_column": "c"}, "relevance_scale must be one of"),
+        ({"relevance_column": "r"}, "relevance_column must come with candidate_column, got 'r' alone"),
+        ({"method": "nope"}, "method must be one of 'mmr'"),
+    ):
+        with pytest.raises(ValueError, match=f"^selector_for_ray: {rule}"):
+            selector(corpus, **given)
+    with pytest.raises(TypeError, match=r"^selector_for_ray: lambda_d must be one value for all queries"):
+        selector(corpus, lambda_d=np.ones(2))
+
+
 def test_selector_refuses(tmp_path, selector):
     corpus = rk.Corpus(np.eye(5, dtype=np.float32))
     for options, match in (

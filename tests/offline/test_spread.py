@@ -7,12 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from jobs import spec_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.corpus import segments, versions
 from ragsys_kernels.offline import spread
-from ragsys_kernels.offline._spec import Inputs, JobSpec
+from ragsys_kernels.offline._spec import Inputs
 from ragsys_kernels.offline._worker import Held, Worker
 
 N, D, Q = 700, 12, 60
@@ -99,7 +100,7 @@ def test_picks_are_those_of_one_corpus(tmp_path, kind, dtype, metric):
     if kind != "row":
         jobs.append({**by_lists, "candidate_column": "i", "candidate_ids": True, "unknown_ids": "skip"})
     for options in jobs:
-        spec = JobSpec(corpus=tmp_path / "c", queries=tmp_path / "q.parquet", **{**usual, **options})
+        spec = spec_of(corpus=tmp_path / "c", queries=tmp_path / "q.parquet", **{**usual, **options})
         expected, found = tables(Worker(spec)), tables(over(spec))
         assert found[1].to_pylist() == expected[1].to_pylist()
         assert found[2] == expected[2], options

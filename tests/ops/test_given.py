@@ -220,7 +220,7 @@ def test_k_is_named_as_what_it_is():
         (np.True_, "k must be an integer, got True"),
         ([True, False, True], "k must be integers, got bool"),
         (2.0, "k must be integers, got float64"),
-        ("3", "k must be an array of numbers, got str of dtype <U1"),
+        ("3", "k must be an integer or an array of integers, got '3'"),
     ):
         check_error("mmr", {"queries": QUERIES, "embeddings": EMBEDDINGS, "k": k}, TypeError, message)
 

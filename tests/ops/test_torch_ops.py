@@ -123,6 +123,20 @@ def test_compiled_function_keeps_the_operator_whole():
     assert torch.equal(compiled[1], expected[1])
 
 
+def test_the_order_of_arguments_is_that_of_programs_that_were_exported():
+    """Which name them by their place; new ones follow those of the table before them."""
+    schema = torch.ops.ragsys_kernels.coverage.default._schema
+    assert [each.name for each in schema.arguments] == [
+        "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "kind", "aspects",
+        "weights", "gamma", "density", "groups", "query_groups", "max_per_group", "initial", "allowed", "exclude",
+        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale",
+    ]  # fmt: skip
+    queries = {
+        name: str(getattr(torch.ops.ragsys_kernels, name).default._schema.arguments[0].type) for name in rk.METHODS
+    }
+    assert queries == {name: "Tensor" if name in ("vrsd", "sift") else "Optional[Tensor]" for name in rk.METHODS}
+
+
 def test_errors_are_those_of_the_function():
     with pytest.raises(ValueError, match=r"^mmr: lambda_d must be within \[0, 1\], got 2"):
         torch.ops.ragsys_kernels.mmr(torch.ones(1, 2), torch.eye(2), 1, lambda_d=2.0)

@@ -81,3 +81,12 @@ def test_some_queries_of_a_request():
     assert some.bias is asked.bias
     assert some.embeddings is asked.embeddings
     assert len(some.quality) == len(some.aspects) == 2
+
+
+def test_some_queries_of_dense_pools():
+    """What is of the items of each query goes with the query."""
+    rows, marks = np.arange(24.0).reshape(3, 4, 2), np.arange(12).reshape(3, 4)
+    names = ("bias", "groups", "costs", "relevance", "weights", "allowed")
+    some = Request("mmr", None, rows, 2, **dict.fromkeys(names, marks)).take(np.array([2]))
+    assert some.embeddings.tolist() == rows[2:].tolist()
+    assert all(getattr(some, name).tolist() == [[8, 9, 10, 11]] for name in names)

@@ -338,7 +338,7 @@ REFUSED = {
     "queries": ({"queries": np.ones((Q, D), np.float32)}, ValueError, "queries must be left out with similarity"),
     "embeddings": ({"embeddings": POOLS}, ValueError, "embeddings must be left out with similarity, got an array"),
     "relevance": ({"relevance": None}, ValueError, "relevance must come with similarity, got relevance=None"),
-    "no_k": ({"k": None}, TypeError, "k must be an array of numbers, got NoneType"),
+    "no_k": ({"k": None}, TypeError, "k must be an integer or an array of integers, got None"),
     "rank": ({"similarity": S[0]}, ValueError, "similarity must have shape (Q, P, P), got (23, 23); use"),
     "shape": ({"similarity": S[:, :, 1:]}, ValueError, "similarity must have shape (Q, P, P), got (7, 23, 22)"),
     "pools": ({"similarity": S[:3]}, ValueError, "relevance must have shape (Q, P) = (3, 23), got (7, 23)"),

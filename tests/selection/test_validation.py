@@ -145,7 +145,7 @@ BAD = {
         ({"groups": f32(12), "max_per_group": 1}, "groups must be integers, got float32"),
         ({"groups": np.zeros(12, int), "query_groups": f32(3)}, "query_groups must be integers, got float32"),
         ({"groups": np.zeros(12, int), "max_per_group": 1.5}, "max_per_group must be an integer, got float"),
-        ({"k": None}, "k must be an array of numbers, got NoneType of dtype object"),
+        ({"k": None}, "k must be an integer or an array of integers, got None"),
         ({"num_threads": 1.5}, "num_threads must be an integer, got float"),
         ({"check_values": "yes"}, "check_values must be None, True or False, got 'yes'"),
         ({"allowed": np.ones(12)}, "allowed must be a mask of bool or rows of int32 or int64, got float64"),
@@ -178,7 +178,7 @@ BAD = {
     ],
     ("mmr", good, TypeError): [
         ({"bias": np.zeros(12, int)}, "bias must be floating point, got int64"),
-        ({"lambda_d": "0.5"}, "lambda_d must be an array of numbers, got str of dtype <U3"),
+        ({"lambda_d": "0.5"}, "lambda_d must be a number or a float array of shape (Q,), got '0.5'"),
     ],
     ("mmr", dense, ValueError): [
         ({"bias": f32(15)}, "bias must have shape (Q, P) = (3, 5), got (15,)"),

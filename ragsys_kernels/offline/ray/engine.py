@@ -78,8 +78,8 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
         # Held by this process until the end: actors that are started again need it too.
         with _one_line(ray):
             corpus = ray.put(_held(spec, inputs))
-        threads = spec.num_threads or max(1, int(options.cpus_per_worker))
-        remote = replace(spec.absolute(), num_threads=threads)
+        threads = spec.request.num_threads or max(1, int(options.cpus_per_worker))
+        remote = replace(spec.absolute(), request=spec.request.changed(num_threads=threads))
 
         def records(
             indices: Sequence[int], job: JobFolder, advance: Callable[[int], None] | None = None
@@ -114,7 +114,8 @@ def _held(spec: JobSpec, inputs: Inputs) -> Held:
         return Held.of(spec, inputs)
     assert inputs.saved is not None
     assert spec.corpus is not None
-    corpus = in_actors("select", spec.corpus, inputs.saved, spec.memory, spec.num_threads, spec.instruction_set)
+    threads = spec.request.num_threads
+    corpus = in_actors("select", spec.corpus, inputs.saved, spec.memory, threads, spec.instruction_set)
     return Held.spread(spec, inputs, corpus)
 
 

@@ -10,13 +10,16 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._base import checks, env
-from ..._base.types import Backend, Method, PathLike
+from ..._base.types import Backend, Method, PathLike, RelevanceScale, Storage
 from ..._base.types import NDArray as Array
 from ..._base.warn import muted
 from ...corpus.ids import Ids, make
+from ...selection.parameters import SCALES
+from ...selection.request import Request
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
+from .._options import plain_request
 from ..build import columns_of, loaded, words_of
 from .engine import import_ray, in_actors
 
@@ -36,17 +39,19 @@ def selector_for_ray(
     group_column: str | None = None,
     cost_column: str | None = None,
     metric: Literal["cosine", "dot"] | None = None,
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None,
+    dtype: Storage | None = None,
     device: str | None = None,
     query_column: str = "embedding",
     query_group_column: str | None = None,
     candidate_column: str | None = None,
+    relevance_column: str | None = None,
+    relevance_scale: RelevanceScale = "as-is",
     candidate_ids: bool = False,
     k: int = 6,
     method: Method = "mmr",
-    pool: int | None = 100,
+    pool: int | Literal["all", "certified"] | None = 100,
     lambda_d: float | None = None,
-    lambda_b: float = 0.95,
+    lambda_b: float | None = None,
     max_per_group: int | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
@@ -79,12 +84,16 @@ def selector_for_ray(
         Column with the queries' groups, integers or strings; needs groups of the corpus.
     candidate_column : str, optional
         Column with the rows of the corpus to choose from: arrays or lists of integers, of any length; -1 is padding.
+    relevance_column : str, optional
+        Column with the relevance of each candidate, instead of its cosine to the query: arrays or lists of numbers.
+    relevance_scale : {"as-is", "minmax", "zscore", "rank"}
+        How to rescale it, as in `mmr`.
     candidate_ids : bool
         The candidates are ids of the corpus, integers or strings.
     k : int
     method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, scale, gamma, window, noise, min_gain, \
         kind, density, eps, backend
-        As in `Corpus.select`.
+        As in `select`; pool None, like "all", is the whole corpus.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
     memory : int or str, optional
@@ -121,12 +130,17 @@ def selector_for_ray(
     >>> picks.write_parquet("picks")
     """
     ray = import_ray(_OP)
-    options: dict[str, Any] = {
-        "method": method, "pool": pool, "lambda_d": lambda_d, "lambda_b": lambda_b, "max_per_group": max_per_group,
-        "budget": budget, "max_similarity": max_similarity, "scale": scale, "gamma": gamma, "window": window,
-        "noise": noise, "min_gain": min_gain, "kind": kind, "eps": eps, "backend": backend, "density": density or
-        None,
-    }  # fmt: skip
+    request = plain_request(_OP, Request(
+        checks.choice(_OP, "method", method, rk.METHODS), None, None, k, relevance_scale=relevance_scale,
+        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget,
+        max_similarity=max_similarity, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain,
+        kind=kind, density=density, eps=eps, backend=backend, num_threads=num_threads,
+    ))  # fmt: skip
+    if checks.choice(_OP, "relevance_scale", request.relevance_scale, SCALES) != "as-is" and relevance_column is None:
+        raise ValueError(f"{_OP}: relevance_scale must come with relevance_column, got {relevance_scale!r} alone")
+    if relevance_column is not None and candidate_column is None:
+        raise ValueError(f"{_OP}: relevance_column must come with candidate_column, got {relevance_column!r} alone")
+    whole = None if isinstance(pool, str) and pool == "all" else pool
     given: dict[str, Any] = {
         "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
         "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
@@ -135,8 +149,10 @@ def selector_for_ray(
     ids: Any = None
     if memory is not None:
         memory = checks.size(_OP, "memory", memory)
-        if device is not None or (pool is None and candidate_column is None):
+        if device is not None or (whole is None and candidate_column is None):
             raise ValueError(f"{_OP}: memory must come with pools and without a device, got {memory}")
+        if whole == "certified":
+            raise ValueError(f"{_OP}: pool 'certified' must come without memory, got {memory}")
     if isinstance(corpus, rk.Corpus):
         if memory is not None:
             raise ValueError(f"{_OP}: memory must be left out with a Corpus, got {memory}")
@@ -170,7 +186,7 @@ def selector_for_ray(
                 f"{_OP}: candidate_ids must come with candidate_column and ids of the corpus, got column "
                 f"{candidate_column!r} and {lookup!r}"
             )
-    _check(corpus, k, {**options, "num_threads": num_threads}, candidate_column, query_group_column)
+    _check(corpus, request, whole, candidate_column, query_group_column)
     reference = ray.put((corpus, ids, lookup))
 
     class RaySelector:
@@ -180,46 +196,46 @@ def selector_for_ray(
             held, ids, self._lookup = ray.get(reference)
             self._ids = sources.id_values(held.ids) if ids is None else ids
             self._corpus = Selector(held, device)
+            self._request = request.changed(num_threads=request.num_threads or env.omp_threads())
 
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-            for name in filter(None, (query_column, query_group_column, candidate_column)):
+            for name in filter(None, (query_column, query_group_column, candidate_column, relevance_column)):
                 if name not in batch:
                     raise ValueError(f"{_OP}: batches must have a column {name!r}, got {list(batch)}")
             taken = [name for name in _RESULT if name in batch]
             if taken:
                 raise ValueError(f"{_OP}: batches must not have the columns of the result, got {taken}")
-            candidates = None if candidate_column is None else batch[candidate_column]
+            candidates: Any = None if candidate_column is None else batch[candidate_column]
             if candidates is not None and self._lookup is not None:
                 candidates = _rows(candidates, self._lookup, candidate_column)
-            picks = self._corpus.select(
-                _stacked(batch[query_column], query_column),
-                k,
-                candidates=None if candidates is None else _padded(candidates),
+            relevance = None if relevance_column is None else batch[relevance_column]
+            if relevance is not None and [*map(len, relevance)] != [*map(len, candidates)]:
+                raise ValueError(f"{_OP}: {relevance_column} must have a number for each of the candidates, got others")
+            asked = self._request.changed(
+                queries=_stacked(batch[query_column], query_column),
+                candidates=None if candidates is None else _padded(candidates, np.int64, -1),
+                relevance=None if relevance is None else _padded(relevance, np.float32, 0),
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
-                num_threads=env.omp_threads() if num_threads is None else num_threads,
-                **options,
             )
+            picks = self._corpus.select(asked, whole)
             return {**batch, **_lists(picks, self._ids)}
 
     return RaySelector
 
 
 def _check(
-    corpus: rk.Corpus, k: int, options: dict[str, Any], candidate_column: str | None, group_column: str | None
+    corpus: rk.Corpus, request: Request, pool: int | str | None, candidate_column: str | None, group_column: str | None
 ) -> None:
     """Let the library check the options, on one query."""
+    groups = np.zeros(1, np.int64) if corpus.group_names is None else [""]
+    asked = request.changed(
+        queries=np.zeros((1, corpus.dims), np.float32),
+        candidates=None if candidate_column is None else np.zeros((1, 1), np.int64),
+        query_groups=None if group_column is None else groups,
+        relevance_scale="as-is",  # there is no relevance here
+    )
     with muted(rk.PoolSizeWarning):
-        corpus.select(
-            np.zeros((1, corpus.dims), np.float32),
-            k,
-            candidates=None if candidate_column is None else np.zeros((1, 1), np.int64),
-            query_groups=None
-            if group_column is None
-            else np.zeros(1, np.int64)
-            if corpus.group_names is None
-            else [""],
-            **options,
-        )
+        Selector(corpus, None).select(asked, pool)
 
 
 def _stacked(column: Any, name: str) -> Array:
@@ -244,12 +260,14 @@ def _rows(column: Any, lookup: Ids, name: str | None) -> Array:
     return found
 
 
-def _padded(column: Any) -> Array:
+def _padded(column: Any, dtype: type, padding: int) -> Array:
     if column.dtype != object:
         return np.asarray(column)
     width = max((len(row) for row in column), default=0)
-    rows = [np.pad(np.asarray(row, np.int64), (0, width - len(row)), constant_values=-1) for row in column]
-    return np.stack(rows) if rows else np.zeros((0, 0), np.int64)
+    rows: list[Array] = [
+        np.pad(np.asarray(row, dtype), (0, width - len(row)), constant_values=padding) for row in column
+    ]
+    return np.stack(rows) if rows else np.zeros((0, 0), dtype)
 
 
 def _lists(picks: rk.Selection, ids: Any) -> dict[str, Array]:
