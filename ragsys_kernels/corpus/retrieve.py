@@ -43,12 +43,13 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
     errors = numbers = None
     if not whole and request.candidates is None:
         request, errors = retrieve(corpus, request, pool, index)
-    if corpus._memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
+    memory = getattr(corpus, "_memory", None)  # of rows that are mapped; rows without a corpus are not
+    if memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
         request, numbers = windows.pools(request, request.embeddings._copied)
     picks: Selection = planned_run(request)
     if numbers is not None:
         picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
-    if corpus._memory is not None:
+    if memory is not None:
         windows.forget(corpus, 0, len(corpus))
     add_errors(picks, errors)
     if whole and corpus.device == "cpu":

@@ -27,7 +27,7 @@ class Parameter(NamedTuple):
     name: str
     help: str
     kind: Literal["number", "count", "choice", "flag", "ids", "values", "vectors"]
-    of: Literal["call", "query", "item"] = "call"  # what may have a value of its own
+    of: Literal["call", "query", "item", "candidate", "aspect"] = "call"  # what may have a value of its own
     rules: tuple[str, ...] = RULES  # those that take it
     default: Any = None  # or of each rule that has one of its own
     low: float = -math.inf
@@ -70,7 +70,7 @@ class Parameter(NamedTuple):
 
 TABLE = (
     Parameter("candidates", "Ids to choose from; nothing is retrieved then", "ids", "query"),
-    Parameter("relevance", "A score for each candidate, instead of cos(query, item)", "values", "query"),
+    Parameter("relevance", "A score for each candidate, instead of cos(query, item)", "values", "candidate"),
     Parameter(
         "relevance_scale", "How relevance is rescaled over the candidates of a query", "choice", default="as-is",
         choices=SCALES,
@@ -102,7 +102,7 @@ TABLE = (
     Parameter("min_gain", "The least by which a pick lowers the variance", "number", "call", ("sift",), 0.0, 0),
     Parameter("kind", "Measure of coverage", "choice", "call", ("coverage",), "facility", choices=KINDS),
     Parameter("aspects", "What is to be covered, else the items", "vectors", "query", ("coverage",)),
-    Parameter("weights", "Weight of each aspect", "values", "query", ("coverage",)),
+    Parameter("weights", "Weight of each aspect", "values", "aspect", ("coverage",), low=0),
     Parameter(
         "gamma", "Weight of the volume; exponent of coverage's kind cover", "number", "call", ("ssd", "coverage"),
         {"ssd": 1.0, "coverage": 0.5}, 0, {"coverage": 1}, above=True,

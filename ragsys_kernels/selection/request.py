@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._base import tables
+from .parameters import TABLE
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # not frozen, which would take a fifth of the call of one query to make
@@ -60,7 +61,7 @@ class Request:
             setattr(made, name, value)
         return made
 
-    def take(self, queries: np.ndarray) -> Request:
+    def take(self, queries: np.ndarray | slice) -> Request:
         """Return the request of some of its queries."""
         changes = {}
         for name, axes in OF_QUERIES.items():
@@ -83,6 +84,6 @@ _values = attrgetter(*FIELDS)
 # Arguments with a value of each query, by how many axes they then have; with fewer, the value is that of all queries.
 OF_QUERIES = {
     "queries": 2, "embeddings": 3, "k": 1, "candidates": 2, "relevance": 2, "query_groups": 1, "initial": 2,
-    "allowed": 2, "exclude": 2, "costs": 2, "budget": 1, "max_similarity": 1, "similarity": 3, "bias": 2, "lambda_d": 1,
-    "lambda_b": 1, "outside": 1, "quality": 2, "aspects": 3, "weights": 2,
+    "allowed": 2, "exclude": 2, "costs": 2, "similarity": 3, "bias": 2, "outside": 1, "quality": 2, "aspects": 3,
+    "weights": 2, **{each.name: 1 for each in TABLE if each.of == "query" and each.kind == "number"},
 }  # fmt: skip

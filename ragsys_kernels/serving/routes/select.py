@@ -14,7 +14,7 @@ from ..asked import Asked, status_of
 from ..corpora import Corpora, Served
 from ..http import schemas
 from ..http.messages import ARROW, JSON, Request, Response, object_of
-from ..kernel import Block, cost_of, split
+from ..kernel import Block, split
 from ..limits import Limits, RefusedError, failed, invalid
 from ..queries.cursors import encoded
 from ..queries.reading import read
@@ -205,11 +205,11 @@ def _single(block: Block, picks: Selection) -> bytes:
         "certified": None if picks.certified is None else bool(picks.certified[0]),
         "cursor": None,
     }
-    if block.budget is not None:
-        answer["cost"] = float(cost_of(block, picks)[0])
+    if block.request.budget is not None:
+        answer["cost"] = float(picks.cost[0])
     if n == block.k:
         shown = ids
-        if block.initial is not None:
+        if block.request.initial is not None:
             shown = np.concatenate([block.shown(0), ids])
         answer["cursor"] = encoded(shown)
     if block.skipped:
@@ -224,8 +224,8 @@ def _texts(block: Block, picks: Selection) -> list[bytes]:
     columns = [_lists(array, lengths) for array in (ids, picks.scores, picks.relevance, picks.redundancy)]
     cursors = _cursors(block, picks, ids, lengths)
     more = [b""] * len(lengths)
-    if block.budget is not None:
-        more = [b',"cost":%b' % orjson.dumps(cost) for cost in cost_of(block, picks).tolist()]
+    if block.request.budget is not None:
+        more = [b',"cost":%b' % orjson.dumps(cost) for cost in picks.cost.tolist()]
     for query, names in (block.skipped or {}).items():
         more[query] += b',"skipped":%b' % orjson.dumps(names)
     certified = [b"null"] * len(lengths)
@@ -251,7 +251,7 @@ def _lists(array: np.ndarray, lengths: list[int]) -> list[bytes]:
 def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]) -> list[bytes]:
     """Return the cursors to the next pages as JSON; null where there is nothing more."""
     full = (picks.lengths == block.k).tolist()
-    if ids.dtype != object and block.initial is None:
+    if ids.dtype != object and block.request.initial is None:
         size, stored = ids.shape[1] * 8, np.ascontiguousarray(ids, "<i8").tobytes()
         parts = [stored[q * size : q * size + 8 * n] for q, n in enumerate(lengths)]
         text = binascii.b2a_base64
@@ -259,7 +259,7 @@ def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]
     found = []
     for q, n in enumerate(lengths):
         shown = ids[q, :n]
-        if block.initial is not None:
+        if block.request.initial is not None:
             shown = np.concatenate([block.shown(q), shown])
         found.append(b'"%b"' % encoded(shown).encode() if full[q] else b"null")
     return found
