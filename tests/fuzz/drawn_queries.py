@@ -28,6 +28,8 @@ class Field(NamedTuple):
     @property
     def kind(self) -> str:
         if self.schema.get("type") == "array":
+            if self.schema["items"].get("type") == "array":
+                return "vectors"
             return "ids" if "anyOf" in self.schema["items"] else "floats"
         return "choice" if "enum" in self.schema else str(self.schema.get("type", "object"))
 
@@ -63,8 +65,15 @@ class Drawer:
         some = rng.sample(others, min(rng.choice([1, 2, 2, 3, 3, 6]), len(others)))
         if self.own and "relevance" not in some and rng.random() < 0.5:  # then not all vectors are read
             some.append("relevance")
-        self.names = sorted(some, key=lambda name: name != "candidates")  # whose number others have
+        if "weights" in some and "aspects" in names and rng.random() < 0.8:
+            some.append("aspects")
+        first = {"candidates": 0, "aspects": 1}  # whose number others have
+        self.names = sorted(set(some), key=lambda name: (first.get(name, 2), some.index(name)))
         self.wild = rng.choice([0.0, 0.0, 0.05, 0.2])  # how much is bad
+
+    def rule(self) -> dict[str, Any]:
+        """The rule that has what is drawn, most of the time."""
+        return {"method": "coverage"} if "aspects" in self.names and self.rng.random() < 0.8 else {}
 
     def id(self, i: int) -> Any:
         return f"d{i}" if self.texts else i
@@ -98,7 +107,13 @@ class Drawer:
         if state == "given":
             return self.value(field, query)
         if state == "empty":
-            return [] if field.kind in ("ids", "floats") else None if self.typed else {"string": ""}.get(field.kind)
+            return (
+                []
+                if field.kind in ("ids", "floats", "vectors")
+                else None
+                if self.typed
+                else {"string": ""}.get(field.kind)
+            )
         if state == "bad":
             return self.rng.choice(ODD) if not self.typed and self.rng.random() < 0.5 else self.bad(field, query)
         return None
@@ -113,9 +128,11 @@ class Drawer:
         if field.name == "cursor":
             shown = [self.id(i) for i in rng.sample(range(most), min(2, most))]
             return encoded(np.array(shown, object if self.texts else np.int64))
+        if field.kind == "vectors":
+            return rows(rng, rng.choice([1, 2, 2, 3, 9])).tolist()
         if field.kind == "floats":
-            numbers = rows(rng, 1, self.width(query))[0]
-            return (np.abs(numbers) + 0.1 if field.name == "quality" else numbers).tolist()
+            numbers = rows(rng, 1, self.width(query, field.name))[0]
+            return (np.abs(numbers) + 0.1 if field.name in ("quality", "weights") else numbers).tolist()
         if field.kind == "ids":
             named = field.name == "candidates" and given is not None
             size = most if named else rng.randrange(min(9, most) + 1)
@@ -133,10 +150,15 @@ class Drawer:
             ids = self.value(field, query)
             return self.rng.choice([[*ids, self.id(N + 7)], [*ids, *ids], [self.id(N + 9)] * 2, ids[1:]])
         if field.kind == "floats":
-            return self.rng.choice([[1e39] * self.width(query), [0.5], self.value(field, query)[1:]])
+            width = self.width(query, field.name)
+            return self.rng.choice([[1e39] * width, [-0.5] * width, [0.5], self.value(field, query)[1:]])
+        if field.kind == "vectors":
+            return self.rng.choice([[], rows(self.rng, 2, D + 1).tolist(), [[1e39] * D], [[]]])
         return self.rng.choice(_BAD.get(field.kind, [None]))
 
-    def width(self, query: dict[str, Any]) -> int:
-        """How many candidates a query has, as far as it has any."""
+    def width(self, query: dict[str, Any], name: str) -> int:
+        """How many candidates a query has, as far as it has any; of its weights, how many aspects."""
+        if name == "weights":
+            return len(query["aspects"]) if isinstance(query.get("aspects"), list) else 2
         given = query.get("candidates") if query.get("vectors") is None else query["vectors"]
         return len(given) if isinstance(given, (list, np.ndarray)) else 3

@@ -7,9 +7,10 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
-from ragsys_kernels.selection.parameters import BY_NAME
+from ragsys_kernels.selection.parameters import BY_NAME, OPTIONS
+from ragsys_kernels.serving.fields import NUMBERS
 from ragsys_kernels.serving.http import schemas
-from ragsys_kernels.serving.queries.rules import OF_ONE_RULE, SHARED, WEIGHTS
+from ragsys_kernels.serving.queries.rules import SHARED
 from ragsys_kernels.serving.ray_serve import answered
 
 N, D, K = 300, 16, 4
@@ -197,7 +198,7 @@ def test_the_error_of_an_unknown_field_names_those_that_may_stand_there(corpus):
     of_query, beside, of_url, of_handle = servers.run({"docs": corpus}, use)
     assert of_query == set(schemas.Query.model_fields)
     assert beside == set(schemas.SelectRequest.model_fields)
-    assert of_url == {"corpus", "k", *WEIGHTS, *SHARED}
+    assert of_url == {"corpus", "k", *NUMBERS, *SHARED}
     assert of_handle == of_url | {"candidates", "initial", "allowed", "exclude"}
 
 
@@ -211,7 +212,7 @@ OPTIONS_OF = {
 
 
 def test_the_options_are_those_of_the_table():
-    assert {name for given in OPTIONS_OF.values() for name in given} == {*OF_ONE_RULE, "budget"}
+    assert {name for given in OPTIONS_OF.values() for name in given} == {*(each.name for each in OPTIONS), "budget"}
 
 
 @pytest.mark.parametrize("method", OPTIONS_OF)
@@ -261,7 +262,7 @@ def test_options_of_a_rule_have_the_bits_of_calls_in_process(corpus, method):
     assert mixed == [expected[0], default[1]]
 
 
-@pytest.mark.parametrize("name", OF_ONE_RULE)
+@pytest.mark.parametrize("name", [each.name for each in OPTIONS])
 def test_an_option_that_a_rule_lacks_or_that_is_bad_is_refused(corpus, name):
     """For the query that has it alone."""
     value = next(options[name] for options in OPTIONS_OF.values() if name in options)
