@@ -93,7 +93,8 @@ class Block:
     @property
     def most(self) -> int:
         """The largest k."""
-        return int(self.k.max()) if isinstance(self.k, np.ndarray) else self.k
+        k = self.k
+        return int(k.max()) if isinstance(k, np.ndarray) else k
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -383,7 +383,7 @@ class Slow:
 
         def slow(block, *arguments):
             self.calls.append(len(block))
-            self.methods.append(block.method)
+            self.methods.append(block.request.op)
             assert self.go.wait(60)
             return answer(block, *arguments)
 

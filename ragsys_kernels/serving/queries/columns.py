@@ -110,8 +110,8 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         if name in OF_CANDIDATES:
             values[name] = rules.scores(name, *columns.values(name), lengths)
         elif name in VECTORS:
-            rows, numbers_of_aspects = columns.aspects(name, dims)
-            values[name] = rules.aspects(name, rows, numbers_of_aspects)
+            flat, numbers_of_aspects = columns.aspects(name, dims)
+            values[name] = rules.aspects(name, flat, numbers_of_aspects)
         elif name in OF_ASPECTS:
             values[name] = rules.scores(name, *columns.values(name), numbers_of_aspects, "aspects")
         elif name != "query_id":

@@ -117,8 +117,8 @@ class Rules:
 
     def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
         """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
-        found = {name: self.number(name, values) for name, values in own.items()}
-        found = {"lambda_d": OF_RULE[method].get("lambda_d"), **self._numbers, **found}
+        found: dict[str, Any] = {"lambda_d": OF_RULE[method].get("lambda_d"), **self._numbers}
+        found |= {name: self.number(name, values) for name, values in own.items()}
         for name in LACKS[method].intersection(found):
             found[name] = None
         return found
