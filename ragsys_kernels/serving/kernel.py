@@ -21,10 +21,10 @@ from .._base import checks
 from .._base.warn import muted
 from ..corpus import certified, retrieve
 from ..selection.problem import Problem, Rows, Selection
-from ..selection.request import FIELDS, Request
+from ..selection.request import Request
 from ..selection.validate import PoolSizeWarning
 from .corpora import Served
-from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, VECTORS
+from .fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, PARAMETERS, VECTORS
 from .limits import FAILED, failed
 
 _NUMBERS = ("k", *NUMBERS)  # one for all queries, or one for each
@@ -34,10 +34,14 @@ _of_call = attrgetter("op", *OF_CALL)
 # An empty list of these is none.
 _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("initial", "exclude")))
 _lists = attrgetter(*_ARRAYS[1:])
-# What the quick way to the kernels does not take: whatever may be None, but for these.
-_OF_PLAIN = ("op", "queries", "embeddings", "k", "candidates", "lambda_d", "lambda_b")
-_EMPTY = Request("mmr", None, None, None)
-_others = attrgetter(*(name for name in FIELDS if name not in _OF_PLAIN and getattr(_EMPTY, name) is None))
+# What the quick way to the kernels does not take, of what its rules have.
+_others = attrgetter(
+    *(
+        each.name
+        for each in PARAMETERS
+        if each.name not in LACKS["mmr"] and each.default is None and each.name != "candidates"
+    )
+)
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")
@@ -113,8 +117,9 @@ class Block:
     @property
     def nbytes(self) -> int:
         """Bytes of the lists: padded, they may be many times those of the request."""
+        given = self.given
         size = sum([each.nbytes for each in (self.names, *_lists(self.request)) if each is not None])
-        return size if self.given is None else size + int(self.given.data.nbytes)
+        return size if given is None else size + int(given.data.nbytes)
 
     @property
     def work(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fuzz_requests import ODD
 
+from ragsys_kernels.serving.fields import LACKS
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
 from ragsys_kernels.serving.queries.cursors import encoded
@@ -61,19 +62,22 @@ class Drawer:
         self.own = "vectors" in names and rng.random() < 0.3
         self.corpus = rng.choice([None, "docs", "names"]) if self.own else rng.choice(["docs", "names"])
         self.texts = rng.random() < 0.5 if self.own else self.corpus == "names"
-        others = sorted(set(names).difference(_BASES))
+        # What one rule alone has comes with it, and sometimes without: then all queries are refused.
+        self.covers = "aspects" in names and rng.random() < 0.2
+        without = LACKS["coverage"] if self.covers else {"aspects", "weights"} if rng.random() < 0.95 else {}
+        others = sorted(set(names).difference(_BASES, without))
         some = rng.sample(others, min(rng.choice([1, 2, 2, 3, 3, 6]), len(others)))
         if self.own and "relevance" not in some and rng.random() < 0.5:  # then not all vectors are read
             some.append("relevance")
-        if "weights" in some and "aspects" in names and rng.random() < 0.8:
-            some.append("aspects")
+        if self.covers:
+            some += ["aspects", *(["weights"] if rng.random() < 0.6 else [])]
         first = {"candidates": 0, "aspects": 1}  # whose number others have
         self.names = sorted(set(some), key=lambda name: (first.get(name, 2), some.index(name)))
         self.wild = rng.choice([0.0, 0.0, 0.05, 0.2])  # how much is bad
 
     def rule(self) -> dict[str, Any]:
-        """The rule that has what is drawn, most of the time."""
-        return {"method": "coverage"} if "aspects" in self.names and self.rng.random() < 0.8 else {}
+        """The rule of what is drawn, where it is of one."""
+        return {"method": "coverage"} if self.covers else {}
 
     def id(self, i: int) -> Any:
         return f"d{i}" if self.texts else i

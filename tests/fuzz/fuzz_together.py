@@ -255,7 +255,7 @@ def by_handle(rng: random.Random) -> None:
         return await asyncio.gather(*(ask(table.slice(i, 1)) for i in range(len(table))), ask(table))
 
     alone = [service().run(ask(table.slice(i, 1)))[0] for i in range(len(table))]
-    count("flight" if is_flight else "handle", alone)
+    count("handle", alone)  # by either
     *singles, whole = service().run(together())
     compare("flight or handle", whole, alone, (common, table.to_pydict()))
     compare("flight or handle in a round", [each for [each] in singles], alone, (common, table.to_pydict()))

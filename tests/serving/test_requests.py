@@ -647,7 +647,7 @@ def test_callers_with_the_same_rules_are_answered_in_the_order_of_their_requests
 
 def test_the_document_has_the_fields_that_are_read(corpus):
     assert set(schemas.Query.model_fields) == rules.FIELDS
-    beside = rules.FIELDS - {"vectors"}  # which stand in each query
+    beside = rules.FIELDS - {"vectors", "aspects"}  # which stand in each query
     assert set(schemas.SelectRequest.model_fields) == beside | {"corpus", "queries", "texts"}
 
     async def use(client, _):

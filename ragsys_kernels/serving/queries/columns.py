@@ -131,8 +131,10 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         raise rules.invalid("query", "be given, or query_id", "neither")
     own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
     numbers = rules.numbers(own, shared.method)
-    lacking = sorted(LACKS[shared.method].intersection(fields))
-    rules.fits(shared.method, {name: _first(columns, name) for name in lacking if _is_own(rules, columns, name)})
+    lacking = LACKS[shared.method].intersection(fields)
+    rules.fits(
+        shared.method, {name: _first(columns, name) for name in sorted(lacking) if _is_own(rules, columns, name)}
+    )
     rows = served.corpus if given is None else given.rows
     request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **shared.options)
     left_out = {q: list(ids) for q, ids in skipped.items()} if skipped else None

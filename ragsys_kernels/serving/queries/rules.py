@@ -126,8 +126,10 @@ class Rules:
     def fits(self, method: str, own: Mapping[str, Any]) -> None:
         """Refuse fields that a rule does not have: those of queries, given with a value to show, and of all queries."""
         lacks = LACKS[method]
+        if lacks.isdisjoint(own) and lacks.isdisjoint(self._beside):
+            return
         for given, whose in ((own, ""), (self._beside, " for all queries")):
-            for name in () if lacks.isdisjoint(given) else given:
+            for name in given:
                 if name in lacks:
                     raise self.invalid(name, f"be left out: {method} has none", f"{shown(given[name])}{whose}")
 
