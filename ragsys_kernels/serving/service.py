@@ -86,7 +86,7 @@ class Service:
         self._documented: list[openapi.Operation] = []
         self.asgi: Any = None  # the whole application: `app` behind its front
         self.app = FastAPI(title="ragsys-kernels", version=__version__, lifespan=self._lifespan, redirect_slashes=False)
-        self.app.openapi = lambda: openapi.document(self.app, self._documented)  # type: ignore[method-assign]
+        self.app.openapi = lambda: openapi.document(self.app, self._documented, self.limits)  # type: ignore[method-assign]
 
     def route(self, method: str, path: str, handler: Handler, **documented: Any) -> None:
         """Add a quick route: ``handler`` takes a `Request` and returns a `Response`, or raises `RefusedError`.

@@ -32,6 +32,8 @@ FIELDS = frozenset((*DEFAULTS, *SHARED, *NUMBERS, *ID_LISTS, *OF_CANDIDATES, *OF
 _OWN = frozenset(("vectors", *VECTORS))
 # What may stand beside the queries of a request, for all of them; its route takes the last three.
 BESIDE = FIELDS - _OWN | {"corpus", "queries", "texts"}
+# What stands in the URL of a request whose body is Arrow.
+OF_URL = ("corpus", "k", *NUMBERS, *sorted(SHARED))
 # The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
 # has.
 MOST_DIMS = 1_000_000

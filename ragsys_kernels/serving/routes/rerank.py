@@ -73,7 +73,12 @@ class Reranking:
             why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
             raise invalid("rerank", "pool_size", rule, f"{size}: {why}")
         self.served, self.common = rule_of(content.get("model"), corpora)
-        self.common |= {name: content[name] for name in _RULES if content.get(name) is not None}
+        for name in _RULES:
+            if (value := content.get(name)) is None:
+                continue
+            if self.common.setdefault(name, value) != value:
+                rule = f"be left out, or {self.common[name]!r} as in the model"
+                raise invalid("rerank", name, rule, shown(value))
         self._query = {name: content[name] for name in _FIELDS if content.get(name) is not None}
         self.unknown: list[int] = []  # documents that the corpus does not have, by their places
         skips = rules_of("rerank", self.common, self.served, limits).shared({}).skips

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import orjson
@@ -18,6 +19,7 @@ from ..kernel import Block, split
 from ..limits import Limits, RefusedError, failed, invalid
 from ..queries.cursors import encoded
 from ..queries.reading import read
+from ..queries.rules import OF_URL
 from ..together import Party
 from .explore import asked_for, texts_of
 
@@ -40,6 +42,7 @@ def add(service: Service) -> None:
         lambda request: select(service, request),
         summary="Pick, for each query, the items that are best together",
         body={JSON: schemas.SelectRequest, ARROW: None},
+        url=dict.fromkeys(OF_URL, schemas.SelectRequest),
         answers={200: schemas.SelectResponse},
         failed=schemas.SelectResponse,
     )
@@ -51,6 +54,9 @@ async def select(service: Service, request: Request) -> Response:
         from .select_arrow import select_arrow
 
         return await select_arrow(service, request)
+    if query := request.scope["query_string"]:  # rules of Arrow stand there
+        name = next(iter(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), ("parameters",))[0]
+        raise invalid("select", name[:100], "stand in the body, which is JSON", "it in the URL")
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")

@@ -27,7 +27,7 @@ from ..limits import Limits, RefusedError, invalid
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
-from ..queries.rules import FIELDS, SHARED, Rules, rules_of
+from ..queries.rules import FIELDS, OF_URL, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -45,9 +45,8 @@ _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
 _WRONG = (pa.ArrowException, OSError, ValueError)
-# Rules for all queries: those that a URL has, and those of a stream by Flight or of a handle.
-_OF_URL = ("corpus", "k", *NUMBERS, *SHARED)
-_BESIDE = (*_OF_URL, *ID_LISTS)
+# Rules for all queries of a stream by Flight or of a handle.
+_BESIDE = (*OF_URL, *ID_LISTS)
 _OF_KIND: dict[str, Callable[[str], Any]] = {
     "number": float,
     "count": int,
@@ -87,7 +86,7 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
             if name != "pool" or value != "all":
                 raise invalid("select", name, "be a number", repr(value)[:100]) from None
             found[name] = None
-    _known(found, _OF_URL)
+    _known(found, OF_URL)
     return found
 
 
