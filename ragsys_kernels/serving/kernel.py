@@ -118,7 +118,7 @@ class Block:
     def nbytes(self) -> int:
         """Bytes of the lists: padded, they may be many times those of the request."""
         given = self.given
-        size = sum([each.nbytes for each in (self.names, *_lists(self.request)) if each is not None])
+        size: int = sum([each.nbytes for each in (self.names, *_lists(self.request)) if each is not None])
         return size if given is None else size + int(given.data.nbytes)
 
     @property
@@ -126,8 +126,9 @@ class Block:
         """Elements of rows that a call reads, roughly."""
         request = self.request
         width = self.served.rows if request.candidates is None else request.candidates.shape[1]
-        times = 1 if request.aspects is None else int(request.aspects.shape[1])
-        return len(self) * width * times * (self.served.dims if self.given is None else int(self.given.data.shape[1]))
+        times = 1 if request.aspects is None else request.aspects.shape[1]
+        dims = self.served.dims if self.given is None else self.given.data.shape[1]
+        return int(self.size * width * times * dims)
 
     def ids_of(self, picked: np.ndarray) -> np.ndarray:
         """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""

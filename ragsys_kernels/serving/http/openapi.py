@@ -74,8 +74,8 @@ class Operation:
         ]
         parts = (part[1:-1] for part in self.path.split("/") if part.startswith("{"))
         parameters += [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parts]
-        for name, model in self.url.items():
-            schema = model.model_json_schema()["properties"][name]
+        for name, fields in self.url.items():
+            schema = fields.model_json_schema()["properties"][name]
             kinds = [kind for kind in schema["anyOf"] if kind != _NULL] + [{"const": "all"}] * (name == "pool")
             text = f"With a body of Arrow. {schema.get('description', '')}"
             parameters.append(
