@@ -164,6 +164,7 @@ def test_vectors_of_their_own_are_covered_too():
 ROW = [0.0] * D
 BAD = {
     "have the corpus's 16 dimensions, or those of its vectors, got 2": [[1, 2]],
+    "have the corpus's 16 dimensions, or those of its vectors, got 3": servers.encoded(np.zeros((2, 3), "f4")),
     "have 1 to 10000 rows, got 0": [],
     "be a list of lists of numbers, or an object with b64, shape and dtype, got 1": [1, 2],
     "be a list of lists of numbers, or an object with b64, shape and dtype, got 'x'": "x",

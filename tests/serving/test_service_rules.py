@@ -1,5 +1,7 @@
 """Every rule of the library by the service: the same picks, with budgets and ceilings, in JSON and in Arrow."""
 
+import asyncio
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -61,6 +63,25 @@ def test_picks_are_those_of_the_library(corpus, method):
             if "max_similarity" in limits:
                 rows = corpus.vectors(np.array(result["ids"], np.int64))
                 assert (np.triu(rows @ rows.T, 1) <= limits["max_similarity"] + 1e-6).all()
+
+
+def test_the_cost_of_picks_is_that_of_each_request_in_a_call(corpus):
+    """Of requests that come together, one of which fails, and of those alone."""
+    bodies = [{"k": k, "queries": [{"query_id": q, "budget": 3 * k}]} for q, k in ((1, 2), (2, 3), (3, 4))]
+    far = {"query": [3e38] * D, "candidates": [1, 2, 3], "budget": 5}
+    bodies += [{"k": 2, "queries": [{"query_id": 4, "candidates": [5, 6, 7], "budget": 4}]}, {"k": 2, "queries": [far]}]
+
+    async def use(client, _):
+        together = await asyncio.gather(*(client.post("/v1/select", json=body) for body in bodies))
+        return [each.json() for each in together], [(await client.post("/v1/select", json=x)).json() for x in bodies]
+
+    together, alone = servers.run({"docs": corpus}, use)
+    assert together == alone
+    for content in together[:4]:
+        [result] = content["results"]
+        rows = np.array(result["ids"])
+        assert result["cost"] == pytest.approx(corpus.costs[rows].sum())
+        assert result["cost"] > 0
 
 
 def test_queries_with_limits_of_their_own_and_without_in_one_request(corpus):
