@@ -34,14 +34,9 @@ _of_call = attrgetter("op", *OF_CALL)
 # An empty list of these is none.
 _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("initial", "exclude")))
 _lists = attrgetter(*_ARRAYS[1:])
-# What the quick way to the kernels does not take, of what its rules have.
-_others = attrgetter(
-    *(
-        each.name
-        for each in PARAMETERS
-        if each.name not in LACKS["mmr"] and each.default is None and each.name != "candidates"
-    )
-)
+# What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
+_OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
+_others = attrgetter(*(each.name for each in PARAMETERS if each.name not in LACKS["mmr"] | _OF_PLAIN))
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")

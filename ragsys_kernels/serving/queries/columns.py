@@ -132,9 +132,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
     numbers = rules.numbers(own, shared.method)
     lacking = LACKS[shared.method].intersection(fields)
-    rules.fits(
-        shared.method, {name: _first(columns, name) for name in sorted(lacking) if _is_own(rules, columns, name)}
-    )
+    rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
     rows = served.corpus if given is None else given.rows
     request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **shared.options)
     left_out = {q: list(ids) for q, ids in skipped.items()} if skipped else None
@@ -142,13 +140,10 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     return Block(served, request, n, pool, None if given is None else given.names, left_out)
 
 
-def _is_own(rules: Rules, columns: Columns, name: str) -> bool:
-    return name in columns.first or name not in rules.columns
-
-
-def _first(columns: Columns, name: str) -> Any:
-    """Return what an error shows of a field."""
-    return columns.numbers(name)[0] if name in NUMBERS else columns.first.get(name, [])
+def _shown(rules: Rules, columns: Columns, names: Sequence[str]) -> dict[str, Any]:
+    """Return what an error shows of fields that queries have themselves."""
+    own = [name for name in names if name in columns.first or name not in rules.columns]
+    return {name: columns.numbers(name)[0] if name in NUMBERS else columns.first.get(name, []) for name in own}
 
 
 def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vectors: bool) -> None:
