@@ -54,9 +54,7 @@ async def select(service: Service, request: Request) -> Response:
         from .select_arrow import select_arrow
 
         return await select_arrow(service, request)
-    if query := request.scope["query_string"]:  # rules of Arrow stand there
-        name = next(iter(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), ("parameters",))[0]
-        raise invalid("select", name[:100], "stand in the body, which is JSON", "it in the URL")
+    _refuse_url(request)
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")
@@ -81,6 +79,13 @@ async def select(service: Service, request: Request) -> Response:
     content = await service.beside(asked.count > MANY_QUERIES, written, asked, found)
     request.stage("write")
     return Response(content, asked.status)
+
+
+def _refuse_url(request: Request) -> None:
+    """Refuse rules in the URL of a request in JSON: those of Arrow stand there."""
+    if query := request.scope["query_string"]:
+        name = next(iter(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), ("parameters",))[0]
+        raise invalid("select", name[:100], "stand in the body, which is JSON", "it in the URL")
 
 
 class Share:
@@ -114,6 +119,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
     # A request with its own deadline must be dropped separately when it is late.
     if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
         return None
+    _refuse_url(request)
     served, queries, common = taken(body, service.corpora, service.limits)
     if len(queries) > _FEW or "texts" in common:
         return None
