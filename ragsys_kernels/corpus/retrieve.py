@@ -28,10 +28,14 @@ class Pools(NamedTuple):
 
     request: Request  # with candidates, and without what the search has taken account of
     errors: dict[int, str] | None  # of the queries that the search refused
+    route: Route | None  # which the search went and the selection can go too
 
 
-def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
-    """Return the picks of a request over a corpus, whose values of one rule are None where they are not given."""
+def select(corpus: Any, request: Request, pool: Any, index: Any, route: Route | None = None) -> Selection:
+    """Return the picks of a request over a corpus, whose values of one rule are None where they are not given.
+
+    ``route``: that of its `retrieve`, if this has been called already.
+    """
     if isinstance(pool, str):
         if pool != "certified":
             raise ValueError(f"{_OP}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
@@ -42,18 +46,16 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
     if pool is not None:
         pool = checks.count(_OP, "pool", pool)
     whole = request.candidates is None and (pool is None or request.relevance is not None)
-    errors = numbers = route = None
+    errors = numbers = None
     if not whole and request.candidates is None:
-        route = routes.of(request, _OP)
-        if route.name != "cpu":  # which searches for every rule that it has
-            route = None
-        request, errors = retrieve(corpus, request, pool, index, route)
-    if corpus._memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
+        request, errors, route = retrieve(corpus, request, pool, index)
+    memory = getattr(corpus, "_memory", None)  # of rows that are mapped; rows without a corpus are not
+    if memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
         request, numbers = windows.pools(request, request.embeddings._copied)
     picks: Selection = planned_run(request) if route is None else run(request, route)
     if numbers is not None:
         picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
-    if corpus._memory is not None:
+    if memory is not None:
         windows.forget(corpus, 0, len(corpus))
     add_errors(picks, errors)
     if whole and corpus.device == "cpu":
@@ -61,11 +63,11 @@ def select(corpus: Any, request: Request, pool: Any, index: Any) -> Selection:
     return picks
 
 
-def retrieve(corpus: Any, request: Request, pool: int, index: Any = None, route: Route | None = None) -> Pools:
-    """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown.
-
-    ``route``: that of the request, where the search can go it too.
-    """
+def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Pools:
+    """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown."""
+    route: Route | None = routes.of(request, _OP)
+    if route is not None and route.name != "cpu":  # which alone searches for every rule that it has
+        route = None
     _check_columns(request, len(corpus.data))
     changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
     if request.bias is not None or request.groups is not None:
@@ -96,7 +98,7 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None, route:
     provable = request.op == "mmr" and corpus.metric == "cosine" and index is None
     if provable and (route is not None or certified.is_exact(corpus, request.backend)):
         changes["outside"] = certified.outside(found, num_live, sizes)
-    return Pools(request.changed(**changes), found.errors)
+    return Pools(request.changed(**changes), found.errors, route)
 
 
 def add_errors(picks: Selection, errors: dict[int, str] | None) -> None:

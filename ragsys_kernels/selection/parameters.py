@@ -109,7 +109,7 @@ TABLE = (
     Parameter("min_gain", "The least by which a pick lowers the variance", "number", "call", ("sift",), 0.0, 0),
     Parameter("kind", "Measure of coverage", "choice", "call", ("coverage",), "facility", choices=KINDS),
     Parameter("aspects", "What is to be covered, else the items", "vectors", "aspect", ("coverage",)),
-    Parameter("weights", "Weight of each aspect", "values", "aspect", ("coverage",)),
+    Parameter("weights", "Weight of each aspect", "values", "aspect", ("coverage",), low=0),
     Parameter(
         "gamma", "Weight of the volume; exponent of coverage's kind cover", "number", "call", ("ssd", "coverage"),
         {"ssd": 1.0, "coverage": 0.5}, 0, {"coverage": 1}, above=True,

@@ -61,7 +61,7 @@ class Request:
             setattr(made, name, value)
         return made
 
-    def take(self, queries: np.ndarray) -> Request:
+    def take(self, queries: np.ndarray | slice) -> Request:
         """Return the request of some of its queries."""
         changes = {}
         for name, axes in OF_QUERIES.items():

@@ -257,7 +257,8 @@ class Batcher:
     def _expected(self, entries: list[Entry]) -> tuple[tuple[object, ...], int, float]:
         """Return the kind of a call, its work, and how many seconds it should take."""
         block = entries[0][0]
-        kind = (block.served.name, block.method, block.candidates is None, block.pool is None, block.given is None)
+        request = block.request
+        kind = (block.served.name, request.op, request.candidates is None, block.pool is None, block.given is None)
         work = sum(block.work for block, _, _ in entries)
         return kind, work, _CALL + work * self._seconds.get(kind, _ELEMENT)
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import httpx
+import numpy as np
 
 from . import wire
 from .wire import Picks
@@ -252,6 +253,8 @@ class Client(_Calls):
         relevance: Any = None,
         relevance_scale: str | None = None,
         quality: Any = None,
+        aspects: Any = None,
+        weights: Any = None,
         initial: Any = None,
         allowed: Any = None,
         exclude: Any = None,
@@ -289,6 +292,10 @@ class Client(_Calls):
             Of the candidates, instead of the cosine to the query; what stands at padding of the candidates is dropped.
         quality : (Q, P) numbers above 0, or Q lists, optional
             Of the candidates, for dpp: instead of that by z-scores.
+        aspects : (Q, A, D) float32 | float16 | others, or Q arrays (any, D), optional
+            For coverage: the vectors to cover, instead of the items. A query whose array is None has none.
+        weights : (Q, A) numbers at least 0, or Q lists, optional
+            Of the aspects; a query without is covered evenly.
         relevance_scale : "as-is" | "minmax" | "zscore" | "rank", optional
             How to rescale it, as in `mmr`.
         candidate_vectors : (Q, P, D) float32 | float16 | others, or Q arrays (any, D), optional
@@ -314,15 +321,17 @@ class Client(_Calls):
         DeadlineError
             The time has passed. Also a TimeoutError.
         """
-        lists = {"candidates": candidates, "initial": initial, "allowed": allowed, "exclude": exclude}
-        values = {"relevance": relevance, "quality": quality}
-        numbers = _given(k=k, lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity)
-        sent = wire.Queries(queries, query_ids, lists, values, numbers, candidate_vectors)
-        common = {"method": method, "pool": pool} | _given(
-            corpus=corpus or self._corpus, max_per_group=max_per_group, metric=metric, unknown=unknown,
-            relevance_scale=relevance_scale, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain,
-            kind=kind, density=density, eps=eps,
-        )  # fmt: skip
+        if pool is not None and not isinstance(pool, (int, np.integer)):
+            raise ValueError(f"select: pool must be an integer or None, got {pool!r}")
+        arguments = {
+            "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
+            "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights,
+            "initial": initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group,
+            "budget": budget, "max_similarity": max_similarity, "scale": scale, "gamma": gamma, "window": window,
+            "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric": metric,
+        }  # fmt: skip
+        sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)
+        common = {"method": method, "pool": pool} | _given(corpus=corpus or self._corpus, unknown=unknown)
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks
 

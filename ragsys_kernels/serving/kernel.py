@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any
 
 import numpy as np
@@ -18,22 +20,23 @@ from .._base import arrays as _arrays
 from .._base import checks
 from .._base.warn import muted
 from ..corpus import certified, retrieve
-from ..selection.parameters import DEFAULTS
 from ..selection.problem import Problem, Rows, Selection
 from ..selection.request import Request
-from ..selection.run import planned_run
 from ..selection.validate import PoolSizeWarning
 from .corpora import Served
+from .fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, PARAMETERS, VECTORS
 from .limits import FAILED, failed
 
-_SCALARS = ("k", "lambda_d", "lambda_b", "budget", "max_similarity")
-_LISTS = ("candidates", "initial", "allowed", "exclude")
-# Numbers of each candidate.
-OF_CANDIDATES = ("relevance", "quality")
-_COLUMNS = (*_SCALARS, "vectors", *OF_CANDIDATES, *_LISTS)
+_NUMBERS = ("k", *NUMBERS)  # one for all queries, or one for each
+_ARRAYS = ("queries", *VECTORS, *OF_ASPECTS, *OF_CANDIDATES, *ID_LISTS)
 _PLAIN = ("mmr", "vrsd")
-# What stands where a list is shorter than another query's.
-PADDING = {**dict.fromkeys(_LISTS, -1), "relevance": 0.0, "quality": 1.0}
+_of_call = attrgetter("op", *OF_CALL)
+# An empty list of these is none.
+_optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("initial", "exclude")))
+_lists = attrgetter(*_ARRAYS[1:])
+# What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
+_OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
+_others = attrgetter(*(each.name for each in PARAMETERS if each.name not in LACKS["mmr"] | _OF_PLAIN))
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")
@@ -44,34 +47,20 @@ _ROW = re.compile(rf"(?<= in row )\d+|{_TWICE.pattern}")
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Queries with equal rules, in columns: a request is cut into blocks, and blocks of one key share a kernel call.
+    """Queries with equal rules: a request is cut into blocks, and blocks of one key share a kernel call.
 
-    Rows stand for ids here; lists of them are padded with -1, which may also stand between rows. With ``given`` they
-    are places among the query's own candidates.
+    The `Request` is what the library is asked for, with rows in the place of ids. Its lists are padded with -1, which
+    may also stand between rows. A number is one of all queries, or (Q,) int64 (k), float64 (budget) or float32. If
+    candidates come with their vectors, these are its embeddings, of all queries end to end, and rows are places among
+    the query's own candidates.
     """
 
     served: Served
-    method: str  # one of METHODS
+    request: Request
     size: int  # Q
-    k: int | np.ndarray  # one for all queries, or (Q,) int64
-    lambda_d: float | np.ndarray  # or (Q,) float32; vrsd and sift have no use for it, nor for lambda_b
-    lambda_b: float | np.ndarray
-    vectors: np.ndarray | None = None  # (Q, D) float32; None: relevance is all that MMR needs
     pool: int | None = None  # rows to retrieve; None: candidates, or else the whole corpus
-    candidates: np.ndarray | None = None  # (Q, P) int64
-    relevance: np.ndarray | None = None  # (Q, P) float32
-    quality: np.ndarray | None = None  # (Q, P) float32, of dpp
-    initial: np.ndarray | None = None  # (Q, S) int64
-    allowed: np.ndarray | None = None  # (Q, A) int64: nothing else may be picked
-    exclude: np.ndarray | None = None  # (Q, E) int64
-    max_per_group: int | None = None
-    budget: float | np.ndarray | None = None  # or (Q,) float64: what the picks may cost, by the corpus's costs
-    max_similarity: float | np.ndarray | None = None  # or (Q,) float32
-    given: Rows | None = None  # the candidates' own vectors, those of all queries end to end; None: the corpus's
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
-    relevance_scale: str = "as-is"
-    options: tuple[tuple[str, Any], ...] = ()  # of the rule alone, by their names
     positions: Sequence[int] = ()  # of its queries in their request
 
     def __len__(self) -> int:
@@ -79,50 +68,62 @@ class Block:
 
     def __getitem__(self, part: slice) -> Block:
         """Return some of the queries."""
-        columns: dict[str, Any] = {
-            name: x[part] for name in (*_COLUMNS, "names") if isinstance(x := getattr(self, name), np.ndarray)
-        }
         begin, end, _ = part.indices(self.size)
-        if self.given is not None:
-            assert self.candidates is not None
-            of_query = np.repeat(np.arange(self.size), (self.candidates >= 0).sum(axis=1))
-            data = self.given.data[np.searchsorted(of_query, begin) : np.searchsorted(of_query, end)]
-            columns["given"] = Rows.of(data, self.given.dtype, self.given.metric, self.given.norm)
+        request, given = self.request.take(part), self.given
+        if given is not None:
+            of_query = np.repeat(np.arange(self.size), (self.request.candidates >= 0).sum(axis=1))
+            data = given.data[np.searchsorted(of_query, begin) : np.searchsorted(of_query, end)]
+            request = request.changed(embeddings=Rows.of(data, given.dtype, given.metric, given.norm))
+        names = None if self.names is None else self.names[part]
         skipped = {q - begin: ids for q, ids in (self.skipped or {}).items() if begin <= q < end}
-        return replace(self, size=end - begin, skipped=skipped, positions=self.positions[part], **columns)
+        return Block(self.served, request, end - begin, self.pool, names, skipped, self.positions[part])
+
+    @property
+    def given(self) -> Rows | None:
+        """The candidates' own vectors; None: the corpus's."""
+        rows: Rows = self.request.embeddings
+        return None if rows is self.served.corpus else rows
+
+    @property
+    def k(self) -> int | np.ndarray:
+        k: int | np.ndarray = self.request.k
+        return k
 
     @property
     def most(self) -> int:
         """The largest k."""
-        return int(self.k.max()) if isinstance(self.k, np.ndarray) else self.k
+        k = self.k
+        return int(k.max()) if isinstance(k, np.ndarray) else k
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What queries must have in common to share a call. Pools may differ in width by less than a factor of two."""
-        width = -1 if self.candidates is None else self.candidates.shape[1].bit_length()
-        optional = (self.vectors, self.relevance, self.quality, self.allowed, self.budget, self.max_similarity)
-        known = tuple(each is None for each in optional)
-        rows = self.given
-        source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
-        return source, self.method, self.max_per_group, self.pool, known, width, self.relevance_scale, self.options
+        """What queries must have in common to share a call.
 
-    @property
-    def rows(self) -> Rows:
-        """What the picks are made of."""
-        return self.served.corpus if self.given is None else self.given
+        Pools may differ in width by less than a factor of two. Aspects must be as many: the sums of a padded list may
+        have other bits.
+        """
+        request, rows = self.request, self.given
+        width = -1 if request.candidates is None else request.candidates.shape[1].bit_length()
+        aspects = 0 if request.aspects is None else request.aspects.shape[1]
+        known = tuple([each is None for each in _optional(request)])
+        source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
+        return source, self.pool, width, aspects, known, _of_call(request)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists: padded, they may be many times those of the request."""
-        lists = (self.candidates, self.relevance, self.quality, self.initial, self.allowed, self.exclude, self.names)
-        size = sum([each.nbytes for each in lists if each is not None])
-        return size if self.given is None else size + int(self.given.data.nbytes)
+        given = self.given
+        size: int = sum([each.nbytes for each in (self.names, *_lists(self.request)) if each is not None])
+        return size if given is None else size + int(given.data.nbytes)
 
     @property
     def work(self) -> int:
         """Elements of rows that a call reads, roughly."""
-        width = self.served.rows if self.candidates is None else self.candidates.shape[1]
-        return len(self) * width * (self.served.dims if self.given is None else int(self.given.data.shape[1]))
+        request = self.request
+        width = self.served.rows if request.candidates is None else request.candidates.shape[1]
+        times = 1 if request.aspects is None else request.aspects.shape[1]
+        dims = self.served.dims if self.given is None else self.given.data.shape[1]
+        return int(self.size * width * times * dims)
 
     def ids_of(self, picked: np.ndarray) -> np.ndarray:
         """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""
@@ -135,8 +136,7 @@ class Block:
 
     def shown(self, query: int) -> np.ndarray:
         """Return the ids of a query's ``initial``."""
-        assert self.initial is not None
-        before = self.initial[query]
+        before = self.request.initial[query]
         before = before[before >= 0]
         if self.given is None:
             return self.served.ids_of(before)
@@ -161,17 +161,20 @@ def joined(blocks: Sequence[Block]) -> Block:
     """Return blocks of one key as one."""
     if len(blocks) == 1:
         return blocks[0]
-    columns: dict[str, Any] = {"size": sum(map(len, blocks))}
-    for name in _COLUMNS:
-        parts = [getattr(block, name) for block in blocks]
-        if name in _SCALARS and parts[0] is not None:
+    requests = [block.request for block in blocks]
+    columns: dict[str, Any] = {}
+    for name in _NUMBERS:
+        parts = [getattr(each, name) for each in requests]
+        if parts[0] is not None:
             columns[name] = _spread(parts, blocks)
-        elif any(part is not None for part in parts):
+    for name in _ARRAYS:
+        parts = [getattr(each, name) for each in requests]
+        if any(part is not None for part in parts):
             columns[name] = _stacked(name, parts, blocks)
     if (first := blocks[0].given) is not None:
-        data = np.concatenate([block.given.data for block in blocks if block.given is not None])
-        columns["given"] = Rows.of(data, first.dtype, first.metric, first.norm)
-    return replace(blocks[0], **columns)
+        data = np.concatenate([each.embeddings.data for each in requests])
+        columns["embeddings"] = Rows.of(data, first.dtype, first.metric, first.norm)
+    return replace(blocks[0], size=sum(map(len, blocks)), request=requests[0].changed(**columns))
 
 
 def _spread(parts: list[Any], blocks: Sequence[Block]) -> Any:
@@ -200,11 +203,14 @@ def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block])
     return whole
 
 
+# What a selection has of each query that is no item of the tuple.
+_BESIDE = ("certified", "cost")
+
+
 def apart(block: Block, num_threads: int | None = None) -> Selection:
     """Answer in halves the queries of a block whose call failed; a query that fails alone gets the error `FAILED`."""
     picks, errors = Selection.empty(len(block), block.most), dict[int, str]()
     first: Exception | None = None
-    proven: np.ndarray | None = None
     waiting = [range(len(block))]
     while waiting:
         part = waiting.pop()
@@ -221,12 +227,13 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
             whole[rows, : some.shape[1]] = some
         picks.lengths[rows] = found.lengths
         errors.update({part[q]: why for q, why in (found.errors or {}).items()})
-        if found.certified is not None:  # then all other parts have it too
-            proven = np.zeros(len(block), bool) if proven is None else proven
-            proven[rows] = found.certified
+        for name in _BESIDE:
+            if (values := getattr(found, name)) is not None:  # then all other parts have it too
+                if getattr(picks, name) is None:
+                    setattr(picks, name, np.zeros(len(block), values.dtype))
+                getattr(picks, name)[rows] = values
     if first is not None:
         failed(f"select: the kernel call of {list(errors.values()).count(FAILED)} queries", first)
-    picks.certified = proven
     return picks.with_errors(errors)
 
 
@@ -240,7 +247,9 @@ def split(picks: Selection, blocks: Sequence[Block]) -> list[Selection]:
         errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
         arrays = [array[begin:end, : block.most] for array in picks[:-1]]
         part = Selection(*[*arrays, picks.lengths[begin:end]]).with_errors(errors)
-        part.certified = None if picks.certified is None else picks.certified[begin:end]
+        for name in _BESIDE:
+            if (values := getattr(picks, name)) is not None:
+                setattr(part, name, values[begin:end])
         parts.append(part)
         begin = end
     return parts
@@ -252,16 +261,16 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     Every query gets the bits of ``served.corpus.select`` of that query alone, or of the rule's function with its own
     vectors. ``errors`` of the result has the reasons of queries that could not be answered.
     """
-    if block.given is None or (block.size == 1 and len(block.given.data)):
+    request, given = block.request, block.given
+    if given is None or (block.size == 1 and len(given.data)):
         return _answer(block, num_threads, on_error)
-    assert block.candidates is not None
-    counts = (block.candidates >= 0).sum(axis=1)
+    counts = (request.candidates >= 0).sum(axis=1)
     begins = (np.cumsum(counts) - counts)[:, None]
     if not counts.any():
         return Selection.empty(len(block), block.most).with_errors({})
-    lists = {name: each for name in _LISTS if (each := getattr(block, name)) is not None}
+    lists = {name: each for name in ID_LISTS if (each := getattr(request, name)) is not None}
     moved: dict[str, Any] = {name: np.where(each >= 0, each + begins, -1) for name, each in lists.items()}
-    picks = _answer(replace(block, **moved), num_threads, on_error)
+    picks = _answer(replace(block, request=request.changed(**moved)), num_threads, on_error)
     found = picks._replace(indices=np.where(picks.indices >= 0, picks.indices - begins, -1))
     if picks.errors:
         found.errors = {
@@ -272,53 +281,49 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
 
 
 def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
-    corpus = block.served.corpus
     problem = plain(block)
     if problem is not None:
-        backend = _dispatch.choose(block.method, "selection", "cpu", "auto")[1]
+        backend = _dispatch.choose(problem.op, "selection", "cpu", "auto")[1]
         try:
-            plainly: Selection = getattr(backend, block.method)(problem, checks.threads(block.method, num_threads))
+            plainly: Selection = getattr(backend, problem.op)(problem, checks.threads(problem.op, num_threads))
             return plainly
         except ValueError:  # of one of the queries
             if on_error == "raise":
                 raise
-    request, errors = _request(block, num_threads, on_error), None
-    whole = block.pool is None and block.candidates is None
+    rows, errors, route = block.request.embeddings, None, None
+    request = block.request.changed(num_threads=num_threads, on_error=on_error)
+    if not isinstance(rows.data, np.ndarray):
+        request = request.changed(**{name: placed(rows, getattr(request, name)) for name in (*_NUMBERS, *_ARRAYS)})
     if block.pool is not None:
-        request, errors = retrieve.retrieve(corpus, request, block.pool)
+        request, errors, route = retrieve.retrieve(rows, request, block.pool)
     with muted(PoolSizeWarning):  # a short list of candidates is a request like any other
-        picks = planned_run(_widened(request, block, len(corpus)))
+        picks = retrieve.select(rows, _widened(request, block), None, None, route)
     retrieve.add_errors(picks, errors)
-    if whole and corpus.device == "cpu":
-        certified.of_all_rows(picks)
-    return picks if isinstance(picks.indices, np.ndarray) else Selection(*map(host, picks)).with_errors(picks.errors)
+    if block.pool is None and block.request.candidates is None and rows.device == "cpu":
+        certified.of_all_rows(picks)  # also of rows that `_widened` has named
+    return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
 
 
-def _request(block: Block, num_threads: int | None, on_error: str) -> Request:
-    """Return what the queries of a block ask for, with arrays where the rows are."""
-    defaults = DEFAULTS[block.method]
-    given = {name: placed(block.rows, x) for name in _COLUMNS if (x := getattr(block, name)) is not None}
-    if "lambda_d" not in defaults:
-        given |= {"lambda_d": 1.0, "lambda_b": 1.0}  # which a block has for every rule
-    columns = {**defaults, **dict(block.options), **given}
-    return Request(
-        block.method, columns.pop("vectors", None), block.rows, columns.pop("k"), relevance_scale=block.relevance_scale,
-        max_per_group=block.max_per_group, num_threads=num_threads, on_error=on_error, **columns,
-    )  # fmt: skip
+def _on_host(picks: Selection) -> Selection:
+    found = Selection(*map(host, picks)).with_errors(picks.errors)
+    for name in _BESIDE:
+        if (values := getattr(picks, name)) is not None:
+            setattr(found, name, host(values))
+    return found
 
 
-def _widened(request: Request, block: Block, num_rows: int) -> Request:
+def _widened(request: Request, block: Block) -> Request:
     """Return a request with more candidates than picks, so that a query reads the same rows alone and beside others."""
-    candidates = request.candidates
-    if candidates is None and num_rows <= block.most:
-        candidates = np.tile(np.arange(num_rows), (len(block), 1))
+    rows, candidates = request.embeddings, request.candidates
+    if candidates is None and block.served.rows <= block.most:
+        candidates = np.tile(np.arange(block.served.rows), (len(block), 1))
     if candidates is None or candidates.shape[1] > block.most:
         return request
     lacking = ((0, 0), (0, block.most + 1 - candidates.shape[1]))
     changes = {
-        name: placed(block.rows, np.pad(host(values), lacking, constant_values=PADDING[name]))
+        name: placed(rows, np.pad(host(values), lacking, constant_values=PADDING[name]))
         for name, values in (("candidates", candidates), *((each, getattr(request, each)) for each in OF_CANDIDATES))
-        if values is not None and not isinstance(values, str)
+        if values is not None
     }
     return request.changed(**changes)
 
@@ -329,49 +334,36 @@ def plain(block: Block) -> Problem | None:
     The library's validation takes as long as the kernel does for one such query, and has nothing to find here: `rules`
     has checked all that it checks, and what the kernels find as they read is the same.
     """
-    rows, candidates, k = block.rows, block.candidates, block.k
+    request = block.request
+    rows, candidates, k, queries = request.embeddings, request.candidates, request.k, request.queries
     if (
-        block.method not in _PLAIN
+        request.op not in _PLAIN
         or candidates is None
-        or block.vectors is None
+        or queries is None
         or not isinstance(rows.data, np.ndarray)
+        or not all(map(is_, _others(request), repeat(None)))
     ):
-        return None
-    if block.relevance is not None or block.initial is not None or block.max_per_group is not None:
-        return None
-    if block.allowed is not None or block.exclude is not None:
-        return None
-    if block.budget is not None or block.max_similarity is not None:
         return None
     most = int(k.max()) if isinstance(k, np.ndarray) else k
     if candidates.shape[1] <= most:  # a pool of which nothing is left out
         return None
-    mmr = block.method == "mmr"
+    mmr = request.op == "mmr"
     return Problem(
-        block.method,
+        request.op,
         rows,
         block.size,
         candidates.shape[1],
         most,
         0,
-        block.vectors,
+        queries,
         not mmr or rows.metric == "cosine",
-        _weights(block.lambda_d if mmr else 1.0, block.size),
-        _weights(block.lambda_b if mmr else 1.0, block.size),
+        _weights(request.lambda_d if mmr else 1.0, block.size),
+        _weights(request.lambda_b if mmr else 1.0, block.size),
         candidates,
         None,
         rows.bias if mmr else None,
         k if isinstance(k, np.ndarray) else None,
     )
-
-
-def cost_of(block: Block, picks: Selection) -> np.ndarray:
-    """Return what the picks of each query cost, (Q,) float64: the sum in their order, as `Selection.cost` has it."""
-    costs, indices, cost = block.served.corpus.costs, picks.indices, np.zeros(len(block))
-    for step in range(indices.shape[1]):
-        made = indices[:, step] >= 0
-        cost[made] += np.asarray(_arrays.to_host(costs[placed(block.rows, indices[made, step])]))
-    return cost
 
 
 def _weights(weight: float | np.ndarray, size: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..corpus import Corpus
+from ..selection.request import Request as Selecting
 from .asked import Asked
 from .batcher import Batcher
 from .corpora import Corpora, Served
@@ -85,7 +86,7 @@ class Service:
         self._documented: list[openapi.Operation] = []
         self.asgi: Any = None  # the whole application: `app` behind its front
         self.app = FastAPI(title="ragsys-kernels", version=__version__, lifespan=self._lifespan, redirect_slashes=False)
-        self.app.openapi = lambda: openapi.document(self.app, self._documented)  # type: ignore[method-assign]
+        self.app.openapi = lambda: openapi.document(self.app, self._documented, self.limits)  # type: ignore[method-assign]
 
     def route(self, method: str, path: str, handler: Handler, **documented: Any) -> None:
         """Add a quick route: ``handler`` takes a `Request` and returns a `Response`, or raises `RefusedError`.
@@ -193,4 +194,4 @@ def warm(served: Served) -> None:
     """Answer one query of each method: what the kernels prepare in their first call is ready then."""
     vectors = served.vectors_of(np.zeros(1, np.int64))
     for method in ("mmr", "vrsd"):
-        answer(Block(served, method, 1, 1, 0.75, 0.95, vectors, 100))
+        answer(Block(served, Selecting(method, vectors, served.corpus, 1, lambda_d=0.75, lambda_b=0.95), 1, 100))

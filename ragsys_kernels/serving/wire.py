@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
+
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
 _TYPES = {int, float, str, list, type(None)}
@@ -52,27 +54,32 @@ class Picks:
 
 
 class Queries:
-    """The queries of one call. Only what JSON or Arrow cannot hold is refused here; the server checks the rest."""
+    """The queries of one call. Only what JSON or Arrow cannot hold is refused here; the server checks the rest.
+
+    ``arguments`` are those of a selection by their names, None where one is not given.
+    """
 
     def __init__(
-        self,
-        queries: Any,
-        query_ids: Any,
-        lists: dict[str, Any],
-        of_candidates: dict[str, Any],
-        numbers: dict[str, Any],
-        candidate_vectors: Any = None,
+        self, queries: Any, query_ids: Any, arguments: Mapping[str, Any], candidate_vectors: Any = None
     ) -> None:
+        arguments = {name: x for name, x in arguments.items() if x is not None}
+        lists = {name: arguments[name] for name in ID_LISTS if name in arguments}
+        values = {name: arguments[name] for name in (*OF_CANDIDATES, *OF_ASPECTS) if name in arguments}
         self.vectors = None if queries is None else _vectors(queries)
         self.query_ids = None if query_ids is None else _listed("query_ids", query_ids, "(Q,) ids")
-        self.candidate_vectors = None if candidate_vectors is None else _candidate_vectors(candidate_vectors)
-        rows = {name: _rows(name, x) for name, x in {**lists, **of_candidates}.items() if x is not None}
+        self.candidate_vectors = (
+            None if candidate_vectors is None else _of_vectors("candidate_vectors", candidate_vectors)
+        )
+        # Lists of vectors: of candidates by their name on the wire.
+        self.of_vectors = {name: _of_vectors(name, arguments[name]) for name in VECTORS if name in arguments}
+        rows = {name: _rows(name, x) for name, x in {**lists, **values}.items()}
         counts = {
             name: len(x)
             for name, x in {
                 "queries": self.vectors,
                 "query_ids": self.query_ids,
                 **rows,
+                **self.of_vectors,
                 "candidate_vectors": self.candidate_vectors,
             }.items()
             if x is not None
@@ -83,10 +90,10 @@ class Queries:
         for name, count in counts.items():
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
-        self._drop_padding([name for name, x in lists.items() if x is not None and not _is_plain(x)], rows)
-        self.values: dict[str, list[Any]] = {}  # numbers of candidates
-        for name in of_candidates.keys() & rows.keys():
-            given, each = of_candidates[name], rows.pop(name)
+        self._drop_padding([name for name, x in lists.items() if not _is_plain(x)], rows)
+        self.values: dict[str, list[Any]] = {}  # lists of numbers
+        for name, given in values.items():
+            each = rows.pop(name)
             is_float = isinstance(given, np.ndarray) and given.ndim == 2 and given.dtype.char in "efd"
             self.values[name] = each if is_float else _numbers(name, each)
         self.lists = rows
@@ -98,10 +105,12 @@ class Queries:
         if candidate_vectors is not None and None in named and str in _kinds(named):
             rule = "be given for each query where they are strings of candidate_vectors"
             raise ValueError(f"select: candidates must {rule}, got None for query {named.index(None)}")
-        self.common: dict[str, Any] = {}
+        self.common: dict[str, Any] = {name: x for name, x in arguments.items() if name in OF_CALL}
         self.numbers: dict[str, list[Any]] = {}
-        for name, x in numbers.items():
-            array = _array(x)
+        for name in ("k", *NUMBERS):
+            if name not in arguments:
+                continue
+            array = _array(arguments[name])
             values = array.tolist()
             kinds = set(map(type, values if array.ndim else [values]))
             if array.shape not in ((), (self.count,)) or not kinds <= {int, float, type(None)}:
@@ -114,7 +123,7 @@ class Queries:
 
     def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
         """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""
-        others = (rows.get(name) for name in ("relevance", "quality"))
+        others = (rows.get(name) for name in OF_CANDIDATES)
         beside: list[Any] = [x for x in (*others, self.candidate_vectors) if x is not None]
         for name in names:
             for q, ids in enumerate(rows[name]):
@@ -127,11 +136,16 @@ class Queries:
                         column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
 
     def parts(self, size: int) -> Iterator[slice]:
-        if self.candidate_vectors:
-            longest = max(vectors.nbytes for vectors in self.candidate_vectors)
-            size = max(1, min(size, _BYTES // max(1, longest)))
+        sizes = [max(each.nbytes for each in lists if each is not None) for lists in self._vectors().values() if lists]
+        if sizes:
+            size = max(1, min(size, _BYTES // max(1, *sizes)))
         for begin in range(0, self.count, size):
             yield slice(begin, min(begin + size, self.count))
+
+    def _vectors(self) -> dict[str, list[Any]]:
+        """Return the lists of vectors by their names on the wire."""
+        own = {} if self.candidate_vectors is None else {"vectors": self.candidate_vectors}
+        return {**own, **self.of_vectors}
 
     def json(self, part: slice, common: dict[str, Any]) -> tuple[bytes, str]:
         """Return a part of the queries as a body of JSON, and its content type."""
@@ -141,10 +155,11 @@ class Queries:
             for query, vector in zip(queries, self.vectors[part], strict=True):
                 text = base64.b64encode(vector.tobytes()).decode()
                 query["query"] = {"b64": text, "shape": shape, "dtype": dtype}
-        if self.candidate_vectors is not None:
-            for query, rows in zip(queries, self.candidate_vectors[part], strict=True):
-                text = base64.b64encode(rows.tobytes()).decode()
-                query["vectors"] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
+        for name, lists in self._vectors().items():
+            for query, rows in zip(queries, lists[part], strict=True):
+                if rows is not None:
+                    text = base64.b64encode(rows.tobytes()).decode()
+                    query[name] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
         columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers, **self.values}
         if self.query_ids is not None:
             columns["query_id"] = self.query_ids
@@ -172,11 +187,16 @@ class Queries:
             columns["query_id"] = pa.array(self.query_ids[part])
         for name, lists in self.lists.items():
             columns[name] = pa.array(lists[part])
-        if self.candidate_vectors is not None:
-            given = self.candidate_vectors[part]
-            rows = np.concatenate(given)
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-            columns["vectors"] = pa.ListArray.from_arrays(np.cumsum([0, *map(len, given)], dtype=np.int32), vectors)
+        for name, lists in self._vectors().items():
+            given = lists[part]
+            rows = [each for each in given if each is not None]
+            if not rows:
+                continue
+            flat = np.concatenate(rows)
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
+            offsets = np.cumsum([0, *(0 if each is None else len(each) for each in given)], dtype=np.int32)
+            lacking = pa.array([each is None for each in given])
+            columns[name] = pa.ListArray.from_arrays(pa.array(offsets), vectors, mask=lacking)
         for name, values in self.values.items():
             columns[name] = pa.array(values[part], pa.list_(pa.float32()))
         for name, numbers in self.numbers.items():
@@ -274,15 +294,20 @@ def _vectors(queries: Any) -> np.ndarray:
     return vectors.astype("<f2" if vectors.dtype == np.float16 else "<f4", copy=False)
 
 
-def _candidate_vectors(given: Any) -> list[np.ndarray]:
-    """Return little-endian float32 or float16 vectors of each query's candidates."""
-    rows = [_array(each) for each in (given if isinstance(given, Iterable) else [given])]
-    for each in rows:
-        if each.ndim != 2 or each.dtype.kind not in "fiu" or each.shape[1] != rows[0].shape[1]:
+def _of_vectors(name: str, given: Any) -> list[Any]:
+    """Return little-endian float32 or float16 vectors, a list for each query; aspects may be None, as lists may."""
+    rows = [
+        None if each is None and name in VECTORS else _array(each)
+        for each in (given if isinstance(given, Iterable) else [given])
+    ]
+    some = [each for each in rows if each is not None]
+    for each in some:
+        if each.ndim != 2 or each.dtype.kind not in "fiu" or each.shape[1] != some[0].shape[1]:
             got = f"{each.dtype} of shape {each.shape}"
-            raise ValueError(f"select: candidate_vectors must be (Q, P, D) numbers, or Q arrays (any, D), got {got}")
-    dtype = "<f2" if all(each.dtype == np.float16 for each in rows) else "<f4"
-    return [each.astype(dtype, copy=False) for each in rows]
+            sizes = "A" if name in VECTORS else "P"
+            raise ValueError(f"select: {name} must be (Q, {sizes}, D) numbers, or Q arrays (any, D), got {got}")
+    dtype = "<f2" if all(each.dtype == np.float16 for each in some) else "<f4"
+    return [None if each is None else each.astype(dtype, copy=False) for each in rows]
 
 
 def _array(given: Any) -> np.ndarray:
@@ -337,7 +362,7 @@ def _check_ids(name: str, rows: list[list[Any] | None]) -> None:
 
 
 def _numbers(name: str, rows: list[list[Any] | None]) -> list[list[float] | None]:
-    """Return numbers of candidates as floats."""
+    """Return lists of numbers as floats."""
     try:
         if _kinds(rows) <= {int, float}:
             return [None if row is None else list(map(float, row)) for row in rows]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fuzz_requests import ODD
 
+from ragsys_kernels.serving.fields import LACKS
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
 from ragsys_kernels.serving.queries.cursors import encoded
@@ -28,6 +29,8 @@ class Field(NamedTuple):
     @property
     def kind(self) -> str:
         if self.schema.get("type") == "array":
+            if self.schema["items"].get("type") == "array":
+                return "vectors"
             return "ids" if "anyOf" in self.schema["items"] else "floats"
         return "choice" if "enum" in self.schema else str(self.schema.get("type", "object"))
 
@@ -59,12 +62,22 @@ class Drawer:
         self.own = "vectors" in names and rng.random() < 0.3
         self.corpus = rng.choice([None, "docs", "names"]) if self.own else rng.choice(["docs", "names"])
         self.texts = rng.random() < 0.5 if self.own else self.corpus == "names"
-        others = sorted(set(names).difference(_BASES))
+        # What one rule alone has comes with it, and sometimes without: then all queries are refused.
+        self.covers = "aspects" in names and rng.random() < 0.2
+        without = LACKS["coverage"] if self.covers else {"aspects", "weights"} if rng.random() < 0.95 else {}
+        others = sorted(set(names).difference(_BASES, without))
         some = rng.sample(others, min(rng.choice([1, 2, 2, 3, 3, 6]), len(others)))
         if self.own and "relevance" not in some and rng.random() < 0.5:  # then not all vectors are read
             some.append("relevance")
-        self.names = sorted(some, key=lambda name: name != "candidates")  # whose number others have
+        if self.covers:
+            some += ["aspects", *(["weights"] if rng.random() < 0.6 else [])]
+        first = {"candidates": 0, "aspects": 1}  # whose number others have
+        self.names = sorted(set(some), key=lambda name: (first.get(name, 2), some.index(name)))
         self.wild = rng.choice([0.0, 0.0, 0.05, 0.2])  # how much is bad
+
+    def rule(self) -> dict[str, Any]:
+        """The rule of what is drawn, where it is of one."""
+        return {"method": "coverage"} if self.covers else {}
 
     def id(self, i: int) -> Any:
         return f"d{i}" if self.texts else i
@@ -98,7 +111,13 @@ class Drawer:
         if state == "given":
             return self.value(field, query)
         if state == "empty":
-            return [] if field.kind in ("ids", "floats") else None if self.typed else {"string": ""}.get(field.kind)
+            return (
+                []
+                if field.kind in ("ids", "floats", "vectors")
+                else None
+                if self.typed
+                else {"string": ""}.get(field.kind)
+            )
         if state == "bad":
             return self.rng.choice(ODD) if not self.typed and self.rng.random() < 0.5 else self.bad(field, query)
         return None
@@ -113,9 +132,11 @@ class Drawer:
         if field.name == "cursor":
             shown = [self.id(i) for i in rng.sample(range(most), min(2, most))]
             return encoded(np.array(shown, object if self.texts else np.int64))
+        if field.kind == "vectors":
+            return rows(rng, rng.choice([1, 2, 2, 3, 9])).tolist()
         if field.kind == "floats":
-            numbers = rows(rng, 1, self.width(query))[0]
-            return (np.abs(numbers) + 0.1 if field.name == "quality" else numbers).tolist()
+            numbers = rows(rng, 1, self.width(query, field.name))[0]
+            return (np.abs(numbers) + 0.1 if field.name in ("quality", "weights") else numbers).tolist()
         if field.kind == "ids":
             named = field.name == "candidates" and given is not None
             size = most if named else rng.randrange(min(9, most) + 1)
@@ -133,10 +154,15 @@ class Drawer:
             ids = self.value(field, query)
             return self.rng.choice([[*ids, self.id(N + 7)], [*ids, *ids], [self.id(N + 9)] * 2, ids[1:]])
         if field.kind == "floats":
-            return self.rng.choice([[1e39] * self.width(query), [0.5], self.value(field, query)[1:]])
+            width = self.width(query, field.name)
+            return self.rng.choice([[1e39] * width, [-0.5] * width, [0.5], self.value(field, query)[1:]])
+        if field.kind == "vectors":
+            return self.rng.choice([[], rows(self.rng, 2, D + 1).tolist(), [[1e39] * D], [[]]])
         return self.rng.choice(_BAD.get(field.kind, [None]))
 
-    def width(self, query: dict[str, Any]) -> int:
-        """How many candidates a query has, as far as it has any."""
+    def width(self, query: dict[str, Any], name: str) -> int:
+        """How many candidates a query has, as far as it has any; of its weights, how many aspects."""
+        if name == "weights":
+            return len(query["aspects"]) if isinstance(query.get("aspects"), list) else 2
         given = query.get("candidates") if query.get("vectors") is None else query["vectors"]
         return len(given) if isinstance(given, (list, np.ndarray)) else 3

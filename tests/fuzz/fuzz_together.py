@@ -28,7 +28,7 @@ from fuzz_runs import Fuzzer, WrongError, main
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
-from ragsys_kernels.serving import make_service
+from ragsys_kernels.serving import fields, make_service
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.limits import RefusedError
 from ragsys_kernels.serving.queries import rules
@@ -120,9 +120,9 @@ def by_json(rng: random.Random) -> None:
     def batch() -> tuple[list[dict[str, Any]], Callable[[list[dict[str, Any]]], Asked]]:
         draw = Drawer(rng, QUERY, rules.FIELDS)
         queries = [encoded(draw.query()) for _ in range(300 if rng.random() < 0.005 else rng.choice([2, 3, 5, 9]))]
-        few = rng.sample(sorted(rules.FIELDS - {"vectors", "query", "query_id"}), rng.choice([0, 0, 1, 2]))
+        few = rng.sample(sorted(rules.FIELDS - {"vectors", "query", "query_id", "aspects"}), rng.choice([0, 0, 1, 2]))
         common = {name: draw.drawn(QUERY[name], rng.choice(["given", "null", "empty"]), {}) for name in few}
-        common.setdefault("pool", rng.choice([5, 8, 100]))
+        common = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **common}
         if draw.corpus is not None:
             common["corpus"] = draw.corpus
 
@@ -159,6 +159,8 @@ def column_type(field: Field, texts: bool, rng: random.Random) -> pa.DataType:
     ids = rng.choice([plain, plain, *others, pa.dictionary(pa.int32(), plain)])
     floats = rng.choice([pa.float32(), pa.float64()])
     lists = rng.choice([pa.list_, pa.large_list])
+    if field.kind == "vectors":
+        return lists(lists(floats))
     if field.name in ("query", "vectors", "query_id"):
         return {"query": lists(floats), "vectors": lists(pa.list_(pa.float32())), "query_id": ids}[field.name]
     return {"ids": lists(ids), "floats": lists(floats), "integer": pa.int64(), "number": pa.float64()}[field.kind]
@@ -177,7 +179,7 @@ def table_and_rules(rng: random.Random) -> tuple[pa.Table, dict[str, Any]]:
             column = pa.array(values, column_type(QUERY[name], draw.texts, rng))
             columns["vector" if name == "query" else name] = column
     common = {name: draw.value(QUERY[name], {}) for name in rng.sample(sorted(rules.SHARED), rng.choice([0, 0, 1, 2]))}
-    common.setdefault("pool", rng.choice([5, 8, 100]))
+    common = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **common}
     if draw.corpus is not None:
         common["corpus"] = draw.corpus
     return pa.table(columns or {"query_id": [draw.id(1)]}), common
@@ -228,10 +230,10 @@ def by_arrow(rng: random.Random) -> None:
 def by_handle(rng: random.Random) -> None:
     """Arrow Flight, whose streams are read here, and handles of Ray Serve; rules may have lists of ids."""
     table, common = table_and_rules(rng)
-    lists = Drawer(rng, QUERY, rules.ID_LISTS, typed=True)
+    lists = Drawer(rng, QUERY, fields.ID_LISTS, typed=True)
     lists.texts = common.get("corpus") == "names"
     if "corpus" in common and "vectors" not in table.column_names:
-        few = rng.sample(sorted(rules.ID_LISTS), rng.choice([0, 1, 2]))
+        few = rng.sample(sorted(fields.ID_LISTS), rng.choice([0, 1, 2]))
         common |= {name: lists.value(QUERY[name], {}) for name in few}
     held, is_flight = service().service, rng.random() < 0.5
 
@@ -253,7 +255,7 @@ def by_handle(rng: random.Random) -> None:
         return await asyncio.gather(*(ask(table.slice(i, 1)) for i in range(len(table))), ask(table))
 
     alone = [service().run(ask(table.slice(i, 1)))[0] for i in range(len(table))]
-    count("flight" if is_flight else "handle", alone)
+    count("handle", alone)  # by either
     *singles, whole = service().run(together())
     compare("flight or handle", whole, alone, (common, table.to_pydict()))
     compare("flight or handle in a round", [each for [each] in singles], alone, (common, table.to_pydict()))
@@ -277,13 +279,14 @@ def by_tensors(rng: random.Random) -> None:
     n, names = rng.choice([2, 3, 5]), open_inference._INPUTS
     draw = Drawer(rng, QUERY, names, typed=True)
     wide = {name: rng.randrange(1, 9) for name in ("candidates", "initial", "allowed", "exclude")}
+    wide["aspects"] = wide["weights"] = rng.choice([1, 2, 5])
     wide["vectors"] = wide["relevance"] = wide["quality"] = wide["candidates"]
     padding: Any = "" if draw.texts else -1
     arrays: dict[str, np.ndarray] = {}
     chosen = [name for name in draw.names if name != "candidates"] + ["candidates"] * (draw.own or rng.random() < 0.5)
     for name in [*(["vectors"] if draw.own else []), *chosen]:
         field = QUERY[name]
-        if name == "vectors":
+        if names[name] == 3:
             arrays[name] = rows(rng, n * wide[name]).reshape(n, wide[name], -1)
         elif field.kind == "ids":
             most = wide["candidates"] if draw.own and name != "candidates" else N
@@ -296,7 +299,9 @@ def by_tensors(rng: random.Random) -> None:
             arrays[name] = array
         elif names[name] == 2:
             numbers = rows(rng, n, wide[name])
-            arrays[name] = np.abs(numbers) + 0.1 if name == "quality" and rng.random() > draw.wild else numbers
+            arrays[name] = (
+                np.abs(numbers) + 0.1 if name in ("quality", "weights") and rng.random() > draw.wild else numbers
+            )
         else:
             values = [draw.bad(field, {}) if rng.random() < draw.wild else draw.value(field, {}) for _ in range(n)]
             arrays[name] = np.array(values)
@@ -306,7 +311,7 @@ def by_tensors(rng: random.Random) -> None:
     else:
         arrays["query_id"] = np.array([draw.id(rng.randrange(N)) for _ in range(n)], object if draw.texts else np.int64)
     few = rng.sample(open_inference._RULES, rng.choice([0, 1, 2]))
-    parameters = {"pool": rng.choice([5, 8, 100]), **{name: draw.value(QUERY[name], {}) for name in few}}
+    parameters = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **{name: draw.value(QUERY[name], {}) for name in few}}
 
     def asked(queries: slice, trimmed: bool = False) -> Asked:
         some = {name: array[queries] for name, array in arrays.items()}
@@ -354,8 +359,8 @@ def by_tensors(rng: random.Random) -> None:
 
 def by_rerank(rng: random.Random) -> None:
     shape = rng.choice(list(shapes._KINDS))
-    fields = {name: field for name, field in RERANK.items() if name not in ("model", *shapes._KINDS)}
-    bodies, draw = [], Drawer(rng, fields, fields)
+    taken = {name: field for name, field in RERANK.items() if name not in ("model", *shapes._KINDS)}
+    bodies, draw = [], Drawer(rng, taken, taken)
     for _ in range(rng.choice([2, 4])):
         body = draw.query()
         if body.get("query_id") is None and body.get("query") is None:
@@ -385,7 +390,7 @@ def by_rerank(rng: random.Random) -> None:
 
 def by_library(rng: random.Random) -> None:
     """`Corpus.select` with ``on_error="skip"``: lists of any length, and a number for each query."""
-    n, draw = rng.choice([2, 3, 5, 9]), Drawer(rng, QUERY, (*rules.ID_LISTS, *rules.WEIGHTS, "k"), typed=True)
+    n, draw = rng.choice([2, 3, 5, 9]), Drawer(rng, QUERY, (*fields.ID_LISTS, *fields.NUMBERS, "k"), typed=True)
     corpus = service().service.corpora.get("names" if "budget" in draw.names else "docs").corpus
     draw.texts, method = False, rng.choice(sorted(METHODS))
     given: dict[str, Any] = {"queries": rows(rng, n), "k": 4}

@@ -10,6 +10,8 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Client, DeadlineError, InvalidRequestError, ServiceError, UnavailableError
+from ragsys_kernels.serving import wire as client_wire
+from ragsys_kernels.serving.fields import PARAMETERS
 
 N, D, Q = 250, 16, 20
 RNG = np.random.default_rng(23)
@@ -386,3 +388,28 @@ def test_answers_that_are_none_are_errors(body, kind):
     good = httpx.Response(200, content=stream(), headers={"content-type": types["arrow"]})
     with Client("http://right", transport=httpx.MockTransport(lambda _: good)) as client:
         assert client.select(QUERIES[:1], k=1).ids.tolist() == [[7]]
+
+
+@pytest.mark.parametrize("how", ["json", "arrow"])
+def test_a_pool_is_a_number_or_none(how):
+    with (
+        Client("http://service", wire=how) as client,
+        pytest.raises(ValueError, match="pool must be an integer"),
+    ):
+        client.select(query_ids=[1], pool="all")
+
+
+def test_every_argument_of_the_table_is_sent(monkeypatch):
+    """Under its own name; the server says which rule has it."""
+    names = {each.name for each in PARAMETERS}
+    given = {name: object() for name in names}
+    sent = {}
+
+    def queries(vectors, ids, arguments, candidate_vectors):
+        sent.update(arguments)
+        raise InterruptedError
+
+    monkeypatch.setattr(client_wire, "Queries", queries)
+    with Client("http://service") as client, pytest.raises(InterruptedError):
+        client.select(query_ids=[1], **given)
+    assert {name: sent[name] for name in names} == given

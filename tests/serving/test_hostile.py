@@ -114,12 +114,12 @@ def test_short_lists_beside_long_ones_do_not_fill_the_memory(arrow):
     """Lists are padded to the longest of their block: here to a thousand times what the request has."""
     long, short = list(range(N)) * 100, [1]
     rows = [{"query_id": 1, "candidates": long if i % 256 == 0 else short} for i in range(1024)]
-    body, headers = json.dumps({"k": 1, "queries": rows}).encode(), {}
+    path, body, headers = "/v1/select", json.dumps({"k": 1, "queries": rows}).encode(), {}
     if arrow:
-        body, headers = servers.arrow(pa.Table.from_pylist(rows)), ARROW
+        path, body, headers = "/v1/select?k=1", servers.arrow(pa.Table.from_pylist(rows)), ARROW
 
     async def use(client, service):
-        return await client.post("/v1/select?k=1", content=body, headers=headers), service.load.bytes
+        return await client.post(path, content=body, headers=headers), service.load.bytes
 
     limits = {"body_bytes": 1 << 20, "queries": 1024}
     answer, held = servers.run({"docs": CORPUS}, use, limits=Limits(memory_bytes=1 << 24, **limits))

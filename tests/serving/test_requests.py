@@ -383,7 +383,7 @@ class Slow:
 
         def slow(block, *arguments):
             self.calls.append(len(block))
-            self.methods.append(block.method)
+            self.methods.append(block.request.op)
             assert self.go.wait(60)
             return answer(block, *arguments)
 
@@ -647,7 +647,7 @@ def test_callers_with_the_same_rules_are_answered_in_the_order_of_their_requests
 
 def test_the_document_has_the_fields_that_are_read(corpus):
     assert set(schemas.Query.model_fields) == rules.FIELDS
-    beside = rules.FIELDS - {"vectors"}  # which stand in each query
+    beside = rules.FIELDS - {"vectors", "aspects"}  # which stand in each query
     assert set(schemas.SelectRequest.model_fields) == beside | {"corpus", "queries", "texts"}
 
     async def use(client, _):
@@ -658,9 +658,28 @@ def test_the_document_has_the_fields_that_are_read(corpus):
         "application/json",
         "application/vnd.apache.arrow.stream",
     }
-    assert info["limits"] == vars(Limits())
+    schemas_of, limits = document["components"]["schemas"], Limits()
+    for model, name, word, most in (
+        ("Query", "k", "maximum", limits.k),
+        ("SelectRequest", "pool", "maximum", limits.pool),
+        ("SelectRequest", "queries", "maxItems", limits.queries),
+        ("PathRequest", "k", "maximum", limits.path_k),
+        ("Query", "aspects", "maxItems", limits.candidates),
+    ):
+        schema = schemas_of[model]["properties"][name]
+        assert most in [kind.get(word) for kind in schema.get("anyOf", [schema])], (model, name)
+    parameters = document["paths"]["/v1/select"]["post"]["parameters"]
+    assert {each["name"] for each in parameters if each["in"] == "query"} == set(rules.OF_URL)
+    assert info["limits"] == vars(limits)
     assert info["methods"] == list(METHODS)
     assert info["corpora"]["docs"]["rows"] == N
+
+
+def test_rules_of_json_do_not_stand_in_the_url(corpus):
+    """Where they would say nothing; those of Arrow do."""
+    (answer,) = servers.posted({"docs": corpus}, ("/v1/select?k=3&lamda=1", {"queries": [{"query_id": 1}]}))
+    message = "select: k must stand in the body, which is JSON, got it in the URL"
+    assert (answer.status_code, answer.json()["error"]) == (422, {"argument": "k", "message": message})
 
 
 def test_overflow_is_the_error_of_one_query():

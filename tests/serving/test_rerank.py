@@ -205,6 +205,8 @@ GOOD = {"query": str(IDS[0]), "documents": [str(x) for x in IDS[:5]]}
         ({"documents": None, "texts": ["7"]}, "texts", "rerank: texts must be ids of corpus 'docs', got 1 unknown"),
         ({"documents": None, "input": [None]}, "input", "rerank: input must be ids, or objects with id or text"),
         ({"model": "docs:best"}, "model", "corpus:rule:lambda_d"),
+        ({"model": "docs:mmr", "method": "vrsd"}, "method", "left out, or 'mmr' as in the model, got 'vrsd'"),
+        ({"model": "docs:mmr:0.5", "lambda_d": 0.4}, "lambda_d", "left out, or 0.5 as in the model, got 0.4"),
         ({"model": "docs:vrsd:0.5"}, "model", "no lambda_d behind vrsd"),
         ({"query": "what is this?"}, "query", "encoder"),
         ({"query": "id:77"}, "query", "rerank: query must be ids of the corpus, got 77"),

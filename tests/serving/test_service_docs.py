@@ -16,6 +16,7 @@ from pages import blocks
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import make_service
+from ragsys_kernels.serving.queries.rules import OF_URL
 from ragsys_kernels.serving.routes import select_arrow
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def test_routes_metrics_and_options_that_the_page_names_exist(command, tmp_path)
     assert {f"/{path.lstrip('/')}".replace("/corpora/docs/", "/corpora/{name}/") for path in named} <= paths
     in_arrow = text[text.index("**In Arrow**") : text.index("**Pages.**")]
     columns = {*select_arrow._COLUMNS, *select_arrow._ANSWER, "skipped"}
-    assert set(re.findall(r"`(\w+)`", in_arrow)) == columns | {*select_arrow._OF_URL} | {"cursor", "cost"}
+    assert set(re.findall(r"`(\w+)`", in_arrow)) == columns | {*OF_URL} | {"cursor", "cost"}
     metrics = service.metrics.text().decode()
     for metric in re.findall(r"`(ragsys_\w+?)(?:_total)?`", text):
         assert f"# TYPE {metric}" in metrics or metric == "ragsys_kernels", metric

@@ -1,5 +1,7 @@
 """Every rule of the library by the service: the same picks, with budgets and ceilings, in JSON and in Arrow."""
 
+import asyncio
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -7,9 +9,10 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
-from ragsys_kernels.selection.parameters import BY_NAME
+from ragsys_kernels.selection.parameters import BY_NAME, OPTIONS
+from ragsys_kernels.serving.fields import NUMBERS
 from ragsys_kernels.serving.http import schemas
-from ragsys_kernels.serving.queries.rules import OF_ONE_RULE, SHARED, WEIGHTS
+from ragsys_kernels.serving.queries.rules import SHARED
 from ragsys_kernels.serving.ray_serve import answered
 
 N, D, K = 300, 16, 4
@@ -60,6 +63,25 @@ def test_picks_are_those_of_the_library(corpus, method):
             if "max_similarity" in limits:
                 rows = corpus.vectors(np.array(result["ids"], np.int64))
                 assert (np.triu(rows @ rows.T, 1) <= limits["max_similarity"] + 1e-6).all()
+
+
+def test_the_cost_of_picks_is_that_of_each_request_in_a_call(corpus):
+    """Of requests that come together, one of which fails, and of those alone."""
+    bodies = [{"k": k, "queries": [{"query_id": q, "budget": 3 * k}]} for q, k in ((1, 2), (2, 3), (3, 4))]
+    far = {"query": [3e38] * D, "candidates": [1, 2, 3], "budget": 5}
+    bodies += [{"k": 2, "queries": [{"query_id": 4, "candidates": [5, 6, 7], "budget": 4}]}, {"k": 2, "queries": [far]}]
+
+    async def use(client, _):
+        together = await asyncio.gather(*(client.post("/v1/select", json=body) for body in bodies))
+        return [each.json() for each in together], [(await client.post("/v1/select", json=x)).json() for x in bodies]
+
+    together, alone = servers.run({"docs": corpus}, use)
+    assert together == alone
+    for content in together[:4]:
+        [result] = content["results"]
+        rows = np.array(result["ids"])
+        assert result["cost"] == pytest.approx(corpus.costs[rows].sum())
+        assert result["cost"] > 0
 
 
 def test_queries_with_limits_of_their_own_and_without_in_one_request(corpus):
@@ -197,7 +219,7 @@ def test_the_error_of_an_unknown_field_names_those_that_may_stand_there(corpus):
     of_query, beside, of_url, of_handle = servers.run({"docs": corpus}, use)
     assert of_query == set(schemas.Query.model_fields)
     assert beside == set(schemas.SelectRequest.model_fields)
-    assert of_url == {"corpus", "k", *WEIGHTS, *SHARED}
+    assert of_url == {"corpus", "k", *NUMBERS, *SHARED}
     assert of_handle == of_url | {"candidates", "initial", "allowed", "exclude"}
 
 
@@ -211,7 +233,7 @@ OPTIONS_OF = {
 
 
 def test_the_options_are_those_of_the_table():
-    assert {name for given in OPTIONS_OF.values() for name in given} == {*OF_ONE_RULE, "budget"}
+    assert {name for given in OPTIONS_OF.values() for name in given} == {*(each.name for each in OPTIONS), "budget"}
 
 
 @pytest.mark.parametrize("method", OPTIONS_OF)
@@ -261,7 +283,7 @@ def test_options_of_a_rule_have_the_bits_of_calls_in_process(corpus, method):
     assert mixed == [expected[0], default[1]]
 
 
-@pytest.mark.parametrize("name", OF_ONE_RULE)
+@pytest.mark.parametrize("name", [each.name for each in OPTIONS])
 def test_an_option_that_a_rule_lacks_or_that_is_bad_is_refused(corpus, name):
     """For the query that has it alone."""
     value = next(options[name] for options in OPTIONS_OF.values() if name in options)

@@ -11,8 +11,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from .schemas import Failed
+from ..fields import ID_LISTS, VECTORS
+from ..limits import Limits
+from .schemas import Failed, PathRequest
 
+_NULL = {"type": "null"}
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     401: "The token is missing or wrong",
@@ -41,6 +44,7 @@ _HEADERS = {
 class Operation:
     """A quick route as the document shows it.
 
+    ``url``: parameters of the URL, and the model that has each as a field.
     ``body`` and ``answers`` map media types and statuses to pydantic models. None: bytes, answered in their own type;
     of an answer, JSON without a model. ``errors``: statuses besides those of headers, which every route has.
     ``refused``: the model of the usual error. ``failed``: a model that the bodies of 422 and 500 may have instead.
@@ -50,6 +54,7 @@ class Operation:
     path: str
     summary: str = ""
     body: Mapping[bytes, type[BaseModel] | None] = field(default_factory=dict)
+    url: Mapping[str, type[BaseModel]] = field(default_factory=dict)
     answers: Mapping[int, type[BaseModel] | None] = field(default_factory=dict)
     errors: tuple[int, ...] = (401, 408, 413, 415, 422, 429, 500, 503, 504)
     description: str = ""
@@ -69,6 +74,13 @@ class Operation:
         ]
         parts = (part[1:-1] for part in self.path.split("/") if part.startswith("{"))
         parameters += [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parts]
+        for name, fields in self.url.items():
+            schema = fields.model_json_schema()["properties"][name]
+            kinds = [kind for kind in schema["anyOf"] if kind != _NULL] + [{"const": "all"}] * (name == "pool")
+            text = f"With a body of Arrow. {schema.get('description', '')}"
+            parameters.append(
+                {"name": name, "in": "query", "required": False, "description": text, "schema": {"anyOf": kinds}}
+            )
         refused, answers = _schema(self.refused), {}
         for status in sorted({*self.errors, 431, *((403, 421) if 401 in self.errors else ())}):
             content = {"application/json": {"schema": refused}}
@@ -94,7 +106,7 @@ class Operation:
         return {"application/json": {"schema": schema}, **bytes_}
 
 
-def document(app: FastAPI, operations: list[Operation]) -> dict[str, Any]:
+def document(app: FastAPI, operations: list[Operation], limits: Limits) -> dict[str, Any]:
     """Return the document of an application; it is made once."""
     if app.openapi_schema:
         return app.openapi_schema
@@ -102,14 +114,31 @@ def document(app: FastAPI, operations: list[Operation]) -> dict[str, Any]:
     models = {model for operation in operations for model in operation.models()} | {Failed}
     kinds = [(model, "validation") for model in sorted(models, key=lambda model: str(model.__name__))]
     _, schemas = models_json_schema(kinds, ref_template=_REF)
+    for name, schema in schemas["$defs"].items():
+        is_path = name == PathRequest.__name__
+        most = (limits.path_k, limits.path_pool) if is_path else (limits.k, limits.pool)
+        _limit(schema.get("properties", {}), *most, limits)
     components = made.setdefault("components", {})
     components["schemas"] = components.get("schemas", {}) | schemas["$defs"]
     components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     made["security"] = [{}, {"token": []}]
     for operation in operations:
-        made["paths"].setdefault(operation.path, {})[operation.method.lower()] = operation.described()
+        described = operation.described()
+        _limit({each["name"]: each["schema"] for each in described["parameters"]}, limits.k, limits.pool, limits)
+        made["paths"].setdefault(operation.path, {})[operation.method.lower()] = described
     app.openapi_schema = made
     return made
+
+
+def _limit(fields: dict[str, Any], k: int, pool: int, limits: Limits) -> None:
+    """Write what this server takes at most into the schemas of fields."""
+    most = {"k": ("maximum", k), "pool": ("maximum", pool), "queries": ("maxItems", limits.queries)}
+    most |= dict.fromkeys((*ID_LISTS, *VECTORS), ("maxItems", limits.candidates))
+    for name in fields.keys() & most.keys():
+        word, value = most[name]
+        for kind in fields[name].get("anyOf", [fields[name]]):
+            if kind.get("type") == ("integer" if word == "maximum" else "array"):
+                kind[word] = value
 
 
 def _schema(model: type[BaseModel] | None) -> dict[str, Any]:

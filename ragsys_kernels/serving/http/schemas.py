@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-from ...selection.parameters import BY_NAME, OPTIONS
+from ...selection.parameters import BY_NAME
+from ..fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, PARAMETERS, VECTORS
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
 Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"]
-Weight = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Strict(BaseModel):
@@ -26,6 +26,14 @@ class Vector(_Strict):
 
     b64: str
     shape: list[int] | None = Field(None, description="[D], the corpus's dimensions")
+    dtype: Literal["float32", "float16"] = "float32"
+
+
+class Vectors(_Strict):
+    """Vectors of a query's candidates, or aspects, as little-endian bytes in base64."""
+
+    b64: str
+    shape: list[int] = Field(min_length=2, max_length=2, description="[P, D], or [A, D]")
     dtype: Literal["float32", "float16"] = "float32"
 
 
@@ -48,11 +56,14 @@ def _of_table(*names: str) -> dict[str, Any]:
     return fields
 
 
-_KINDS: dict[str, Any] = {"number": float, "count": int, "flag": bool, "ids": list[Id], "values": list[float]}
-_PickingFields: Any = create_model("_PickingFields", __base__=_Strict, **_of_table(
-    "lambda_b", "max_per_group", "budget", "max_similarity", "candidates", "allowed", "exclude", "relevance",
-    "relevance_scale", "initial",
-))  # fmt: skip
+_KINDS: dict[str, Any] = {
+    "number": float, "count": int, "flag": bool, "ids": list[Id], "values": list[float],
+    "vectors": list[list[float]] | Vectors,
+}  # fmt: skip
+_OF_VECTORS = "metric"  # which a query without vectors leaves to the corpus
+_PickingFields: Any = create_model(
+    "_PickingFields", __base__=_Strict, **_of_table(*(each.name for each in OF_PATH if each.name != _OF_VECTORS))
+)
 
 
 class _Picking(_PickingFields):
@@ -68,9 +79,8 @@ class _Picking(_PickingFields):
     query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
 
-_RuleFields: Any = create_model(
-    "_RuleFields", __base__=_Picking, **_of_table("lambda_d", "quality", *(option.name for option in OPTIONS))
-)
+_MORE = (each.name for each in PARAMETERS if each not in OF_PATH and each.name not in VECTORS)
+_RuleFields: Any = create_model("_RuleFields", __base__=_Picking, **_of_table(*_MORE))
 
 
 class Rule(_RuleFields):
@@ -80,15 +90,10 @@ class Rule(_RuleFields):
     metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors, default: cosine; or the corpus's")
 
 
-class Vectors(_Strict):
-    """Vectors of a query's candidates as little-endian bytes in base64."""
-
-    b64: str
-    shape: list[int] = Field(min_length=2, max_length=2, description="[P, D]")
-    dtype: Literal["float32", "float16"] = "float32"
+_QueryFields: Any = create_model("_QueryFields", __base__=Rule, **_of_table(*VECTORS))
 
 
-class Query(Rule):
+class Query(_QueryFields):
     """One query: ``query`` or ``query_id``; MMR with ``relevance`` needs neither. Null is as absent, but for pool."""
 
     vectors: Vectors | None = Field(
@@ -237,10 +242,7 @@ class Document(BaseModel):
     text: Id | None = None
 
 
-_RerankFields: Any = create_model("_RerankFields", **_of_table(
-    "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "initial", "allowed", "exclude",
-    *(option.name for option in OPTIONS),
-))  # fmt: skip
+_RerankFields: Any = create_model("_RerankFields", **_of_table(*OF_RERANK, *LISTS_OF_RERANK))
 
 
 class RerankRequest(_RerankFields):

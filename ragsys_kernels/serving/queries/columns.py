@@ -11,11 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...selection.request import Request
 from ..asked import Asked
-from ..kernel import OF_CANDIDATES, Block
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CANDIDATES, VECTORS
+from ..kernel import Block
 from ..limits import RefusedError, failed
 from .own_vectors import Given
-from .rules import ID_LISTS, OF_RULES, WEIGHTS, Rules, Shared
+from .rules import Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 
@@ -26,8 +28,8 @@ class Columns(Protocol):
     Attributes
     ----------
     order : tuple of str
-        The order in which the vectors (by their name in this format), ``query_id`` and the numbers of candidates are
-        read. If several of them are bad, the error is about the first.
+        The order in which the vectors (by their name in this format), ``query_id``, the numbers of candidates and the
+        aspects are read. If several of them are bad, the error is about the first.
     first : mapping
         The `SHARED` fields of these queries, if they have any of their own.
     fields : collection of str
@@ -53,6 +55,9 @@ class Columns(Protocol):
 
     def values(self, name: str) -> tuple[np.ndarray, list[int]]:
         """Return lists of float32 end to end, and the length of each."""
+
+    def aspects(self, name: str, dims: int) -> tuple[np.ndarray, list[int]]:
+        """Return lists of vectors (n, D) float32 end to end, and the length of each; all have the same."""
 
     def numbers(self, name: str) -> Sequence[Any]:
         """Return a number for each query, not checked yet."""
@@ -97,13 +102,18 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
             lists[name] = (given or rules).id_rows(name, ids, sizes, skipped)
             if name == "candidates":
                 lengths = sizes
-    vectors = query_rows = None
-    values: dict[str, Any] = dict.fromkeys(OF_CANDIDATES)
+    vectors = query_rows = numbers_of_aspects = None
+    values: dict[str, Any] = {}
     for name in columns.order:
         if name not in fields:
             continue
         if name in OF_CANDIDATES:
             values[name] = rules.scores(name, *columns.values(name), lengths)
+        elif name in VECTORS:
+            flat, numbers_of_aspects = columns.aspects(name, dims)
+            values[name] = rules.aspects(name, flat, numbers_of_aspects)
+        elif name in OF_ASPECTS:
+            values[name] = rules.scores(name, *columns.values(name), numbers_of_aspects, "aspects")
         elif name != "query_id":
             vectors = columns.vectors(dims)
         elif given is not None:
@@ -113,45 +123,39 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     _refuse_odd(rules, shared, fields, given is not None)
     if vectors is not None and query_rows is not None:
         raise rules.invalid("query", "come without query_id", "both")
-    if shared.method == "mmr" and values["relevance"] is not None:  # which stands for the products with the query
+    if shared.method == "mmr" and "relevance" in values:  # which stands for the products with the query
         vectors = None
     elif query_rows is not None:
         vectors = served.vectors_of(query_rows)
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
-    own = {name: columns.numbers(name) for name in ("k", *WEIGHTS) if name in fields}
-    of_rule = {name: value for name, value in columns.first.items() if name in OF_RULES}
-    return Block(
-        served,
-        shared.method,
-        n,
-        vectors=vectors,
-        pool=None if "candidates" in lists else shared.pool,
-        max_per_group=shared.max_per_group,
-        given=None if given is None else given.rows,
-        names=None if given is None else given.names,
-        skipped={q: list(ids) for q, ids in skipped.items()} if skipped else None,
-        relevance_scale=shared.scale,
-        options=shared.options,
-        **rules.numbers(own, of_rule, shared.method),
-        **lists,
-        **values,
-    )
+    own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
+    numbers = rules.numbers(own, shared.method)
+    lacking = LACKS[shared.method].intersection(fields)
+    rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
+    rows = served.corpus if given is None else given.rows
+    request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **shared.options)
+    left_out = {q: list(ids) for q, ids in skipped.items()} if skipped else None
+    pool = None if "candidates" in lists else shared.pool
+    return Block(served, request, n, pool, None if given is None else given.names, left_out)
+
+
+def _shown(rules: Rules, columns: Columns, names: Sequence[str]) -> dict[str, Any]:
+    """Return what an error shows of fields that queries have themselves."""
+    own = [name for name in names if name in columns.first or name not in rules.columns]
+    return {name: columns.numbers(name)[0] if name in NUMBERS else columns.first.get(name, []) for name in own}
 
 
 def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vectors: bool) -> None:
     """Refuse fields that exclude each other."""
-    if shared.scale != "as-is" and "relevance" not in fields:
-        raise rules.invalid("relevance_scale", "come with relevance", f"{shared.scale!r} alone")
-    density = shared.options and dict(shared.options).get("density")
-    if density and shared.method == "coverage" and "budget" not in fields:
+    scale = shared.options.get("relevance_scale", "as-is")
+    if scale != "as-is" and "relevance" not in fields:
+        raise rules.invalid("relevance_scale", "come with relevance", f"{scale!r} alone")
+    if shared.options.get("density") and shared.method == "coverage" and "budget" not in fields:
         raise rules.invalid("density", "come with a budget", "density alone")
     if not own_vectors and shared.metric not in (None, rules.served.corpus.metric):
         rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"
         raise rules.invalid("metric", rule, repr(shared.metric))
-    excluded = [(name, "vectors") for name in ("max_per_group", "budget") if own_vectors]
-    if shared.method == "gist":
-        excluded += [(name, "method 'gist'") for name in ("max_per_group", "initial", "budget", "max_similarity")]
-    for name, other in excluded:
-        if (shared.max_per_group is not None) if name == "max_per_group" else name in fields:
-            raise rules.invalid(name, f"be left out with {other}", "both")
+    for name in ("max_per_group", "budget") if own_vectors else ():  # which go by columns of a corpus
+        if name in fields or name in shared.options:
+            raise rules.invalid(name, "be left out with vectors", "both")

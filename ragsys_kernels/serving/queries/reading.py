@@ -11,7 +11,7 @@ import pybase64
 
 from ..asked import BLOCK, Asked
 from ..corpora import Served
-from ..kernel import OF_CANDIDATES
+from ..fields import OF_ASPECTS, OF_CANDIDATES, VECTORS
 from ..limits import Limits, invalid
 from .columns import Ids, add_block
 from .cursors import decoded
@@ -50,6 +50,8 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
             key += tuple(_word(query[name]) for name in key if name in SHARED)
         if "vectors" in query:
             key += _kind_of(query)
+        if "aspects" in query:
+            key += _number_of(query["aspects"])
         positions, group = alike.setdefault(key, ([], []))
         positions.append(i)
         group.append(query)
@@ -73,7 +75,7 @@ def _word(value: Any) -> Any:
 class JsonColumns:
     """Queries with equal fields, as JSON has them; see `Columns`."""
 
-    order: tuple[str, ...] = ("query", "query_id", *OF_CANDIDATES)
+    order: tuple[str, ...] = ("query", "query_id", *OF_CANDIDATES, *VECTORS, *OF_ASPECTS)
 
     def __init__(self, rules: Rules, queries: Sequence[dict[str, Any]]) -> None:
         self._rules, self._queries, n = rules, queries, len(queries)
@@ -112,28 +114,22 @@ class JsonColumns:
             raise rules.invalid(name, "be a list of numbers", wrong(lists, list))
         return rules.flat(name, _end_to_end(lists), "f"), list(map(len, lists))
 
-    def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
-        """Return the candidates that come with their vectors, little-endian bytes in base64.
+    def aspects(self, name: str, dims: int) -> tuple[np.ndarray, list[int]]:
+        rules, given = self._rules, self._values[name]
+        if type(given[0]) is dict:
+            vectors, lengths = self._coded(name, given)
+            rules.has_dims(name, dims, vectors.shape[1])
+            return vectors.astype(np.float32, copy=False), lengths
+        rows = [row for x in given if type(x) is list for row in x]
+        if set(map(type, given)) != {list} or not set(map(type, rows)) <= {list}:
+            rule = "be a list of lists of numbers, or an object with b64, shape and dtype"
+            raise rules.invalid(name, rule, wrong([*given, *rows], list))
+        rules.has_dims(name, dims, *map(len, rows))
+        return rules.flat(name, chain.from_iterable(rows), "f").reshape(-1, dims), list(map(len, given))
 
-        `read` puts queries together whose vectors are alike in dtype and dimensions.
-        """
-        rules, parts, lengths = self._rules, [], []
-        for x in given:
-            if type(x) is not dict or not x.keys() <= {"b64", "shape", "dtype"}:
-                raise rules.invalid("vectors", "be an object with b64, shape and dtype", shown(x))
-            rows, dims, dtype = _shape_of(x)
-            if not dims:
-                rule = f"be [P, D] with D of 1 to {MOST_DIMS}"
-                raise rules.invalid("vectors.shape", rule, _shown_shape(x.get("shape")))
-            if dtype not in _DTYPES:
-                raise rules.invalid("vectors.dtype", "be one of 'float32', 'float16'", shown(x.get("dtype")))
-            part = _bytes_of(rules, "vectors", x)
-            size = rows * dims * _DTYPES[dtype].itemsize
-            if len(part) != size:
-                raise rules.invalid("vectors", f"be {size} bytes, as shape and dtype say", f"{len(part)} bytes")
-            parts.append(part)
-            lengths.append(rows)
-        vectors = _array(parts, dtype).reshape(-1, dims)
+    def _given(self, metric: str, given: list[Any], candidates: list[Any] | None) -> Given:
+        """Return the candidates that come with their vectors."""
+        rules, (vectors, lengths) = self._rules, self._coded("vectors", given)
         if candidates is None:
             return Given(rules, metric, vectors, lengths)
         if set(map(type, candidates)) != {list}:
@@ -141,6 +137,29 @@ class JsonColumns:
         named = any(type(ids[0]) is str for ids in candidates if ids)
         ids = _plain(rules, "candidates", _end_to_end(candidates), named)
         return Given(rules, metric, vectors, lengths, ids, list(map(len, candidates)))
+
+    def _coded(self, name: str, given: list[Any]) -> tuple[np.ndarray, list[int]]:
+        """Return lists of vectors, little-endian bytes in base64, end to end, and the length of each.
+
+        `read` puts queries together whose vectors are alike in dtype and dimensions.
+        """
+        rules, parts, lengths = self._rules, [], []
+        for x in given:
+            if type(x) is not dict or not x.keys() <= {"b64", "shape", "dtype"}:
+                raise rules.invalid(name, "be an object with b64, shape and dtype", shown(x))
+            rows, dims, dtype = _shape_of(x)
+            if not dims:
+                rule = f"be [{'A' if name in VECTORS else 'P'}, D] with D of 1 to {MOST_DIMS}"
+                raise rules.invalid(f"{name}.shape", rule, _shown_shape(x.get("shape")))
+            if dtype not in _DTYPES:
+                raise rules.invalid(f"{name}.dtype", "be one of 'float32', 'float16'", shown(x.get("dtype")))
+            part = _bytes_of(rules, name, x)
+            size = rows * dims * _DTYPES[dtype].itemsize
+            if len(part) != size:
+                raise rules.invalid(name, f"be {size} bytes, as shape and dtype say", f"{len(part)} bytes")
+            parts.append(part)
+            lengths.append(rows)
+        return _array(parts, dtype).reshape(-1, dims), lengths
 
     def vectors(self, dims: int) -> np.ndarray:
         rules, given = self._rules, self._values["query"]
@@ -150,9 +169,7 @@ class JsonColumns:
             raise rules.invalid("query", rule, shown(given[0]))
         if kind is dict:
             return rules.finite("query", self._decoded(given, dims))
-        if any(len(x) != dims for x in given):
-            got = next(len(x) for x in given if len(x) != dims)
-            raise rules.invalid("query", f"have the corpus's {dims} dimensions, or those of its vectors", got)
+        rules.has_dims("query", dims, *map(len, given))
         vectors = rules.flat("query", _end_to_end(given), "f")
         return rules.finite("query", vectors.reshape(len(given), dims))
 
@@ -239,6 +256,13 @@ def _kind_of(query: dict[str, Any]) -> tuple[Any, ...]:
     vectors, ids = query["vectors"], query.get("candidates")
     named = type(ids) is list and bool(ids) and type(ids[0]) is str
     return (*_shape_of(vectors)[1:], named) if type(vectors) is dict else ()
+
+
+def _number_of(aspects: Any) -> tuple[Any, ...]:
+    """Return what queries with aspects must share to be read together: how many, and how they are written."""
+    if type(aspects) is dict:
+        return _shape_of(aspects)
+    return (len(aspects),) if type(aspects) is list else (type(aspects),)
 
 
 def _end_to_end(lists: list[list[Any]]) -> Any:

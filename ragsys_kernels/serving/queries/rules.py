@@ -10,43 +10,39 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ...selection import METHODS
-from ...selection.parameters import BY_NAME, OPTIONS, Parameter
+from ...selection.parameters import BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
-from ..kernel import OF_CANDIDATES, PADDING
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, VECTORS
 from ..limits import Limits, RefusedError, invalid
 
-DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
-# What fields may be that are a word.
-_WORDS = {
-    "unknown": ("error", "skip"), **{name: BY_NAME[name].choices for name in ("metric", "relevance_scale")}
+DEFAULTS: dict[str, Any] = {
+    "method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": BY_NAME["lambda_b"].default
 }  # fmt: skip
-# Fields that are an option of one rule or two.
-OF_ONE_RULE = tuple(option.name for option in OPTIONS)
-ID_LISTS = ("candidates", "initial", "allowed", "exclude")
-WEIGHTS = ("lambda_d", "lambda_b", "budget", "max_similarity")
-FIELDS = frozenset((*DEFAULTS, *WEIGHTS, *_WORDS, *OF_ONE_RULE, *ID_LISTS)) | {
-    "max_per_group",
+_UNKNOWN = Parameter("unknown", "", "choice", choices=("error", "skip"))
+# What is one value for all queries of a block.
+SHARED = frozenset(("method", "pool", "unknown", *OF_CALL))
+FIELDS = frozenset((*DEFAULTS, *SHARED, *NUMBERS, *ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS, *VECTORS)) | {
     "query",
     "query_id",
     "vectors",
-    *OF_CANDIDATES,
     "cursor",
 }
+# Vectors of a query: beside the queries of a request, each of these would have a copy.
+_OWN = frozenset(("vectors", *VECTORS))
 # What may stand beside the queries of a request, for all of them; its route takes the last three.
-BESIDE = FIELDS - {"vectors"} | {"corpus", "queries", "texts"}
-# What is one value for all queries of a block.
-SHARED = frozenset(("method", "pool", "max_per_group", *_WORDS, *OF_ONE_RULE))
+BESIDE = FIELDS - _OWN | {"corpus", "queries", "texts"}
+# What stands in the URL of a request whose body is Arrow.
+OF_URL = ("corpus", "k", *NUMBERS, *sorted(SHARED))
 # The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
 # has.
 MOST_DIMS = 1_000_000
-_OPTIONS = frozenset(OF_ONE_RULE)
-# Fields that some rules do not have.
-OF_RULES = _OPTIONS | {"lambda_d", "lambda_b", "quality"}
-_LACKS = {name: OF_RULES.difference(method.parameters) for name, method in METHODS.items()}
 _MOST_COUNT = 1 << 31
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
+_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
+}  # fmt: skip
 
 
 # Sets of rules that are kept for later requests, and the longest of them.
@@ -81,11 +77,9 @@ class Shared(NamedTuple):
 
     method: str
     pool: int | None
-    max_per_group: int | None
     skips: bool  # whether unknown ids are left out
     metric: str | None  # of vectors that come with the queries
-    scale: str  # of relevance
-    options: tuple[tuple[str, Any], ...]  # of the rule alone, by their names
+    options: Mapping[str, Any]  # the other arguments that are one value, as far as they are given
 
 
 class Rules:
@@ -101,15 +95,16 @@ class Rules:
         self.op, self.served, self.limits = op, served, limits
         self._rule: Shared | None = None
         self.known(common, BESIDE)
-        if common.get("vectors") is not None:  # each query would have a copy
-            raise self.invalid("vectors", "stand in each of the queries", "one beside them")
+        for name in sorted(_OWN):
+            if common.get(name) is not None:
+                raise self.invalid(name, "stand in each of the queries", "one beside them")
         self.common = {**DEFAULTS, **{name: x for name, x in common.items() if x is not None or name == "pool"}}
         # Bad ones may be refused here: they are wrong for all queries without their own.
         given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
-        self._of_rules = {name: x for name, x in common.items() if name in OF_RULES and x is not None}
-        self._fits(self._rule.method, {})
+        self._beside = {name: x for name, x in common.items() if x is not None}
+        self.fits(self._rule.method, {})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
 
@@ -122,22 +117,23 @@ class Rules:
             if name not in FIELDS:
                 raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", "another field")
 
-    def numbers(self, own: Mapping[str, Sequence[Any]], of_rule: Mapping[str, Any], method: str) -> dict[str, Any]:
-        """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has.
+    def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
+        """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
+        found: dict[str, Any] = {"lambda_d": OF_RULE[method].get("lambda_d"), **self._numbers}
+        found |= {name: self.number(name, values) for name, values in own.items()}
+        for name in LACKS[method].intersection(found):
+            found[name] = None
+        return found
 
-        ``of_rule``: options that these queries have, which must be those of the rule as well.
-        """
-        found = {name: self.number(name, values) for name, values in own.items()}
-        self._fits(method, {**of_rule, **{name: values[0] for name, values in own.items()}})
-        return {"lambda_d": OF_RULE[method].get("lambda_d", 1.0), **self._numbers, **found}
-
-    def _fits(self, method: str, own: Mapping[str, Any]) -> None:
-        """Refuse weights and options that a rule does not have, those of all queries too."""
-        lacks = _LACKS[method]
-        for given, whose in ((own, ""), (self._of_rules, " for all queries")):
-            for name, value in given.items():
-                if name in lacks and value is not None:
-                    raise self.invalid(name, f"be left out: {method} has none", f"{shown(value)}{whose}")
+    def fits(self, method: str, own: Mapping[str, Any]) -> None:
+        """Refuse fields that a rule does not have: those of queries, given with a value to show, and of all queries."""
+        lacks = LACKS[method]
+        if lacks.isdisjoint(own) and lacks.isdisjoint(self._beside):
+            return
+        for given, whose in ((own, ""), (self._beside, " for all queries")):
+            for name in given:
+                if name in lacks:
+                    raise self.invalid(name, f"be left out: {method} has none", f"{shown(given[name])}{whose}")
 
     def number(self, name: str, values: Sequence[Any]) -> np.ndarray:
         """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
@@ -159,41 +155,33 @@ class Rules:
         """Return what queries with these fields have in common."""
         if SHARED.isdisjoint(first) and self._rule is not None:
             return self._rule
-        method, cap, *words = (
-            self.common.get(name) if first.get(name) is None else first[name]
-            for name in ("method", "max_per_group", *_WORDS)
-        )
-        for (name, choices), word in zip(_WORDS.items(), words, strict=True):
-            if word is not None and (type(word) is not str or word not in choices):
-                raise self.invalid(name, f"be one of {', '.join(map(repr, choices))}", shown(word))
-        unknown, metric, scale = words
+        given = {
+            name: self.common.get(name) if first.get(name) is None else first[name]
+            for name in ("method", "unknown", *OF_CALL)
+        }
+        method, unknown = given.pop("method"), given.pop("unknown")
+        if unknown is not None:
+            self._option(_UNKNOWN, unknown, "")
         pool = first.get("pool", self.common["pool"])  # null is a value of it
         if not isinstance(method, str) or method not in METHODS:
             raise self.invalid("method", f"be one of {', '.join(map(repr, METHODS))}", shown(method))
-        if cap is not None:
-            self.counts("max_per_group", [cap], _MOST_COUNT)
-            if self.served.corpus.groups is None:
-                raise self.invalid("max_per_group", "be left out: the corpus has no groups", cap)
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
-        skips = (unknown or self.served.unknown) == "skip"
-        return Shared(method, pool, cap, skips, metric, scale or "as-is", self._options(first, method))
-
-    def _options(self, first: Mapping[str, Any], method: str) -> tuple[tuple[str, Any], ...]:
-        """Return the options of a rule, checked; those that it does not have are refused by `numbers`."""
-        if _OPTIONS.isdisjoint(first) and _OPTIONS.isdisjoint(self.common):
-            return ()
-        given = ((each, first.get(each.name)) for each in OPTIONS)
-        given = ((each, self.common.get(each.name) if value is None else value) for each, value in given)
-        return tuple((each.name, self._option(each, value, method)) for each, value in given if value is not None)
+        options = {name: self._option(OF_CALL[name], x, method) for name, x in given.items() if x is not None}
+        if "max_per_group" in options and self.served.corpus.groups is None:
+            raise self.invalid("max_per_group", "be left out: the corpus has no groups", options["max_per_group"])
+        return Shared(method, pool, (unknown or self.served.unknown) == "skip", options.pop("metric", None), options)
 
     def _option(self, option: Parameter, value: Any, method: str) -> Any:
-        name, kinds = option.name, {"number": (int, float), "count": (int,), "flag": (bool,), "choice": (str,)}
-        what = {"number": "a number", "count": "an integer", "flag": "true or false"}.get(option.kind, "a word")
-        if type(value) not in kinds[option.kind]:
+        """Return an argument that is one value, checked; whether its rule has it is `fits`."""
+        name = option.name
+        if option.kind == "choice":
+            if type(value) is not str or value not in option.choices:
+                raise self.invalid(name, f"be one of {', '.join(map(repr, option.choices))}", shown(value))
+            return value
+        what, types = _TYPES[option.kind]
+        if type(value) not in types:
             raise self.invalid(name, f"be {what}", shown(value))
-        if option.kind == "choice" and value not in option.choices:
-            raise self.invalid(name, f"be one of {', '.join(map(repr, option.choices))}", shown(value))
         if option.kind == "count":
             self.counts(name, [value], _MOST_COUNT)
         elif option.kind == "number" and not (option.holds(method, value) and option.holds(method, _float32(value))):
@@ -205,6 +193,12 @@ class Rules:
         """Refuse queries without vectors where there is no corpus."""
         if self.served.nothing:
             raise self.invalid("corpus", self.served.nothing, "none, and no vectors")
+
+    def has_dims(self, name: str, dims: int, *lengths: int) -> None:
+        """Refuse vectors of another length."""
+        if set(lengths) - {dims}:
+            got = next(length for length in lengths if length != dims)
+            raise self.invalid(name, f"have the corpus's {dims} dimensions, or those of its vectors", got)
 
     def rows(self, name: str, ids: np.ndarray | list[Any], skips: bool = False) -> np.ndarray:
         """Return the rows of ids, int64 or strings, all of them known; with ``skips`` -1 for those that are not."""
@@ -220,7 +214,7 @@ class Rules:
     def within(self, name: str, lengths: list[int]) -> None:
         """Refuse lists of ids that are too long."""
         if max(lengths) > self.limits.candidates:
-            what = "rows" if name == "vectors" else "ids"
+            what = "rows" if name in _OWN else "ids"
             raise self.invalid(name, f"have 0 to {self.limits.candidates} {what}", max(lengths))
 
     def id_rows(
@@ -240,16 +234,25 @@ class Rules:
         return padded(rows, lengths, -1)
 
     def scores(
-        self, name: str, values: np.ndarray, lengths: list[int], lengths_of_candidates: list[int] | None
+        self, name: str, values: np.ndarray, lengths: list[int], others: list[int] | None, whose: str = "candidates"
     ) -> np.ndarray:
-        """Return numbers of candidates, given end to end, one list a row as the candidates are."""
-        if lengths_of_candidates is None:
-            raise self.invalid(name, "come with candidates", f"{name} alone")
-        if lengths != lengths_of_candidates:
-            raise self.invalid(name, "have a number for each of the candidates", "another length")
+        """Return numbers of candidates, given end to end, one list a row as the candidates are; or of ``whose``."""
+        if others is None:
+            raise self.invalid(name, f"come with {whose}", f"{name} alone")
+        if lengths != others:
+            raise self.invalid(name, f"have a number for each of the {whose}", "another length")
         if name == "quality" and not (values > 0).all():
             raise self.invalid(name, "be finite and above 0", shown(float(values[~(values > 0)][0])))
-        return padded(self.finite(name, values), lengths, PADDING[name])
+        if whose == "aspects" and not (values >= 0).all():
+            raise self.invalid(name, "be finite and at least 0", shown(float(values[~(values >= 0)][0])))
+        return padded(self.finite(name, values), lengths, PADDING.get(name))
+
+    def aspects(self, name: str, vectors: np.ndarray, lengths: list[int]) -> np.ndarray:
+        """Return vectors (n, A, D) of queries that have equally many, given end to end."""
+        if min(lengths) < 1 or max(lengths) > self.limits.candidates:
+            got = next(n for n in lengths if not 1 <= n <= self.limits.candidates)
+            raise self.invalid(name, f"have 1 to {self.limits.candidates} rows", got)
+        return self.finite(name, vectors).reshape(len(lengths), lengths[0], -1)
 
     def finite(self, name: str, values: np.ndarray) -> np.ndarray:
         """Refuse NaN, and what float32 cannot hold."""

@@ -15,6 +15,7 @@ from ...selection import mmr_path
 from ...selection.relevance import scaled
 from ...selection.validate import PoolSizeWarning, listed
 from ..corpora import Served
+from ..fields import OF_PATH
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..kernel import Block, argument_of, host, placed
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ..service import Service
 
 _SEGMENTS = 64  # that are measured at a time
+# What limits the picks.
+_LIMITS = tuple(each.name for each in OF_PATH if each.kind in ("number", "count") and each.name != "lambda_b")
 
 
 def add(service: Service) -> None:
@@ -131,13 +134,13 @@ async def path(service: Service, request: Request) -> Response:
     asked.raise_error()
     [block] = asked.blocks
     k, pool = block.most, block.pool
-    if block.candidates is not None:
-        pool = block.candidates.shape[1]
+    if block.request.candidates is not None:
+        pool = block.request.candidates.shape[1]
     if k > limits.path_k:
         raise invalid("path", "k", f"be at most {limits.path_k}", k)
     items, shown = served.rows if pool is None else pool, len(_shown(block))
     if items + shown > limits.path_pool:
-        name = "candidates" if block.candidates is not None else "pool"
+        name = "candidates" if block.request.candidates is not None else "pool"
         got = "the whole corpus" if pool is None else f"{pool}{f' and {shown}' if shown else ''}"
         raise invalid("path", name, f"be at most {limits.path_pool}{' with initial items' if shown else ''}", got)
     request.queries = 1
@@ -154,7 +157,7 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
 
     The rows of its pool are taken out of the corpus as float32, wherever and however they are stored there.
     """
-    served, corpus = block.served, block.served.corpus
+    served, corpus, request = block.served, block.served.corpus, block.request
     rows, given = _pool(block)
     if not (n := len(rows)):
         return []
@@ -162,7 +165,7 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
     held = np.concatenate([rows, np.setdiff1d(before, rows)])
     shown = np.flatnonzero(np.isin(held, before))
     vectors = served.vectors_of(held)
-    query = None if block.vectors is None else np.asarray(block.vectors, np.float32)
+    query = None if request.queries is None else np.asarray(request.queries, np.float32)
     if query is not None and corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
         query = query / norm
     columns = {name: _column(corpus, name, held) for name in ("bias", "groups", "costs")}
@@ -176,21 +179,19 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
                 relevance=None if given is None else given[None],
                 initial=shown[None] if len(shown) else None,
                 bias=columns["bias"],
-                lambda_b=float(np.max(block.lambda_b)),
-                groups=None if block.max_per_group is None else columns["groups"],
-                max_per_group=block.max_per_group,
-                costs=None if block.budget is None else columns["costs"],
-                budget=block.budget,
-                max_similarity=block.max_similarity,
+                lambda_b=float(np.max(request.lambda_b)),
+                groups=None if request.max_per_group is None else columns["groups"],
+                costs=None if request.budget is None else columns["costs"],
                 metric="dot",
                 num_threads=1,
+                **{name: getattr(request, name) for name in _LIMITS},
             )
     except ValueError as error:
         raise RefusedError(422, str(error), argument_of(str(error))) from error
     relevance = given if query is None else vectors[:n] @ query[0]
     assert relevance is not None
     if columns["bias"] is not None:
-        weight = np.float32(np.max(block.lambda_b))
+        weight = np.float32(np.max(request.lambda_b))
         relevance = weight * relevance + (1 - weight) * columns["bias"][:n]
     picks, segments = np.asarray(found.indices), []
     likeness = _likeness(vectors, picks)
@@ -213,25 +214,25 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
 
 def _pool(block: Block) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the rows (P,) that a block's only query picks from, and their relevance (P,) float32 if it is given."""
-    corpus = block.served.corpus
-    if block.candidates is not None:
-        rows: np.ndarray = block.candidates[0]
+    corpus, request = block.served.corpus, block.request
+    if request.candidates is not None:
+        rows: np.ndarray = request.candidates[0]
         kept = rows >= 0
         _refuse_repeated(block, rows[kept])
-        if block.allowed is not None:
-            kept &= np.isin(rows, block.allowed[0])
-        if block.exclude is not None:
-            kept &= ~np.isin(rows, block.exclude[0])
-        relevance = block.relevance
-        if relevance is not None and block.relevance_scale != "as-is":
-            relevance = scaled(relevance, block.candidates, None, block.relevance_scale, HOST)
+        if request.allowed is not None:
+            kept &= np.isin(rows, request.allowed[0])
+        if request.exclude is not None:
+            kept &= ~np.isin(rows, request.exclude[0])
+        relevance = request.relevance
+        if relevance is not None and request.relevance_scale != "as-is":
+            relevance = scaled(relevance, request.candidates, None, request.relevance_scale, HOST)
         return rows[kept], None if relevance is None else relevance[0, kept]
     found = corpus.search(
-        placed(corpus, block.vectors),
+        placed(corpus, request.queries),
         min((block.pool or len(corpus)) + len(_shown(block)), max(1, corpus.num_live)),
-        lambda_b=placed(corpus, block.lambda_b),
-        allowed=placed(corpus, block.allowed),
-        exclude=placed(corpus, block.exclude),
+        lambda_b=placed(corpus, request.lambda_b),
+        allowed=placed(corpus, request.allowed),
+        exclude=placed(corpus, request.exclude),
         num_threads=1,
     )
     found_rows: np.ndarray = host(found.indices)[0]
@@ -240,7 +241,8 @@ def _pool(block: Block) -> tuple[np.ndarray, np.ndarray | None]:
 
 def _shown(block: Block) -> np.ndarray:
     """Return the rows that a block's only query has shown before."""
-    rows: np.ndarray = np.zeros(0, np.int64) if block.initial is None else block.initial[0]
+    initial = block.request.initial
+    rows: np.ndarray = np.zeros(0, np.int64) if initial is None else initial[0]
     return rows[rows >= 0]
 
 

@@ -20,11 +20,10 @@ import pyarrow as pa
 from ... import __version__
 from ..asked import Asked
 from ..corpora import Corpora, Served
+from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, number_of
-from ..kernel import OF_CANDIDATES
 from ..limits import Limits, RefusedError, invalid
-from ..queries.rules import ID_LISTS, OF_ONE_RULE
 from . import tensors
 from .rerank import rule_of
 from .select import LARGE_BODY, MANY_QUERIES
@@ -41,13 +40,12 @@ _INPUTS = {
     "query_id": 1,
     **dict.fromkeys(ID_LISTS, 2),
     "vectors": 3,
-    **dict.fromkeys(OF_CANDIDATES, 2),
-    **dict.fromkeys(("k", "lambda_d", "lambda_b"), 1),
+    **dict.fromkeys((*OF_CANDIDATES, *OF_ASPECTS), 2),
+    **dict.fromkeys(VECTORS, 3),
+    **dict.fromkeys(("k", *NUMBERS), 1),
 }
-_RULES = (
-    *("method", "k", "pool", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "unknown"),
-    *("metric", "relevance_scale", *OF_ONE_RULE),
-)
+_IDS = ("query_id", *ID_LISTS)
+_RULES = ("method", "k", "pool", "unknown", *NUMBERS, *OF_CALL)
 # Parameters that are of the protocol and its servers.
 _OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
 _OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped")
@@ -162,13 +160,13 @@ def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
 
 def _metadata(name: str, served: Served) -> dict[str, Any]:
     ids = "BYTES" if served.named else "INT64"
-    floats = dict.fromkeys(("vector", "vectors", *OF_CANDIDATES, "lambda_d", "lambda_b"), "FP32")
     inputs = []
     for each, rank in _INPUTS.items():
         shape = [-1] * rank
-        if each in ("vector", "vectors") and not served.nothing:
+        if each in ("vector", "vectors", *VECTORS) and not served.nothing:
             shape[-1] = served.dims
-        inputs.append({"name": each, "datatype": {**floats, "k": "INT64"}.get(each, ids), "shape": shape})
+        kind = ids if each in _IDS else "INT64" if each == "k" else "FP32"
+        inputs.append({"name": each, "datatype": kind, "shape": shape})
     kinds = {"ids": (ids, 2), "lengths": ("INT32", 1), "errors": ("BYTES", 1), "skipped": (ids, 2)}
     outputs = [(each, *kinds.get(each, ("FP32", 2))) for each in _OUTPUTS]
     return {
@@ -214,9 +212,9 @@ def _columns(given: dict[str, np.ndarray]) -> pa.Table:
             and (real := kept.get("candidates")) is not None
             and real.shape == array.shape[:2]
         ):
-            columns[name] = _lists(array, real)
+            columns[name] = _lists(name, array, real)
         else:
-            columns[name] = _lists(array, kept.get(name))
+            columns[name] = _lists(name, array, kept.get(name))
     return pa.table(columns)
 
 
@@ -226,7 +224,7 @@ def _real(ids: np.ndarray) -> np.ndarray:
     return real
 
 
-def _lists(array: np.ndarray, real: np.ndarray | None) -> pa.Array:
+def _lists(name: str, array: np.ndarray, real: np.ndarray | None) -> pa.Array:
     """Return the rows of a tensor as lists of those values that are real."""
     if real is None or real.all():
         lengths = np.full(len(array), array.shape[1])
@@ -237,7 +235,7 @@ def _lists(array: np.ndarray, real: np.ndarray | None) -> pa.Array:
     np.cumsum(lengths, out=offsets[1:])
     if flat.ndim == 2:
         if not flat.shape[1]:
-            raise invalid("infer", "vectors", "hold vectors of at least 1 dimension", 0)
+            raise invalid("infer", name, "hold vectors of at least 1 dimension", 0)
         values = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
     else:
         values = pa.array(flat.tolist(), pa.string()) if flat.dtype == object else pa.array(flat)

@@ -23,11 +23,12 @@ from ...corpus.ids import integer
 from ...selection import METHODS
 from ..asked import Asked
 from ..corpora import NOTHING, Corpora, Served
+from ..fields import LISTS_OF_RERANK, OF_RERANK
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..limits import Limits, RefusedError, invalid
 from ..queries.reading import read
-from ..queries.rules import OF_ONE_RULE, rules_of, shown
+from ..queries.rules import rules_of, shown
 from . import rerank_shapes as shapes
 from .select import LARGE_BODY
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; other fields, of the clients' own services, are ignored.
-_RULES = ("method", "lambda_d", "lambda_b", "max_per_group", "budget", "max_similarity", "unknown", *OF_ONE_RULE)
-_FIELDS = ("initial", "allowed", "exclude", "query_id")
+_RULES = ("method", "unknown", *OF_RERANK)
+_FIELDS = ("query_id", *LISTS_OF_RERANK)
 # Parameters of the URL, for clients that cannot choose their body.
 _OF_URL = ("model", "top_n", "pool_size", "unknown")
 _INTEGERS = re.compile(r"(?:0|-?[1-9][0-9]{0,17})(?:,(?:0|-?[1-9][0-9]{0,17}))*\Z")
@@ -72,7 +73,12 @@ class Reranking:
             why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
             raise invalid("rerank", "pool_size", rule, f"{size}: {why}")
         self.served, self.common = rule_of(content.get("model"), corpora)
-        self.common |= {name: content[name] for name in _RULES if content.get(name) is not None}
+        for name in _RULES:
+            if (value := content.get(name)) is None:
+                continue
+            if self.common.setdefault(name, value) != value:
+                rule = f"be left out, or {self.common[name]!r} as in the model"
+                raise invalid("rerank", name, rule, shown(value))
         self._query = {name: content[name] for name in _FIELDS if content.get(name) is not None}
         self.unknown: list[int] = []  # documents that the corpus does not have, by their places
         skips = rules_of("rerank", self.common, self.served, limits).shared({}).skips

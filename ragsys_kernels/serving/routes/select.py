@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 import numpy as np
 import orjson
@@ -14,10 +15,11 @@ from ..asked import Asked, status_of
 from ..corpora import Corpora, Served
 from ..http import schemas
 from ..http.messages import ARROW, JSON, Request, Response, object_of
-from ..kernel import Block, cost_of, split
+from ..kernel import Block, split
 from ..limits import Limits, RefusedError, failed, invalid
 from ..queries.cursors import encoded
 from ..queries.reading import read
+from ..queries.rules import OF_URL
 from ..together import Party
 from .explore import asked_for, texts_of
 
@@ -40,6 +42,7 @@ def add(service: Service) -> None:
         lambda request: select(service, request),
         summary="Pick, for each query, the items that are best together",
         body={JSON: schemas.SelectRequest, ARROW: None},
+        url=dict.fromkeys(OF_URL, schemas.SelectRequest),
         answers={200: schemas.SelectResponse},
         failed=schemas.SelectResponse,
     )
@@ -51,6 +54,7 @@ async def select(service: Service, request: Request) -> Response:
         from .select_arrow import select_arrow
 
         return await select_arrow(service, request)
+    _refuse_url(request)
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")
@@ -75,6 +79,13 @@ async def select(service: Service, request: Request) -> Response:
     content = await service.beside(asked.count > MANY_QUERIES, written, asked, found)
     request.stage("write")
     return Response(content, asked.status)
+
+
+def _refuse_url(request: Request) -> None:
+    """Refuse rules in the URL of a request in JSON: those of Arrow stand there."""
+    if query := request.scope["query_string"]:
+        name = next(iter(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), ("parameters",))[0]
+        raise invalid("select", name[:100], "stand in the body, which is JSON", "it in the URL")
 
 
 class Share:
@@ -108,6 +119,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
     # A request with its own deadline must be dropped separately when it is late.
     if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
         return None
+    _refuse_url(request)
     served, queries, common = taken(body, service.corpora, service.limits)
     if len(queries) > _FEW or "texts" in common:
         return None
@@ -205,11 +217,11 @@ def _single(block: Block, picks: Selection) -> bytes:
         "certified": None if picks.certified is None else bool(picks.certified[0]),
         "cursor": None,
     }
-    if block.budget is not None:
-        answer["cost"] = float(cost_of(block, picks)[0])
+    if block.request.budget is not None:
+        answer["cost"] = float(picks.cost[0])
     if n == block.k:
         shown = ids
-        if block.initial is not None:
+        if block.request.initial is not None:
             shown = np.concatenate([block.shown(0), ids])
         answer["cursor"] = encoded(shown)
     if block.skipped:
@@ -224,8 +236,8 @@ def _texts(block: Block, picks: Selection) -> list[bytes]:
     columns = [_lists(array, lengths) for array in (ids, picks.scores, picks.relevance, picks.redundancy)]
     cursors = _cursors(block, picks, ids, lengths)
     more = [b""] * len(lengths)
-    if block.budget is not None:
-        more = [b',"cost":%b' % orjson.dumps(cost) for cost in cost_of(block, picks).tolist()]
+    if block.request.budget is not None:
+        more = [b',"cost":%b' % orjson.dumps(cost) for cost in picks.cost.tolist()]
     for query, names in (block.skipped or {}).items():
         more[query] += b',"skipped":%b' % orjson.dumps(names)
     certified = [b"null"] * len(lengths)
@@ -251,7 +263,7 @@ def _lists(array: np.ndarray, lengths: list[int]) -> list[bytes]:
 def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]) -> list[bytes]:
     """Return the cursors to the next pages as JSON; null where there is nothing more."""
     full = (picks.lengths == block.k).tolist()
-    if ids.dtype != object and block.initial is None:
+    if ids.dtype != object and block.request.initial is None:
         size, stored = ids.shape[1] * 8, np.ascontiguousarray(ids, "<i8").tobytes()
         parts = [stored[q * size : q * size + 8 * n] for q, n in enumerate(lengths)]
         text = binascii.b2a_base64
@@ -259,7 +271,7 @@ def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]
     found = []
     for q, n in enumerate(lengths):
         shown = ids[q, :n]
-        if block.initial is not None:
+        if block.request.initial is not None:
             shown = np.concatenate([block.shown(q), shown])
         found.append(b'"%b"' % encoded(shown).encode() if full[q] else b"null")
     return found

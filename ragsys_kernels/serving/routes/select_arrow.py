@@ -1,8 +1,8 @@
 """``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
 
 Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors``
-(a list of vectors, those of the candidates), ``relevance``, ``quality``, ``initial``, ``allowed``, ``exclude``,
-``k``, ``lambda_d``, ``lambda_b``, ``budget``, ``max_similarity``. A null is no value, as in JSON. Rules for all
+(a list of vectors, those of the candidates), ``k``, and the fields of JSON that are numbers or lists, by their names. A
+null is no value, as in JSON. Rules for all
 queries are in the URL: ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray
 Serve may have lists of ids too, for all queries without one of their own. Columns out: ``query_id`` (the column
 ``id``, else the number of the row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not
@@ -19,21 +19,23 @@ import numpy as np
 import pyarrow as pa
 
 from ..._base.arrow_sizes import unpacked_bytes
-from ...selection.parameters import OPTIONS
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
+from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
 from ..http.messages import ARROW, Request, Response
-from ..kernel import OF_CANDIDATES
 from ..limits import Limits, RefusedError, invalid
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
-from ..queries.rules import FIELDS, ID_LISTS, SHARED, WEIGHTS, Rules, rules_of
+from ..queries.rules import FIELDS, OF_URL, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
 
-_COLUMNS = ("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *WEIGHTS)
+_COLUMNS = (
+    *("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *NUMBERS),
+    *(*VECTORS, *OF_ASPECTS),
+)
 _OF_IDS = ("id", "query_id", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
@@ -43,9 +45,8 @@ _NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
 _WRONG = (pa.ArrowException, OSError, ValueError)
-# Rules for all queries: those that a URL has, and those of a stream by Flight or of a handle.
-_OF_URL = ("corpus", "k", *WEIGHTS, *SHARED)
-_BESIDE = (*_OF_URL, *ID_LISTS)
+# Rules for all queries of a stream by Flight or of a handle.
+_BESIDE = (*OF_URL, *ID_LISTS)
 _OF_KIND: dict[str, Callable[[str], Any]] = {
     "number": float,
     "count": int,
@@ -53,8 +54,8 @@ _OF_KIND: dict[str, Callable[[str], Any]] = {
     "flag": {"true": True, "false": False}.__getitem__,
 }
 _READ: dict[str, Callable[[str], Any]] = {
-    "k": int, "pool": int, "max_per_group": int, **dict.fromkeys(WEIGHTS, float),
-    **{option.name: _OF_KIND[option.kind] for option in OPTIONS},
+    "k": int, "pool": int, **dict.fromkeys(NUMBERS, float),
+    **{name: _OF_KIND[option.kind] for name, option in OF_CALL.items()},
 }  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
             if name != "pool" or value != "all":
                 raise invalid("select", name, "be a number", repr(value)[:100]) from None
             found[name] = None
-    _known(found, _OF_URL)
+    _known(found, OF_URL)
     return found
 
 
@@ -127,12 +128,15 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
 
 
 def _alike(columns: dict[str, pa.Array], count: int) -> Iterator[tuple[dict[str, pa.Array], Sequence[int]]]:
-    """Yield the columns of the queries with nulls in the same columns, and the places of these queries."""
+    """Yield the columns of queries with nulls in the same columns and as many aspects, and their places."""
     holed = [name for name, column in columns.items() if column.null_count]
-    if not holed:
+    kinds = np.zeros(count, np.int64)
+    for name in VECTORS:
+        if name in columns and _is_list(columns[name].type):
+            kinds = np.unique(np.array(columns[name].fill_null([]).value_lengths().to_pylist()), return_inverse=True)[1]
+    if not holed and not kinds.any():
         yield columns, range(count)
         return
-    kinds = np.zeros(count, np.int64)
     for name in holed:
         kinds = 2 * kinds + np.array(columns[name].is_valid().to_pylist())
     for kind in np.unique(kinds).tolist():
@@ -156,7 +160,7 @@ def check_columns(schema: pa.Schema) -> None:
         if name not in _COLUMNS or name in names[:place]:
             raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
         kind = schema.field(place).type
-        if name in ("k", *WEIGHTS) and not _is_number(kind):
+        if name in ("k", *NUMBERS) and not _is_number(kind):
             raise invalid("select", name, "be a column of numbers", str(kind)[:100])
         if name == "id" and not _is_plain(_usual(kind)):
             raise invalid("select", name, "be a column of plain values", str(kind)[:100])
@@ -239,7 +243,7 @@ def _strings(columns: dict[str, pa.Array], served: Served) -> bool:
 def _check_rules(rules: Rules) -> None:
     """Check the lists of ids among the rules, which hold for all queries without their own."""
     for name in rules.columns:
-        if name not in ID_LISTS and name not in WEIGHTS:
+        if name not in ID_LISTS and name not in NUMBERS:
             raise rules.invalid(name, "be left out of the rules beside columns", "a value for all queries")
     if rules.served.nothing:  # there a query's ids are its own
         return
@@ -365,7 +369,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 class ArrowColumns:
     """Some rows of a table of queries; see `Columns`."""
 
-    order: tuple[str, ...] = (*OF_CANDIDATES, "vector", "query_id")
+    order: tuple[str, ...] = (*OF_CANDIDATES, "vector", "query_id", *VECTORS, *OF_ASPECTS)
     first: Mapping[str, Any] = {}
 
     def __init__(self, rules: Rules, columns: dict[str, pa.Array], n: int, strings: bool) -> None:
@@ -412,30 +416,19 @@ class ArrowColumns:
     def vectors(self, dims: int) -> np.ndarray:
         rules = self._rules
         values, lengths = _lists(rules, "vector", self._columns["vector"])
-        if lengths != [dims] * len(lengths):
-            got = next(length for length in lengths if length != dims)
-            raise rules.invalid("vector", f"have the corpus's {dims} dimensions, or those of its vectors", got)
+        rules.has_dims("vector", dims, *lengths)
         return rules.finite("vector", _floats(rules, "vector", values).reshape(-1, dims))
+
+    def aspects(self, name: str, dims: int) -> tuple[np.ndarray, list[int]]:
+        vectors, lengths = self._listed(name)
+        if len(vectors):
+            self._rules.has_dims(name, dims, vectors.shape[1])
+        return vectors.astype(np.float32, copy=False), lengths
 
     def _given(self, metric: str) -> Given:
         """Return the candidates that come with their vectors, a list of vectors for each query."""
         rules, columns = self._rules, self._columns
-        rows, lengths = _lists(rules, "vectors", columns["vectors"])
-        rules.within("vectors", lengths)
-        if pa.types.is_fixed_size_list(rows.type):
-            dims = rows.type.list_size  # before the values: of lists without any there may be any number
-            values = rows.values.slice(rows.offset * dims, len(rows) * dims)
-            if values.null_count:
-                raise rules.invalid("vectors", "hold no null", "null")
-        else:
-            values, sizes = _lists(rules, "vectors", rows)
-            if not sizes:  # no candidates: the dimensions of the first query
-                sizes = _lists(rules, "vector", columns["vector"])[1][:1] if "vector" in columns else [1]
-            dims = sizes[0] if len(set(sizes)) < 2 else 0
-        if not dims:
-            raise rules.invalid("vectors", "hold vectors of one length, at least 1", "others")
-        numbers = _numbers(values, np.float16) if values.type == pa.float16() else _floats(rules, "vectors", values)
-        vectors = numbers.reshape(-1, dims)
+        vectors, lengths = self._listed("vectors")
         if "candidates" in columns:
             ids, lengths_of_ids = _lists(rules, "candidates", columns["candidates"])
             plain = _plain(rules, "candidates", ids, _is_text(ids.type))
@@ -443,6 +436,26 @@ class ArrowColumns:
         if "candidates" in rules.columns:
             raise rules.invalid("candidates", "be a column, as vectors are", "a list for all queries")
         return Given(rules, metric, vectors, lengths)
+
+    def _listed(self, name: str) -> tuple[np.ndarray, list[int]]:
+        """Return lists of vectors end to end, float16 as such, and the length of each."""
+        rules, columns = self._rules, self._columns
+        rows, lengths = _lists(rules, name, columns[name])
+        rules.within(name, lengths)
+        if pa.types.is_fixed_size_list(rows.type):
+            dims = rows.type.list_size  # before the values: of lists without any there may be any number
+            values = rows.values.slice(rows.offset * dims, len(rows) * dims)
+            if values.null_count:
+                raise rules.invalid(name, "hold no null", "null")
+        else:
+            values, sizes = _lists(rules, name, rows)
+            if not sizes:  # no vectors: the dimensions of the first query
+                sizes = _lists(rules, "vector", columns["vector"])[1][:1] if "vector" in columns else [1]
+            dims = sizes[0] if len(set(sizes)) < 2 else 0
+        if not dims:
+            raise rules.invalid(name, "hold vectors of one length, at least 1", "others")
+        numbers = _numbers(values, np.float16) if values.type == pa.float16() else _floats(rules, name, values)
+        return numbers.reshape(-1, dims), lengths
 
 
 def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:

@@ -1,0 +1,37 @@
+"""The arguments of a selection that requests have as fields, by the table of parameters.
+
+A new line there is a new field of every wire: what is read, checked and handed on is listed nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+from ..selection import mmr_path
+from ..selection.parameters import RULES, TABLE, Parameter
+
+# What a corpus has itself, and a query not.
+_OF_CORPUS = ("bias", "groups", "costs", "query_groups")
+PARAMETERS = tuple(each for each in TABLE if each.name not in _OF_CORPUS)
+
+
+def _names(kind: str, *of: str) -> tuple[str, ...]:
+    return tuple(each.name for each in PARAMETERS if each.kind == kind and each.of in of)
+
+
+NUMBERS = _names("number", "query")
+ID_LISTS = _names("ids", "query")
+# Lists of numbers: one for each candidate of a query, and one for each of its aspects.
+OF_CANDIDATES, OF_ASPECTS = _names("values", "candidate", "item"), _names("values", "aspect")
+VECTORS = _names("vectors", "aspect")
+# What stands where a list is shorter than another query's.
+PADDING = {**dict.fromkeys(ID_LISTS, -1), "relevance": 0.0, "quality": 1.0}
+
+# What is one value for all queries that are answered together.
+OF_CALL: dict[str, Parameter] = {each.name: each for each in PARAMETERS if each.of == "call"}
+# Fields that a rule does not have.
+LACKS = {rule: frozenset(each.name for each in PARAMETERS if rule not in each.rules) for rule in RULES}
+OF_PATH = tuple(each for each in PARAMETERS if each.name in inspect.signature(mmr_path).parameters)
+# Of documents, whose relevance nobody sends, and which come without vectors: numbers and words, and lists.
+OF_RERANK = (*NUMBERS, *(name for name in OF_CALL if name not in ("relevance_scale", "metric")))
+LISTS_OF_RERANK = (*ID_LISTS[1:], *VECTORS, *OF_ASPECTS)
