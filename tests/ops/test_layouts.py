@@ -96,3 +96,54 @@ def test_the_compiled_module_refuses_other_byte_orders(compiled):
             checked = dataclasses.replace(checked, **changed)
             with pytest.raises(ValueError, match=f"^_C: {name}$"):
                 cpu.mmr(checked, 1)
+
+
+def without_last(array):
+    return np.ascontiguousarray(array[:, :-1] if array.ndim > 1 else array[:-1])
+
+
+def wrongly_typed(array):
+    return array.view(np.uint8) if array.dtype == bool else array.astype(np.complex64)
+
+
+def changed(record, name, value):
+    return dataclasses.replace(record, **{name.split(".")[0]: value_at(record, name, value)})
+
+
+def value_at(record, name, value):
+    first, _, rest = name.partition(".")
+    return changed(getattr(record, first), rest, value) if rest else value
+
+
+OF_POOLS = (
+    "queries", "candidates", "relevance", "bias", "ks", "lambda_d", "lambda_b", "rows.scales", "rows.codes",
+    "constraints.initial", "constraints.groups", "constraints.query_groups", "constraints.costs", "constraints.budget",
+    "constraints.max_similarity", "options.quality",
+)  # fmt: skip
+OF_A_CORPUS = ("constraints.filter.mask", "constraints.filter.exclude")
+
+
+@pytest.mark.parametrize("name", OF_POOLS + OF_A_CORPUS)
+def test_the_compiled_module_refuses_by_name_what_does_not_fit(compiled, name):
+    """Each array that it reads of a problem: of another size, of another type, and what is no array."""
+    rng, Q, N = np.random.default_rng(0), 2, 12
+    problem = {
+        "queries": f32(Q, 6), "embeddings": rk.Corpus(f32(N, 6)), "k": np.array([2, 3]), "bias": f32(N), "initial": [[0], [1]],
+        "groups": np.arange(N), "query_groups": [3, 4], "costs": rng.random(N), "budget": 4.0, "max_similarity": 0.9,
+        "quality": 1 + rng.random(N, np.float32),
+    }  # fmt: skip
+    if name in OF_POOLS:
+        problem.update(candidates=np.array([[5, 6, 7], [8, 9, 10]]), relevance=f32(Q, 3))
+    else:
+        problem.update(allowed=np.arange(N) > 2, exclude=[[5, 6], [7, 8]])
+    checked = testing.checked_problem("dpp", problem)
+    assert cpu.run(checked, 1)[0].lengths.all()
+    array = checked
+    for part in name.split("."):
+        array = getattr(array, part)
+    word = name.split(".")[-1]
+    for wrong in (without_last(array), wrongly_typed(array), array.tolist()):
+        if word == "exclude" and wrong is not array and np.asarray(wrong).dtype == np.int64:
+            wrong = wrong[:1]
+        with pytest.raises(ValueError, match=f"^_C: {word}$"):
+            cpu._call(changed(checked, name, wrong), 1)

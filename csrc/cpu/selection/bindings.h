@@ -53,8 +53,8 @@ Memory of_items(const SelectArgs& a, const Fields& of, Name name, bool* per_item
 
 // The functions below alone know what the attributes of Python's objects are called, each of one class.
 
-// Problem: what all calls read, and Rows.
-void set_pool(SelectArgs& a, const Fields& problem) {
+// Problem: what all calls read, and Rows, which are returned.
+Fields set_pool(SelectArgs& a, const Fields& problem) {
   a.num_queries = problem.number<std::int64_t>(NAME("num_queries"));
   a.pool = problem.number<std::int64_t>(NAME("pool"));
   a.pool_stride = problem.number<std::int64_t>(NAME("pool_stride"));
@@ -74,6 +74,7 @@ void set_pool(SelectArgs& a, const Fields& problem) {
   a.bias = of_items(a, problem, NAME("bias"), &a.bias_per_item);
   a.lambda_b = problem.pointer(NAME("lambda_b"), a.num_queries);
   require(!a.bias || a.lambda_b, "lambda_b");
+  return rows;
 }
 
 // Problem: how many picks.
@@ -83,8 +84,8 @@ void set_picks(SelectArgs& a, const Fields& problem) {
   require(a.k >= 1, "k");
 }
 
-void set_codes(SelectArgs& a, const Fields& problem) {
-  a.codes = problem.of(NAME("rows")).pointer(NAME("codes"), a.num_rows * code_stride(a.dims));
+void set_codes(SelectArgs& a, const Fields& rows) {
+  a.codes = rows.pointer(NAME("codes"), a.num_rows * code_stride(a.dims));
 }
 
 // Constraints: those that searches have too, and Filter.
@@ -173,8 +174,8 @@ void set_stage(SelectArgs& a, const Fields& given) {
   require(!stage.relevance_error || (a.relevance && asked), "relevance_error");
 }
 
-bool is_cosine(const Fields& problem) {
-  const py::object metric = problem.of(NAME("rows")).get(NAME("metric"));
+bool is_cosine(const Fields& rows) {
+  const py::object metric = rows.get(NAME("metric"));
   return PyUnicode_Check(metric.ptr()) && PyUnicode_CompareWithASCIIString(metric.ptr(), "cosine") == 0;
 }
 
@@ -190,12 +191,12 @@ py::tuple select_pools(const py::object& given, const py::object& stage, const p
   Held held;
   const Fields problem(given, held), options = problem.of(NAME("options"));
   SelectArgs a{};
-  set_pool(a, problem);
+  const Fields rows = set_pool(a, problem);
   set_picks(a, problem);
-  set_codes(a, problem);
+  set_codes(a, rows);
   a.method = method_of(problem, options);
   a.bounds = named<Bounds>(bounds, kBounds, "bounds");
-  a.unit_rows = is_cosine(problem);
+  a.unit_rows = is_cosine(rows);
   a.lambda_d = problem.pointer(NAME("lambda_d"), a.num_queries);
   require(a.lambda_d, "lambda_d");
   a.relevance = problem.pointer(NAME("relevance"), a.num_queries * a.pool);
@@ -334,11 +335,12 @@ py::tuple pool_relevance(const py::object& given, int isa, int num_threads) {
 }
 
 // The rows of a scan or a search, all of a corpus.
-void set_corpus(SelectArgs& a, const Fields& problem) {
-  set_pool(a, problem);
+Fields set_corpus(SelectArgs& a, const Fields& problem) {
+  const Fields rows = set_pool(a, problem);
   require(!a.candidates && !a.pool_stride, "candidates");
   require(!a.bias_per_item, "bias");
   set_filters(a, problem.of(NAME("constraints")));
+  return rows;
 }
 
 py::tuple scan_rows(const py::object& given, const Array<float>& vectors, std::int64_t n, bool by_codes, float max_norm,
@@ -349,13 +351,13 @@ py::tuple scan_rows(const py::object& given, const Array<float>& vectors, std::i
   Held held;
   const Fields problem(given, held);
   ScanArgs a{};
-  set_corpus(a.corpus, problem);
-  if (by_codes) set_codes(a.corpus, problem);
+  const Fields rows = set_corpus(a.corpus, problem);
+  if (by_codes) set_codes(a.corpus, rows);
   const std::int64_t num_queries = a.corpus.num_queries;
   require(vectors.shape(1) == num_queries && vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
   a.vectors = vectors.data();
-  a.row_error = problem.of(NAME("rows")).number<float>(NAME("code_error"));
+  a.row_error = rows.number<float>(NAME("code_error"));
   a.largest_bias = largest_bias;
   a.max_norm = max_norm;
   a.score_weight = pointer(score_weight, num_queries, "score_weight");
@@ -375,11 +377,11 @@ py::tuple search_rows(const py::object& given, float largest_bias, int isa, int 
   Held held;
   const Fields problem(given, held);
   SearchArgs a{};
-  set_corpus(a.corpus, problem);
-  set_codes(a.corpus, problem);
+  const Fields rows = set_corpus(a.corpus, problem);
+  set_codes(a.corpus, rows);
   require(a.corpus.queries || a.corpus.query_signs, "queries");
   require(a.corpus.norm != Norm::computed, "norm");
-  a.row_error = problem.of(NAME("rows")).number<float>(NAME("code_error"));
+  a.row_error = rows.number<float>(NAME("code_error"));
   a.largest_bias = largest_bias;
   a.n = problem.number<std::int64_t>(NAME("k"));
   require(a.n >= 1, "k");
@@ -396,7 +398,8 @@ py::tuple search_rows(const py::object& given, float largest_bias, int isa, int 
 // by_similarity.Given, and of Problem what a selection by vectors has too.
 py::tuple select_by_similarity(const py::object& checked, const py::object& given_items, int num_threads) {
   Held held;
-  const Fields problem(checked, held), options = problem.of(NAME("options")), given(given_items, held);
+  const Fields problem(checked, held), rows = problem.of(NAME("rows")), options = problem.of(NAME("options"));
+  const Fields given(given_items, held);
   SelectArgs pool{};
   pool.num_queries = problem.number<std::int64_t>(NAME("num_queries"));
   pool.pool = problem.number<std::int64_t>(NAME("pool"));
@@ -413,22 +416,24 @@ py::tuple select_by_similarity(const py::object& checked, const py::object& give
   a.limits = pool.limits;
   a.lambda_d = problem.pointer(NAME("lambda_d"), a.num_queries);
   require(a.lambda_d, "lambda_d");
-  a.similarity = problem.of(NAME("rows")).pointer(NAME("similarity"), pool.num_rows * a.pool);
+  a.similarity = rows.pointer(NAME("similarity"), pool.num_rows * a.pool);
   require(a.similarity, "similarity");
   a.values = given.pointer(NAME("values"), pool.num_rows);
   require(a.values, "values");
   a.weights = given.pointer(NAME("weights"), pool.num_rows);
   require(a.rule != Method::dpp || a.weights, "weights");
   a.open = given.pointer(NAME("open"), pool.num_rows);
-  const bool cosine = is_cosine(problem);
+  const bool cosine = is_cosine(rows);
   a.one = cosine ? 1.0f : 0.0f;
   a.largest = cosine || a.rule == Method::xquad ? 1.0f : std::numeric_limits<float>::max();
-  a.gamma = a.rule >= Method::facility ? options.number<float>(NAME("gamma")) : 1.0f;
-  a.least_left = given.number<float>(NAME("least_left"));
-  a.unequal = given.number<float>(NAME("unequal"));
-  a.negative = given.number<float>(NAME("negative"));
-  a.sound = given.number<float>(NAME("sound"));
-  a.pairs = given.number<std::int64_t>(NAME("pairs"));
+  if (a.rule >= Method::facility) a.gamma = options.number<float>(NAME("gamma"));
+  if (a.rule == Method::dpp) {
+    a.least_left = given.number<float>(NAME("least_left"));
+    a.unequal = given.number<float>(NAME("unequal"));
+    a.negative = given.number<float>(NAME("negative"));
+    a.sound = given.number<float>(NAME("sound"));
+    a.pairs = given.number<std::int64_t>(NAME("pairs"));
+  }
   for (std::int64_t i = 0; i < a.num_queries * a.limits.num_initial; ++i)
     require(a.initial(i) >= -1 && a.initial(i) < a.pool, "initial");
   for (std::int64_t q = 0; a.ks && q < a.num_queries; ++q) require(a.ks[q] <= a.k, "ks");
