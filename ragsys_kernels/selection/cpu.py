@@ -12,9 +12,8 @@ from .. import _dispatch
 from .._base.types import Array
 from . import certificate, codes, validate
 from .capabilities import BINARY
-from .constraints import NONE
 from .filtered_problems import few_rows
-from .problem import Problem, Rows, Selection, SelectionPath, unit
+from .problem import Problem, Selection, SelectionPath, unit
 
 # What the kernels have (capabilities.py).
 RULES = frozenset(("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad", "mmr_path"))
