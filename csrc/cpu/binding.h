@@ -100,12 +100,15 @@ class Fields {
   Held& held_;
 };
 
+inline bool is_text(const py::object& given, const char* text) {
+  return PyUnicode_Check(given.ptr()) && PyUnicode_CompareWithASCIIString(given.ptr(), text) == 0;
+}
+
 // The value of an enumeration by its name.
 template <class Enum, std::size_t n>
 Enum named(const py::object& given, const char* const (&names)[n], const char* what) {
-  require(PyUnicode_Check(given.ptr()), what);
   for (std::size_t i = 0; i < n; ++i)
-    if (PyUnicode_CompareWithASCIIString(given.ptr(), names[i]) == 0) return Enum(i);
+    if (is_text(given, names[i])) return Enum(i);
   throw std::invalid_argument(std::string("_C: ") + what);
 }
 

@@ -103,7 +103,7 @@ def _call(
     problem: Problem, num_threads: int, bounds: str = "automatic", stage: Stage | None = None
 ) -> tuple[Selection, np.ndarray | None, Any]:
     """Return the selection, the status of each query (None: all are well), and the work."""
-    if problem.outside is not None:
+    if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
     *fields, needed, status, work = _dispatch.extension().select(
         problem, stage, bounds, _dispatch.isa_index(), num_threads

@@ -174,16 +174,12 @@ void set_stage(SelectArgs& a, const Fields& given) {
   require(!stage.relevance_error || (a.relevance && asked), "relevance_error");
 }
 
-bool is_cosine(const Fields& rows) {
-  const py::object metric = rows.get(NAME("metric"));
-  return PyUnicode_Check(metric.ptr()) && PyUnicode_CompareWithASCIIString(metric.ptr(), "cosine") == 0;
-}
+bool is_cosine(const Fields& rows) { return is_text(rows.get(NAME("metric")), "cosine"); }
 
 // The rule; coverage has one for each kind.
 Method method_of(const Fields& problem, const Fields& options) {
   const py::object op = problem.get(NAME("op"));
-  const bool coverage = PyUnicode_Check(op.ptr()) && PyUnicode_CompareWithASCIIString(op.ptr(), "coverage") == 0;
-  return named<Method>(coverage ? options.get(NAME("kind")) : op, kMethodNames, "op");
+  return named<Method>(is_text(op, "coverage") ? options.get(NAME("kind")) : op, kMethodNames, "op");
 }
 
 py::tuple select_pools(const py::object& given, const py::object& stage, const py::object& bounds, int isa,
