@@ -1,4 +1,4 @@
-// The types of stored elements, by the numbers that Python passes (ragsys_kernels/_base/arrays.py).
+// The types of stored elements, by the names of Python (ragsys_kernels/_base/arrays.py).
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@ namespace rsk {
 
 // Of `bits` an element is a byte: eight signs, the most significant bit first.
 enum class DType : int { f32 = 0, f16 = 1, bf16 = 2, i8 = 3, bits = 4 };
+constexpr const char* kDTypes[] = {"float32", "float16", "bfloat16", "int8", "binary"};
 
 // A function for each type, in their order. RSK_EACH_TYPE makes one of a template, for a region's float, f16, bf16, i8
 // and bits8; RSK_EACH_NUMBER has none for the last.

@@ -153,9 +153,8 @@ def _stored(
     """Store rows by the compiled kernel, in the way of `store`; ``begin`` is the number of the first."""
     if rows.strides[1] != rows.itemsize:
         rows = np.ascontiguousarray(rows)
-    numbers = _arrays.NUMBERS
     row, status, largest_norm = _dispatch.extension().store(
-        rows, numbers[given], data, numbers[dtype], scales, cosine, _dispatch.isa_index()
+        rows, given, data, dtype, scales, cosine, _dispatch.isa_index()
     )
     if status:
         rule = _FINITE if status == 1 else _WITHIN
@@ -173,12 +172,11 @@ def equal(
     places: np.ndarray,
 ) -> np.ndarray:
     """Return which rows (N, D) ``data`` has at their places, bit by bit as `store` makes them; -1: nowhere."""
-    numbers = _arrays.NUMBERS
     if given in _arrays.STORAGE and given != "int8" and dtype != "binary" and _dispatch.why_not("cpu") is None:
         rows = array if array.strides[1] == array.itemsize else np.ascontiguousarray(array)
-        kinds, isa = (numbers[given], numbers[dtype]), _dispatch.isa_index()
+        isa = _dispatch.isa_index()
         found, row, status = _dispatch.extension().same(
-            rows, kinds[0], data, kinds[1], scales, places, metric == "cosine", isa, env.num_threads()
+            rows, given, data, dtype, scales, places, metric == "cosine", isa, env.num_threads()
         )
         if status:
             raise ValueError("Corpus: " + (_FINITE if status == 1 else _WITHIN).format(row=row, dtype=dtype))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .. import _dispatch
-from .._base import arrays
 from .problem import Partials, ScoringProblem
 
 
@@ -26,13 +25,13 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         num_threads,
     )
     if problem.logits is not None:
-        return Partials(*module.score_logits(problem.logits, arrays.NUMBERS[problem.logits_dtype], *common))
+        return Partials(*module.score_logits(problem.logits, problem.logits_dtype, *common))
     return Partials(
         *module.score_hidden(
             problem.hidden,
-            arrays.NUMBERS[problem.hidden_dtype],
+            problem.hidden_dtype,
             problem.weight,
-            arrays.NUMBERS[problem.weight_dtype],
+            problem.weight_dtype,
             problem.head_bias,
             *common,
         )

@@ -17,7 +17,7 @@ from .. import _dispatch
 from .._base import checks, env
 
 # The types whose elements are what they say; the general way knows the others.
-_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
+_TYPES = {np.dtype(np.float32): "float32", np.dtype(np.float16): "float16"}
 _MOST_ROWS = 64
 _NOT_READ: tuple[Any, ...] = (None, False, False)  # target_logits, entropy, rank
 

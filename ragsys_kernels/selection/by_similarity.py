@@ -8,6 +8,7 @@ the host, or NumPy without it, and by torch on a device. A pick reads one row of
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from .request import Request
 from .rules.pool import ROUNDING, given_row
 
 RULES = ("mmr", "msd", "dpp", "coverage")
-# The rules and kinds of coverage that `_C` has, in its order.
+# The rules and kinds of coverage that `_C` has.
 _COMPILED = ("mmr", "msd", "dpp", "facility", "cover", "xquad")
 _NEGATIVE = 3  # the status from `_C` of a query with a negative determinant
 # Bytes of what coverage keeps of some queries at a time: a matrix of each.
@@ -217,32 +218,27 @@ def select(problem: Problem, num_threads: int) -> Selection:
     return Selection(*(library.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Given:
+    """What the compiled kernel needs beside a problem (``GivenArgs`` in csrc/cpu/selection/given.h)."""
+
+    values: np.ndarray  # (Q, P) float32: relevance with bias
+    weights: np.ndarray | None  # (Q, P) float32, for DPP: the quality of each item
+    open: np.ndarray | None  # (Q, P) bool: which items may be picked; None: all
+    least_left: float = ROUNDING
+    unequal: float = definite.UNEQUAL
+    negative: float = definite.NEGATIVE
+    sound: float = definite.SOUND
+    pairs: int = definite.PAIRS
+
+
 def _compiled(problem: Problem, num_threads: int) -> Selection:
     """Return the picks by the compiled kernel."""
-    state, limits, shape = _State(problem), problem.constraints, (problem.num_queries, problem.pool)
-    kind = getattr(problem.options, "kind", None)
-    weights = _weights(state) if problem.op == "dpp" else None
-    *fields, status = _dispatch.extension().select_given(
-        _COMPILED.index(kind or problem.op),
-        problem.rows.similarity,
-        np.ascontiguousarray(state.v, np.float32),
-        weights if weights is None else np.ascontiguousarray(np.broadcast_to(weights, shape), np.float32),
-        1.0 if problem.rows.metric == "cosine" else 0.0,
-        getattr(problem.options, "gamma", 1.0),
-        1.0 if problem.rows.metric == "cosine" or kind == "xquad" else np.finfo(np.float32).max,
-        (ROUNDING, definite.UNEQUAL, definite.NEGATIVE, definite.SOUND, definite.PAIRS),
-        problem.k,
-        problem.ks,
-        problem.lambda_d,
-        None if state.open.all() else state.open.view(np.uint8),
-        None if limits.initial is None else np.ascontiguousarray(limits.initial, np.int64),
-        None if state.groups is None else np.ascontiguousarray(state.groups),
-        limits.max_per_group,
-        None if state.costs is None else np.ascontiguousarray(state.costs),
-        limits.budget,
-        limits.max_similarity,
-        num_threads,
-    )
+    state, weights = _State(problem), None
+    if problem.op == "dpp":
+        weights = np.ascontiguousarray(np.broadcast_to(_weights(state), state.shape), np.float32)
+    items = Given(np.ascontiguousarray(state.v, np.float32), weights, None if state.open.all() else state.open)
+    *fields, status = _dispatch.extension().select_given(problem, items, num_threads)
     picks = Selection(*fields)
     for q in np.flatnonzero(status).tolist():
         _check(problem, q, picks)

@@ -31,7 +31,7 @@ def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None)
     if not useful(dtype, metric, data.shape[1]) or _dispatch.why_not("cpu") is not None:
         return None, 0.0
     module = _dispatch.extension()
-    codes = module.encode(data, arrays.NUMBERS[dtype], scales, _dispatch.isa_index(), env.num_threads())
+    codes = module.encode(data, dtype, scales, _dispatch.isa_index(), env.num_threads())
     return codes, module.code_error(codes)
 
 

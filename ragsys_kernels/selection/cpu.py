@@ -9,23 +9,17 @@ from typing import Any
 import numpy as np
 
 from .. import _dispatch
-from .._base import arrays
 from .._base.types import Array
 from . import certificate, codes, validate
 from .capabilities import BINARY
-from .constraints import NONE
 from .filtered_problems import few_rows
-from .problem import Problem, Rows, Selection, SelectionPath, unit
+from .problem import Problem, Selection, SelectionPath, unit
 
-_NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
-_METHODS = {"mmr": 0, "vrsd": 1, "msd": 2, "dpp": 3, "ssd": 4, "sift": 5, "facility": 6, "cover": 7, "xquad": 8}
-_OPTIONS = ("quality", "scale", "noise", "min_gain", "gamma", "window", "kind", "aspects", "weights", "density")
 # What the kernels have (capabilities.py).
-RULES = frozenset((*_METHODS, "mmr_path"))
+RULES = frozenset(("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad", "mmr_path"))
 CONSTRAINTS = frozenset(("budget", "max_similarity", "outside", BINARY))
 # Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
 _MOST_SIMILARITIES = 1 << 28
-_BOUNDS = {"automatic": 0, "dense": 1, "pruned": 2, "coded": 3}
 _POOL_TOO_SMALL = 5
 
 _QUERY_BLOCK = 256
@@ -93,105 +87,40 @@ def _expect_memory(problem: Problem) -> None:
         )
 
 
+@dataclasses.dataclass(slots=True, eq=False)
+class Stage:
+    """What MMR out of a pool knows of the rows outside it, and of the pool (``Stage`` in csrc/cpu/selection/args.h)."""
+
+    max_bias: float
+    outside: np.ndarray | None = None  # (Q,) float32
+    relevance_error: np.ndarray | None = None  # (Q,) float32
+    forced: np.ndarray | None = None  # (Q, K) int64
+    ceiling: np.ndarray | None = None  # (Q, P) float32
+    best_first: bool = False
+
+
 def _call(
-    problem: Problem,
-    num_threads: int,
-    bounds: str = "automatic",
-    relevance_error: np.ndarray | None = None,
-    forced: np.ndarray | None = None,
-    ceiling: np.ndarray | None = None,
-    outside: np.ndarray | None = None,
-    best_first: bool = False,
+    problem: Problem, num_threads: int, bounds: str = "automatic", stage: Stage | None = None
 ) -> tuple[Selection, np.ndarray | None, Any]:
     """Return the selection, the status of each query (None: all are well), and the work."""
-    module, rows = _dispatch.extension(), problem.rows
-    certify = problem.outside is not None
-    needed = np.full(problem.num_queries, np.nan, np.float32) if certify else None
-    most_bias = certificate.most_bias(problem) if certify or outside is not None else None
-    *fields, status, work = module.select(
-        _METHODS[problem.options.kind if problem.op == "coverage" else problem.op],
-        problem.num_queries,
-        problem.pool,
-        problem.pool_stride,
-        rows.data,
-        arrays.NUMBERS[rows.dtype],
-        _NORMS[rows.norm],
-        rows.scales,
-        rows.codes,
-        problem.queries,
-        problem.unit_queries,
-        rows.metric == "cosine",
-        _BOUNDS[bounds],
-        problem.candidates,
-        problem.relevance,
-        problem.bias,
-        problem.k,
-        problem.ks,
-        problem.lambda_d,
-        problem.lambda_b,
-        relevance_error,
-        forced,
-        ceiling,
-        outside,
-        0.0 if most_bias is None else most_bias,
-        best_first,
-        _constraints(problem),
-        _options(problem),
-        _dispatch.isa_index(),
-        num_threads,
-        needed,
+    if stage is None and problem.outside is not None:
+        stage = Stage(_most_bias(problem))
+    *fields, needed, status, work = _dispatch.extension().select(
+        problem, stage, bounds, _dispatch.isa_index(), num_threads
     )
     picks = Selection(*fields)
     picks.pool_needed = needed
     return picks, status, work
 
 
-def _constraints(problem: Problem) -> tuple[Any, ...] | None:
-    """Return what limits which items may be picked, in the order of the binding."""
-    limits = problem.constraints
-    if limits is NONE:
-        return None
-    allowed = _filter(problem)
-    return (
-        limits.initial,
-        limits.groups,
-        limits.query_groups,
-        limits.max_per_group,
-        allowed.get("allowed"),
-        allowed.get("exclude"),
-        limits.costs,
-        limits.budget,
-        limits.max_similarity,
-    )
-
-
-def _options(problem: Problem) -> tuple[Any, ...] | None:
-    """Return what belongs to the rule alone, in the order of the binding; None and 0 where it has none."""
-    options = problem.options
-    return None if options is None else tuple(getattr(options, name, None) for name in _OPTIONS)
+def _most_bias(problem: Problem) -> float:
+    most = certificate.most_bias(problem)
+    return 0.0 if most is None else most
 
 
 def _renumbered(indices: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the rows of numbers among some rows; -1 stays."""
     return np.where(indices < 0, -1, rows[indices])
-
-
-def _stored(rows: Rows) -> tuple[Any, ...]:
-    """Return the rows as they are stored, in the order of the binding."""
-    return rows.data, arrays.NUMBERS[rows.dtype], _NORMS[rows.norm], rows.scales
-
-
-def _filter(problem: Problem) -> dict[str, Any]:
-    """Return which rows may be picked, and which may not, where that is limited."""
-    given: dict[str, Any] = {}
-    found = problem.constraints.filter
-    if found is None:
-        return given
-    if found.mask is not None:
-        given["allowed"] = found.mask.view(np.uint8)
-    if found.exclude is not None and found.exclude.shape[1]:
-        given["exclude"] = found.exclude
-    return given
 
 
 def _raise_for(problem: Problem, status: np.ndarray) -> None:
@@ -204,26 +133,7 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
 
 def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> SelectionPath:
     """Return the picks of MMR for every λ_d from low to high."""
-    module, rows = _dispatch.extension(), problem.rows
-    *fields, status = module.path(
-        problem.num_queries,
-        problem.pool,
-        problem.pool_stride,
-        *_stored(rows),
-        problem.queries,
-        problem.unit_queries,
-        problem.candidates,
-        problem.relevance,
-        problem.bias,
-        problem.k,
-        problem.ks,
-        problem.lambda_b,
-        low,
-        high,
-        _constraints(problem),
-        _dispatch.isa_index(),
-        num_threads,
-    )
+    *fields, status = _dispatch.extension().path(problem, low, high, _dispatch.isa_index(), num_threads)
     _raise_for(problem, status)
     return SelectionPath(*fields)
 
@@ -260,23 +170,18 @@ def _scan(
     (Q, width), best first and padded with -1, their products, a bound that no other row exceeds, and the error of each
     of these values.
     """
-    module, rows = _dispatch.extension(), problem.rows
-    by_codes = codes.can_scan(rows, len(vectors) * problem.num_queries)
-    *found, well = module.scan(
+    score_weight, bias_weight = weights if problem.bias is not None else (None, None)
+    *found, well = _dispatch.extension().scan(
+        problem,
         vectors,
         n,
-        *_stored(rows),
-        rows.codes if by_codes else None,
-        rows.code_error,
-        _largest_norm(problem),
-        problem.bias,
-        _largest_bias(problem),
-        *(weights if problem.bias is not None else (None, None)),
-        problem.constraints.groups if problem.constraints.query_groups is not None else None,
-        problem.constraints.query_groups,
-        _dispatch.isa_index(),
-        num_threads,
-        **_filter(problem),
+        by_codes=codes.can_scan(problem.rows, len(vectors) * problem.num_queries),
+        max_norm=_largest_norm(problem),
+        largest_bias=_largest_bias(problem),
+        score_weight=score_weight,
+        bias_weight=bias_weight,
+        isa=_dispatch.isa_index(),
+        num_threads=num_threads,
     )
     for q in range(0 if well else problem.num_queries):  # a bad row that no query may pick does no harm
         validate.values(problem, q)
@@ -293,23 +198,8 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
             return _renumbered(indices, few[1]), scores
     if problem.rows.metric == "dot":
         _check_queries(problem)
-    module, rows = _dispatch.extension(), problem.rows
-    indices, scores, status = module.search(
-        problem.queries,
-        problem.unit_queries,
-        problem.k,
-        *_stored(rows),
-        rows.codes,
-        rows.code_error,
-        problem.bias,
-        _largest_bias(problem),
-        problem.lambda_b,
-        problem.constraints.groups if problem.constraints.query_groups is not None else None,
-        problem.constraints.query_groups,
-        _dispatch.isa_index(),
-        num_threads,
-        **_filter(problem),
-    )
+    largest_bias, isa = _largest_bias(problem), _dispatch.isa_index()
+    indices, scores, status = _dispatch.extension().search(problem, largest_bias, isa, num_threads)
     _raise_for(problem, status)
     return indices, scores
 
@@ -336,20 +226,8 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
     """Return v of the candidates, by the kernels' own dot product; -inf for padding."""
-    module, rows = _dispatch.extension(), problem.rows
     values: np.ndarray
-    values, status = module.relevance(
-        problem.num_queries,
-        problem.pool,
-        *_stored(rows),
-        problem.queries,
-        problem.unit_queries,
-        problem.candidates,
-        problem.bias,
-        problem.lambda_b,
-        _dispatch.isa_index(),
-        num_threads,
-    )
+    values, status = _dispatch.extension().relevance(problem, _dispatch.isa_index(), num_threads)
     _raise_for(problem, status)
     return values
 
@@ -425,7 +303,8 @@ def _by_relevance(problem: Problem, queries: np.ndarray, n: int, num_threads: in
     weights = problem.lambda_b, 1 - problem.lambda_b
     candidates, scores, outside, error = _scan(problem, queries[None], weights, n, num_threads)
     pools = _pools(problem, candidates, relevance=scores)
-    return _call(pools, num_threads, relevance_error=error, outside=outside + error, best_first=True)
+    stage = Stage(_most_bias(pools), outside + error, relevance_error=error, best_first=True)
+    return _call(pools, num_threads, stage=stage)
 
 
 def _pools(problem: Problem, candidates: np.ndarray, **changes: Any) -> Problem:
@@ -453,11 +332,5 @@ def _by_value(problem: Problem, queries: np.ndarray, made: Selection, t: int, n:
     candidates = np.concatenate([made.indices, rows], axis=1)
     ceiling = np.concatenate([np.full(made.indices.shape, np.inf, np.float32), values + error[:, None]], axis=1)
     pools = _pools(problem, candidates)
-    return _call(
-        pools,
-        num_threads,
-        forced=made.indices,
-        ceiling=ceiling,
-        outside=outside + error,
-        best_first=True,
-    )
+    stage = Stage(_most_bias(pools), outside + error, forced=made.indices, ceiling=ceiling, best_first=True)
+    return _call(pools, num_threads, stage=stage)

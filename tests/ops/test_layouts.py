@@ -1,14 +1,18 @@
 """Arrays in another byte order or off their alignment, for every operation and each of its array arguments: the result
 has the same bits, or the argument, one that is never copied, is refused by name; so is any with a mask."""
 
+import copy
 import dataclasses
 import itertools
+import operator
 import re
 
 import numpy as np
 import pytest
 from operations import OTHERS, ROWS, SCORING, SELECTION, f32
 
+import ragsys_kernels as rk
+from ragsys_kernels import testing
 from ragsys_kernels.selection import cpu, validate
 from ragsys_kernels.selection.constraints import Constraints
 
@@ -96,3 +100,46 @@ def test_the_compiled_module_refuses_other_byte_orders(compiled):
             checked = dataclasses.replace(checked, **changed)
             with pytest.raises(ValueError, match=f"^_C: {name}$"):
                 cpu.mmr(checked, 1)
+
+
+def wrongly_typed(array):
+    return array.view(np.uint8).astype(np.int8) if array.dtype.kind in "bu" else array.astype(np.complex64)
+
+
+def changed(record, name, value):
+    """A copy of a record with another value of what a path of attributes leads to."""
+    first, _, rest = name.partition(".")
+    found = copy.copy(record)
+    object.__setattr__(found, first, changed(getattr(record, first), rest, value) if rest else value)
+    return found
+
+
+OF_POOLS = (
+    "queries", "candidates", "relevance", "bias", "ks", "lambda_d", "lambda_b", "rows.scales", "rows.codes",
+    "constraints.initial", "constraints.groups", "constraints.query_groups", "constraints.costs", "constraints.budget",
+    "constraints.max_similarity", "options.quality",
+)  # fmt: skip
+OF_A_CORPUS = ("constraints.filter.mask", "constraints.filter.exclude")
+
+
+@pytest.mark.parametrize("name", OF_POOLS + OF_A_CORPUS)
+def test_the_compiled_module_refuses_by_name_what_does_not_fit(compiled, name):
+    """Each array that it reads of a problem: of another size, of another type, and what is no array."""
+    rng, Q, N = np.random.default_rng(0), 2, 12
+    problem = {
+        "queries": f32(Q, 6), "embeddings": rk.Corpus(f32(N, 6), dtype="float16"), "k": np.array([2, 3]),
+        "bias": f32(N), "initial": [[0], [1]], "groups": np.arange(N), "query_groups": [3, 4], "costs": rng.random(N),
+        "budget": 4.0, "max_similarity": 0.9, "quality": 1 + rng.random(N, np.float32),
+    }  # fmt: skip
+    if name in OF_POOLS:
+        problem["candidates"] = np.array([[5, 6, 7], [8, 9, 10]])
+    else:
+        problem.update(allowed=np.arange(N) > 2, exclude=[[5, 6], [7, 8]])
+    if name == "relevance":
+        problem["relevance"] = f32(Q, 3)
+    checked = testing.checked_problem("dpp", problem)
+    assert cpu.run(checked, 1)[0].lengths.all()
+    array, word = operator.attrgetter(name)(checked), name.split(".")[-1]
+    for wrong in (array[:-1], wrongly_typed(array), array.tolist()):
+        with pytest.raises(ValueError, match=f"^_C: {word}$"):
+            cpu._call(changed(checked, name, wrong), 1)

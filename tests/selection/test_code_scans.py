@@ -11,6 +11,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import testing
 from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels.selection import cpu, validate
+from ragsys_kernels.selection.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 
@@ -117,14 +118,14 @@ def test_a_row_read_for_a_tie_keeps_its_value_when_its_codes_are_met(isa):
         ceiling[first] = np.inf
         read += len(tied)
         problem = validate.selection("mmr", queries, corpus, K, candidates=order[None], **options)
-        found, status, _ = cpu._call(
-            problem,
-            1,
+        stage = cpu.Stage(
+            max_bias=0.0,
+            outside=np.float32([-np.inf]),
             forced=np.array([[first] + [-1] * (K - 1)]),
             ceiling=ceiling[order][None],
-            outside=np.float32([-np.inf]),
             best_first=True,
         )
+        found, status, _ = cpu._call(problem, 1, stage=stage)
         assert status is None
         same(found, dense[0])
     assert read
@@ -183,11 +184,11 @@ def test_rows_outside_a_pool_may_have_a_large_bias(compiled, codes):
 
 
 def scanned(compiled, isa, corpus, vectors, n, bias=None):
-    largest_bias = 0 if bias is None else np.abs(bias).max()
-    kind = _arrays.NUMBERS[corpus.dtype], cpu._NORMS[corpus.norm]
+    num_rows, num_queries = len(corpus.data), vectors.shape[1]
+    problem = Problem("mmr", corpus, num_queries, num_rows, n, 0, None, False, None, None, bias=bias)
     *found, well = compiled.scan(
-        vectors, n, corpus.data, *kind, corpus.scales, corpus.codes, corpus.code_error, 1.0, bias, largest_bias,
-        None, None, None, None, isa, 1,
+        problem, vectors, n, by_codes=True, max_norm=1.0, largest_bias=0 if bias is None else np.abs(bias).max(),
+        score_weight=None, bias_weight=None, isa=isa, num_threads=1,
     )  # fmt: skip
     assert well
     return found

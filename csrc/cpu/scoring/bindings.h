@@ -55,7 +55,7 @@ py::tuple run(ScoreArgs& a, std::int64_t num_rows, std::int64_t width, const Arr
                         rank ? py::object(ranks) : py::none());
 }
 
-py::tuple score_logits(const py::array& logits, int dtype, const Array<std::int64_t>& rows,
+py::tuple score_logits(const py::array& logits, const py::object& dtype, const Array<std::int64_t>& rows,
                        const Array<float>& inverse_temperature, float logit_scale, float softcap,
                        std::int64_t num_columns, const Optional& allowed, const Array<std::int64_t>& pair_begin,
                        const Array<std::int64_t>& columns, const Optional& target_logits, bool entropy, bool rank,
@@ -71,8 +71,8 @@ py::tuple score_logits(const py::array& logits, int dtype, const Array<std::int6
              columns, target_logits, entropy, rank, isa, num_threads);
 }
 
-py::tuple score_hidden(const py::array& hidden, int hidden_dtype, const py::array& weight, int weight_dtype,
-                       const Optional& head_bias, const Array<std::int64_t>& rows,
+py::tuple score_hidden(const py::array& hidden, const py::object& hidden_dtype, const py::array& weight,
+                       const py::object& weight_dtype, const Optional& head_bias, const Array<std::int64_t>& rows,
                        const Array<float>& inverse_temperature, float logit_scale, float softcap,
                        std::int64_t num_columns, const Optional& allowed, const Array<std::int64_t>& pair_begin,
                        const Array<std::int64_t>& columns, const Optional& target_logits, bool entropy, bool rank,

@@ -10,7 +10,7 @@
 
 namespace rsk {
 
-// The rules, by the numbers that Python passes (ragsys_kernels/selection/cpu.py).
+// The rules; those from facility on are kinds of coverage.
 enum class Method : int {
   mmr = 0,
   vrsd = 1,
@@ -23,9 +23,12 @@ enum class Method : int {
   xquad = 8,
 };
 constexpr int kMethods = 9;
+constexpr const char* kMethodNames[kMethods] = {"mmr",  "vrsd",     "msd",   "dpp",  "ssd",
+                                                "sift", "facility", "cover", "xquad"};
 
 // By what bounds items are left out before they meet a pick. The picks are the same; all but automatic are for tests.
 enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
+constexpr const char* kBounds[] = {"automatic", "dense", "pruned", "coded"};
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
@@ -33,6 +36,7 @@ enum class Norm : int {
   scaled = 1,    // row * scales[row]
   computed = 2,  // row / |row|, the norm taken when the row is read
 };
+constexpr const char* kNorms[] = {"as_given", "scaled", "computed"};
 
 // Why a query was given up. Python finds the argument and the row and words the error.
 enum class Status : std::uint8_t {
@@ -41,10 +45,10 @@ enum class Status : std::uint8_t {
   id_repeated = 2,
   not_finite = 3,
   norm_out_of_range = 4,  // a norm whose square leaves the range of float32
-  pool_too_small = 5,     // a row outside the pool might be picked, see SelectArgs::outside
+  pool_too_small = 5,     // a row outside the pool might be picked, see Stage
 };
 
-// What limits which items may be picked.
+// What limits which items may be picked: ragsys_kernels/selection/constraints.py.
 struct Constraints {
   const void* initial;  // (Q, S) rows, -1 is padding; or null
   int initial_bytes;    // 4 or 8, the width of initial
@@ -65,7 +69,7 @@ struct Constraints {
   const float* max_similarity;  // (Q,); or null
 };
 
-// What belongs to one rule.
+// What belongs to one rule: ragsys_kernels/selection/options.py.
 struct Options {
   const float* quality;  // DPP: (N,) or, with quality_per_item, (Q, P); or null: exp(scale * lambda_d * z-score of v)
   bool quality_per_item;
@@ -79,6 +83,22 @@ struct Options {
   bool density;  // coverage: picks go by value over cost, and the best item by itself may take their place
 };
 
+// A whole corpus from a pool, for MMR with unit rows (ragsys_kernels/selection/cpu.py): relevance is computed when a
+// row is read, and a pick that a row outside the pool might beat ends the query with pool_too_small. Either
+// - relevance is an estimate that the cosine lies within relevance_error of; no row outside has a v above outside, nor
+//   any a bias above max_bias; or
+// - the first picks are forced; no value of an item exceeds its ceiling at a later pick, nor any outside exceeds
+// outside.
+struct Stage {
+  const float* relevance_error;  // (Q,); or null
+  const std::int64_t* forced;    // (Q, K) rows of the pool, -1 from the first pick to choose; or null
+  const float* ceiling;          // (Q, P), with forced; or null
+  const float* outside;          // (Q,); or null
+  float max_bias;
+  bool best_first;  // the candidates are distinct and not in the order of their rows; ties go to the lowest row
+};
+
+// A checked selection: ragsys_kernels/selection/problem.py.
 struct SelectArgs {
   Method method;
   std::int64_t num_queries, num_rows, pool, dims, k;
@@ -103,24 +123,12 @@ struct SelectArgs {
   const float* relevance;  // (Q, P), used instead of the product with the query; or null
   const float* bias;       // (N,) or, with bias_per_item, (Q, P); or null
   bool bias_per_item;
-  // Whole corpus from a pool, for MMR with unit rows: relevance is computed when a row is read, and a pick that a row
-  // outside the pool might beat ends the query with pool_too_small. Either
-  // - relevance is an estimate that the cosine lies within relevance_error of; no row outside has a v above outside,
-  //   nor any a bias above max_bias; or
-  // - the first picks are forced; no value of an item exceeds its ceiling at a later pick, nor any outside exceeds
-  //   outside.
-  const float* relevance_error;  // (Q,); or null
-  const std::int64_t* forced;    // (Q, K) rows of the pool, -1 from the first pick to choose; or null
-  const float* ceiling;          // (Q, P), with forced; or null
-  const float* outside;          // (Q,); or null
-  float max_bias;
-  bool best_first;  // these candidates are distinct and not in the order of their rows; ties go to the lowest row
-
   const float* lambda_d;   // (Q,)
   const float* lambda_b;   // (Q,)
   const std::int64_t* ks;  // (Q,), each at most k; or null for k everywhere
   Constraints limits;
   Options options;
+  Stage stage;
 
   // Outputs, every element written.
   std::int64_t* indices;  // (Q, K): the row less q * pool_stride; -1 where there is no pick
@@ -129,7 +137,7 @@ struct SelectArgs {
   float* redundancy;      // (Q, K): NaN where there is no pick, and for VRSD
   std::int32_t* lengths;  // (Q,)
   // (Q,), for MMR with unit rows and pools: the largest v that rows outside may have, none of them with a bias above
-  // max_bias, for the picks to be those of all rows; NaN where a pick was tied with a lower row. Or null.
+  // stage.max_bias, for the picks to be those of all rows; NaN where a pick was tied with a lower row. Or null.
   float* pool_needed;
   std::int64_t* work;    // {dot products, rows read, products of codes} of all queries; or null
   std::uint8_t* status;  // (Q,) Status

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "binding.h"
@@ -14,7 +15,7 @@
 namespace rsk {
 namespace {
 
-void set_rows(SelectArgs& a, const py::array& rows, int dtype) {
+void set_rows(SelectArgs& a, const py::array& rows, const py::object& dtype) {
   const Matrix m = matrix(rows, dtype, "rows");
   a.rows = m.data;
   a.num_rows = m.rows;
@@ -43,182 +44,205 @@ const void* set_ids(const Optional& ids, std::int64_t rows, std::int64_t columns
   return ids->data();
 }
 
-// Constraints as they arrive.
-struct Given {
-  Optional initial, groups, query_groups;
-  std::int64_t max_per_group = 0;
-  Optional allowed, exclude, costs, budget, max_similarity;
-};
-
-template <class T>
-T item_of(const py::tuple& tuple, std::size_t i) {
-  return py::reinterpret_borrow<py::object>(tuple[i]).cast<T>();
+// Values of rows (N,) or, per item, of the items of each query (Q, P).
+Memory of_items(const SelectArgs& a, const Fields& of, Name name, bool* per_item) {
+  const Optional values = of.array(name);
+  *per_item = values && values->ndim() == 2;
+  return pointer(values, *per_item ? a.num_queries * a.pool : a.num_rows, name.text);
 }
 
-Given given_constraints(const std::optional<py::tuple>& tuple) {
-  if (!tuple) return {};
-  const py::tuple& t = *tuple;
-  require(t.size() == 9, "constraints");
-  return {item_of<Optional>(t, 0),     item_of<Optional>(t, 1), item_of<Optional>(t, 2),
-          item_of<std::int64_t>(t, 3), item_of<Optional>(t, 4), item_of<Optional>(t, 5),
-          item_of<Optional>(t, 6),     item_of<Optional>(t, 7), item_of<Optional>(t, 8)};
-}
+// The functions below alone know what the attributes of Python's objects are called, each of one class.
 
-// The limits that searches have too.
-void set_filters(SelectArgs& a, const Given& given) {
-  Constraints& limits = a.limits;
-  limits.groups = pointer(given.groups, a.num_rows, "groups");
-  limits.query_groups = pointer(given.query_groups, a.num_queries, "query_groups");
-  require(!limits.query_groups || limits.groups, "query_groups");
-  limits.allowed_per_query = given.allowed && given.allowed->ndim() == 2;
-  limits.allowed = pointer(given.allowed, (limits.allowed_per_query ? a.num_queries : 1) * a.num_rows, "allowed");
-  limits.num_excluded = given.exclude ? given.exclude->shape(1) : 0;
-  limits.exclude = pointer(given.exclude, a.num_queries * limits.num_excluded, "exclude");
-  require((!given.allowed && !given.exclude) || (!a.candidates && !a.pool_stride), "allowed");
-}
-
-void set_limits(SelectArgs& a, const Given& given) {
-  Constraints& limits = a.limits;
-  limits.num_initial = given.initial ? given.initial->shape(1) : 0;
-  limits.initial = set_ids(given.initial, a.num_queries, limits.num_initial, &limits.initial_bytes, "initial");
-  limits.max_per_group = given.max_per_group;
-  require(limits.max_per_group == 0 || limits.groups, "max_per_group");
-  limits.costs_per_item = given.costs && given.costs->ndim() == 2;
-  limits.costs = pointer(given.costs, limits.costs_per_item ? a.num_queries * a.pool : a.num_rows, "costs");
-  limits.budget = pointer(given.budget, a.num_queries, "budget");
-  require(!limits.costs == !limits.budget, "budget");
-  limits.max_similarity = pointer(given.max_similarity, a.num_queries, "max_similarity");
-}
-
-// quality, scale, noise, min_gain, gamma, window, kind, aspects, weights, density
-void set_options(SelectArgs& a, const std::optional<py::tuple>& tuple) {
-  if (!tuple) return require(a.method <= Method::msd, "options");
-  const py::tuple& t = *tuple;
-  require(t.size() == 10, "options");
-  const auto number = [&](std::size_t i) { return t[i].is_none() ? 0.0 : item_of<double>(t, i); };
-  const Optional quality = item_of<Optional>(t, 0), aspects = item_of<Optional>(t, 7),
-                 weights = item_of<Optional>(t, 8);
-  Options& options = a.options;
-  options.quality_per_item = quality && quality->ndim() == 2;
-  options.quality = pointer(quality, options.quality_per_item ? a.num_queries * a.pool : a.num_rows, "quality");
-  options.scale = float(number(1));
-  options.noise = float(number(2));
-  options.min_gain = float(number(3));
-  options.gamma = float(number(4));
-  options.window = std::int64_t(number(5));
-  require(options.window >= 0, "window");
-  if (aspects) require(aspects->ndim() == 3 && aspects->shape(1) >= 1, "aspects");
-  options.num_aspects = aspects ? aspects->shape(1) : 0;
-  options.aspects = pointer(aspects, a.num_queries * options.num_aspects * a.dims, "aspects");
-  require(!weights || aspects, "weights");
-  options.weights = pointer(weights, a.num_queries * options.num_aspects, "weights");
-  options.density = !t[9].is_none() && item_of<bool>(t, 9);
-  require(!options.density || a.limits.costs, "density");
-}
-
-// The arguments that both entry points share.
-SelectArgs pool_args(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
-                     int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
-                     const Optional& candidates, const Optional& bias, const Optional& lambda_b, const Given& given,
-                     std::uint8_t* status) {
-  SelectArgs a{};
-  a.num_queries = num_queries;
-  a.pool = pool;
-  a.pool_stride = pool_stride;
-  set_rows(a, rows, dtype);
-  require(candidates || (pool_stride ? num_queries * pool_stride : pool) == a.num_rows, "pool");
-  a.norm = Norm(norm);
-  a.scales = pointer(scales, a.num_rows, "scales");
+// Problem: what all calls read, and Rows, which are returned.
+Fields set_pool(SelectArgs& a, const Fields& problem) {
+  a.num_queries = problem.number<std::int64_t>(NAME("num_queries"));
+  a.pool = problem.number<std::int64_t>(NAME("pool"));
+  a.pool_stride = problem.number<std::int64_t>(NAME("pool_stride"));
+  const Fields rows = problem.of(NAME("rows"));
+  const Optional data = rows.array(NAME("data"));
+  require(data.has_value(), "rows");
+  set_rows(a, *data, rows.get(NAME("dtype")));
+  a.norm = named<Norm>(rows.get(NAME("norm")), kNorms, "norm");
+  a.scales = rows.pointer(NAME("scales"), a.num_rows);
   require(a.norm != Norm::scaled || a.scales, "scales");
   require(a.dtype != DType::bits || a.norm == Norm::as_given, "norm");
-  set_queries(a, queries);
-  a.unit_queries = unit_queries;
-  a.candidates = set_ids(candidates, num_queries, pool, &a.id_bytes, "candidates");
-  a.bias_per_item = bias && bias->ndim() == 2;
-  a.bias = pointer(bias, a.bias_per_item ? num_queries * pool : a.num_rows, "bias");
-  a.lambda_b = pointer(lambda_b, num_queries, "lambda_b");
+  const Optional candidates = problem.array(NAME("candidates"));
+  require(candidates || (a.pool_stride ? a.num_queries * a.pool_stride : a.pool) == a.num_rows, "pool");
+  a.candidates = set_ids(candidates, a.num_queries, a.pool, &a.id_bytes, "candidates");
+  set_queries(a, problem.array(NAME("queries")));
+  a.unit_queries = problem.number<bool>(NAME("unit_queries"));
+  a.bias = of_items(a, problem, NAME("bias"), &a.bias_per_item);
+  a.lambda_b = problem.pointer(NAME("lambda_b"), a.num_queries);
   require(!a.bias || a.lambda_b, "lambda_b");
-  set_filters(a, given);
-  a.status = status;
-  return a;
+  return rows;
 }
 
-py::tuple select_pools(int method, std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride,
-                       const py::array& rows, int dtype, int norm, const Optional& scales, const Optional& codes,
-                       const Optional& queries, bool unit_queries, bool unit_rows, int bounds,
-                       const Optional& candidates, const Optional& relevance, const Optional& bias, std::int64_t k,
-                       const Optional& ks, const Optional& lambda_d, const Optional& lambda_b,
-                       const Optional& relevance_error, const Optional& forced, const Optional& ceiling,
-                       const Optional& outside, float max_bias, bool best_first,
-                       const std::optional<py::tuple>& constraints, const std::optional<py::tuple>& options, int isa,
-                       int num_threads, std::optional<Array<float>> pool_needed) {
-  std::vector<std::uint8_t> status(static_cast<std::size_t>(num_queries));
-  const Given given = given_constraints(constraints);
-  SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
-                           bias, lambda_b, given, status.data());
-  require(method >= 0 && method < kMethods, "method");
-  a.method = Method(method);
-  a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
-  a.unit_rows = unit_rows;
-  a.bounds = Bounds(bounds);
-  a.k = k;
-  a.ks = pointer(ks, num_queries, "k");
-  require(k >= 1, "k");
-  a.lambda_d = pointer(lambda_d, num_queries, "lambda_d");
-  require(a.lambda_d, "lambda_d");
-  a.relevance = pointer(relevance, num_queries * pool, "relevance");
-  require(!a.bias || a.method != Method::vrsd, "bias");
-  const bool asked = a.queries || a.query_signs;
-  require(asked || (a.relevance && a.method != Method::vrsd), "queries");
-  set_limits(a, given);
-  set_options(a, options);
-  a.relevance_error = pointer(relevance_error, num_queries, "relevance_error");
-  a.forced = pointer(forced, num_queries * k, "forced");
-  a.ceiling = pointer(ceiling, num_queries * pool, "ceiling");
-  a.outside = pointer(outside, num_queries, "outside");
-  a.max_bias = max_bias;
-  a.best_first = best_first;
-  require(!a.ceiling || (a.forced && !a.relevance && asked && a.method == Method::mmr), "ceiling");
-  require(!a.relevance_error || (a.relevance && asked && a.method == Method::mmr), "relevance_error");
+// Problem: how many picks.
+void set_picks(SelectArgs& a, const Fields& problem) {
+  a.k = problem.number<std::int64_t>(NAME("k"));
+  a.ks = problem.pointer(NAME("ks"), a.num_queries);
+  require(a.k >= 1, "k");
+}
 
-  const std::array<py::ssize_t, 2> shape = {num_queries, k};
+void set_codes(SelectArgs& a, const Fields& rows) {
+  a.codes = rows.pointer(NAME("codes"), a.num_rows * code_stride(a.dims));
+}
+
+// Constraints: those that searches have too, and Filter.
+void set_filters(SelectArgs& a, const Fields& given) {
+  Constraints& limits = a.limits;
+  limits.groups = given.pointer(NAME("groups"), a.num_rows);
+  limits.query_groups = given.pointer(NAME("query_groups"), a.num_queries);
+  require(!limits.query_groups || limits.groups, "query_groups");
+  const Fields filter = given.of(NAME("filter"));
+  if (!filter) return;
+  require(!a.candidates && !a.pool_stride, "filter");
+  const Optional mask = filter.array(NAME("mask")), exclude = filter.array(NAME("exclude"));
+  limits.allowed_per_query = mask && mask->ndim() == 2;
+  limits.allowed = pointer(mask, (limits.allowed_per_query ? a.num_queries : 1) * a.num_rows, "mask");
+  limits.num_excluded = exclude ? exclude->shape(1) : 0;
+  limits.exclude = pointer(exclude, a.num_queries * limits.num_excluded, "exclude");
+}
+
+// Constraints: the others.
+void set_limits(SelectArgs& a, const Fields& given) {
+  Constraints& limits = a.limits;
+  const Optional initial = given.array(NAME("initial"));
+  limits.num_initial = initial ? initial->shape(1) : 0;
+  limits.initial = set_ids(initial, a.num_queries, limits.num_initial, &limits.initial_bytes, "initial");
+  limits.max_per_group = given.number<std::int64_t>(NAME("max_per_group"));
+  require(limits.max_per_group == 0 || limits.groups, "max_per_group");
+  limits.costs = of_items(a, given, NAME("costs"), &limits.costs_per_item);
+  limits.budget = given.pointer(NAME("budget"), a.num_queries);
+  require(!limits.costs == !limits.budget, "budget");
+  limits.max_similarity = given.pointer(NAME("max_similarity"), a.num_queries);
+}
+
+void set_constraints(SelectArgs& a, const Fields& problem) {
+  const Fields given = problem.of(NAME("constraints"));
+  set_filters(a, given);
+  set_limits(a, given);
+}
+
+// One of options.py.
+void set_options(SelectArgs& a, const Fields& given) {
+  Options& options = a.options;
+  switch (a.method) {
+    case Method::mmr:
+    case Method::vrsd:
+    case Method::msd:
+      return;
+    case Method::dpp:
+      options.quality = of_items(a, given, NAME("quality"), &options.quality_per_item);
+      options.scale = given.number<float>(NAME("scale"));
+      return;
+    case Method::ssd:
+      options.gamma = given.number<float>(NAME("gamma"));
+      options.window = given.number<std::int64_t>(NAME("window"));
+      return require(options.window >= 0, "window");
+    case Method::sift:
+      options.noise = given.number<float>(NAME("noise"));
+      options.min_gain = given.number<float>(NAME("min_gain"));
+      return;
+    case Method::facility:
+    case Method::cover:
+    case Method::xquad:
+      const Optional aspects = given.array(NAME("aspects"));
+      if (aspects) require(aspects->ndim() == 3 && aspects->shape(1) >= 1, "aspects");
+      options.num_aspects = aspects ? aspects->shape(1) : 0;
+      options.aspects = pointer(aspects, a.num_queries * options.num_aspects * a.dims, "aspects");
+      options.weights = given.pointer(NAME("weights"), a.num_queries * options.num_aspects);
+      require(!options.weights || aspects, "weights");
+      options.gamma = given.number<float>(NAME("gamma"));
+      options.density = given.number<bool>(NAME("density"));
+      require(!options.density || a.limits.costs, "density");
+  }
+}
+
+// cpu.Stage
+void set_stage(SelectArgs& a, const Fields& given) {
+  if (!given) return;
+  Stage& stage = a.stage;
+  stage.max_bias = given.number<float>(NAME("max_bias"));
+  stage.outside = given.pointer(NAME("outside"), a.num_queries);
+  stage.relevance_error = given.pointer(NAME("relevance_error"), a.num_queries);
+  stage.forced = given.pointer(NAME("forced"), a.num_queries * a.k);
+  stage.ceiling = given.pointer(NAME("ceiling"), a.num_queries * a.pool);
+  stage.best_first = given.number<bool>(NAME("best_first"));
+  const bool asked = (a.queries || a.query_signs) && a.method == Method::mmr;
+  require(!stage.ceiling || (stage.forced && !a.relevance && asked), "ceiling");
+  require(!stage.relevance_error || (a.relevance && asked), "relevance_error");
+}
+
+bool is_cosine(const Fields& rows) { return is_text(rows.get(NAME("metric")), "cosine"); }
+
+// The rule; coverage has one for each kind.
+Method method_of(const Fields& problem, const Fields& options) {
+  const py::object op = problem.get(NAME("op"));
+  return named<Method>(is_text(op, "coverage") ? options.get(NAME("kind")) : op, kMethodNames, "op");
+}
+
+py::tuple select_pools(const py::object& given, const py::object& stage, const py::object& bounds, int isa,
+                       int num_threads) {
+  Held held;
+  const Fields problem(given, held), options = problem.of(NAME("options"));
+  SelectArgs a{};
+  const Fields rows = set_pool(a, problem);
+  set_picks(a, problem);
+  set_codes(a, rows);
+  a.method = method_of(problem, options);
+  a.bounds = named<Bounds>(bounds, kBounds, "bounds");
+  a.unit_rows = is_cosine(rows);
+  a.lambda_d = problem.pointer(NAME("lambda_d"), a.num_queries);
+  require(a.lambda_d, "lambda_d");
+  a.relevance = problem.pointer(NAME("relevance"), a.num_queries * a.pool);
+  require(!a.bias || a.method != Method::vrsd, "bias");
+  require(a.queries || a.query_signs || (a.relevance && a.method != Method::vrsd), "queries");
+  set_constraints(a, problem);
+  set_options(a, options);
+  set_stage(a, {stage, held});
+
+  const std::array<py::ssize_t, 2> shape = {a.num_queries, a.k};
   Array<std::int64_t> indices(shape);
-  Array<float> scores(shape), out_relevance(shape), redundancy(shape);
-  Array<std::int32_t> lengths(num_queries);
+  Array<float> scores(shape), relevance(shape), redundancy(shape);
+  Array<std::int32_t> lengths(a.num_queries);
   a.indices = indices.mutable_data();
   a.scores = scores.mutable_data();
-  a.out_relevance = out_relevance.mutable_data();
+  a.out_relevance = relevance.mutable_data();
   a.redundancy = redundancy.mutable_data();
   a.lengths = lengths.mutable_data();
-  if (pool_needed) {
-    require(a.method == Method::mmr && unit_rows && pool_needed->size() == num_queries, "pool_needed");
-    a.pool_needed = pool_needed->mutable_data();
+  py::object pool_needed = py::none();
+  if (!problem.get(NAME("outside")).is_none()) {
+    require(a.method == Method::mmr && a.unit_rows, "outside");
+    Array<float> needed(a.num_queries);
+    a.pool_needed = needed.mutable_data();
+    std::fill_n(a.pool_needed, a.num_queries, std::numeric_limits<float>::quiet_NaN());
+    pool_needed = needed;
   }
+  std::vector<std::uint8_t> status(static_cast<std::size_t>(a.num_queries));
+  a.status = status.data();
   std::int64_t work[3];
   a.work = work;
   without_gil([&] { select(a, isa, num_threads); });
   const bool well = std::all_of(status.begin(), status.end(), [](std::uint8_t query) { return query == 0; });
-  return py::make_tuple(indices, scores, out_relevance, redundancy, lengths,
-                        well ? py::object(py::none()) : Array<std::uint8_t>(num_queries, status.data()),
+  return py::make_tuple(indices, scores, relevance, redundancy, lengths, pool_needed,
+                        well ? py::object(py::none()) : Array<std::uint8_t>(a.num_queries, status.data()),
                         py::make_tuple(work[0], work[1], work[2]));
 }
 
-py::tuple path_pools(std::int64_t num_queries, std::int64_t pool, std::int64_t pool_stride, const py::array& rows,
-                     int dtype, int norm, const Optional& scales, const Optional& queries, bool unit_queries,
-                     const Optional& candidates, const Optional& relevance, const Optional& bias, std::int64_t k,
-                     const Optional& ks, const Optional& lambda_b, double low, double high,
-                     const std::optional<py::tuple>& constraints, int isa, int num_threads) {
-  Array<std::uint8_t> status(num_queries);
-  const Given given = given_constraints(constraints);
-  SelectArgs a = pool_args(num_queries, pool, pool_stride, rows, dtype, norm, scales, queries, unit_queries, candidates,
-                           bias, lambda_b, given, status.mutable_data());
-  a.k = k;
-  a.ks = pointer(ks, num_queries, "k");
-  require(k >= 1, "k");
-  a.relevance = pointer(relevance, num_queries * pool, "relevance");
+py::tuple path_pools(const py::object& given, double low, double high, int isa, int num_threads) {
+  Held held;
+  const Fields problem(given, held);
+  SelectArgs a{};
+  set_pool(a, problem);
+  set_picks(a, problem);
+  a.relevance = problem.pointer(NAME("relevance"), a.num_queries * a.pool);
   require(a.queries || a.query_signs || a.relevance, "queries");
   require(low <= high, "low");
-  set_limits(a, given);
+  set_constraints(a, problem);
+  const std::int64_t num_queries = a.num_queries, k = a.k;
+  Array<std::uint8_t> status(num_queries);
+  a.status = status.mutable_data();
   std::vector<QueryPath> paths;
   without_gil([&] { select_path(a, low, high, paths, isa, num_threads); });
   Array<std::int64_t> cu_segments(num_queries + 1);
@@ -238,7 +262,8 @@ py::tuple path_pools(std::int64_t num_queries, std::int64_t pool, std::int64_t p
   return py::make_tuple(cu_segments, lows, highs, indices, status);
 }
 
-Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional& scales, int isa, int num_threads) {
+Array<std::uint8_t> encode_rows(const py::array& rows, const py::object& dtype, const Optional& scales, int isa,
+                                int num_threads) {
   SelectArgs a{};
   set_rows(a, rows, dtype);
   require(a.dtype != DType::bits, "dtype");
@@ -256,8 +281,8 @@ Array<std::uint8_t> encode_rows(const py::array& rows, int dtype, const Optional
 
 // Rows into `out` and `scales`. Returns the first row that cannot be stored, or their number, the reason, and the
 // largest norm.
-py::tuple store(const py::array& rows, int given, py::array& out, int dtype, std::optional<py::array>& scales,
-                bool cosine, int isa) {
+py::tuple store(const py::array& rows, const py::object& given, py::array& out, const py::object& dtype,
+                std::optional<py::array>& scales, bool cosine, int isa) {
   const Matrix from = matrix(rows, given, "rows"), to = matrix(out, dtype, "out");
   require(from.dtype < DType::i8 && to.dtype <= DType::i8 && to.rows == from.rows && to.columns == from.columns &&
               out.writeable(),
@@ -277,8 +302,8 @@ py::tuple store(const py::array& rows, int given, py::array& out, int dtype, std
 
 // Whether rows are stored at these places of `data`. Returns that with the first row that cannot be stored, or their
 // number, and the reason.
-py::tuple same(const py::array& rows, int given, const py::array& data, int dtype, const Optional& scales,
-               const py::array& places, bool cosine, int isa, int num_threads) {
+py::tuple same(const py::array& rows, const py::object& given, const py::array& data, const py::object& dtype,
+               const Optional& scales, const py::array& places, bool cosine, int isa, int num_threads) {
   const Matrix from = matrix(rows, given, "rows"), stored = matrix(data, dtype, "data");
   require(from.dtype < DType::i8 && stored.dtype <= DType::i8 && stored.columns == from.columns, "data");
   require(stored.stride == stored.columns || stored.rows <= 1, "data");
@@ -292,52 +317,48 @@ py::tuple same(const py::array& rows, int given, const py::array& data, int dtyp
   return py::make_tuple(out, found.row, int(found.status));
 }
 
-py::tuple pool_relevance(std::int64_t num_queries, std::int64_t pool, const py::array& rows, int dtype, int norm,
-                         const Optional& scales, const Optional& queries, bool unit_queries, const Optional& candidates,
-                         const Optional& bias, const Optional& lambda_b, int isa, int num_threads) {
-  Array<std::uint8_t> status(num_queries);
+py::tuple pool_relevance(const py::object& given, int isa, int num_threads) {
+  Held held;
   RelevanceArgs a{};
-  a.pool = pool_args(num_queries, pool, 0, rows, dtype, norm, scales, queries, unit_queries, candidates, bias, lambda_b,
-                     {}, status.mutable_data());
+  set_pool(a.pool, {given, held});
   require((a.pool.queries || a.pool.query_signs) && a.pool.candidates, "queries and candidates");
-  Array<float> out({num_queries, pool});
+  Array<std::uint8_t> status(a.pool.num_queries);
+  Array<float> out({a.pool.num_queries, a.pool.pool});
+  a.pool.status = status.mutable_data();
   a.out = out.mutable_data();
   without_gil([&] { relevance(a, isa, num_threads); });
   return py::make_tuple(out, status);
 }
 
 // The rows of a scan or a search, all of a corpus.
-SelectArgs corpus_args(std::int64_t num_queries, const py::array& rows, int dtype, int norm, const Optional& scales,
-                       const Optional& codes, const Optional& queries, bool unit_queries, const Optional& bias,
-                       const Optional& lambda_b, const Given& given, std::uint8_t* status) {
-  require(rows.ndim() == 2, "rows");
-  SelectArgs a = pool_args(num_queries, rows.shape(0), 0, rows, dtype, norm, scales, queries, unit_queries,
-                           std::nullopt, bias, lambda_b, given, status);
-  a.codes = pointer(codes, a.num_rows * code_stride(a.dims), "codes");
+Fields set_corpus(SelectArgs& a, const Fields& problem) {
+  const Fields rows = set_pool(a, problem);
+  require(!a.candidates && !a.pool_stride, "candidates");
   require(!a.bias_per_item, "bias");
-  return a;
+  set_filters(a, problem.of(NAME("constraints")));
+  return rows;
 }
 
-py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array& rows, int dtype, int norm,
-                    const Optional& scales, const Optional& codes, float row_error, float max_norm,
-                    const Optional& bias, float largest_bias, const Optional& score_weight, const Optional& bias_weight,
-                    const Optional& groups, const Optional& query_groups, int isa, int num_threads,
-                    const Optional& allowed, const Optional& exclude) {
+py::tuple scan_rows(const py::object& given, const Array<float>& vectors, std::int64_t n, bool by_codes, float max_norm,
+                    float largest_bias, const Optional& score_weight, const Optional& bias_weight, int isa,
+                    int num_threads) {
   require(vectors.ndim() == 3 && vectors.shape(0) >= 1 && vectors.shape(0) <= kScanVectors, "vectors");
   require(n >= 1, "n");
-  const std::int64_t num_queries = vectors.shape(1);
+  Held held;
+  const Fields problem(given, held);
   ScanArgs a{};
-  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, std::nullopt, false, bias, score_weight,
-                         {{}, groups, query_groups, 0, allowed, exclude, {}, {}, {}}, nullptr);
-  require(vectors.shape(2) == a.corpus.dims, "vectors");
+  const Fields rows = set_corpus(a.corpus, problem);
+  if (by_codes) set_codes(a.corpus, rows);
+  const std::int64_t num_queries = a.corpus.num_queries;
+  require(vectors.shape(1) == num_queries && vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
   a.vectors = vectors.data();
-  a.row_error = row_error;
+  a.row_error = rows.number<float>(NAME("code_error"));
   a.largest_bias = largest_bias;
   a.max_norm = max_norm;
-  a.score_weight = a.corpus.lambda_b;
+  a.score_weight = pointer(score_weight, num_queries, "score_weight");
   a.bias_weight = pointer(bias_weight, num_queries, "bias_weight");
-  require(!a.corpus.bias || a.bias_weight, "bias_weight");
+  require(!a.corpus.bias || (a.score_weight && a.bias_weight), "score_weight and bias_weight");
   TopN top(num_queries, n, false);
   bool well = true;
   without_gil([&] { well = top.scan(a, isa, num_threads); });
@@ -348,73 +369,71 @@ py::tuple scan_rows(const Array<float>& vectors, std::int64_t n, const py::array
   return py::make_tuple(kept, scores, outside, error, well);
 }
 
-py::tuple search_rows(const py::array& queries, bool unit_queries, std::int64_t n, const py::array& rows, int dtype,
-                      int norm, const Optional& scales, const Optional& codes, float row_error, const Optional& bias,
-                      float largest_bias, const Optional& lambda_b, const Optional& groups,
-                      const Optional& query_groups, int isa, int num_threads, const Optional& allowed,
-                      const Optional& exclude) {
-  require(queries.ndim() == 2, "queries");
-  require(n >= 1, "n");
-  const std::int64_t num_queries = queries.shape(0);
-  Array<std::uint8_t> status(num_queries);
+py::tuple search_rows(const py::object& given, float largest_bias, int isa, int num_threads) {
+  Held held;
+  const Fields problem(given, held);
   SearchArgs a{};
-  a.corpus = corpus_args(num_queries, rows, dtype, norm, scales, codes, queries, unit_queries, bias, lambda_b,
-                         {{}, groups, query_groups, 0, allowed, exclude, {}, {}, {}}, status.mutable_data());
+  const Fields rows = set_corpus(a.corpus, problem);
+  set_codes(a.corpus, rows);
+  require(a.corpus.queries || a.corpus.query_signs, "queries");
   require(a.corpus.norm != Norm::computed, "norm");
-  a.row_error = row_error;
+  a.row_error = rows.number<float>(NAME("code_error"));
   a.largest_bias = largest_bias;
-  a.n = n;
-  Array<std::int64_t> indices({num_queries, n});
-  Array<float> scores({num_queries, n});
+  a.n = problem.number<std::int64_t>(NAME("k"));
+  require(a.n >= 1, "k");
+  Array<std::uint8_t> status(a.corpus.num_queries);
+  Array<std::int64_t> indices({a.corpus.num_queries, a.n});
+  Array<float> scores({a.corpus.num_queries, a.n});
+  a.corpus.status = status.mutable_data();
   a.indices = indices.mutable_data();
   a.scores = scores.mutable_data();
   without_gil([&] { search(a, isa, num_threads); });
   return py::make_tuple(indices, scores, status);
 }
 
-py::tuple given_pools(int rule, const Array<float>& similarity, const Array<float>& values, const Optional& weights,
-                      float one, float gamma, float largest, const std::array<float, 5>& determinant, std::int64_t k,
-                      const Optional& ks, const Optional& lambda_d, const Optional& open, const Optional& initial,
-                      const Optional& groups, std::int64_t max_per_group, const Optional& costs, const Optional& budget,
-                      const Optional& max_similarity, int num_threads) {
-  require(similarity.ndim() == 3 && similarity.shape(1) == similarity.shape(2), "similarity");
+// by_similarity.Given, and of Problem what a selection by vectors has too.
+py::tuple select_by_similarity(const py::object& checked, const py::object& given_items, int num_threads) {
+  Held held;
+  const Fields problem(checked, held), rows = problem.of(NAME("rows")), options = problem.of(NAME("options"));
+  const Fields given(given_items, held);
+  SelectArgs pool{};
+  pool.num_queries = problem.number<std::int64_t>(NAME("num_queries"));
+  pool.pool = problem.number<std::int64_t>(NAME("pool"));
+  pool.num_rows = pool.num_queries * pool.pool;
+  set_picks(pool, problem);
+  set_constraints(pool, problem);
   GivenArgs a{};
-  a.num_queries = similarity.shape(0);
-  a.pool = similarity.shape(1);
-  const std::int64_t items = a.num_queries * a.pool;
-  require(rule >= 0 && rule <= 5 && (rule != 2 || weights), "rule");
-  a.rule = GivenRule(rule);
-  a.similarity = similarity.data();
-  require(values.size() == items, "values");
-  a.values = values.data();
-  a.weights = pointer(weights, items, "weights");
-  a.one = one;
-  a.gamma = gamma;
-  a.largest = largest;
-  a.least_left = determinant[0];
-  a.unequal = determinant[1];
-  a.negative = determinant[2];
-  a.sound = determinant[3];
-  a.pairs = std::int64_t(determinant[4]);
-  a.k = k;
-  require(k >= 1, "k");
-  a.ks = pointer(ks, a.num_queries, "k");
-  a.lambda_d = pointer(lambda_d, a.num_queries, "lambda_d");
+  a.rule = method_of(problem, options);
+  require(a.rule != Method::vrsd && a.rule != Method::ssd && a.rule != Method::sift, "op");
+  a.num_queries = pool.num_queries;
+  a.pool = pool.pool;
+  a.k = pool.k;
+  a.ks = pool.ks;
+  a.limits = pool.limits;
+  a.lambda_d = problem.pointer(NAME("lambda_d"), a.num_queries);
   require(a.lambda_d, "lambda_d");
-  a.open = pointer(open, items, "open");
-  a.num_initial = initial ? initial->shape(1) : 0;
-  a.initial = pointer(initial, a.num_queries * a.num_initial, "initial");
-  a.max_per_group = max_per_group;
-  a.groups = pointer(groups, items, "groups");
-  require(max_per_group == 0 || a.groups, "max_per_group");
-  a.costs = pointer(costs, items, "costs");
-  a.budget = pointer(budget, a.num_queries, "budget");
-  require(!a.costs == !a.budget, "budget");
-  a.max_similarity = pointer(max_similarity, a.num_queries, "max_similarity");
-  for (std::int64_t i = 0; i < a.num_queries * a.num_initial; ++i)
-    require(a.initial[i] >= -1 && a.initial[i] < a.pool, "initial");
-  for (std::int64_t q = 0; a.ks && q < a.num_queries; ++q) require(a.ks[q] <= k, "k");
-  const std::array<py::ssize_t, 2> shape = {a.num_queries, k};
+  a.similarity = rows.pointer(NAME("similarity"), pool.num_rows * a.pool);
+  require(a.similarity, "similarity");
+  a.values = given.pointer(NAME("values"), pool.num_rows);
+  require(a.values, "values");
+  a.weights = given.pointer(NAME("weights"), pool.num_rows);
+  require(a.rule != Method::dpp || a.weights, "weights");
+  a.open = given.pointer(NAME("open"), pool.num_rows);
+  const bool cosine = is_cosine(rows);
+  a.one = cosine ? 1.0f : 0.0f;
+  a.largest = cosine || a.rule == Method::xquad ? 1.0f : std::numeric_limits<float>::max();
+  if (a.rule >= Method::facility) a.gamma = options.number<float>(NAME("gamma"));
+  if (a.rule == Method::dpp) {
+    a.least_left = given.number<float>(NAME("least_left"));
+    a.unequal = given.number<float>(NAME("unequal"));
+    a.negative = given.number<float>(NAME("negative"));
+    a.sound = given.number<float>(NAME("sound"));
+    a.pairs = given.number<std::int64_t>(NAME("pairs"));
+  }
+  for (std::int64_t i = 0; i < a.num_queries * a.limits.num_initial; ++i)
+    require(a.initial(i) >= -1 && a.initial(i) < a.pool, "initial");
+  for (std::int64_t q = 0; a.ks && q < a.num_queries; ++q) require(a.ks[q] <= a.k, "ks");
+  const std::array<py::ssize_t, 2> shape = {a.num_queries, a.k};
   Array<std::int64_t> indices(shape);
   Array<float> scores(shape), relevance(shape), redundancy(shape);
   Array<std::int32_t> lengths(a.num_queries);
@@ -430,31 +449,18 @@ py::tuple given_pools(int rule, const Array<float>& similarity, const Array<floa
 }
 
 void bind_selection(py::module_& m) {
-  m.def("select", &select_pools, py::arg("method"), py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"),
-        py::arg("rows"), py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("queries"),
-        py::arg("unit_queries"), py::arg("unit_rows"), py::arg("bounds"), py::arg("candidates"), py::arg("relevance"),
-        py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_d"), py::arg("lambda_b"),
-        py::arg("relevance_error"), py::arg("forced"), py::arg("ceiling"), py::arg("outside"), py::arg("max_bias"),
-        py::arg("best_first"), py::arg("constraints"), py::arg("options"), py::arg("isa"), py::arg("num_threads"),
-        py::arg("pool_needed").noconvert() = py::none());
-  m.def("path", &path_pools, py::arg("num_queries"), py::arg("pool"), py::arg("pool_stride"), py::arg("rows"),
-        py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"),
-        py::arg("candidates"), py::arg("relevance"), py::arg("bias"), py::arg("k"), py::arg("ks"), py::arg("lambda_b"),
-        py::arg("low"), py::arg("high"), py::arg("constraints"), py::arg("isa"), py::arg("num_threads"));
-  m.def("select_given", &given_pools, py::arg("rule"), py::arg("similarity").noconvert(), py::arg("values").noconvert(),
-        py::arg("weights"), py::arg("one"), py::arg("gamma"), py::arg("largest"), py::arg("determinant"), py::arg("k"),
-        py::arg("ks"), py::arg("lambda_d"), py::arg("open"), py::arg("initial"), py::arg("groups"),
-        py::arg("max_per_group"), py::arg("costs"), py::arg("budget"), py::arg("max_similarity"),
+  m.def("select", &select_pools, py::arg("problem"), py::arg("stage"), py::arg("bounds"), py::arg("isa"),
         py::arg("num_threads"));
+  m.def("path", &path_pools, py::arg("problem"), py::arg("low"), py::arg("high"), py::arg("isa"),
+        py::arg("num_threads"));
+  m.def("select_given", &select_by_similarity, py::arg("problem"), py::arg("given"), py::arg("num_threads"));
   m.def("encode", &encode_rows, py::arg("rows"), py::arg("dtype"), py::arg("scales"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("same", &same, py::arg("rows"), py::arg("given"), py::arg("data"), py::arg("dtype"), py::arg("scales"),
         py::arg("places"), py::arg("cosine"), py::arg("isa"), py::arg("num_threads"));
   m.def("store", &store, py::arg("rows"), py::arg("given"), py::arg("out"), py::arg("dtype"), py::arg("scales"),
         py::arg("cosine"), py::arg("isa"));
-  m.def("relevance", &pool_relevance, py::arg("num_queries"), py::arg("pool"), py::arg("rows"), py::arg("dtype"),
-        py::arg("norm"), py::arg("scales"), py::arg("queries"), py::arg("unit_queries"), py::arg("candidates"),
-        py::arg("bias"), py::arg("lambda_b"), py::arg("isa"), py::arg("num_threads"));
+  m.def("relevance", &pool_relevance, py::arg("problem"), py::arg("isa"), py::arg("num_threads"));
   m.def("code_scan_supported", &code_scan_supported, py::arg("isa"), py::arg("vectors"));
   m.def(
       "code_error",
@@ -463,15 +469,10 @@ void bind_selection(py::module_& m) {
         return largest_code_error(codes.data(), codes.shape(0), codes.shape(1));
       },
       py::arg("codes").noconvert());
-  m.def("scan", &scan_rows, py::arg("vectors").noconvert(), py::arg("n"), py::arg("rows"), py::arg("dtype"),
-        py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("max_norm"),
-        py::arg("bias"), py::arg("largest_bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("groups"),
-        py::arg("query_groups"), py::arg("isa"), py::arg("num_threads"), py::arg("allowed") = py::none(),
-        py::arg("exclude") = py::none());
-  m.def("search", &search_rows, py::arg("queries").noconvert(), py::arg("unit_queries"), py::arg("n"), py::arg("rows"),
-        py::arg("dtype"), py::arg("norm"), py::arg("scales"), py::arg("codes"), py::arg("row_error"), py::arg("bias"),
-        py::arg("largest_bias"), py::arg("lambda_b"), py::arg("groups"), py::arg("query_groups"), py::arg("isa"),
-        py::arg("num_threads"), py::arg("allowed") = py::none(), py::arg("exclude") = py::none());
+  m.def("scan", &scan_rows, py::arg("problem"), py::arg("vectors").noconvert(), py::arg("n"), py::arg("by_codes"),
+        py::arg("max_norm"), py::arg("largest_bias"), py::arg("score_weight"), py::arg("bias_weight"), py::arg("isa"),
+        py::arg("num_threads"));
+  m.def("search", &search_rows, py::arg("problem"), py::arg("largest_bias"), py::arg("isa"), py::arg("num_threads"));
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ template <class Objective>
 inline void Query<Objective>::start_codes() {
   for (std::int64_t j = 0; j < items; j += W) Objective::Coded::start(ws, j);
   const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-  const bool bounded_already = !args.relevance && !args.ceiling;
+  const bool bounded_already = !args.relevance && !args.stage.ceiling;
   for (std::int64_t block = 0; block < blocks; ++block) ws.block_met[block] = bounded_already ? 0 : -1;
   for (std::int64_t j = padded(items); j < blocks * kCodeBlock; ++j) ws.bound[j] = -__builtin_inff();
   for (std::int64_t block = blocks; block < padded(blocks); ++block) ws.block_bound[block] = -__builtin_inff();
@@ -253,7 +253,7 @@ template <class Objective>
 inline vf Query<Objective>::doubt(std::int64_t j) const {
   if (!estimated()) return vf{};
   const vf value = load(ws.value + j), size = larger(value, -value);
-  const vf error = args.relevance ? splat(args.relevance_error[q]) : code_error(j, query_code);
+  const vf error = args.relevance ? splat(args.stage.relevance_error[q]) : code_error(j, query_code);
   const vi unread = load(ws.met + j) < 0;
   return unread ? splat(2.0f) * error + splat(slack) + splat(4.0f * FLT_EPSILON) * size : vf{};
 }

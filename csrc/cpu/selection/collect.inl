@@ -61,7 +61,7 @@ template <class Objective>
 template <class Id>
 inline bool Query<Objective>::collect_distinct(std::int64_t limit) {
   const Id* ids = static_cast<const Id*>(args.candidates) + q * args.pool;
-  if (!args.best_first && !surely_distinct(ids)) return false;
+  if (!args.stage.best_first && !surely_distinct(ids)) return false;
   if (!args.limits.num_initial && !args.limits.query_groups) take_all(ids, limit);
   return true;
 }
@@ -106,7 +106,8 @@ inline Status Query<Objective>::collect() {
   }
   open = items;
   for (std::int64_t j = 0; j < items; j += W) store(ws.gate + j, splat(__builtin_inff()));
-  for (std::int64_t j = 0; args.ceiling && j < items; ++j) ws.gate[j] = args.ceiling[q * args.pool + ws.position[j]];
+  for (std::int64_t j = 0; args.stage.ceiling && j < items; ++j)
+    ws.gate[j] = args.stage.ceiling[q * args.pool + ws.position[j]];
   for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
   if (args.limits.costs) close_unaffordable();
   return Status::ok;

@@ -63,16 +63,16 @@ struct Query {
 
   float v(std::int64_t i) const { return a.values[q * n + i]; }
   const float* row(std::int64_t j) const { return a.similarity + (q * n + j) * n; }
-  bool covers() const { return a.rule >= GivenRule::facility; }
+  bool covers() const { return a.rule >= Method::facility; }
 
   void start() {
-    const bool dpp = a.rule == GivenRule::dpp;
+    const bool dpp = a.rule == Method::dpp;
     s.open.assign(std::size_t(n), 1);
     s.eligible.assign(std::size_t(n), 1.0f);
     s.value.resize(std::size_t(n));
-    const float none = a.rule == GivenRule::mmr ? kNever : a.rule == GivenRule::xquad ? 1.0f : 0.0f;
+    const float none = a.rule == Method::mmr ? kNever : a.rule == Method::xquad ? 1.0f : 0.0f;
     s.remembered.assign(std::size_t(n), none);
-    s.nearest.assign(a.max_similarity ? std::size_t(n) : 0, kNever);
+    s.nearest.assign(a.limits.max_similarity ? std::size_t(n) : 0, kNever);
     s.picks.clear();
     for (std::int64_t i = 0; a.open && i < n; ++i) {
       s.open[std::size_t(i)] = a.open[q * n + i];
@@ -80,7 +80,7 @@ struct Query {
     }
     s.left.resize(dpp ? std::size_t(n) : 0);
     s.first.resize(s.left.size());
-    s.factor.resize(s.left.size() * std::size_t(a.num_initial + a.k));
+    s.factor.resize(s.left.size() * std::size_t(a.limits.num_initial + a.k));
     int odd = 0;
     for (std::int64_t i = 0; dpp && i < n; ++i) {
       const double weight = a.weights[q * n + i];
@@ -96,10 +96,10 @@ struct Query {
   // The aspects are the items that may be picked, but for the initial ones.
   void start_cover() {
     s.share.assign(s.eligible.begin(), s.eligible.end());
-    for (std::int64_t i = 0; i < a.num_initial; ++i)
-      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) s.share[std::size_t(j)] = 0.0f;
+    for (std::int64_t i = 0; i < a.limits.num_initial; ++i)
+      if (const std::int64_t j = a.initial(q * a.limits.num_initial + i); j >= 0) s.share[std::size_t(j)] = 0.0f;
     const auto count = std::count(s.share.begin(), s.share.end(), 1.0f);
-    if (a.rule != GivenRule::cover && count > 1)
+    if (a.rule != Method::cover && count > 1)
       for (float& share : s.share) share /= float(count);
     s.power.assign(std::size_t(n), 0.0f);
     s.renewed.assign(std::size_t(n), -1);
@@ -118,20 +118,20 @@ struct Query {
     const float* const row = this->row(j);
     check(row);
     float* const remembered = s.remembered.data();
-    if (a.rule == GivenRule::mmr)
+    if (a.rule == Method::mmr)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] = row[i] > remembered[i] ? row[i] : remembered[i];
-    if (a.rule == GivenRule::msd)
+    if (a.rule == Method::msd)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] += row[i];
-    if (a.rule == GivenRule::dpp) add_column(j, row);
+    if (a.rule == Method::dpp) add_column(j, row);
     if (covers()) cover(row);
-    for (std::int64_t i = 0; a.max_similarity && i < n; ++i) {
+    for (std::int64_t i = 0; a.limits.max_similarity && i < n; ++i) {
       float& nearest = s.nearest[std::size_t(i)];
       nearest = row[i] > nearest ? row[i] : nearest;
     }
     ++met;
     s.open[std::size_t(j)] = 0;
-    if (a.costs && !initial) spent += a.costs[q * n + j];
-    if (a.max_per_group) cap_group(j);
+    if (a.limits.costs && !initial) spent += a.limits.costs[q * n + j];
+    if (a.limits.max_per_group) cap_group(j);
   }
 
   bool unequal(float one, float other, double own) const {
@@ -149,10 +149,10 @@ struct Query {
 
   // Pairs of items that may be picked, as definite.py has them.
   void compare_pairs() {
-    const bool all = !a.open && a.num_initial == 0;
+    const bool all = !a.open && a.limits.num_initial == 0;
     s.items.clear();
-    for (std::int64_t i = 0; i < a.num_initial; ++i)
-      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) s.open[std::size_t(j)] = 0;
+    for (std::int64_t i = 0; i < a.limits.num_initial; ++i)
+      if (const std::int64_t j = a.initial(q * a.limits.num_initial + i); j >= 0) s.open[std::size_t(j)] = 0;
     for (std::int64_t i = 0; !all && i < n; ++i)
       if (s.open[std::size_t(i)]) s.items.push_back(i);
     const std::int64_t last = (all ? n : std::int64_t(s.items.size())) - 1;
@@ -194,8 +194,8 @@ struct Query {
       const float* const first = row(leader);
       if (!status && unequal(first[j], row(j)[leader], double(first[leader]) * row(j)[j])) status = 2;
     };
-    for (std::int64_t i = 0; i < a.num_initial; ++i)
-      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) compare(j);
+    for (std::int64_t i = 0; i < a.limits.num_initial; ++i)
+      if (const std::int64_t j = a.initial(q * a.limits.num_initial + i); j >= 0) compare(j);
     for (std::int64_t slot = 0; slot < a.lengths[q]; ++slot) compare(a.indices[q * a.k + slot]);
   }
 
@@ -215,14 +215,14 @@ struct Query {
     for (std::int64_t i = 0; i < n; ++i) {
       if (s.share[std::size_t(i)] == 0.0f) continue;
       const float similarity = counted(row[i], a.largest), before = covered[i];
-      if (a.rule == GivenRule::facility)
+      if (a.rule == Method::facility)
         covered[i] = similarity > before ? similarity : before;
-      else if (a.rule == GivenRule::xquad)
+      else if (a.rule == Method::xquad)
         covered[i] = before * (1.0f - similarity);
       else
         covered[i] = before + similarity;
     }
-    for (std::int64_t i = 0; a.rule == GivenRule::cover && i < n; ++i)
+    for (std::int64_t i = 0; a.rule == Method::cover && i < n; ++i)
       power[i] = a.gamma == 0.5f ? std::sqrt(covered[i]) : std::pow(covered[i], a.gamma);
   }
 
@@ -230,9 +230,9 @@ struct Query {
   float gain(std::int64_t i) const {
     const float *const covered = s.remembered.data(), *const power = s.power.data();
     const auto sum = [&](const auto& added) { return sum_of_gains(row(i), s.share.data(), n, a.largest, added); };
-    if (a.rule == GivenRule::facility)
+    if (a.rule == Method::facility)
       return sum([=](float x, std::int64_t at) { return std::max(x - covered[at], 0.0f); });
-    if (a.rule == GivenRule::xquad) return sum([=](float x, std::int64_t at) { return x * covered[at]; });
+    if (a.rule == Method::xquad) return sum([=](float x, std::int64_t at) { return x * covered[at]; });
     // sqrt(A + S) - sqrt(A) without the difference, which would cancel.
     if (a.gamma == 0.5f)
       return sum([=](float x, std::int64_t at) {
@@ -253,7 +253,7 @@ struct Query {
   // The first item of the largest value: what an item adds only falls, so that an old value is an upper bound and is
   // renewed only while it is the largest. Other powers than the root may grow by rounding: all are renewed.
   std::int64_t choose_cover(float* best) {
-    const bool falls = a.rule != GivenRule::cover || a.gamma == 0.5f;
+    const bool falls = a.rule != Method::cover || a.gamma == 0.5f;
     for (std::int64_t i = 0; i < n; ++i)
       if ((!falls || s.renewed[std::size_t(i)] < 0) && s.open[std::size_t(i)]) renew(i);
     for (;;) {
@@ -264,11 +264,11 @@ struct Query {
   }
 
   void cap_group(std::int64_t j) {
-    const std::int64_t* const groups = a.groups + q * n;
+    const std::int64_t* const groups = a.limits.groups + q * n;
     s.picks.push_back(j);
     std::int64_t count = 0;
     for (const std::int64_t pick : s.picks) count += groups[pick] == groups[j];
-    if (count < a.max_per_group) return;
+    if (count < a.limits.max_per_group) return;
     for (std::int64_t i = 0; i < n; ++i)
       if (groups[i] == groups[j]) s.open[std::size_t(i)] = 0;
   }
@@ -276,8 +276,8 @@ struct Query {
   bool may(std::int64_t i) const {
     const std::size_t at = std::size_t(i);
     if (!s.open[at]) return false;
-    if (a.costs && !(spent + a.costs[q * n + i] <= a.budget[q])) return false;
-    return !a.max_similarity || s.nearest[at] <= a.max_similarity[q];
+    if (a.limits.costs && !(spent + a.limits.costs[q * n + i] <= a.limits.budget[q])) return false;
+    return !a.limits.max_similarity || s.nearest[at] <= a.limits.max_similarity[q];
   }
 
   // The first item of the largest value, -1 if none may be picked.
@@ -286,10 +286,10 @@ struct Query {
     const float* const remembered = s.remembered.data();
     float* const value = s.value.data();
     const float* const values = a.values + q * n;
-    if (a.rule == GivenRule::dpp) return largest_left(best);
+    if (a.rule == Method::dpp) return largest_left(best);
     if (met == 0)
       for (std::int64_t i = 0; i < n; ++i) value[i] = values[i];
-    else if (a.rule == GivenRule::mmr)
+    else if (a.rule == Method::mmr)
       for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] - rest * remembered[i];
     else
       for (std::int64_t i = 0; i < n; ++i) value[i] = weight * values[i] + rest * (a.one * float(met) - remembered[i]);
@@ -321,9 +321,9 @@ struct Query {
 
   float redundancy(std::int64_t i) const {
     const std::size_t at = std::size_t(i);
-    if (a.rule == GivenRule::mmr) return met ? s.remembered[at] : 0.0f;
-    if (a.rule == GivenRule::msd) return met ? s.remembered[at] / float(met) : 0.0f;
-    if (!a.max_similarity) return std::numeric_limits<float>::quiet_NaN();
+    if (a.rule == Method::mmr) return met ? s.remembered[at] : 0.0f;
+    if (a.rule == Method::msd) return met ? s.remembered[at] / float(met) : 0.0f;
+    if (!a.limits.max_similarity) return std::numeric_limits<float>::quiet_NaN();
     return met ? s.nearest[at] : 0.0f;
   }
 
@@ -336,21 +336,21 @@ struct Query {
       a.relevance[out] = a.redundancy[out] = std::numeric_limits<float>::quiet_NaN();
     }
     a.lengths[q] = 0;
-    for (std::int64_t i = 0; i < a.num_initial; ++i)
-      if (const std::int64_t j = a.initial[q * a.num_initial + i]; j >= 0) take(j, true);
+    for (std::int64_t i = 0; i < a.limits.num_initial; ++i)
+      if (const std::int64_t j = a.initial(q * a.limits.num_initial + i); j >= 0) take(j, true);
     const std::int64_t wanted = a.ks ? a.ks[q] : a.k;
     for (std::int64_t slot = 0; slot < wanted && !status; ++slot) {
       float best;
       const std::int64_t i = covers() ? choose_cover(&best) : choose(&best), out = q * a.k + slot;
       if (i < 0 || status) break;
       a.indices[out] = i;
-      a.scores[out] = met == 0 && a.rule <= GivenRule::msd ? a.lambda_d[q] * best : best;
+      a.scores[out] = met == 0 && a.rule <= Method::msd ? a.lambda_d[q] * best : best;
       a.relevance[out] = v(i);
       a.redundancy[out] = redundancy(i);
       a.lengths[q] = std::int32_t(slot + 1);
       take(i, false);
     }
-    if (a.rule == GivenRule::dpp) {
+    if (a.rule == Method::dpp) {
       compare_taken();
       look_at_determinants();
     }
@@ -361,7 +361,7 @@ struct Query {
 }  // namespace
 
 void select_given(const GivenArgs& args, int num_threads) {
-  const double rows = args.rule < GivenRule::facility ? double(args.k) : double(args.k + args.pool);
+  const double rows = args.rule < Method::facility ? double(args.k) : double(args.k + args.pool);
   const double work = double(args.num_queries) * double(args.pool) * rows;
   const int threads = worthwhile_threads(4 * work, args.num_queries, num_threads);
   std::vector<State> states(static_cast<std::size_t>(threads));

@@ -214,7 +214,7 @@ inline void Query<Objective>::consider(std::int64_t j, std::int64_t* best, float
   const bool first = picked == 0 && !Objective::kDirections;
   const float value = first ? objective.first_values(ws)[j] : objective.value_of(*this, j);
   if (*best >= 0 && value == *best_score && (ws.row[j] < ws.row[*best]) != (j < *best)) tied_value = value;
-  const bool tie_won = *best >= 0 && (args.best_first ? ws.row[j] < ws.row[*best] : j < *best);
+  const bool tie_won = *best >= 0 && (args.stage.best_first ? ws.row[j] < ws.row[*best] : j < *best);
   if (*best < 0 || value > *best_score || (value == *best_score && tie_won)) {
     *best = j;
     *best_score = value;

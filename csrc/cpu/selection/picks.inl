@@ -3,7 +3,7 @@
 // No item has met a pick.
 template <class Objective>
 inline void Query<Objective>::start() {
-  if (triangle && args.relevance_error) slack += args.relevance_error[q];
+  if (triangle && args.stage.relevance_error) slack += args.stage.relevance_error[q];
   for (std::int64_t j = items; j < padded(items); ++j) {
     ws.pivot[j] = ws.sine[j] = ws.value[j] = 0.0f;
     if constexpr (Objective::kNeedsLength) ws.norm2[j] = 1.0f;

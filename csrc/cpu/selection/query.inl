@@ -86,15 +86,15 @@ struct Query {
   float lambda_d() const { return args.lambda_d[q]; }
   float lambda_b() const { return args.lambda_b[q]; }
   // Whether rows are read only as they are needed.
-  bool lazy() const { return coded || ((args.relevance || args.ceiling) && !Objective::kNeedsLength); }
+  bool lazy() const { return coded || ((args.relevance || args.stage.ceiling) && !Objective::kNeedsLength); }
   // Whether relevance is not known before a row is read.
-  bool estimated() const { return args.relevance_error || args.ceiling || (coded && !args.relevance); }
+  bool estimated() const { return args.stage.relevance_error || args.stage.ceiling || (coded && !args.relevance); }
   // The pivot of the triangle inequality is the query or, where other relevance is given, the first pick.
   bool pivot_is_pick() const { return lazy() && !estimated(); }
   // Whether signs are multiplied in blocks, for as long as one of a block could still win.
   bool in_blocks() const {
     const bool blocks = Objective::kNearest && packed;
-    return blocks && !triangle && !limited && !args.forced && args.bounds != Bounds::dense;
+    return blocks && !triangle && !limited && !args.stage.forced && args.bounds != Bounds::dense;
   }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
   float most_similarity() const { return args.limits.max_similarity ? args.limits.max_similarity[q] : FLT_MAX; }
@@ -246,12 +246,12 @@ inline Status Query<Objective>::run() {
     if (items >= kLongPool) interrupt_point();
     std::int64_t best;
     float value = 0.0f;
-    const bool forced = args.forced && args.forced[q * args.k + slot] >= 0;
+    const bool forced = args.stage.forced && args.stage.forced[q * args.k + slot] >= 0;
     tied_value = __builtin_nanf("");
-    status = forced ? follow(args.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
+    status = forced ? follow(args.stage.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
-    if (args.outside && !forced && !beats_outside(value)) return Status::pool_too_small;
+    if (args.stage.outside && !forced && !beats_outside(value)) return Status::pool_too_small;
     tied = tied || tied_value == value;
     objective.take(*this, best, slot, value);
     if (slot + 1 < wanted) status = keep(best);
@@ -259,7 +259,7 @@ inline Status Query<Objective>::run() {
   }
   if constexpr (Objective::kAspects)
     if (status == Status::ok && all_finite) objective.finish(*this);
-  const bool more_outside = args.outside && args.outside[q] > -FLT_MAX;
+  const bool more_outside = args.stage.outside && args.stage.outside[q] > -FLT_MAX;
   if (status == Status::ok && more_outside && args.lengths[q] < wanted) return Status::pool_too_small;
   if (status == Status::ok && all_finite && args.pool_needed) args.pool_needed[q] = pool_needed(initial);
   return status == Status::ok && !all_finite ? Status::not_finite : status;

@@ -18,7 +18,7 @@ inline Status Query<Objective>::prepare_query() {
 // The strategy, of the table in query.inl.
 template <class Objective>
 inline void Query<Objective>::find_strategy() {
-  const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.relevance_error;
+  const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.stage.relevance_error;
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
   const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
@@ -42,7 +42,7 @@ inline Status Query<Objective>::read_pool() {
   if (lazy()) {
     for (std::int64_t j = 0; j < items; j += W) store(ws.met + j, vi{} - 1);
     if (status != Status::ok) return status;
-    if (!coded || args.relevance || args.ceiling) return combine();
+    if (!coded || args.relevance || args.stage.ceiling) return combine();
     if constexpr (Objective::kCodes)
       for (std::int64_t j = 0; j < items; j += kCodeBlock) bound_relevance(j);
     return all_finite ? Status::ok : Status::not_finite;
@@ -88,14 +88,14 @@ inline Status Query<Objective>::combine() {
   if (whole && lazy() && args.relevance && !estimated() && !args.bias) return copy_relevance();
   for (std::int64_t j = 0; j < items; ++j) {
     float given = args.relevance ? args.relevance[q * args.pool + ws.position[j]] : 0.0f;
-    if (args.ceiling) {
+    if (args.stage.ceiling) {
       ws.value[j] = FLT_MAX;  // the ceiling is all that is known
       continue;
     }
     if (lazy()) {
       if (estimated()) {
         ws.pivot[j] = given;
-        given += args.relevance_error[q];  // until the row is read the value is an upper bound
+        given += args.stage.relevance_error[q];  // until the row is read the value is an upper bound
       }
       relevance_known(j, given);
       continue;

@@ -11,7 +11,7 @@ inline float Query<Objective>::sine(float cosine) const {
 template <class Objective>
 inline void Query<Objective>::start_triangle() {
   for (std::int64_t j = 0; j < items; ++j) {
-    const bool known = !lazy() || args.relevance_error;
+    const bool known = !lazy() || args.stage.relevance_error;
     if (!known) ws.pivot[j] = 0.0f;
     ws.sine[j] = known ? sine(ws.pivot[j]) : FLT_MAX;
   }

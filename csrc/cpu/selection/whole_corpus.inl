@@ -28,7 +28,7 @@ inline typename Query<Objective>::Angles Query<Objective>::angles(std::int64_t p
 template <class Objective>
 inline vd Query<Objective>::reach_by_angle(const Angles& at, double above, std::int64_t known) const {
   const double weight = args.bias ? lambda_b() : 1, infinity = __builtin_inf();
-  const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
+  const double bias = args.bias && weight < 1 ? (1 - weight) * args.stage.max_bias : 0;
   vl lane;
   for (std::int64_t i = 0; i < kDoubles; ++i) lane[i] = i;
   const vd gap = at.crest - above * above, rest = root_above(gap > 0 ? gap : vd{});
@@ -45,13 +45,13 @@ template <class Objective>
 inline double Query<Objective>::reach(double value, std::int64_t known, double enough, const Angles& first) const {
   const double relevance_weight = lambda_d(), redundancy_weight = 1 - relevance_weight;
   const double weight = args.bias ? lambda_b() : 1;
-  const double bias = args.bias && weight < 1 ? (1 - weight) * args.max_bias : 0;
+  const double bias = args.bias && weight < 1 ? (1 - weight) * args.stage.max_bias : 0;
   // What two computed values may be off by.
   value -= 1e-6 + 4 * slack + 8 * FLT_EPSILON * __builtin_fabs(value);
-  if (known == 0 || args.ceiling) return value;
+  if (known == 0 || args.stage.ceiling) return value;
   // A row opposite to all picks.
   double most = relevance_weight > 0 ? (value - redundancy_weight) / relevance_weight : -__builtin_inf();
-  const bool query_known = !args.relevance || args.relevance_error;
+  const bool query_known = !args.relevance || args.stage.relevance_error;
   if (most >= enough || !query_known || !(weight > 0 && __builtin_fabs(bias) <= double(FLT_MAX))) return most;
   for (std::int64_t p = 0; p < known; p += kDoubles) {
     const vd found = reach_by_angle(p == 0 ? first : angles(p), value - relevance_weight * bias, known - p);
@@ -71,7 +71,7 @@ inline double Query<Objective>::surely(double reach) const {
 // Whether a pick is worth more than any row outside.
 template <class Objective>
 inline bool Query<Objective>::beats_outside(float value) const {
-  return args.outside[q] <= surely(reach(value, picked, __builtin_inf(), angles(0)));
+  return args.stage.outside[q] <= surely(reach(value, picked, __builtin_inf(), angles(0)));
 }
 
 // SelectArgs::pool_needed of a query whose picks are made, after so many initial items.
