@@ -14,7 +14,7 @@ from ...selection.parameters import BY_NAME, OPTIONS, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
 from ..kernel import OF_CANDIDATES, PADDING
-from ..limits import Limits, RefusedError, invalid
+from ..limits import Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {"method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": 0.95}
 # What fields may be that are a word.
@@ -296,14 +296,6 @@ def padded(flat: np.ndarray, lengths: list[int], padding: float | None) -> np.nd
 def plain(value: Any) -> Any:
     """Return an id as Python has it."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def shown(value: object) -> str:
-    """Return what an error says it got: a short value, else its type."""
-    if value is None or isinstance(value, (str, int, float)):
-        text = repr(value)
-        return text if len(text) <= 100 else f"{text[:100]}.."
-    return "a list" if isinstance(value, list) else "an object"
 
 
 def wrong(values: Sequence[Any], *kinds: type) -> str:
