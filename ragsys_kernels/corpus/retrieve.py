@@ -79,7 +79,13 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
         lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
     )
     found = _planned_search(asked, index)
-    changes["candidates"], sizes = cut(found.indices, pool, request.initial)
+    rows, sizes = cut(found.indices, pool, request.initial)
+    if index is not None and sizes is not None:  # of more rows that it finds the first need not be those of fewer
+        width_of = np.minimum(np.asarray(sizes), asked.k)
+        for few in np.unique(width_of[width_of < asked.k]).tolist():
+            part = np.flatnonzero(width_of == few)
+            rows[part, :few] = _planned_search(asked.take(part).changed(k=few), index).indices
+    changes["candidates"] = rows
     if certified.can_prove(corpus, request.op, index, request.backend):
         changes["outside"] = certified.outside(found, corpus.num_live, sizes)
     return Pools(request.changed(**changes), found.errors)
