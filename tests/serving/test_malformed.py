@@ -69,3 +69,13 @@ def test_errors_name_the_kinds_of_json():
     ]
     answers = servers.posted(CORPORA, *(("/v1/select", body) for body, _ in wrong))
     assert [answer.json()["error"]["message"] for answer in answers] == [f"select: {words}" for _, words in wrong]
+
+
+def test_a_client_that_goes_before_its_body_has_come_is_no_failure_of_the_server(caplog):
+    async def use(_, service):
+        for path in ("/models/docs/rerank", INFER):
+            status, _ = await fuzz_requests.call(service.asgi, "POST", path, [(b"content-length", b"9")], [])
+            assert status == 499
+
+    servers.run(CORPORA, use)
+    assert "failed" not in caplog.text

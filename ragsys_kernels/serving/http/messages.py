@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from .. import limits
-from ..limits import Limits, RefusedError, busy, invalid, shown
+from ..limits import Limits, RefusedError, busy, gone, invalid, shown
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -238,6 +238,8 @@ def refused(error: RefusedError) -> Response:
 
 def failed(request: Request, error: BaseException) -> Response:
     """Return the answer to a request that ended with an error."""
+    if isinstance(error, DisconnectedError):
+        return refused(gone())
     if isinstance(error, RefusedError):
         return refused(error)
     return refused(limits.failed(f"{request.scope['method']} {request.scope['path']}", error))
