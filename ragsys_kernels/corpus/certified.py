@@ -75,9 +75,11 @@ def select(corpus: Any, request: Request, index: Any, call: Callable[..., Select
     pool = max(_FIRST, 2 * int(most))
     picks = call(corpus, request, min(pool, max(1, corpus.num_live)), None)
     library = arrays.library_of(picks.indices)
-    fields = [np.array(field) for field in picks]
-    cost = None if picks.cost is None else np.array(picks.cost)
-    needed, certified, errors = np.array(picks.pool_needed), np.array(picks.certified), dict(picks.errors or {})
+    # Not by `np.array`: some releases of torch warn of its copies.
+    fields = [np.asarray(field).copy() for field in picks]
+    cost = None if picks.cost is None else np.asarray(picks.cost).copy()
+    needed, certified = np.asarray(picks.pool_needed).copy(), np.asarray(picks.certified).copy()
+    errors = dict(picks.errors or {})
     waiting = np.setdiff1d(np.flatnonzero(~certified), list(errors))
     while waiting.size:
         pool *= _GROWTH

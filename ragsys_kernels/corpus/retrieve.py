@@ -89,12 +89,14 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
         # By what the rule's relevance is, with the bias or without.
         lambda_b=request.lambda_b if "lambda_b" in DEFAULTS[request.op] else 1.0,
     )
-    if route is None:
-        found = _planned_search(asked, index)
-    else:
-        errors: dict[int, str] | None = None if route.errors is None else {}  # those of the search alone
-        found = corpus._search(asked, index, route._replace(library="numpy", errors=errors))
-    changes["candidates"], sizes = cut(found.indices, pool, request.initial)
+    found = _searched(asked, index, route)
+    rows, sizes = cut(found.indices, pool, request.initial)
+    if index is not None and sizes is not None:  # of more rows that it finds the first need not be those of fewer
+        width_of = np.minimum(np.asarray(sizes), asked.k)
+        for few in np.unique(width_of[width_of < asked.k]).tolist():
+            part = np.flatnonzero(width_of == few)
+            rows[part, :few] = _searched(asked.take(part).changed(k=few), index, route).indices
+    changes["candidates"] = rows
     provable = request.op == "mmr" and corpus.metric == "cosine" and index is None
     if provable and (route is not None or certified.is_exact(corpus, request.backend)):
         changes["outside"] = certified.outside(found, num_live, sizes)
@@ -111,12 +113,19 @@ def add_errors(picks: Selection, errors: dict[int, str] | None) -> None:
             values[[*errors]] = unknown
 
 
-def _search(request: Request, index: Any) -> SearchResult:
-    found: SearchResult = request.embeddings._search(request, index)
+def _search(request: Request, index: Any, route: Route | None) -> SearchResult:
+    found: SearchResult = request.embeddings._search(request, index, route)
     return found
 
 
 _planned_search = planned(None)(_search)  # by itself, if the selection that follows cannot be planned
+
+
+def _searched(request: Request, index: Any, route: Route | None) -> SearchResult:
+    if route is None:
+        return _planned_search(request, index, None)
+    errors: dict[int, str] | None = None if route.errors is None else {}  # those of the search alone
+    return _search(request, index, route._replace(library="numpy", errors=errors))
 
 
 def completed(request: Request) -> Request:

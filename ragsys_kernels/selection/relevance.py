@@ -183,6 +183,9 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
 
 def _first_is_narrow(problem: Problem) -> bool:
     """Return whether some values of the first query's relevance are close to each other."""
+    if problem.constraints.query_groups is not None:
+        high, low = _ends(problem.relevance[:1], _real(problem, slice(1)))
+        return bool(high[0] - low[0] < _least(problem.lambda_d.item(0)))
     some = slice(None, None, -(-problem.pool // _VALUES))
     values = problem.relevance[0, some].tolist()
     if problem.candidates is not None:
@@ -229,6 +232,10 @@ def _real(problem: Problem, queries: slice | np.ndarray) -> np.ndarray:
         real &= problem.candidates[queries] >= 0
     elif (found := problem.constraints.filter) is not None:
         real &= found.take(queries).keep(np, np.broadcast_to(np.arange(problem.pool), real.shape))
+    if (own := problem.constraints.query_groups) is not None:
+        ids = np.arange(problem.pool) if problem.candidates is None else problem.candidates[queries]
+        rows = ids + problem.pool_stride * np.arange(problem.num_queries)[queries, None]
+        real &= problem.constraints.groups[rows] != own[queries, None]
     return real
 
 

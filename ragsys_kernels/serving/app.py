@@ -12,9 +12,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..corpus import Corpus
-from . import limits
-from .http.messages import DisconnectedError, Receive, Request, Response, Scope, Send, refused
-from .limits import RefusedError, busy
+from .http.messages import DisconnectedError, Receive, Request, Scope, Send, failed
+from .limits import busy
 from .routes import about, explore, open_inference, page, rerank, select
 from .service import Service
 
@@ -103,13 +102,6 @@ class Front:
         request.release()
         self.service.metrics.request(request.route, status, request.seconds())
         self.service.log.add(request, status, size)
-
-
-def failed(request: Request, error: BaseException) -> Response:
-    """Return the answer to a request that ended with an error."""
-    if isinstance(error, RefusedError):
-        return refused(error)
-    return refused(limits.failed(f"{request.scope['method']} {request.scope['path']}", error))
 
 
 def _counting(send: Send, sent: list[int]) -> Send:

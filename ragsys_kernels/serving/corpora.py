@@ -17,7 +17,7 @@ from .._base.files import read
 from ..corpus import Corpus, reloaded
 from ..corpus.folder import DESCRIPTION, MOST_BYTES
 from ..selection.problem import Rows
-from .limits import RefusedError, invalid
+from .limits import RefusedError, invalid, shown
 from .texts import TextFile, Texts
 
 # What a model of queries that come with vectors is called, and the field that has these.
@@ -161,8 +161,7 @@ class Corpora:
             return served
         if name == NOTHING:
             return self._nothing
-        got = type(name).__name__ if isinstance(name, (list, dict)) else repr(name)[:200]
-        raise invalid(op, "corpus", self._rule, got)
+        raise invalid(op, "corpus", self._rule, shown(name))
 
     def without(self, name: object) -> Served:
         """Return the corpus of queries that may bring vectors; `Rules.has_corpus` refuses those that do not."""

@@ -109,3 +109,11 @@ def gone() -> RefusedError:
 def invalid(op: str, argument: str, rule: str, got: object) -> RefusedError:
     """Return the error of an argument: 422, worded as every error of this library."""
     return RefusedError(422, f"{op}: {argument} must {rule}, got {got}", argument)
+
+
+def shown(value: object) -> str:
+    """Return what an error says it got: a short value, else its type."""
+    if value is None or isinstance(value, (str, int, float)):
+        text = repr(value)
+        return text if len(text) <= 100 else f"{text[:100]}.."
+    return "a list" if isinstance(value, list) else "an object"

@@ -14,8 +14,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from .app import Front, failed
-from .http.messages import Request, Response, Scope, refused
+from .app import Front
+from .http.messages import Request, Response, Scope, failed, refused
 from .limits import Limits, RefusedError
 from .routes.select import Share, select, shared
 

@@ -23,7 +23,7 @@ from .corpora import Corpora, Served
 from .http import openapi
 from .http.accesslog import AccessLog
 from .http.hosts import Hosts
-from .http.messages import Bearer, Handler, Load, Receive, Request, Scope, Send, refused
+from .http.messages import Bearer, Handler, Load, Receive, Request, Scope, Send, failed
 from .kernel import Block, answer
 from .limits import Limits, RefusedError
 from .metrics import Metrics
@@ -185,8 +185,8 @@ class _Endpoint:
         request.scope, request.route = scope, self._path  # with the parameters of the path
         try:
             response = await self._handler(request)
-        except RefusedError as error:
-            response = refused(error)
+        except Exception as error:  # the framework would answer in words of its own
+            response = failed(request, error)
         await response.send(send)
 
 

@@ -106,6 +106,17 @@ def test_pools_grow_until_all_are_certified(drawn, what):
         np.testing.assert_array_equal(picks.cost, whole.cost)
 
 
+def test_tensors_on_the_host_get_tensors(drawn):
+    torch = pytest.importorskip("torch")
+    corpus, queries, _ = drawn
+    ask = {"k": 5, "pool": "certified", "budget": 3.0}
+    picks, expected = corpus.select(torch.from_numpy(queries), **ask), corpus.select(queries, **ask)
+    for name in (*picks._fields, "cost", "certified", "pool_needed"):
+        found = getattr(picks, name)
+        assert isinstance(found, torch.Tensor)
+        np.testing.assert_array_equal(found.numpy(), getattr(expected, name))
+
+
 def crowded(rng):
     """Rows of which the 15 nearest to a query are nearly equal, 10 a little further off are better second picks."""
     queries = rng.standard_normal((20, 64))

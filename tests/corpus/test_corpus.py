@@ -175,6 +175,21 @@ def test_the_pool_of_a_query_has_room_for_what_was_shown_of_it_alone(backend):
         np.testing.assert_array_equal(found.certified[[q]], alone.certified)
 
 
+def test_an_index_finds_the_pool_of_a_query_whatever_was_shown_of_others():
+    """Signs find other rows than the exact search: the best six of nine of them are not the best six of six."""
+    rows, queries = normal(33, 200, 8), normal(34, 30, 8)
+    corpus, signs = rk.Corpus(rows), rk.Corpus(rows, dtype="binary")
+    shown = [np.arange(q % 4).tolist() for q in range(30)]
+    options = {"pool": 6, "index": signs, "lambda_d": 0.3}
+    together = corpus.select(queries, 3, initial=shown, **options)
+    padded = corpus.select(queries, 3, initial=np.full((30, 5), -1), **options)
+    np.testing.assert_array_equal(padded.scores, corpus.select(queries, 3, **options).scores)
+    for q, own in enumerate(shown):
+        pool = corpus.search(queries[[q]], 6 + len(own), index=signs).indices
+        expected = rk.mmr(queries[[q]], corpus, 3, candidates=pool, initial=[own], lambda_d=0.3)
+        np.testing.assert_array_equal(together.indices[[q]], expected.indices)
+
+
 @pytest.mark.parametrize(
     ("name", "method", "pool"),
     [

@@ -319,6 +319,20 @@ def test_a_look_at_the_range_refuses_nothing_by_itself():
             warned(lambda call=call: rk.mmr(None, rows, **call))
 
 
+@pytest.mark.parametrize("form", ["rows", "pools", "dense"])
+def test_items_of_the_query_s_own_group_are_not_looked_at(form):
+    """No kernel reads them: neither is what they have no number, nor the relevance that they have."""
+    rows = np.random.default_rng(6).standard_normal((Q, P, D) if form == "dense" else (P, D), dtype=np.float32)
+    rows[..., 4, :] = np.inf
+    groups = np.broadcast_to(np.arange(P) == 4, rows.shape[:-1]).astype(int)
+    call = {"groups": groups, "query_groups": np.ones(Q, int)}
+    call |= {"candidates": np.tile(np.arange(P), (Q, 1))} if form == "pools" else {}
+    for value in (RANKS[0, 4], 1.0, 60.0):
+        seen = warned(lambda value=value: rk.mmr(None, rows, 3, relevance=with_value(RANKS, (..., 4), value), **call))
+        assert len(seen) == 1
+        assert "differs so little" in seen[0]
+
+
 def test_padding_is_no_range_and_products_have_one_of_their_own():
     scores = np.where(CANDIDATES < 0, -1e9, 0.5).astype(np.float32)
     assert warned(lambda: rk.mmr(None, ROWS, 3, candidates=CANDIDATES, relevance=scores)) == []

@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from ..limits import Limits, RefusedError, busy, invalid
+from .. import limits
+from ..limits import Limits, RefusedError, busy, gone, invalid, shown
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -220,7 +221,7 @@ def object_of(op: str, body: bytes, fields: Collection[str] = ()) -> dict[str, A
     except ValueError as error:
         raise RefusedError(422, f"{op}: body must be JSON: {error}", "body") from None
     if type(content) is not dict:
-        raise invalid(op, "body", "be an object", type(content).__name__)
+        raise invalid(op, "body", "be an object", shown(content))
     for name in content if fields else ():
         if name not in fields:
             raise invalid(op, name[:100], f"be one of {', '.join(sorted(fields))}", "another field")
@@ -233,6 +234,15 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 def refused(error: RefusedError) -> Response:
     return json_response(error.kept().body, error.status, error.headers)
+
+
+def failed(request: Request, error: BaseException) -> Response:
+    """Return the answer to a request that ended with an error."""
+    if isinstance(error, DisconnectedError):
+        return refused(gone())
+    if isinstance(error, RefusedError):
+        return refused(error)
+    return refused(limits.failed(f"{request.scope['method']} {request.scope['path']}", error))
 
 
 class Bearer:

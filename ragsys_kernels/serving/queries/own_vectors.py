@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...selection.problem import Rows
-from .rules import Rules, padded, plain, shown
+from ..limits import shown
+from .rules import Rules, padded, plain
 
 
 class Given:

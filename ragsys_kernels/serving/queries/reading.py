@@ -12,11 +12,11 @@ import pybase64
 from ..asked import BLOCK, Asked
 from ..corpora import Served
 from ..fields import OF_ASPECTS, OF_CANDIDATES, VECTORS
-from ..limits import Limits, invalid
+from ..limits import Limits, invalid, shown
 from .columns import Ids, add_block
 from .cursors import decoded
 from .own_vectors import Given
-from .rules import FIELDS, MOST_DIMS, SHARED, Rules, rules_of, shown, wrong
+from .rules import FIELDS, MOST_DIMS, SHARED, Rules, rules_of, wrong
 
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 

@@ -14,7 +14,7 @@ from ...selection.parameters import BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
 from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, VECTORS
-from ..limits import Limits, RefusedError, invalid
+from ..limits import Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {
     "method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": BY_NAME["lambda_b"].default
@@ -299,14 +299,6 @@ def padded(flat: np.ndarray, lengths: list[int], padding: float | None) -> np.nd
 def plain(value: Any) -> Any:
     """Return an id as Python has it."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def shown(value: object) -> str:
-    """Return what an error says it got: a short value, else its type."""
-    if value is None or isinstance(value, (str, int, float)):
-        text = repr(value)
-        return text if len(text) <= 100 else f"{text[:100]}.."
-    return "a list" if isinstance(value, list) else "an object"
 
 
 def wrong(values: Sequence[Any], *kinds: type) -> str:

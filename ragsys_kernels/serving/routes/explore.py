@@ -19,9 +19,8 @@ from ..fields import OF_PATH
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
 from ..kernel import Block, argument_of, host, placed
-from ..limits import Limits, RefusedError, invalid
+from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.reading import read
-from ..queries.rules import shown
 
 if TYPE_CHECKING:
     from ..service import Service

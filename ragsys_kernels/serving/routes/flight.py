@@ -27,8 +27,7 @@ from ..._base.arrow_sizes import kind_of
 from ..asked import Asked
 from ..corpora import Served
 from ..http.messages import Bearer
-from ..limits import Limits, RefusedError, invalid
-from ..queries.rules import shown
+from ..limits import Limits, RefusedError, invalid, shown
 from .flight_messages import (
     BODY,
     COMMAND,

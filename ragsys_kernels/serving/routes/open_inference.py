@@ -23,7 +23,7 @@ from ..corpora import Corpora, Served
 from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, number_of
-from ..limits import Limits, RefusedError, invalid
+from ..limits import Limits, RefusedError, invalid, shown
 from . import tensors
 from .rerank import rule_of
 from .select import LARGE_BODY, MANY_QUERIES
@@ -183,6 +183,8 @@ def _parsed(
 ) -> tuple[dict[str, Any], Asked]:
     """Return a request's JSON and what it asks for."""
     content, given = tensors.message_of(body, json_bytes)
+    if isinstance(each := content.get("id"), (list, dict)):  # the answer has it too
+        raise invalid("infer", "id", "be a string", shown(each))
     common = dict(rule)
     for name, value in tensors.parameters_of(content).items():
         if name in _RULES:

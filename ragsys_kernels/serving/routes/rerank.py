@@ -26,9 +26,9 @@ from ..corpora import NOTHING, Corpora, Served
 from ..fields import LISTS_OF_RERANK, OF_RERANK
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of
-from ..limits import Limits, RefusedError, invalid
+from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.reading import read
-from ..queries.rules import rules_of, shown
+from ..queries.rules import rules_of
 from . import rerank_shapes as shapes
 from .select import LARGE_BODY
 
@@ -250,7 +250,11 @@ async def rerank(service: Service, request: Request) -> Response:
     await service.answer(asked, request, deadline)
     asked.raise_error()
     answer = shapes.answer(wanted.shape, wanted.content, wanted.documents, wanted.ranked(asked.picks[0]))
-    response = json_response(answer)
+    try:
+        response = json_response(answer)
+    except TypeError:  # of documents that are returned: what can be read is deeper than what can be written
+        rule = "be at most 250 objects and lists deep to be returned"
+        raise invalid("rerank", "documents", rule, "one that is deeper") from None
     request.stage("write")
     return response
 

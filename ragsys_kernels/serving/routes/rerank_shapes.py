@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from ..limits import RefusedError, invalid
+from ..limits import RefusedError, invalid, shown
 
 _KINDS = {"texts": "tei", "documents": "cohere", "input": "elasticsearch"}
 
@@ -30,7 +30,7 @@ def shape_of(content: dict[str, Any]) -> tuple[str, list[Any]]:
         raise invalid("rerank", "documents", "be given once, as documents, texts or input", got)
     documents = content[fields[0]]
     if type(documents) is not list:
-        raise invalid("rerank", fields[0], "be a list of ids", type(documents).__name__)
+        raise invalid("rerank", fields[0], "be a list of ids", shown(documents))
     shape = _KINDS[fields[0]]
     return ("weaviate" if shape == "cohere" and content.get("property") is not None else shape), documents
 

@@ -16,7 +16,7 @@ from ..corpora import Corpora, Served
 from ..http import schemas
 from ..http.messages import ARROW, JSON, Request, Response, object_of
 from ..kernel import Block, split
-from ..limits import Limits, RefusedError, failed, invalid
+from ..limits import Limits, RefusedError, failed, invalid, shown
 from ..queries.cursors import encoded
 from ..queries.reading import read
 from ..queries.rules import OF_URL
@@ -133,7 +133,7 @@ def taken(body: bytes, corpora: Corpora, limits: Limits) -> tuple[Served, list[A
     content = object_of("select", body)
     queries = content.pop("queries", None)
     if type(queries) is not list or not 1 <= len(queries) <= limits.queries:
-        got = len(queries) if type(queries) is list else type(queries).__name__
+        got = len(queries) if type(queries) is list else shown(queries)
         raise invalid("select", "queries", f"be a list of 1 to {limits.queries} queries", got)
     return corpora.without(content.pop("corpus", None)), queries, content
 
@@ -220,10 +220,10 @@ def _single(block: Block, picks: Selection) -> bytes:
     if block.request.budget is not None:
         answer["cost"] = float(picks.cost[0])
     if n == block.k:
-        shown = ids
+        seen = ids
         if block.request.initial is not None:
-            shown = np.concatenate([block.shown(0), ids])
-        answer["cursor"] = encoded(shown)
+            seen = np.concatenate([block.shown(0), ids])
+        answer["cursor"] = encoded(seen)
     if block.skipped:
         answer["skipped"] = block.skipped[0]
     return orjson.dumps(answer, option=_OPTION)
@@ -270,8 +270,8 @@ def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]
         return [b'"n%b"' % text(part, newline=False) if f else b"null" for part, f in zip(parts, full, strict=True)]
     found = []
     for q, n in enumerate(lengths):
-        shown = ids[q, :n]
+        seen = ids[q, :n]
         if block.request.initial is not None:
-            shown = np.concatenate([block.shown(q), shown])
-        found.append(b'"%b"' % encoded(shown).encode() if full[q] else b"null")
+            seen = np.concatenate([block.shown(q), seen])
+        found.append(b'"%b"' % encoded(seen).encode() if full[q] else b"null")
     return found

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ..limits import RefusedError, invalid
-from ..queries.rules import MOST_DIMS, shown
+from ..limits import RefusedError, invalid, shown
+from ..queries.rules import MOST_DIMS
 
 DTYPES = {
     "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
