@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         token_logprobs,
     )
     from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
+    from .selection.fusion import Fused, fuse
     from .selection.problem import SearchResult, Selection, SelectionPath
     from .selection.relevance import RelevanceRangeWarning
     from .selection.validate import PoolSizeWarning
@@ -32,6 +33,7 @@ _HOMES = {
     "BackendUnavailableError": "_dispatch",
     "ConversionWarning": "_base.checks",
     "Corpus": "corpus",
+    "Fused": "selection.fusion",
     "LabelPosteriors": "scoring",
     "METHODS": "selection",
     "Partials": "scoring",
@@ -43,6 +45,7 @@ _HOMES = {
     "answer_logprobs": "scoring",
     "coverage": "selection",
     "dpp": "selection",
+    "fuse": "selection.fusion",
     "gist": "selection",
     "label_posteriors": "scoring",
     "logprob_partials": "scoring",
@@ -63,6 +66,7 @@ __all__ = [
     "BackendUnavailableError",
     "ConversionWarning",
     "Corpus",
+    "Fused",
     "LabelPosteriors",
     "Partials",
     "PoolSizeWarning",
@@ -74,6 +78,7 @@ __all__ = [
     "answer_logprobs",
     "coverage",
     "dpp",
+    "fuse",
     "gist",
     "label_posteriors",
     "logprob_partials",
