@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
     from .selection.fusion import Fused, fuse
     from .selection.problem import SearchResult, Selection, SelectionPath
+    from .selection.recency import decayed
     from .selection.relevance import RelevanceRangeWarning
     from .selection.validate import PoolSizeWarning
 
@@ -44,6 +45,7 @@ _HOMES = {
     "SelectionPath": "selection.problem",
     "answer_logprobs": "scoring",
     "coverage": "selection",
+    "decayed": "selection.recency",
     "dpp": "selection",
     "fuse": "selection.fusion",
     "gist": "selection",
@@ -77,6 +79,7 @@ __all__ = [
     "__version__",
     "answer_logprobs",
     "coverage",
+    "decayed",
     "dpp",
     "fuse",
     "gist",
