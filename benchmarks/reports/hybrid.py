@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 import ragsys_kernels as rk
-from benchmarks.demos.compare import embed
 from benchmarks.harness import data
 from benchmarks.harness.ledger import RESULTS
 from benchmarks.reports.tables import table, write
@@ -40,7 +39,7 @@ def main() -> None:
     if collection is None:
         raise SystemExit("error: Cranfield must be in the folder of RAGSYS_KERNELS_DATA")
     texts, questions = list(collection.documents.values()), list(collection.queries.values())
-    rows, queries = embed(texts, questions)
+    rows, queries = data.indexed(texts, questions)
     corpus = rk.Corpus(rows)
     grades = np.zeros((len(questions), len(texts) + 1))  # the last column is that of padding
     documents = {name: row for row, name in enumerate(collection.documents)}
@@ -69,10 +68,10 @@ def main() -> None:
         lines.append(line)
     about = (
         "Written by `python -m benchmarks.reports.hybrid`. "
-        f"{len(texts):,} abstracts and {len(questions)} questions of the Cranfield collection. Each list has the best "
-        f"{POOL} by BM25 or by vectors (latent semantic indexing, {rows.shape[1]} dimensions). Means over the questions: "
-        f"recall of all that was retrieved; then nDCG of {K} and the mean cosine between two of them, for the best by "
-        f"relevance and for MMR's picks at λ = {WEIGHT:g}, with relevance as it is and with relevance_scale='minmax'."
+        f"{len(texts):,} abstracts and {len(questions)} questions of the Cranfield collection. Each list has the "
+        f"best {POOL} by BM25 or by vectors (latent semantic indexing, {rows.shape[1]} dimensions). Means over the "
+        f"questions: recall of all that was retrieved; then nDCG of {K} and the mean cosine between two of them, for the "
+        f"best by relevance and for MMR's picks at λ = {WEIGHT:g}, with relevance as it is and with relevance_scale='minmax'."
     )
     header = ["retrieved by", "recall", f"nDCG, best {K}", "between them", "nDCG, MMR as-is", "between picks",
               "nDCG, MMR minmax", "between picks"]  # fmt: skip
