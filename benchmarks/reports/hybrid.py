@@ -70,8 +70,9 @@ def main() -> None:
         "Written by `python -m benchmarks.reports.hybrid`. "
         f"{len(texts):,} abstracts and {len(questions)} questions of the Cranfield collection. Each list has the "
         f"best {POOL} by BM25 or by vectors (latent semantic indexing, {rows.shape[1]} dimensions). Means over the "
-        f"questions: recall of all that was retrieved; then nDCG of {K} and the mean cosine between two of them, for the "
-        f"best by relevance and for MMR's picks at λ = {WEIGHT:g}, with relevance as it is and with relevance_scale='minmax'."
+        f"questions: recall of all that was retrieved; then nDCG of {K} and the mean cosine between two of them, for "
+        f"the best by relevance and for MMR's picks at λ = {WEIGHT:g}, with relevance as it is and with "
+        "relevance_scale='minmax'."
     )
     header = ["retrieved by", "recall", f"nDCG, best {K}", "between them", "nDCG, MMR as-is", "between picks",
               "nDCG, MMR minmax", "between picks"]  # fmt: skip
