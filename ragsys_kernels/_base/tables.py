@@ -199,28 +199,45 @@ def _of_arrow(op: str, name: str, x: Any, first: int = 0) -> np.ndarray:
     return values.reshape(len(x), length, *values.shape[1:])
 
 
-def padded(x: Any) -> Any:
-    """Return lists of ids of unequal lengths as one array, -1 behind the end of each; others as they are."""
-    if x is None or (isinstance(x, np.ndarray) and x.dtype.kind != "O"):
+def padded(x: Any, kinds: str = "iu", value: float = -1) -> Any:
+    """Return lists of ids of unequal lengths as one array, -1 behind the end of each; others as they are.
+
+    With other ``kinds`` of elements and another ``value`` behind the ends the array has that one's type.
+    """
+    if (found := _lists(x)) is None:
         return x
-    if of_table(x):
-        if _is_2d(x):  # a table of numbers: its iterator gives columns, or their names
-            return x
-        if hasattr(x, "type") and "list" not in str(x.type).partition("<")[0]:
-            return x
-        x = x.to_pylist() if hasattr(x, "to_pylist") else list(x)
-    if not isinstance(x, (list, tuple, np.ndarray)):
-        return x
-    try:
-        lengths = np.fromiter(map(len, x), np.int64, len(x))
-    except TypeError:  # numbers
-        return x
+    x, lengths = found
     if not lengths.size or lengths.min() == (width := lengths.max()) > 0:
         return x
     rows = [np.asarray(row) for row, length in zip(x, lengths, strict=True) if length]
-    if any(row.ndim != 1 or row.dtype.kind not in "iu" for row in rows):
+    if any(row.ndim != 1 or row.dtype.kind not in kinds for row in rows):
         return x  # refused as what it is
-    found = np.full((len(x), max(1, width)), -1, np.int64)  # one list alone is as empty as beside others
+    # One list alone is as empty as beside others.
+    made = np.full((len(x), max(1, width)), value, np.int64 if isinstance(value, int) else np.float64)
     if width:
-        found[np.arange(width) < lengths[:, None]] = np.concatenate(rows)
-    return found
+        made[np.arange(width) < lengths[:, None]] = np.concatenate(rows)
+    return made
+
+
+def lengths(x: Any) -> np.ndarray | None:
+    """Return the lengths of lists in a list or column, or None for anything else."""
+    found = _lists(x)
+    return None if found is None else found[1]
+
+
+def _lists(x: Any) -> tuple[Any, np.ndarray] | None:
+    """Return lists in a list or column as a sequence, and their lengths; None for anything else."""
+    if x is None or (isinstance(x, np.ndarray) and x.dtype.kind != "O"):
+        return None
+    if of_table(x):
+        if _is_2d(x):  # a table of numbers: its iterator gives columns, or their names
+            return None
+        if hasattr(x, "type") and "list" not in str(x.type).partition("<")[0]:
+            return None
+        x = x.to_pylist() if hasattr(x, "to_pylist") else list(x)
+    if not isinstance(x, (list, tuple, np.ndarray)):
+        return None
+    try:
+        return x, np.fromiter(map(len, x), np.int64, len(x))
+    except TypeError:  # numbers
+        return None

@@ -48,8 +48,30 @@ def _pool(text: str) -> int | str:
         metavar="FILE",
         show_default="none, where candidates come with their vectors",
     ),
-    candidates=_options.CANDIDATES,
+    candidates=Annotated[
+        list[str] | None,
+        option(
+            INPUT,
+            f"{_options.CANDIDATES.help} Given several times, once for each retriever, they are fused.",
+            metavar="FILE",
+            show_default="the --pool most relevant rows",
+        ),
+    ],
     candidate_ids=_options.CANDIDATE_IDS,
+    fusion=option(
+        INPUT,
+        "How several --candidates are fused: rrf by their ranks, minmax or zscore by the scores of --relevance-column.",
+    ),
+    fusion_weights=Annotated[
+        list[float] | None,
+        option(
+            INPUT,
+            "Weight of each of several --candidates, in their order; given as often.",
+            "--fusion-weight",
+            metavar="X",
+            show_default="1",
+        ),
+    ],
     unknown_ids=option(
         INPUT,
         "How to treat an id of --candidates that is not in the corpus: error (the query fails, see --on-error) or skip "
@@ -178,6 +200,7 @@ def select(quiet: Quiet = False, **given: Any) -> None:
         progress_bar(quiet) as progress,
         finishing(f"the current shard of at most {given['shard_size']} queries") as stop,
     ):
+        given.update({name: given[name] or None for name in ("candidates", "fusion_weights")})
         summary = offline.select(progress=progress, stop=stop, **given)
     if not quiet:
         print(summary)

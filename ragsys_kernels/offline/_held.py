@@ -14,7 +14,7 @@ from .._base.checks import shown
 from ..corpus.ids import Ids, make
 from ._options import JobSpec
 from ._spec import Inputs
-from .sources import ByIds, Column, Usable, load_corpus
+from .sources import Column, Usable, load_corpus
 from .spread import Spread
 
 
@@ -63,7 +63,7 @@ def _lookup(ids: Any, inputs: Inputs) -> Ids:
         found = make("select", ids, inputs.corpus.rows) if inputs.saved is None else inputs.saved.ids
     except (ValueError, TypeError) as error:
         raise type(error)(f"{error} of {inputs.corpus_ids.path}, for candidates to be found by them") from error
-    ByIds(inputs.candidates, found)
+    inputs.usable.listed(inputs.candidates, found)
     return found
 
 

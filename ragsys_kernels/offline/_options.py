@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class JobSpec:
     # What it reads: files and their columns, and what rows and ids do that cannot be used.
     corpus: PathLike | None = None
     queries: PathLike
-    candidates: PathLike | None = None
+    candidates: PathLike | Sequence[PathLike] | None = None
     index: PathLike | None = None
     bias: PathLike | None = None
     groups: PathLike | None = None
@@ -61,6 +61,8 @@ class JobSpec:
     candidate_vector_column: str | None = None
     relevance_column: str | None = None
     candidate_ids: bool = False
+    fusion: str = "rrf"
+    fusion_weights: Sequence[float] | None = None
     unknown_ids: str = "error"
     bad_rows: str = "raise"
     on_duplicate: str = "error"
@@ -92,15 +94,29 @@ class JobSpec:
         names = (field.name for field in fields(self) if field.name not in (*FILES, "request"))
         given = {name: getattr(self, name) for name in names}
         given["candidate_ids"] = checks.flag("select", "candidate_ids", self.candidate_ids)
+        weights = given.pop("fusion_weights")
+        several = self.candidates if isinstance(self.candidates, (list, tuple)) else [self.candidates]
+        if not several:
+            raise ValueError("select: candidates must be at least one file, got none")
+        candidates: Any = tuple(several) if len(several) > 1 else several[0]
         given["memory"] = None if self.memory is None else checks.size("select", "memory", self.memory)
         plainly = {
             name: value if name in _OF_THE_CALL else _plain("select", name, value) for name, value in given.items()
         }
-        return replace(self, request=plain_request("select", self.request), **plainly)
+        return replace(
+            self,
+            request=plain_request("select", self.request),
+            candidates=candidates,
+            fusion_weights=None if weights is None else checks.doubles("select", "fusion_weights", weights).tolist(),
+            **plainly,
+        )
 
     def absolute(self) -> JobSpec:
         """Return the same job with paths that hold in any working folder; URLs stay."""
-        paths: dict[str, Any] = {name: absolute(path) for name, path in self.files().items()}
+        paths: dict[str, Any] = {
+            name: tuple(map(absolute, path)) if isinstance(path, tuple) else absolute(path)
+            for name, path in self._given(FILES).items()
+        }
         return replace(self, **paths)
 
     def settled(self) -> JobSpec:
@@ -157,12 +173,22 @@ class JobSpec:
 
     def unusual(self) -> dict[str, Any]:
         """Return what else than usual is made of ids and of rows that cannot be used."""
-        usual = {"candidate_ids": False, "unknown_ids": "error", "bad_rows": "raise", "on_duplicate": "error"}
+        usual = {
+            "candidate_ids": False,
+            "fusion": "rrf",
+            "fusion_weights": None,
+            "unknown_ids": "error",
+            "bad_rows": "raise",
+            "on_duplicate": "error",
+        }
         return {name: value for name, default in usual.items() if (value := getattr(self, name)) != default}
 
     def files(self) -> dict[str, PathLike]:
         """Return the files that are given."""
-        return self._given(FILES)
+        found = self._given(FILES)
+        several = found.pop("candidates", ())
+        several = several if isinstance(several, tuple) else (several,)
+        return {**found, **{f"candidates {i}" if i else "candidates": path for i, path in enumerate(several)}}
 
     def columns(self) -> dict[str, str]:
         """Return the columns that are named."""

@@ -38,7 +38,7 @@ class Inputs:
     queries: Column
     query_ids: Column | None = None
     query_groups: Column | None = None
-    candidates: Column | None = None
+    candidates: Column | sources.Fused | None = None
     index: sources.Index | None = None
     held: dict[str, Any]
     saved: rk.Corpus | None = None
@@ -106,10 +106,13 @@ class Inputs:
         for name in ("corpus", "index", "memory", "device", *(name for name in OF_CORPUS if name != "metric")):
             if (value := getattr(spec, name)) is not None:
                 raise ValueError(f"select: {name} must be left out with candidate_vector_column, got {value}")
-        if spec.candidates is None:
+        file: Any = spec.candidates
+        if file is None:
             raise ValueError("select: candidate_vector_column must come with candidates, got none")
+        if isinstance(file, tuple):
+            raise ValueError(f"select: candidate_vector_column must come with one file of candidates, got {len(file)}")
         queries = sources.vectors(spec.queries, "queries", spec.query_vector_column)
-        own = sources.vector_lists(spec.candidates, str(spec.candidate_vector_column), queries.dims)
+        own = sources.vector_lists(file, str(spec.candidate_vector_column), queries.dims)
         held = {"metric": spec.metric or "cosine", "dtype": "float32"}
         inputs = cls(corpus=own, own=own, queries=queries, **_of_queries(spec, True), held=held)
         inputs._check_sizes()
@@ -190,12 +193,32 @@ def check_out(spec: JobSpec, out: PathLike) -> None:
 
 def _of_queries(spec: JobSpec, ids: bool) -> dict[str, Any]:
     """Open what belongs to the queries; the candidates may be any ids if `ids`."""
+    candidates, relevance = _candidates(spec, ids)
     return {
         "query_ids": sources.ids(spec.queries, "queries", spec.query_id_column),
         "query_groups": sources.numbers("query_groups", str, spec.query_groups, spec.query_group_column, spec.queries),
-        "candidates": sources.candidate_lists(spec.candidates, spec.candidate_column, ids),
-        "relevance": sources.candidate_scores(spec.candidates, spec.relevance_column),
+        "candidates": candidates,
+        "relevance": relevance,
     }
+
+
+def _candidates(spec: JobSpec, ids: bool) -> tuple[Column | sources.Fused | None, Column | None]:
+    """Open the candidates, which may be any ids if `ids`, and their relevance; of several files these are fused."""
+    several = spec.candidates if isinstance(spec.candidates, tuple) else (spec.candidates,)
+    opened = [
+        (
+            sources.candidate_lists(file, spec.candidate_column, ids),
+            sources.candidate_scores(file, spec.relevance_column),
+        )
+        for file in several
+    ]
+    if len(opened) == 1:
+        for name in ("fusion", "fusion_weights"):
+            if name in spec.unusual():
+                raise ValueError(f"select: {name} must come with several files of candidates, got one or none")
+        return opened[0]
+    columns, scores = zip(*opened, strict=True)
+    return sources.Fused(columns, scores, spec.fusion, spec.fusion_weights), None
 
 
 def check_options(spec: JobSpec, inputs: Inputs) -> None:
@@ -231,9 +254,10 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     request = spec.request
     if candidates is not None and spec.pool is not None:
         refuse("pool", "be left out when candidates are given", spec.pool)
-    if request.relevance_scale != "as-is" and inputs.relevance is None:
+    scored = inputs.relevance is not None or isinstance(candidates, sources.Fused)
+    if request.relevance_scale != "as-is" and not scored:
         refuse("relevance_scale", "come with relevance_column", f"{request.relevance_scale!r} alone")
-    if inputs.relevance is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):
+    if spec.relevance_column is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):
         refuse("relevance_column", "come without unknown_ids where rows are skipped", "both")
     if spec.candidate_ids and own is not None:
         refuse("candidate_ids", "be left out with candidate_vector_column", "both")

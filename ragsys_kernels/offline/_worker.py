@@ -26,7 +26,7 @@ from ._pipeline import ahead
 from ._recall import Sample, sampled
 from ._spec import Inputs, pool_of
 from .sinks import ROW_GROUP, parquet
-from .sources import Column, Lists, id_values
+from .sources import Column, Fused, Lists, id_values
 from .spread import Spread
 
 _CHUNKS_AHEAD = 2
@@ -220,7 +220,10 @@ class Worker:
             return found
 
         first = start
-        for parts in zip(*map(chunks, names), strict=False):
+        for parts in map(list, zip(*map(chunks, names), strict=False)):
+            if isinstance(self._candidates, Fused):
+                pair = names.index("candidates"), names.index("relevance")
+                parts[pair[0]], parts[pair[1]] = parts[pair[0]]
             start_of_chunk, last = first, first + len(parts[0])
             while first < last:
                 end = min(last, (first // self.spec.shard_size + 1) * self.spec.shard_size)

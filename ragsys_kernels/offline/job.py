@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -97,7 +97,7 @@ def select(
     queries: PathLike,
     out: PathLike,
     corpus: PathLike | None = None,
-    candidates: PathLike | None = None,
+    candidates: PathLike | Sequence[PathLike] | None = None,
     index: PathLike | None = None,
     bias: PathLike | None = None,
     groups: PathLike | None = None,
@@ -116,6 +116,8 @@ def select(
     relevance_column: str | None = None,
     relevance_scale: RelevanceScale = "as-is",
     candidate_ids: bool = False,
+    fusion: Literal["rrf", "minmax", "zscore"] = "rrf",
+    fusion_weights: Sequence[float] | None = None,
     unknown_ids: Literal["error", "skip"] = "error",
     method: Method = "mmr",
     k: int = 6,
@@ -182,11 +184,12 @@ def select(
         those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
         search finds on the host has ``certified`` too: whether the picks are proven to be those of the whole corpus.
         Shard i has the queries from row i * `shard_size` on, in their order.
-    candidates : path, optional
+    candidates : path, or several, optional
         Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
         or a column of integer lists of any length. Default: the `pool` most relevant rows. With `candidate_ids` they
         are ids of the corpus, also lists of strings, as the picks of an earlier job are: ``candidates="picks",
-        candidate_column="ids", candidate_ids=True``.
+        candidate_column="ids", candidate_ids=True``. Several files, one for each retriever, are fused as by `fuse`; all
+        have the same columns.
     candidate_vector_column : str, optional
         Column of the candidates' file with lists of vectors, one for each of its ids, which may then be any: the job
         has no corpus. Vectors are float16 or float32, of the queries' length; 256 queries are read at a time.
@@ -196,6 +199,11 @@ def select(
         How to rescale it, as in `mmr`.
     candidate_ids : bool
         The candidates are ids of the corpus, whose ids must be distinct integers or strings.
+    fusion : {"rrf", "minmax", "zscore"}
+        How several files of candidates are fused, as `method` of `fuse`. Their order is that of `relevance_column`, or
+        best first without, which only "rrf" can be.
+    fusion_weights : sequence of float, optional
+        Weight of each of the files. Default: 1.
     unknown_ids : {"error", "skip"}
         How to treat a candidate id that is not in the corpus. "error": its query fails, see `on_error`. "skip": the job
         picks from the other candidates, and the summary counts the ids left out.
@@ -321,7 +329,8 @@ def select(
         group_column=group_column, cost_column=cost_column, query_vector_column=query_vector_column,
         query_id_column=query_id_column, query_group_column=query_group_column, candidate_column=candidate_column,
         candidate_vector_column=candidate_vector_column, relevance_column=relevance_column,
-        candidate_ids=candidate_ids, unknown_ids=unknown_ids, request=request, pool=pool, metric=metric, dtype=dtype,
+        candidate_ids=candidate_ids, fusion=fusion, fusion_weights=fusion_weights,
+        unknown_ids=unknown_ids, request=request, pool=pool, metric=metric, dtype=dtype,
         device=device, chunk_size=chunk_size, shard_size=shard_size, on_error=on_error, memory=memory,
         bad_rows=bad_rows, on_duplicate=on_duplicate, fingerprint=fingerprint, verify=verify, overwrite=overwrite,
         engine=engine, workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,

@@ -66,7 +66,7 @@ class Filter:
         step = self.num_rows + 1  # one number that no row has
         first = arange(library, len(rows), rows)[:, None] * step
         rows = library.where((rows >= 0) & (rows < self.num_rows), rows, self.num_rows)
-        known, asked = (_sorted(library, rows) + first).reshape(-1), ids + first
+        known, asked = (in_order(library, rows) + first).reshape(-1), ids + first
         # The last that is not above an id, of at least one. A device would be waited for by ``isin``.
         return known[library.searchsorted(known, asked, side="right") - 1] == asked
 
@@ -96,7 +96,7 @@ def read(
         else:
             _check_range(op, name, array, num_rows, errors)
             if array.ndim == 2:
-                array = _sorted(library, array) if ascending else array
+                array = in_order(library, array) if ascending else array
                 found = dataclasses.replace(found, **{"rows" if name == "allowed" else name: array})
                 continue
             mask = arange(library, num_rows + 1, array) < 0  # none
@@ -142,8 +142,9 @@ def arange(library: Any, n: int, like: Any, dtype: str = "int64") -> Any:
     return library.arange(n, dtype=dtype)
 
 
-def _sorted(library: Any, rows: Any) -> Any:
-    return library.sort(rows, dim=1).values if library.__name__ == "torch" else library.sort(rows, axis=1)
+def in_order(library: Any, rows: Any) -> Any:
+    """Return the elements of each row in order."""
+    return library.sort(rows, dim=-1).values if library.__name__ == "torch" else library.sort(rows, axis=-1)
 
 
 def _array(op: str, name: str, given: Any, num_queries: int, num_rows: int, place: Place) -> Any:

@@ -13,6 +13,7 @@ from backends import missing
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
+from ragsys_kernels._base import arrays
 from ragsys_kernels._gpu import plans
 
 torch = pytest.importorskip("torch")
@@ -145,6 +146,24 @@ def test_relevance_given(backend):
     testing.check_selection("mmr", problem, select("mmr", problem, backend=backend))
     del problem["queries"]
     testing.check_selection("mmr", problem, select("mmr", problem, queries=None, backend=backend))
+
+
+@pytest.mark.parametrize("method", ["rrf", "minmax", "zscore"])
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_lists_are_fused_and_relevance_decays_on_the_device(device, library, method):
+    rng = np.random.default_rng(0)
+    lists = [(np.stack([rng.choice(99, n, replace=False) for _ in range(9)]), rng.random((9, n))) for n in (20, 7, 31)]
+    lists[0][0][3, 5:] = -1
+    move = pytest.importorskip("cupy").asarray if library == "cupy" else lambda x: torch.as_tensor(x).to(device)
+    expected = rk.fuse(lists, method, [1, 0.5, 0.25])
+    found = rk.fuse([tuple(map(move, pair)) for pair in lists], method, [1, 0.5, 0.25])
+    assert all(type(x).__module__.startswith(library) for x in found)
+    ids, relevance = map(arrays.to_host, found)
+    np.testing.assert_allclose(relevance, expected.relevance, rtol=1e-6)
+    assert np.array_equal(ids, expected.candidates)
+    ages = rng.gamma(1, 30, ids.shape)
+    later = arrays.to_host(rk.decayed(found.relevance, move(ages), 20, floor=0.1))
+    np.testing.assert_allclose(later, rk.decayed(relevance, ages, 20, floor=0.1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

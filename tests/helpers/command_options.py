@@ -96,7 +96,8 @@ def given(option, number):
         value = next(each.value for each in reversed(kind) if each is not option.default)
     else:
         value = number + 2 if kind is int else number / 64 if kind is float else f"a{number}"
-    return ([option.opts[0]] if option.opts[0].startswith("-") else []) + [str(value)], value
+    words = ([option.opts[0]] if option.opts[0].startswith("-") else []) + [str(value)]
+    return words, [value] if option.multiple else value
 
 
 def given_to(command):

@@ -37,6 +37,7 @@ NEEDS = {
     "migration/faiss.md": ["faiss"],
     "migration/sentence_transformers.md": ["sentence_transformers"],
     "migration/scikit_learn.md": ["sklearn"],
+    "hybrid.md": ["bm25s"],
     "offline.md": ["pyarrow"],
     "quality.md": ["transformers"],
     "papers/aicl.md": ["transformers", "sklearn"],

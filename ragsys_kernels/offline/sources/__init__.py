@@ -37,6 +37,7 @@ from ..._base.types import PathLike
 from ...corpus.ids import Ids
 from . import _ann, _named, _rows, _text, _written_ids
 from ._column import Column
+from ._fused import Fused
 from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
@@ -54,6 +55,7 @@ __all__ = [
     "ROW_NUMBERS",
     "ByIds",
     "Column",
+    "Fused",
     "IdLines",
     "Index",
     "Lists",

@@ -14,6 +14,7 @@ from ..._base.files import csv_of
 from ..._base.types import NDArray as Array
 from ...corpus.ids import Ids, Integers
 from ._column import BLOCK_BYTES, Column
+from ._fused import Fused
 from ._lists import ByIds
 from ._rows import span
 
@@ -37,11 +38,13 @@ class Usable:
         """Return what was found without the columns, for other processes, which then need not read the rows again."""
         return replace(self, columns={})
 
-    def listed(self, lists: Column, by: Ids | None, skip: bool = False) -> Column | ByIds:
+    def listed(self, lists: Column | Fused, by: Ids | None, skip: bool = False) -> Column | ByIds | Fused:
         """Return lists of rows of the file, or of ids, as lists of the rows that are kept; no others are in them.
 
         ``skip``: unknown ids are -1 there, and no error.
         """
+        if isinstance(lists, Fused):
+            return lists.each(lambda column: self.listed(column, by, skip))
         if by is not None:
             return ByIds(lists, by, self.ids.values() if self.ids else self.skipped, skip)
         return lists if self.kept is None else ByIds(lists, Integers.of("select", self.kept), self.skipped)
