@@ -201,7 +201,7 @@ def test_select_on_a_device_takes_another_bias_from_there(device_corpus, place):
     rng = np.random.default_rng(2)
     held = device_corpus(rng.standard_normal((20, 4)).astype(np.float32))
     column = rng.standard_normal(20).astype(np.float32)
-    with pytest.raises(ValueError, match=r"^select: all arrays must be on one device, got bias on cpu, the corpus on "):
+    with pytest.raises(ValueError, match=r"^select: all arrays must be on one device, got .*, bias on cpu$"):
         held.select(torch.ones(1, 4), 2, pool=5, bias=column)
     other = with_columns("select", held, {"bias": torch.tensor(column), "groups": None}, place)
     assert isinstance(other.bias, torch.Tensor)

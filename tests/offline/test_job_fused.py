@@ -9,6 +9,7 @@ from job_arrays import N, Q, check_equals, read
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.offline import _options, sources
+from ragsys_kernels.selection.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning")
 RNG = np.random.default_rng(3)
@@ -170,6 +171,7 @@ def test_what_is_refused(tmp_path, data, hits):
 
 def test_paths_hold_in_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = _options.JobSpec(queries="q.npy", candidates=["a.npy", "s3://b/c.npy"]).plain().absolute()
+    asked = Request("mmr", None, None, 6)
+    spec = _options.JobSpec(queries="q.npy", candidates=["a.npy", "s3://b/c.npy"], request=asked).plain().absolute()
     assert spec.candidates == (tmp_path / "a.npy", "s3://b/c.npy")
-    assert _options.JobSpec(queries="q.npy", candidates=["a.npy"]).plain().candidates == "a.npy"
+    assert _options.JobSpec(queries="q.npy", candidates=["a.npy"], request=asked).plain().candidates == "a.npy"
