@@ -67,7 +67,7 @@ def run(
     On a pool of 20 that look takes half the time. ``kind`` is that of coverage.
     """
     problem = validate.selection(op, queries, rows, k, **options)
-    lacking = None if op in ("mmr", "vrsd") else Needs(op, kind, False, False).lacking
+    lacking = None if op in ("mmr", "vrsd") else Needs(op, kind).lacking
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
     rule: Callable[[Problem, int], Selection] = getattr(backend, op)
     if problem.relevance is None:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .. import _dispatch
+from .parameters import NOT_EVERYWHERE
 from .request import Request
 
 # Among the constraints that a backend has.
 BINARY = "rows of dtype 'binary'"
 
 
+_not_everywhere = attrgetter(*NOT_EVERYWHERE)
+
+
 class Needs(NamedTuple):
-    """What a call needs of a backend beyond MMR and VRSD with the constraints that all of them have."""
+    """What a call needs of a backend."""
 
     op: str
     kind: str | None = None  # of coverage
-    budget: bool = False
-    ceiling: bool = False
-    certificate: bool = False
-    binary: bool = False  # rows of packed signs
+    constraints: tuple[str, ...] = ()  # of `NOT_EVERYWHERE` and `BINARY`
 
     @classmethod
     def of(cls, request: Request, binary: bool = False) -> Needs:
-        budget, ceiling, outside = request.budget, request.max_similarity, request.outside
-        return cls(request.op, request.kind, budget is not None, ceiling is not None, outside is not None, binary)
+        given = zip(NOT_EVERYWHERE, _not_everywhere(request), strict=True)
+        asked = tuple(name for name, value in given if value is not None)
+        return cls(request.op, request.kind, (*asked, BINARY) if binary else asked)
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""
@@ -34,13 +37,13 @@ class Needs(NamedTuple):
         rule = self.kind or self.op
         if rule not in module.RULES:
             return f"its kernels have no {rule}"
-        asked_for = {
-            "budget": self.budget,
-            "max_similarity": self.ceiling,
-            "outside": self.certificate,
-            BINARY: self.binary,
-        }
-        for name, asked in asked_for.items():
-            if asked and name not in module.CONSTRAINTS:
-                return f"its kernels take no {name}"
-        return None
+        lacks = next((name for name in self.constraints if name not in module.CONSTRAINTS), None)
+        return lacks and f"its kernels take no {lacks}"
+
+
+def are_usual(request: Request) -> bool:
+    """Return whether every backend has the constraints of a request."""
+    for value in _not_everywhere(request):  # noqa: SIM110 - `all` takes longer
+        if value is not None:
+            return False
+    return True

@@ -13,11 +13,12 @@ from .._base.types import Array
 from . import certificate, codes, validate
 from .capabilities import BINARY
 from .filtered_problems import few_rows
+from .parameters import NOT_EVERYWHERE
 from .problem import Problem, Selection, SelectionPath, unit
 
 # What the kernels have (capabilities.py).
 RULES = frozenset(("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad", "mmr_path"))
-CONSTRAINTS = frozenset(("budget", "max_similarity", "outside", BINARY))
+CONSTRAINTS = frozenset((*NOT_EVERYWHERE, BINARY))
 # Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
 _MOST_SIMILARITIES = 1 << 28
 _POOL_TOO_SMALL = 5

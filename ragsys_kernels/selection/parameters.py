@@ -35,6 +35,7 @@ class Parameter(NamedTuple):
     high: Any = math.inf  # or of each rule that has one of its own
     above: bool = False  # whether a number must be above ``low``
     choices: tuple[str, ...] = ()
+    everywhere: bool = True  # whether every backend takes it
 
     @property
     def axes(self) -> int:
@@ -97,11 +98,11 @@ TABLE = (
     Parameter("costs", "Cost of each item", "values", "item", _ONE_BY_ONE),
     Parameter(
         "budget", "The most that the picks of a query cost together, by the costs of items", "number", "query",
-        _ONE_BY_ONE, None, 0,
+        _ONE_BY_ONE, None, 0, everywhere=False,
     ),
     Parameter(
         "max_similarity", "The largest similarity of a pick to an earlier one", "number", "query", _ONE_BY_ONE, None,
-        -1, 1,
+        -1, 1, everywhere=False,
     ),
     Parameter("quality", "Quality of each item, instead of that by z-scores", "values", "item", ("dpp",), "zscore"),
     Parameter("scale", "Weight of the z-scores", "number", "call", ("dpp",), 1.0, 0),
@@ -124,6 +125,8 @@ BY_NAME = {parameter.name: parameter for parameter in TABLE}
 SCALARS = tuple(parameter for parameter in TABLE if parameter.kind in ("number", "count", "choice", "flag"))
 # Of these, limits: with one of them fewer than k items may be picked though there are more.
 LIMITS = tuple(parameter.name for parameter in SCALARS if parameter.default is None and parameter.rules in _OF_ALL)
+# What a backend may lack; a certificate is asked for by pools alone.
+NOT_EVERYWHERE = (*(parameter.name for parameter in TABLE if not parameter.everywhere), "outside")
 ONE_BY_ONE = tuple(parameter.name for parameter in TABLE if parameter.rules is _ONE_BY_ONE)
 # What a rule has beyond the arguments of all rules.
 OF_RULES = tuple(parameter for parameter in TABLE if parameter.rules not in _OF_ALL)

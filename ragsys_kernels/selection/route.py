@@ -30,7 +30,6 @@ def of(request: Request, op: str) -> Route:
     threads = env.named_threads() if num_threads is None else checks.threads(op, num_threads)
     errors = None if type(on_error) is str and on_error == "raise" else checks.skipped(op, on_error)
     rule, embeddings, outside = request.op, request.embeddings, request.outside
-    costs, budget, max_similarity = request.costs, request.budget, request.max_similarity
     is_corpus = isinstance(embeddings, Rows)
     arrays = {
         "queries": request.queries, "embeddings": embeddings.data if is_corpus else embeddings,
@@ -43,9 +42,9 @@ def of(request: Request, op: str) -> Route:
         arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
     lacking = None
     binary = is_corpus and embeddings.dtype == "binary"
-    # Which every backend has.
-    if binary or not (costs is budget is max_similarity is outside is None and rule in ("mmr", "vrsd")):
-        arrays["costs"] = costs
+    usual = rule in ("mmr", "vrsd") and request.costs is None and not binary  # which every backend has
+    if not (usual and capabilities.are_usual(request)):
+        arrays["costs"] = request.costs
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
         lacking = capabilities.Needs.of(request, binary).lacking
     library, device = checks.library_and_device(op, arrays)

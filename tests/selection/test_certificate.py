@@ -303,7 +303,7 @@ def test_bad_queries_are_skipped_and_not_certified(name):
 @pytest.mark.parametrize("backend", ["triton", "cuda"])
 def test_kernels_of_a_device_refuse_outside_by_name(backend):
     pytest.importorskip("triton")
-    assert capabilities.Needs("mmr", certificate=True).lacking(backend) == "its kernels take no outside"
+    assert capabilities.Needs("mmr", None, ("outside",)).lacking(backend) == "its kernels take no outside"
     assert capabilities.Needs("mmr").lacking(backend) is None
 
 

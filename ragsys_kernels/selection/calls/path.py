@@ -137,8 +137,8 @@ def mmr_path(
     library, device = checks.library_and_device(_OP, arrays)
     if device != "cpu":
         raise ValueError(f"{_OP}: arrays must be on the host, got arrays on {device!r}")
-    needed = capabilities.Needs(_OP, None, budget is not None, max_similarity is not None)
-    _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needed.lacking)
+    needs = capabilities.Needs.of(request)
+    _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needs.lacking)
     problem = validate.problem_of(request, HOST)
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:
