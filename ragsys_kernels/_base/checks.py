@@ -227,7 +227,7 @@ def per_query(
     """
     if type(x) is float or (isinstance(x, (float, int)) and not isinstance(x, bool)):  # the common case first
         if not low <= x <= high:
-            raise ValueError(f"{op}: {name} must be within [{low:g}, {high:g}], got {shown(x)}")
+            raise ValueError(f"{op}: {name} must be {_within(low, high)}, got {shown(x)}")
         return place.filled(num_queries, x) if unread is None else unread
     if x is None or isinstance(x, str):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {shown(x)}")
@@ -238,9 +238,13 @@ def per_query(
     array = np.asarray(_arrays.host_view(op, name, x)[0])
     if array.dtype.kind not in "fiu" or (array.dtype == np.uint16):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {array.dtype}")
-    good, rule = (array >= low) & (array <= high), f"within [{low:g}, {high:g}]"
-    array = one_or_each(op, name, array, good, num_queries, rule, high, errors)
+    good = (array >= low) & (array <= high)
+    array = one_or_each(op, name, array, good, num_queries, _within(low, high), high, errors)
     return place.upload(np.array(array, np.float32))
+
+
+def _within(low: float, high: float) -> str:
+    return "a number" if low == -high == -np.inf else f"within [{low:g}, {high:g}]"
 
 
 def one_or_each(

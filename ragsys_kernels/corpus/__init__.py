@@ -292,6 +292,7 @@ class Corpus(Rows):
         costs: ArrayLike | None = None,
         budget: float | ArrayLike | None = None,
         max_similarity: float | ArrayLike | None = None,
+        min_relevance: float | ArrayLike | None = None,
         quality: ArrayLike | None = None,
         scale: float | None = None,
         gamma: float | None = None,
@@ -325,7 +326,7 @@ class Corpus(Rows):
         index : faiss.Index, usearch.index.Index or Corpus, optional
             Retrieves the pools, as in `search`.
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
-            exclude, costs, budget, max_similarity, metric, check_values
+            exclude, costs, budget, max_similarity, min_relevance, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             depends on the rule. With ``relevance`` nothing is retrieved; without ``candidates`` it has a value for
             every row. ``bias``, ``groups``, ``costs`` replace the corpus's; with a retrieved pool they and ``quality``
@@ -346,9 +347,9 @@ class Corpus(Rows):
             lambda_d = DEFAULTS[method].get("lambda_d")
         request = Request(
             method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-            padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, metric, check_values,
-            backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma, window, noise,
-            min_gain, kind, aspects, weights, density, eps,
+            padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, min_relevance, metric,
+            check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma,
+            window, noise, min_gain, kind, aspects, weights, density, eps,
         )  # fmt: skip
         return self._select(request, pool, index)
 

@@ -127,6 +127,7 @@ def select(
     max_per_group: int | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
+    min_relevance: float | None = None,
     scale: float | None = None,
     gamma: float | None = None,
     window: int | None = None,
@@ -244,6 +245,8 @@ def select(
         The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
     max_similarity : float, optional
         The largest similarity that a pick may have to an earlier one, in [-1, 1].
+    min_relevance : float, optional
+        The least relevance of a pick, before ``relevance_scale``.
     scale, gamma, window, noise, min_gain, kind, density, eps : optional
         Options of one rule, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
         ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage, ``eps`` of GIST.
@@ -319,9 +322,9 @@ def select(
     """
     request = Request(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
-        max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, scale=scale, gamma=gamma,
-        window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps, backend=backend,
-        num_threads=num_threads,
+        max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
+        scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps,
+        backend=backend, num_threads=num_threads,
     )  # fmt: skip
     spec = JobSpec(
         queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,

@@ -38,6 +38,7 @@ def mmr(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     outside: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
@@ -111,6 +112,9 @@ def mmr(
     max_similarity : float or (Q,), in [-1, 1], optional
         Excludes near-duplicates: an item may be picked only if its similarity to each initial item and earlier pick is
         at most this. With cosines, 1 excludes nothing. With ``lambda_d=1``: top-k without near-duplicates.
+    min_relevance : float or (Q,), optional
+        Items of less relevance, as computed or given and before ``relevance_scale``, are left out of the pool, and the
+        rest of a row is padding. The bias does not count.
     outside : float or (Q,), optional
         Upper bound of v over the rows outside the pool that the query may pick. If the pool holds the best rows of the
         corpus, pass its smallest v; if no row is outside, -inf. ``certified`` and ``pool_needed`` of the result then
@@ -187,8 +191,8 @@ def mmr(
     array([[1, 2]])
     """
     return run(Request(
-        "mmr", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "mmr", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, similarity, bias, lambda_d, lambda_b, outside,
     ))  # fmt: skip
 
@@ -211,6 +215,7 @@ def vrsd(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -255,7 +260,7 @@ def vrsd(
     array([[1, 2]])
     """
     return run(Request(
-        "vrsd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "vrsd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error,
     ))  # fmt: skip

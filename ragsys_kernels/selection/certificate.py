@@ -113,4 +113,6 @@ def conclude(problem: Problem, picks: Selection, asked: Any) -> None:
             spent = np.where(picks.indices < 0, 0.0, limits.costs[picks.indices]).cumsum(axis=1)[:, -1]
             short &= spent + remaining(problem, limits.costs).min() <= limits.budget
         needed[short & ~np.isnan(needed)] = -np.inf
+    if limits.min_relevance is not None and problem.bias is None:  # rows outside are left out with less than that
+        needed = picks.pool_needed = np.maximum(needed, np.nextafter(limits.min_relevance, np.float32(-np.inf)))
     picks.certified = problem.outside <= needed

@@ -34,12 +34,13 @@ class Constraints:
     costs: Any = None  # (N,) or (Q, P) float64
     budget: Any = None  # (Q,) float64, with costs
     max_similarity: Any = None  # (Q,) float32; inf bars nothing
+    min_relevance: Any = None  # (Q,) float32, of relevance that is computed; pools lack what is given less
 
     def take(self, queries: np.ndarray | slice, pools: tuple[int, int] | None) -> Constraints:
         """Return the constraints of some of the queries; ``pools`` is the shape (Q, P) of dense pools, else None."""
         if self is NONE:
             return NONE
-        names = ("initial", "query_groups", "budget", "max_similarity")
+        names = ("initial", "query_groups", "budget", "max_similarity", "min_relevance")
         changes = {name: array[queries] for name in names if (array := getattr(self, name)) is not None}
         if self.filter is not None:
             changes["filter"] = self.filter.take(queries)
@@ -66,6 +67,7 @@ NONE = Constraints()
 def read(
     request: Request,
     candidates: Any,
+    relevance: Any,
     rows: Any,
     shape: tuple[int, int, int, int],
     place: Place,
@@ -73,8 +75,8 @@ def read(
 ) -> tuple[Constraints, Any]:
     """Return the constraints that a request describes, and the candidates without what may not be picked.
 
-    ``rows``: the `Rows`, which may have groups and costs of their own. ``shape``:
-    queries, positions of a pool, rows, and positions of dense pools, or 0.
+    ``relevance``: as it is given, on no other scale. ``rows``: the `Rows`, which may have groups and costs of their
+    own. ``shape``: queries, positions of a pool, rows, and positions of dense pools, or 0.
     """
     op, groups, query_groups, max_per_group = request.op, request.groups, request.query_groups, request.max_per_group
     costs, budget, max_similarity = request.costs, request.budget, request.max_similarity
@@ -126,6 +128,19 @@ def read(
         # No cosine is above 1, but rounded ones are: a ceiling of 1 bars nothing.
         cosine = rows.metric == "cosine"
         found.max_similarity = filters.library_of_array(most).where(most >= 1, np.inf, most) if cosine else most
+    if request.min_relevance is not None:
+        least = per_query(op, "min_relevance", request.min_relevance, num_queries, -np.inf, np.inf, place, errors)
+        if relevance is None:
+            found.min_relevance = least
+        else:
+            kept = ~(relevance < least[:, None])  # NaN stays, to be found as such
+            allows = Filter(pool_stride or num_rows, kept)
+            if candidates is not None:
+                candidates = np.where(kept, candidates, -1)
+            elif pool_stride:
+                candidates = filters.restricted(allows, None, num_queries, place)
+            else:
+                found.filter = allows.and_also(found.filter)
     if budget is not None:
         found.budget = _budget(op, budget, num_queries, place, errors)
         if costs is None and rows.costs is None:

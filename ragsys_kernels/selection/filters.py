@@ -36,6 +36,14 @@ class Filter:
         lists = (None if rows is None else rows[queries] for rows in (self.rows, self.exclude))
         return Filter(self.num_rows, mask, *lists)
 
+    def and_also(self, other: Filter | None) -> Filter:
+        """Return the filter of what both leave; this one has nothing but a mask."""
+        if other is None:
+            return self
+        return Filter(
+            self.num_rows, self.mask if other.mask is None else self.mask & other.mask, other.rows, other.exclude
+        )
+
     @property
     def per_query(self) -> bool:
         """Return whether queries differ in what they may pick."""

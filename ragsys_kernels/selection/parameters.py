@@ -53,6 +53,8 @@ class Parameter(NamedTuple):
     def rule_of(self, rule: str) -> str:
         """Return what an error says that a number must be."""
         low, high = self.range_of(rule)
+        if low == -math.inf and high == math.inf:
+            return "a number"
         if self.above:
             return f"above {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
         return f"within [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
@@ -103,6 +105,10 @@ TABLE = (
     Parameter(
         "max_similarity", "The largest similarity of a pick to an earlier one", "number", "query", _ONE_BY_ONE, None,
         -1, 1, everywhere=False,
+    ),
+    Parameter(
+        "min_relevance", "The least relevance of a pick, before it is rescaled; items of less are left out", "number",
+        "query", everywhere=False,
     ),
     Parameter("quality", "Quality of each item, instead of that by z-scores", "values", "item", ("dpp",), "zscore"),
     Parameter("scale", "Weight of the z-scores", "number", "call", ("dpp",), 1.0, 0),

@@ -32,6 +32,7 @@ class Request:
     costs: Any = None
     budget: Any = None
     max_similarity: Any = None
+    min_relevance: Any = None
     metric: Any = "cosine"
     check_values: Any = None
     backend: Any = "auto"

@@ -215,6 +215,7 @@ def problem_of(
     items = ((num_queries, pool), "(Q, P)")
     if scores is not None:
         expect_shape(op, "relevance", scores, items)
+    given = scores
     if not (type(relevance_scale) is str and relevance_scale == "as-is"):
         check_scale(op, relevance_scale, relevance)
         live = rows.live if ids_array is None and not pool_stride else None
@@ -232,12 +233,13 @@ def problem_of(
     # Without any of these the call is three quarters of a microsecond faster.
     if (
         request.initial is request.groups is request.query_groups is request.max_per_group is request.allowed
-        is request.exclude is request.costs is request.budget is request.max_similarity is rows.live is None
+        is request.exclude is request.costs is request.budget is request.max_similarity is request.min_relevance
+        is rows.live is None
     ):  # fmt: skip
         limits = NONE
     else:
         shape = (num_queries, pool, num_rows, pool_stride)
-        limits, ids_array = constraints.read(request, ids_array, rows, shape, place, errors)
+        limits, ids_array = constraints.read(request, ids_array, given, rows, shape, place, errors)
 
     if options is not None:
         shapes = items if pool_stride else ((num_rows,), "(N,)")

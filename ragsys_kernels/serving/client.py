@@ -261,6 +261,7 @@ class Client(_Calls):
         max_per_group: int | None = None,
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
+        min_relevance: float | Sequence[float] | None = None,
         candidate_vectors: Any = None,
         scale: float | None = None,
         gamma: float | None = None,
@@ -281,7 +282,7 @@ class Client(_Calls):
         ----------
         queries : (Q, D) float32 | float16 | others, optional
             Sent as float16 if they are, else as float32; or ``query_ids`` (Q,), ids of the corpus.
-        k, lambda_d, lambda_b, budget, max_similarity : number or (Q,)
+        k, lambda_d, lambda_b, budget, max_similarity, min_relevance : number or (Q,)
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
         candidates, initial, allowed, exclude : (Q, any) ids, or Q lists
@@ -325,10 +326,11 @@ class Client(_Calls):
             raise ValueError(f"select: pool must be an integer or None, got {pool!r}")
         arguments = {
             "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
-            "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights,
-            "initial": initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group,
-            "budget": budget, "max_similarity": max_similarity, "scale": scale, "gamma": gamma, "window": window,
-            "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric": metric,
+            "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights, "initial":
+            initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group, "budget": budget,
+            "max_similarity": max_similarity, "min_relevance": min_relevance, "scale": scale, "gamma": gamma, "window":
+            window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric":
+            metric,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)
         common = {"method": method, "pool": pool} | _given(corpus=corpus or self._corpus, unknown=unknown)

@@ -67,6 +67,8 @@ struct Constraints {
   const double* budget;  // (Q,), with costs
   // An item may be picked while its similarity to no pick and no initial item exceeds this.
   const float* max_similarity;  // (Q,); or null
+  // Items of less relevance, which is computed, are left out of the pool.
+  const float* min_relevance;  // (Q,); or null
 };
 
 // What belongs to one rule: ragsys_kernels/selection/options.py.

@@ -116,6 +116,7 @@ void set_limits(SelectArgs& a, const Fields& given) {
   limits.budget = given.pointer(NAME("budget"), a.num_queries);
   require(!limits.costs == !limits.budget, "budget");
   limits.max_similarity = given.pointer(NAME("max_similarity"), a.num_queries);
+  limits.min_relevance = given.pointer(NAME("min_relevance"), a.num_queries);
 }
 
 void set_constraints(SelectArgs& a, const Fields& problem) {

@@ -225,9 +225,9 @@ __attribute__((always_inline)) inline vf Query<Objective>::look(std::int64_t blo
   if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
   vf bounds = splat(-__builtin_inff());
   for (std::int64_t j = begin; j < end; j += W) {
-    vf most = load(ws.value + j), least = most - doubt(j);
+    vf most = load(ws.value + j), least = most - doubt(j, most);
     if (picked > 0) objective.range(*this, j, &least, &most);
-    if (__builtin_expect(limited, 0) && picked > 0) least = surely_fit(j, least);
+    if (__builtin_expect(limited, 0)) least = surely_fit(j, least);
     const vf gate = load(ws.gate + j);
     most = smaller(most, gate);
     store(ws.bound + j, most);
@@ -238,21 +238,23 @@ __attribute__((always_inline)) inline vf Query<Objective>::look(std::int64_t blo
   return leasts;
 }
 
-// Closes the items of a vector that are surely too similar to a pick. What their values are at least, where they surely
-// are not: another's value is no bar for the best.
+// Closes the items of a vector that are surely too similar to a pick, or of too little relevance. What their values are
+// at least, where they surely are not: another's value is no bar for the best.
 template <class Objective>
 vf Query<Objective>::surely_fit(std::int64_t j, vf least) {
   const vf most = splat(most_similarity()), nearest = larger(load(ws.likely_most + j), load(ws.rival_most + j));
   const vf gate = load(ws.gate + j);
-  store(ws.gate + j, load(ws.running + j) > most ? splat(-__builtin_inff()) : gate);
-  return nearest > most ? splat(-FLT_MAX) : least;
+  const vf relevance = load((args.bias ? ws.relevance : ws.value) + j), wanted = splat(least_relevance());
+  const vi unfit = (load(ws.running + j) > most) | (relevance < wanted);
+  store(ws.gate + j, unfit ? splat(-__builtin_inff()) : gate);
+  return (nearest > most) | (relevance - doubt(j, relevance) < wanted) ? splat(-FLT_MAX) : least;
 }
 
-// By how much the value of an item, an upper bound before its row is read, may exceed the relevance.
+// By how much the value of an item, or its relevance, an upper bound before its row is read, may exceed what it is then.
 template <class Objective>
-inline vf Query<Objective>::doubt(std::int64_t j) const {
+inline vf Query<Objective>::doubt(std::int64_t j, vf value) const {
   if (!estimated()) return vf{};
-  const vf value = load(ws.value + j), size = larger(value, -value);
+  const vf size = larger(value, -value);
   const vf error = args.relevance ? splat(args.stage.relevance_error[q]) : code_error(j, query_code);
   const vi unread = load(ws.met + j) < 0;
   return unread ? splat(2.0f) * error + splat(slack) + splat(4.0f * FLT_EPSILON) * size : vf{};

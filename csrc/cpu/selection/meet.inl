@@ -224,7 +224,7 @@ inline void Query<Objective>::consider(std::int64_t j, std::int64_t* best, float
 template <class Objective>
 bool Query<Objective>::unfit(std::int64_t j) const {
   const bool similar = args.limits.max_similarity && picked > 0 && nearest()[j] > most_similarity();
-  return similar || objective.unfit(ws, j);
+  return similar || ws.relevance[j] < least_relevance() || objective.unfit(ws, j);
 }
 
 // Closes what is too similar to the picks that it has met, or by the triangle inequality.

@@ -25,9 +25,9 @@ static Status path_start(const SelectArgs& args, std::int64_t q, Workspace& ws, 
   prepare_tail_mask(args.dims, ws.tail_mask);
   Query<Mmr> query{args, ws, q};
   Status status = query.collect();
-  *items = query.items;
   *initial = query.picked;
   if (status == Status::ok) status = query.read_pool();
+  *items = query.items;
   if (status != Status::ok) return status;
   query.start();
   for (std::int32_t j = 0; query.lazy() && j < query.items && status == Status::ok; ++j)

@@ -12,6 +12,7 @@
 //
 // All give the picks of the dense one. With bounds an item meets a pick (a dot product) only while it could still win.
 // With a largest similarity (`limited`) VRSD and MSD leave the codes out: these bound their sums, not the largest term.
+// With a least relevance they do too, unless relevance is given: MMR alone chooses among items that it may yet leave out.
 // SSD's values rise when its window slides, and items meet the picks in it anew. SIFT is dense: its values may rise at
 // any pick.
 //
@@ -97,6 +98,7 @@ struct Query {
     return blocks && !triangle && !limited && !args.stage.forced && args.bounds != Bounds::dense;
   }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
+  float least_relevance() const { return args.limits.min_relevance ? args.limits.min_relevance[q] : -__builtin_inff(); }
   float most_similarity() const { return args.limits.max_similarity ? args.limits.max_similarity[q] : FLT_MAX; }
   // The largest similarity to the picks met, where it is kept.
   float* nearest() const { return Objective::kNearest ? ws.running : ws.nearest; }
@@ -154,6 +156,7 @@ struct Query {
   void relevance_known(std::int64_t j, float relevance);
   Status copy_relevance();
   Status combine();
+  __attribute__((noinline)) void leave_out_irrelevant();
 
   // meet.inl
   static void look_up(std::int64_t j);
@@ -214,7 +217,7 @@ struct Query {
   vf look_at_all(std::int64_t blocks);
   vf look_at_promising(std::int64_t blocks);
   vf look(std::int64_t block, vf leasts);
-  vf doubt(std::int64_t j) const;
+  vf doubt(std::int64_t j, vf value) const;
   __attribute__((noinline)) vf surely_fit(std::int64_t j, vf least);
   float largest_bound(std::int64_t j) const;
 
@@ -225,6 +228,7 @@ struct Query {
   double reach(double value, std::int64_t known, double enough, const Angles& first) const;
   double surely(double reach) const;
   bool beats_outside(float value) const;
+  bool may_be_outside() const;
   float pool_needed(std::int64_t initial) const;
 
   Status run();
@@ -241,6 +245,7 @@ inline Status Query<Objective>::run() {
   status = keep_initial();
   if (picked > 0 && status == Status::ok) objective.start(*this);
   const std::int64_t wanted = picks_wanted(), initial = picked;
+  const bool more_outside = may_be_outside();
   const std::int64_t rows_ahead = args.pool / (wanted > 1 ? wanted - 1 : 1) + 1;
   for (std::int64_t slot = 0; slot < wanted && open > 0 && status == Status::ok; ++slot) {
     if (items >= kLongPool) interrupt_point();
@@ -251,7 +256,7 @@ inline Status Query<Objective>::run() {
     status = forced ? follow(args.stage.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
-    if (args.stage.outside && !forced && !beats_outside(value)) return Status::pool_too_small;
+    if (more_outside && !forced && !beats_outside(value)) return Status::pool_too_small;
     tied = tied || tied_value == value;
     objective.take(*this, best, slot, value);
     if (slot + 1 < wanted) status = keep(best);
@@ -259,7 +264,6 @@ inline Status Query<Objective>::run() {
   }
   if constexpr (Objective::kAspects)
     if (status == Status::ok && all_finite) objective.finish(*this);
-  const bool more_outside = args.stage.outside && args.stage.outside[q] > -FLT_MAX;
   if (status == Status::ok && more_outside && args.lengths[q] < wanted) return Status::pool_too_small;
   if (status == Status::ok && all_finite && args.pool_needed) args.pool_needed[q] = pool_needed(initial);
   return status == Status::ok && !all_finite ? Status::not_finite : status;

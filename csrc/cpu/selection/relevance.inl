@@ -23,11 +23,13 @@ inline void Query<Objective>::find_strategy() {
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
   const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
   const bool may_be_coded =
-      Objective::kCodes && !packed && (Objective::kNearest || !limited) && args.codes && args.unit_rows;
+      Objective::kCodes && !packed && (Objective::kNearest || !(limited || args.limits.min_relevance)) && args.codes &&
+      args.unit_rows;
   coded = may_be_coded && (args.bounds == Bounds::coded || (automatic && codes_pay));
   const bool triangle_pays = Objective::kTrianglePays && !packed && items >= kPrunedPool;
   const bool may_be_pruned = Objective::kTriangle && args.unit_rows && !coded;
   triangle = may_be_pruned && (args.bounds == Bounds::pruned || (automatic && triangle_pays));
+  limited = limited || (args.limits.min_relevance && estimated());
 }
 
 template <class Objective>
@@ -54,7 +56,29 @@ inline Status Query<Objective>::read_pool() {
     status = read_rows<4>(j);
   }
   for (; j < items && status == Status::ok; ++j) status = read_rows<1>(j);
-  return status == Status::ok ? combine() : status;
+  if (status == Status::ok) status = combine();
+  if (args.limits.min_relevance && status == Status::ok) leave_out_irrelevant();
+  return status;
+}
+
+// The items of enough relevance become all there are.
+template <class Objective>
+void Query<Objective>::leave_out_irrelevant() {
+  const float least = least_relevance();
+  std::int64_t kept = 0;
+  open = 0;
+  for (std::int64_t j = 0; j < items; ++j) {
+    if (ws.relevance[j] < least) continue;
+    ws.row[kept] = ws.row[j];
+    ws.position[kept] = ws.position[j];
+    ws.met[kept] = ws.met[j];
+    if constexpr (Objective::kNeedsLength) ws.norm2[kept] = ws.norm2[j];
+    for (float* const values : {ws.scale, ws.relevance, ws.value, ws.pivot, ws.sine, ws.gate}) values[kept] = values[j];
+    open += is_open(kept++);
+  }
+  items = kept;
+  whole = false;
+  for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
 }
 
 // The relevance of an item, and with its bias, if it has one, the value.

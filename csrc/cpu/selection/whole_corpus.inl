@@ -74,6 +74,14 @@ inline bool Query<Objective>::beats_outside(float value) const {
   return args.stage.outside[q] <= surely(reach(value, picked, __builtin_inf(), angles(0)));
 }
 
+// Whether a row outside the pool might be picked.
+template <class Objective>
+inline bool Query<Objective>::may_be_outside() const {
+  if (!args.stage.outside || !(args.stage.outside[q] > -FLT_MAX)) return false;
+  const bool by_relevance = args.stage.relevance_error && !args.bias;  // then what bounds their v bounds relevance
+  return !(by_relevance && args.stage.outside[q] < least_relevance());
+}
+
 // SelectArgs::pool_needed of a query whose picks are made, after so many initial items.
 template <class Objective>
 inline float Query<Objective>::pool_needed(std::int64_t initial) const {

@@ -38,6 +38,7 @@ def coverage(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -94,8 +95,8 @@ def coverage(
     array([[1, 2]])
     """
     return run(Request(
-        "coverage", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b, kind=kind, aspects=aspects,
-        weights=weights, gamma=gamma, density=density,
+        "coverage", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b, kind=kind, aspects=aspects, weights=weights,
+        gamma=gamma, density=density,
     ))  # fmt: skip

@@ -31,6 +31,7 @@ def gist(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -86,7 +87,7 @@ def gist(
     array([[0, 2]])
     """
     return run(Request(
-        "gist", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "gist", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps,
     ))  # fmt: skip

@@ -49,6 +49,7 @@ def mmr_path(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     backend: Backend = "auto",
     num_threads: int | None = None,
@@ -67,7 +68,8 @@ def mmr_path(
     low, high : float, in [0, 1]
         The range of lambda_d, both ends included. The first pick of a query without initial items does not depend on
         it.
-    groups, query_groups, max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, num_threads
+    groups, query_groups, max_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance,
+    metric, num_threads
         As in `mmr`.
     backend : {"auto", "cpu", "reference"}
         Arrays must be on the host: there are no GPU kernels for paths.
@@ -125,7 +127,7 @@ def mmr_path(
     """
     request = Request(
         _OP, queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, metric, bias=bias, lambda_b=lambda_b,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, bias=bias, lambda_b=lambda_b,
     )  # fmt: skip
     threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)

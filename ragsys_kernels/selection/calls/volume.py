@@ -33,6 +33,7 @@ def msd(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -71,8 +72,8 @@ def msd(
     array([[1, 2]])
     """
     return run(Request(
-        "msd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "msd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, similarity, bias, lambda_d, lambda_b,
     ))  # fmt: skip
 
@@ -101,6 +102,7 @@ def dpp(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -149,8 +151,8 @@ def dpp(
     array([[1, 2]])
     """
     return run(Request(
-        "dpp", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "dpp", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, similarity, bias, lambda_d, lambda_b, quality=quality, scale=scale,
     ))  # fmt: skip
 
@@ -178,6 +180,7 @@ def ssd(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -224,8 +227,8 @@ def ssd(
     array([[1, 2]])
     """
     return run(Request(
-        "ssd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "ssd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, None, bias, lambda_d, lambda_b, gamma=gamma, window=window,
     ))  # fmt: skip
 
@@ -250,6 +253,7 @@ def sift(
     costs: ArrayLike | None = None,
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
+    min_relevance: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -290,7 +294,7 @@ def sift(
     array([[1, 2]])
     """
     return run(Request(
-        "sift", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups,
-        max_per_group, initial, allowed, exclude, costs, budget, max_similarity, metric, check_values, backend,
+        "sift", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
+        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, noise=noise, min_gain=min_gain,
     ))  # fmt: skip

@@ -99,6 +99,9 @@ def pool_of(problem: Problem, q: int, near: np.ndarray | None = None) -> Pool:
         r = products(e, query, steps if problem.queries.dtype == np.uint8 else 0)
         if problem.op == "vrsd":
             r = divide(r, np.linalg.norm(e, axis=1))
+    if limits.min_relevance is not None and near is None:
+        fit = r.astype(np.float32) >= limits.min_relevance[q]
+        rows, positions, e, r = rows[fit], positions[fit], e[fit], r[fit]
     bias = problem.item_bias(q, rows, positions)
     lambda_b = float(problem.lambda_b[q])
     v = r if bias is None else lambda_b * r + (1 - lambda_b) * bias
