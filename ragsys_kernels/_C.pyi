@@ -196,6 +196,8 @@ _Partials = tuple[
     NDArray[np.float64] | None,
     NDArray[np.float32],
     NDArray[np.int64] | None,
+    NDArray[np.float32] | None,
+    NDArray[np.int64] | None,
 ]
 
 def score_logits(
@@ -212,6 +214,7 @@ def score_logits(
     target_logits: NDArray[np.float32] | None,
     entropy: bool,
     rank: bool,
+    top: int,
     isa: int,
     num_threads: int,
 ) -> _Partials: ...
@@ -232,6 +235,7 @@ def score_hidden(
     target_logits: NDArray[np.float32] | None,
     entropy: bool,
     rank: bool,
+    top: int,
     isa: int,
     num_threads: int,
 ) -> _Partials: ...

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
         AnswerLogprobs,
         LabelPosteriors,
         Partials,
+        TopLogprobs,
         answer_logprobs,
         label_posteriors,
         logprob_partials,
         merge_partials,
         token_logprobs,
+        top_logprobs,
     )
     from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
     from .selection.problem import SearchResult, Selection, SelectionPath
@@ -40,6 +42,7 @@ _HOMES = {
     "SearchResult": "selection.problem",
     "Selection": "selection.problem",
     "SelectionPath": "selection.problem",
+    "TopLogprobs": "scoring",
     "answer_logprobs": "scoring",
     "coverage": "selection",
     "dpp": "selection",
@@ -54,6 +57,7 @@ _HOMES = {
     "sift": "selection",
     "ssd": "selection",
     "token_logprobs": "scoring",
+    "top_logprobs": "scoring",
     "vrsd": "selection",
 }
 
@@ -70,6 +74,7 @@ __all__ = [
     "SearchResult",
     "Selection",
     "SelectionPath",
+    "TopLogprobs",
     "__version__",
     "answer_logprobs",
     "coverage",
@@ -85,6 +90,7 @@ __all__ = [
     "sift",
     "ssd",
     "token_logprobs",
+    "top_logprobs",
     "vrsd",
 ]
 

@@ -125,32 +125,80 @@ void write(const ScoreArgs& args, std::int64_t slot, const ScoreState& state) {
   if (args.weighted) args.weighted[slot] = strange ? state.sum : state.weighted;
 }
 
+// The largest z of slots: each thread has a heap for each of them. Which thread had which columns does not show, since
+// no two items of a slot are equal.
+class Tops {
+ public:
+  Tops(const ScoreArgs& args, std::int64_t slots, int num_threads) : args_(args), slots_(slots), threads_(num_threads) {
+    items_.assign(std::size_t(threads_ * slots_ * args_.top), kNoItem);
+  }
+  // The first of a thread's heaps, which lie one after the other; null if nothing is wanted.
+  TopItem* heap(int thread, std::int64_t slot) {
+    return args_.top ? items_.data() + (thread * slots_ + slot) * args_.top : nullptr;
+  }
+  // Writes what is best in the heaps of a slot as that of slot `number` of the call, and empties them.
+  void write(std::int64_t slot, std::int64_t number) {
+    if (!args_.top) return;
+    std::vector<TopItem> found;
+    for (int thread = 0; thread < threads_; ++thread) {
+      TopItem* const items = heap(thread, slot);
+      found.insert(found.end(), items, items + args_.top);
+      std::fill(items, items + args_.top, kNoItem);
+    }
+    std::partial_sort(found.begin(), found.begin() + args_.top, found.end(), [](const TopItem& a, const TopItem& b) {
+      return a.z > b.z || (a.z == b.z && a.position < b.position);
+    });
+    for (std::int64_t i = 0; i < args_.top; ++i) {
+      std::int64_t column = found[std::size_t(i)].position;
+      if (column == kNoItem.position)
+        column = -1;
+      else if (args_.allowed)
+        column = args_.allowed[column];
+      args_.top_z[number * args_.top + i] = found[std::size_t(i)].z;
+      args_.top_columns[number * args_.top + i] = column;
+    }
+  }
+
+ private:
+  static constexpr TopItem kNoItem = {-std::numeric_limits<float>::infinity(),
+                                      std::numeric_limits<std::int64_t>::max()};
+  const ScoreArgs& args_;
+  std::int64_t slots_;
+  int threads_;
+  std::vector<TopItem> items_;
+};
+
 void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {
   const std::int64_t chunks = (positions + kLogitsChunk - 1) / kLogitsChunk;
-  const auto chunk = [&](std::int64_t slot, std::int64_t c) {
+  const auto chunk = [&](std::int64_t slot, std::int64_t c, TopItem* heap) {
     ScoreState state = kNothing;
-    kernels.logits(args, slot, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state);
+    kernels.logits(args, slot, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state, heap);
     return state;
   };
   const int threads = worthwhile_threads(double(args.num_slots) * double(positions), args.num_slots * chunks,
                                          num_threads, kSerialLogits);
   if (threads == 1 || args.num_slots >= 4 * threads) {
-    parallel_for(args.num_slots, 1, threads, [&](std::int64_t slot, int) {
+    Tops tops(args, threads, 1);  // a slot of each thread
+    parallel_for(args.num_slots, 1, threads, [&](std::int64_t slot, int thread) {
       kernels.logits_targets(args, slot, nullptr);
       ScoreState total = kNothing;
-      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(slot, c));
+      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(slot, c, tops.heap(0, thread)));
       write(args, slot, total);
+      tops.write(thread, slot);
     });
     return;
   }
   for (std::int64_t slot = 0; slot < args.num_slots; ++slot) kernels.logits_targets(args, slot, nullptr);
   std::vector<ScoreState> states(std::size_t(args.num_slots * chunks));
-  parallel_for(args.num_slots * chunks, 1, threads,
-               [&](std::int64_t item, int) { states[std::size_t(item)] = chunk(item / chunks, item % chunks); });
+  Tops tops(args, args.num_slots, threads);
+  parallel_for(args.num_slots * chunks, 1, threads, [&](std::int64_t item, int thread) {
+    states[std::size_t(item)] = chunk(item / chunks, item % chunks, tops.heap(thread, item / chunks));
+  });
   for (std::int64_t slot = 0; slot < args.num_slots; ++slot) {
     ScoreState total = kNothing;
     for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(slot * chunks + c)]);
     write(args, slot, total);
+    tops.write(slot, slot);
   }
 }
 
@@ -182,6 +230,7 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
   Scratch scratch(kernels.scratch_bytes, threads);
   Scratch packed(kernels.pack ? kernels.packed_bytes(args, most_slots) : 0, 1);
   std::vector<ScoreState> states(std::size_t(most_slots * chunks));
+  Tops tops(args, most_slots, threads);
   for (std::int64_t first = 0; first < args.num_slots; first += kLinearSlots) {
     const Slots batch = {first, 0, std::min(kLinearSlots, args.num_slots - first), packed[0]};
     const std::int64_t slots = batch.count;
@@ -193,12 +242,13 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
     std::fill(states.begin(), states.end(), kNothing);
     parallel_for(chunks, 1, threads, [&](std::int64_t c, int thread) {
       kernels.hidden(args, batch, blocks * c / chunks * block, std::min(positions, blocks * (c + 1) / chunks * block),
-                     &states[std::size_t(c * slots)], scratch[thread]);
+                     &states[std::size_t(c * slots)], tops.heap(thread, 0), scratch[thread]);
     });
     for (std::int64_t slot = 0; slot < slots; ++slot) {
       ScoreState total = kNothing;
       for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(c * slots + slot)]);
       write(args, first + slot, total);
+      tops.write(slot, first + slot);
     }
   }
 }
