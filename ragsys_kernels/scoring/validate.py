@@ -232,8 +232,8 @@ def slots(op: str, rows: Any, num_rows: int, given_temperature: Any) -> dict[str
     R = len(row)
     inverse = np.empty(R, np.float32)
     inverse[:] = 1 / np.asarray(temperature(op, given_temperature, "R", R), np.float64)
-    none = np.zeros(R + 1, np.int64)
-    return {"rows": row, "inverse_temperature": inverse, "pair_begin": none, "columns": none[:0]}
+    none: dict[str, Any] = {"pair_begin": np.zeros(R + 1, np.int64), "columns": np.zeros(0, np.int64)}
+    return {"rows": row, "inverse_temperature": inverse, **none}
 
 
 def layout(op: str, given: GivenPairs) -> tuple[Layout, dict[str, Any]]:

@@ -19,7 +19,6 @@ import triton.language as tl
 from ..._base import arrays
 from ..._gpu.plans import launch
 from ..finish import descending
-from .merge import Parts
 from .scale import scaled, scales
 
 # The most that a program holds.
@@ -102,15 +101,17 @@ def logprob_top_kernel(
 
 def chosen_splits(part_max: Any, k: int) -> Any:
     """Return the splits (R, min(k, splits)) that may have one of the k largest z, that of the largest first."""
+    if k > MOST:
+        raise ValueError(f"backend 'triton' takes k up to {MOST}, got {k}")
     order = torch.sort(part_max, dim=1, descending=True, stable=True).indices
     return order[:, :k].contiguous()
 
 
-def largest(problem: Any, parts: Parts, choice: Any, width: int, held: Any = None) -> tuple[Any, Any]:
-    """Return the largest z and their columns (R, k), in order; ``held`` is z of the chosen splits, if not in logits."""
+def largest(
+    problem: Any, part_max: Any, choice: Any, width: int, held: Any, rows: Any, inverse_temperature: Any
+) -> tuple[Any, Any]:
+    """Return the largest z and their columns (R, k), in order; ``held`` is z of the chosen splits, None in logits."""
     k, logits = problem.top, problem.logits
-    if k > MOST:
-        raise ValueError(f"backend 'triton' takes k up to {MOST}, got {k}")
     R, chosen = choice.shape
     top = arrays.empty(choice, (R, k), "float32")
     ids = arrays.empty(choice, (R, k), "int64")
@@ -119,17 +120,17 @@ def largest(problem: Any, parts: Parts, choice: Any, width: int, held: Any = Non
         (R,),
         logits=logits,
         held=held,
-        rows=problem.rows,
-        inverse_temperature=problem.inverse_temperature,
+        rows=rows,
+        inverse_temperature=inverse_temperature,
         allowed=problem.allowed,
-        part_max=parts.max,
+        part_max=part_max,
         choice=choice,
         top=top,
         top_ids=ids,
         stride=0 if logits is None else logits.stride(0),
         num_columns=problem.num_columns,
         num_entering=problem.num_entering,
-        splits=parts.max.shape[1],
+        splits=part_max.shape[1],
         width=width,
         chosen=chosen,
         k=k,
