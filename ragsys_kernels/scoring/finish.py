@@ -55,8 +55,8 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     Returns
     -------
     Partials
-        ``rank``, ``weighted``, and ``top`` with ``top_ids``, are there if every part has them, the latter two as wide as
-        the widest. torch tensors if any part has such, on the parts'
+        ``rank``, ``weighted``, and ``top`` with ``top_ids``, are there if every part has them, the latter two as many
+        as in the part that has the fewest. torch tensors if any part has such, on the parts'
         device.
 
     Raises
@@ -107,7 +107,7 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
 def _merged_tops(parts: list[Partials]) -> tuple[Any, Any]:
     if any(part.top is None or part.top_ids is None for part in parts):
         return None, None
-    xp, k = namespace(parts[0].ref), max(part.top.shape[1] for part in parts)
+    xp, k = namespace(parts[0].ref), min(part.top.shape[1] for part in parts)
     top, ids = (xp.concatenate([getattr(part, name) for part in parts], 1) for name in ("top", "top_ids"))
     top, ids = descending(top, ids)
     return top[:, :k], ids[:, :k]

@@ -67,6 +67,14 @@ struct TopItem {
   std::int64_t position;
 };
 
+// Values of a slot, the largest among them, that one thread has seen.
+struct TopList {
+  float least;              // what is less is not among the largest; what enters is at least this
+  std::int64_t size, room;  // items, and after how many `shrink` is to be called: kTopStep more always fit
+  TopItem* items;
+};
+constexpr std::int64_t kTopStep = 64;  // values that enter at once, at most
+
 // Consecutive slots first + at, .., first + at + count - 1 of a batch that begins with slot `first`.
 struct Slots {
   std::int64_t first, at, count;
@@ -80,12 +88,12 @@ struct Slots {
 struct ScoreKernels {
   // z of the targets of a slot, by the arithmetic of the pass itself.
   void (*logits_targets)(const ScoreArgs&, std::int64_t slot, void* scratch);
-  // Folds positions [begin, end) of a slot into its state, and into the heap of its `top` best, if that is not null.
-  void (*logits)(const ScoreArgs&, std::int64_t slot, std::int64_t begin, std::int64_t end, ScoreState&, TopItem*);
-  // The same for hidden states, and for consecutive slots at once, whose heaps lie one after the other; scratch is
+  // Folds positions [begin, end) of a slot into its state, and into the list of its largest z if that is not null.
+  void (*logits)(const ScoreArgs&, std::int64_t slot, std::int64_t begin, std::int64_t end, ScoreState&, TopList*);
+  // The same for hidden states, and for consecutive slots at once, whose lists lie one after the other; scratch is
   // aligned to a cache line.
   void (*hidden_targets)(const ScoreArgs&, const Slots&, void* scratch);
-  void (*hidden)(const ScoreArgs&, const Slots&, std::int64_t begin, std::int64_t end, ScoreState*, TopItem* heaps,
+  void (*hidden)(const ScoreArgs&, const Slots&, std::int64_t begin, std::int64_t end, ScoreState*, TopList* tops,
                  void* scratch);
   std::size_t scratch_bytes;
   std::int64_t (*linear_block)(const ScoreArgs&);  // positions that `hidden` takes at a time

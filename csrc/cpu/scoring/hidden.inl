@@ -35,7 +35,7 @@ static void targets_by(const ScoreArgs& args, const Slots& all, typename P::Scra
 // it, a share in each of its passes over this one.
 template <class P>
 static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block, std::int64_t begin, std::int64_t end,
-                     ScoreState* states, TopItem* heaps, typename P::Scratch& scratch) {
+                     ScoreState* states, TopList* tops, typename P::Scratch& scratch) {
   for (; begin < end; begin += block) {
     const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
     const bool next = !args.allowed && begin + 2 * block <= args.num_columns;
@@ -48,7 +48,7 @@ static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block
         add_bias(args, columns, z);
         transform(z, columns.count, change_of(args, slot));
         const float largest = fold_block(args, slot, states[done + j], z, columns.count);
-        if (heaps) keep_best(heaps + (done + j) * args.top, args.top, largest, z, begin, columns.count);
+        keep_largest(tops ? tops + done + j : nullptr, args.top, largest, z, begin, columns.count);
       }
     }
   }
@@ -58,39 +58,39 @@ static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block
 // Without states, the targets.
 template <class P>
 static void score_hidden_by(const ScoreArgs& args, const Slots& slots, std::int64_t block, std::int64_t begin,
-                            std::int64_t end, ScoreState* states, TopItem* heaps, void* memory) {
+                            std::int64_t end, ScoreState* states, TopList* tops, void* memory) {
   typename P::Scratch& scratch = *static_cast<typename P::Scratch*>(memory);
-  if (states) return chunk_by<P>(args, slots, block, begin, end, states, heaps, scratch);
+  if (states) return chunk_by<P>(args, slots, block, begin, end, states, tops, scratch);
   targets_by<P>(args, slots, scratch);
 }
 
 #if defined(RSK_AMX)
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, TopItem* heaps, void* memory) {
+                         ScoreState* states, TopList* tops, void* memory) {
   const TileUnit unit;
-  score_hidden_by<Tiles>(args, slots, tile_block(args), begin, end, states, heaps, memory);
+  score_hidden_by<Tiles>(args, slots, tile_block(args), begin, end, states, tops, memory);
 }
 
 #elif defined(RSK_BF16_DOT)
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, TopItem* heaps, void* memory) {
-  score_hidden_by<Dots<Bf16Dot> >(args, slots, linear_block(args), begin, end, states, heaps, memory);
+                         ScoreState* states, TopList* tops, void* memory) {
+  score_hidden_by<Dots<Bf16Dot> >(args, slots, linear_block(args), begin, end, states, tops, memory);
 }
 
 #else
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, TopItem* heaps, void* memory) {
+                         ScoreState* states, TopList* tops, void* memory) {
   const std::int64_t block = linear_block(args);
   switch (args.weight_dtype) {
     case DType::f32:
-      return score_hidden_by<Dots<Widening<float> > >(args, slots, block, begin, end, states, heaps, memory);
+      return score_hidden_by<Dots<Widening<float> > >(args, slots, block, begin, end, states, tops, memory);
     case DType::f16:
-      return score_hidden_by<Dots<Widening<f16> > >(args, slots, block, begin, end, states, heaps, memory);
+      return score_hidden_by<Dots<Widening<f16> > >(args, slots, block, begin, end, states, tops, memory);
     default:
-      return score_hidden_by<Dots<Widening<bf16> > >(args, slots, block, begin, end, states, heaps, memory);
+      return score_hidden_by<Dots<Widening<bf16> > >(args, slots, block, begin, end, states, tops, memory);
   }
 }
 

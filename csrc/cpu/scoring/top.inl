@@ -1,61 +1,43 @@
-// The largest values of a row, kept while its columns are folded: a heap whose first item is the worst of the best so
-// far. A block is looked through only where its largest value, which the fold knows, is better than that.
+// The largest values of a row, kept while its columns are folded. A block is looked through only where its largest
+// value, which the fold knows, may be one of them.
 
-static inline bool worse(const TopItem& a, const TopItem& b) {
-  return a.z < b.z || (a.z == b.z && a.position > b.position);
-}
-
-// Puts an item in the place of the worst one.
-static void replace_worst(TopItem* heap, std::int64_t size, const TopItem& item) {
-  std::int64_t at = 0;
-  for (std::int64_t child = 1; child < size; child = 2 * at + 1) {
-    if (child + 1 < size && worse(heap[child + 1], heap[child])) ++child;
-    if (!worse(heap[child], item)) break;
-    heap[at] = heap[child];
-    at = child;
-  }
-  heap[at] = item;
-}
-
-// Fills an empty heap with what is just below a value that at least `size` of the n values reach: twice as many groups
-// of them have a largest value, and of those at least `size` reach the size-th largest. Without it, the first values of
-// a row would take places that larger ones take again.
+// A value that at least `size` of the n values reach: that many groups of them have a larger one or it. From the first
+// block on, it keeps out most of what others would soon displace.
 template <class T>
-static void begin_heap(TopItem* heap, std::int64_t size, const T* x, std::int64_t n) {
-  const std::int64_t groups = (2 * size + W - 1) / W * W;
-  if (2 * groups > n) return;
-  const TopItem none = heap[0];
-  for (std::int64_t i = 1; i < size; ++i)
-    if (heap[i].z > none.z) return;  // not empty: the row has had few values above minus infinity
-  float largest[kBlock / 2 + W];
+static float reached(std::int64_t size, const T* x, std::int64_t n) {
+  const std::int64_t groups = (2 * size + 8 * W - 1) / (8 * W) * (8 * W);
+  if (2 * groups > n) return -FLT_MAX;
+  float largest[kBlock / 2];
   for (std::int64_t g = 0; g < groups; g += W) store(largest + g, load(x + g));
   for (std::int64_t i = groups; i + groups <= n; i += groups)
-    for (std::int64_t g = 0; g < groups; g += W) store(largest + g, larger(load(x + i + g), load(largest + g)));
-  for (std::int64_t g = 0; g < groups; ++g)
-    if (largest[g] > heap->z) replace_worst(heap, size, {largest[g], g});
-  const float below = __builtin_nextafterf(heap->z, none.z);
-  for (std::int64_t i = 0; i < size; ++i) heap[i] = {below, none.position};
+    for (std::int64_t g = 0; g < groups; g += W) store(largest + g, most(load(x + i + g), load(largest + g)));
+  return largest_but(largest, groups, size);
 }
 
-// Takes what is better than the worst item among the n values from position `first` on. `largest` is the largest of
-// them. Whoever owns the heap goes through a row in ascending order: an equal value comes too late.
+// Takes what may be among the largest of the n values from position `first` on; `largest` is the largest of them.
+// Whoever has the list goes through a row in ascending order, so that of equal values the first ones stay.
 template <class T>
-static void keep_best(TopItem* heap, std::int64_t size, float largest, const T* x, std::int64_t first, std::int64_t n) {
-  if (!heap || !(largest > heap->z)) return;
-  if (heap->z == -__builtin_inff()) begin_heap(heap, size, x, n);
+static void keep_largest(TopList* list, std::int64_t size, float largest, const T* x, std::int64_t first,
+                         std::int64_t n) {
+  if (!list || !(largest >= list->least)) return;
+  if (list->least == -FLT_MAX) list->least = __builtin_fmaxf(reached(size, x, n), -FLT_MAX);
   std::int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    const vf values = load(x + i);
-    if (!any_greater(values, heap->z)) continue;
-    float lanes[W];
-    store(lanes, values);
-    for (unsigned left = at_least_mask(values, heap->z); left; left &= left - 1) {
-      const int lane = __builtin_ctz(left);
-      if (lanes[lane] > heap->z) replace_worst(heap, size, {lanes[lane], first + i + lane});
+  for (; i + 4 * W <= n; i += 4 * W) {
+    vf values[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; ++v) values[v] = load(x + i + v * W);
+    if (!at_least_mask(most(most(values[0], values[1]), most(values[2], values[3])), list->least)) continue;
+    std::uint64_t lanes = 0;
+    for (int v = 0; v < 4; ++v) lanes |= std::uint64_t(at_least_mask(values[v], list->least)) << (v * W);
+    for (; lanes; lanes &= lanes - 1) {
+      const std::int64_t at = i + __builtin_ctzll(lanes);
+      list->items[list->size++] = {widen(x[at]), first + at};
     }
+    if (list->size > list->room) shrink(*list, size);
   }
   for (; i < n; ++i) {
     const float value = widen(x[i]);
-    if (value > heap->z) replace_worst(heap, size, {value, first + i});
+    if (value >= list->least) list->items[list->size++] = {value, first + i};
   }
+  if (list->size > list->room) shrink(*list, size);
 }
