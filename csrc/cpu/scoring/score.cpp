@@ -28,7 +28,9 @@
 namespace rsk {
 namespace {
 
-bool better(const TopItem& a, const TopItem& b) { return a.z > b.z || (a.z == b.z && a.position < b.position); }
+constexpr auto better = [](const TopItem& a, const TopItem& b) {
+  return a.z > b.z || (a.z == b.z && a.position < b.position);
+};
 
 // Keeps the best `size` items, and lets only what is better enter.
 void shrink(TopList& list, std::int64_t size) {

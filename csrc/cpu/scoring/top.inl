@@ -22,13 +22,20 @@ static void keep_largest(TopList* list, std::int64_t size, float largest, const 
   if (!list || !(largest >= list->least)) return;
   if (list->least == -FLT_MAX) list->least = __builtin_fmaxf(reached(size, x, n), -FLT_MAX);
   std::int64_t i = 0;
-  for (; i + 4 * W <= n; i += 4 * W) {
-    vf values[4];
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) values[v] = load(x + i + v * W);
-    if (!at_least_mask(most(most(values[0], values[1]), most(values[2], values[3])), list->least)) continue;
+  for (; i + kTopStep <= n; i += kTopStep) {
+    vf some[4], two[2];
+    load_two(x + i, some);
+    load_two(x + i + 2 * W, some + 2);
+#pragma GCC unroll 16
+    for (int v = 4; v < kTopStep / W; v += 2) {
+      load_two(x + i + v * W, two);
+      some[v % 4] = most(two[0], some[v % 4]);
+      some[v % 4 + 1] = most(two[1], some[v % 4 + 1]);
+    }
+    if (!at_least_mask(most(most(some[0], some[1]), most(some[2], some[3])), list->least)) continue;
     std::uint64_t lanes = 0;
-    for (int v = 0; v < 4; ++v) lanes |= std::uint64_t(at_least_mask(values[v], list->least)) << (v * W);
+    for (int v = 0; v < kTopStep / W; ++v)
+      lanes |= std::uint64_t(at_least_mask(load(x + i + v * W), list->least)) << (v * W);
     for (; lanes; lanes &= lanes - 1) {
       const std::int64_t at = i + __builtin_ctzll(lanes);
       list->items[list->size++] = {widen(x[at]), first + at};
