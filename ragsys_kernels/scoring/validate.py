@@ -365,7 +365,7 @@ def misfits(part: Partials, slots: int, targets: int) -> Iterator[tuple[str, str
     for name, x in zip(Partials._fields, part, strict=True):
         want: tuple[Any, ...] = (targets if name in ("target", "rank") else slots,)
         if name in ("top", "top_ids"):
-            other = part.top if part.top_ids is None else part.top_ids
+            other = part.top_ids if part.top is None else part.top
             want = (slots, other.shape[1] if other is not None and other.ndim == 2 else "k")
             if x is None and other is None:
                 continue

@@ -245,7 +245,7 @@ def test_bad_partials():
 @pytest.mark.parametrize("field", rk.Partials._fields)
 def test_every_field_of_partials_has_its_shape_and_type(field):
     """None is broadcast: neither one element, nor an axis more, nor one less; none is read as bits, or rounded."""
-    part = rk.logprob_partials(**shard(target_logits=np.zeros(4, np.float32)), entropy=True, rank=True)
+    part = rk.logprob_partials(**shard(target_logits=np.zeros(4, np.float32)), entropy=True, rank=True, k=3)
     finish = {"targets": [0, 20, 3, 3], "vocab_size": 30, "want": ("logp", "rank", "entropy")}
     whole = getattr(part, field)
     others = [whole[:1], whole[0], whole[:, None], np.repeat(whole, 2), whole[:0]]
@@ -259,7 +259,7 @@ def test_every_field_of_partials_has_its_shape_and_type(field):
         with pytest.raises(ValueError, match=rf"^answer_logprobs: partials must .*, got .*({got})?$"):
             rk.answer_logprobs(partials=wrong, **finish)
     kinds, bad = (
-        ("int64 or int32", ["f8", "u4", "?"]) if field == "rank" else ("float32 or float64", ["f2", "c16", "i8"])
+        ("int64 or int32", ["f8", "u4", "?"]) if field in ("rank", "top_ids") else ("float32 or float64", ["f2", "c16", "i8"])
     )
     for dtype in bad:
         with pytest.raises(TypeError, match=rf"^merge_partials: parts\[1\].{field} must be"):
