@@ -31,8 +31,10 @@ AMD_WARPS = 4
 
 _NO_SPLIT = tl.constexpr(0x7FFFFFFF)
 
-# The most z of splits that are looked at again at a time, and programs that share those of few slots.
+# Of splits that are looked at again: the most z at a time, rows of a tile, which also holds where they go, and programs
+# that share those of few slots.
 MOST_HELD = 1 << 24
+MOST_SPLIT_ROWS = 32
 FEW_PROGRAMS = 512
 
 # Loads in flight of the kernel of targets, which makes one tile: more would only take registers.
@@ -369,16 +371,16 @@ def logprob_linear_split_kernel(
             if bias is not None:
                 x += tl.load(bias + column)[None, :]
             z = tl.where(inside[None, :], scaled(x, inner, factor[:, None], SOFTCAP), float("-inf"))
-            to = held + (pair * tiles + tile - first)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-            tl.store(to, z, mask=(split == current)[:, None])
+            to = ((pair * tiles + tile - first) * COLUMNS).to(tl.int32)  # `MOST_HELD` fit
+            tl.store(held + (to[:, None] + tl.arange(0, COLUMNS)[None, :]), z, mask=(split == current)[:, None])
         current = tl.min(tl.where(split > current, split, _NO_SPLIT), 0)
 
 
-def _products_of(problem: Any) -> tuple[Tile, dict[str, Any]]:
+def _products_of(problem: Any, most_rows: int) -> tuple[Tile, dict[str, Any]]:
     """Return the tile of a problem's products, and the arguments that say what is multiplied and how z is made of it."""
     hidden, weight = problem.hidden, problem.weight
     dot16, hopper = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype, is_hopper()
-    tile = tile_of(dot16, hidden.shape[1], len(problem.rows), hopper)
+    tile = tile_of(dot16, hidden.shape[1], min(len(problem.rows), most_rows), hopper)
     return tile, {
         "hidden": hidden,
         "weight": weight,
@@ -406,7 +408,7 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
     if problem.rank and rank is None:
         rank = arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
-    tile, products = _products_of(problem)
+    tile, products = _products_of(problem, R)
     # What the kernels of targets and of sums have in common.
     common: dict[str, Any] = {
         **products,
@@ -458,7 +460,7 @@ def largest(problem: Any, parts: Parts) -> tuple[Any, Any]:
     choice, R = top.chosen_splits(parts.max, problem.top), len(problem.rows)
     tiles = tiles_of_a_split(problem.num_entering)
     chosen, width = choice.shape[1], COLUMNS * tiles
-    tile, products = _products_of(problem)
+    tile, products = _products_of(problem, MOST_SPLIT_ROWS)
     each = max(1, MOST_HELD // (chosen * width))
     found = []
     for first in range(0, R, each):
