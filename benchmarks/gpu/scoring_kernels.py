@@ -25,7 +25,7 @@ from ragsys_kernels.scoring.triton.slots import (
     logprob_slots_kernel,
 )
 from ragsys_kernels.scoring.triton.tile import COLUMNS
-from ragsys_kernels.scoring.triton.top import BLOCK, logprob_top_kernel
+from ragsys_kernels.scoring.triton.top import BLOCK, MOST, list_shape, logprob_top_kernel
 
 _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
@@ -263,21 +263,22 @@ def _linear_tma() -> list[Compilation]:
 def _tops() -> list[Compilation]:
     return [
         describe(
-            f"_logprob_top_kernel, {dtype or 'linear'}, K={K}, {features or 'plain'}",
+            f"_logprob_top_kernel, {dtype or 'linear'}, K={list_shape(k)[0]}, {features or 'plain'}",
             logprob_top_kernel,
             {**_TYPES, "logits": _POINTERS[dtype or "float32"], "stride": "i64"},
-            {"BLOCK": BLOCK, "K": K, "SOFTCAP": "softcap" in features},
+            {"BLOCK": BLOCK, "K": list_shape(k)[0], "SOFTCAP": "softcap" in features},
             absent=_without(features, "held" if dtype else "logits"),
-            num_warps=1,
+            num_warps=list_shape(k)[1],
             num_stages=3,
             fp_fusion=False,
         )
-        for dtype, K, features in (
-            ("float32", 32, ""),
-            ("bfloat16", 32, ""),
-            ("bfloat16", 1024, "softcap allowed"),
-            ("", 32, ""),
-            ("", 32, "allowed"),
+        for dtype, k, features in (
+            ("float32", 20, ""),
+            ("bfloat16", 20, ""),
+            ("bfloat16", 256, "softcap allowed"),
+            ("bfloat16", MOST, "softcap allowed"),
+            ("", 20, ""),
+            ("", 20, "allowed"),
         )
     ]
 

@@ -21,7 +21,6 @@ from .language_model import NOTHING, PairError, Part, Scores, TopTokens, paired
 from .runtime import quiet_transformers
 from .tokenization import TokenPair, encode_pairs, token_pairs, trims, vocabulary
 
-
 # Makes something of each of a batch's answers, of hidden states and of their rows, end to end, that predict its tokens.
 _Read = Callable[[Any, Any, list[Tokens]], Iterable[Any]]
 
@@ -287,9 +286,7 @@ class HuggingFaceModel:
             answers = [_Task(row, (), *pair) for row, (_, _, group) in enumerate(some) for pair in _answers(group)]
             yield from self._read_tasks(answers, read, rests)
 
-    def _read_tasks(
-        self, tasks: list[_Task], read: _Read, state: State | None = None
-    ) -> Iterator[tuple[_Task, Any]]:
+    def _read_tasks(self, tasks: list[_Task], read: _Read, state: State | None = None) -> Iterator[tuple[_Task, Any]]:
         """Read answers after their state, padded on the right, where no real token can see."""
         rows = None if state is None else most_rows(self.batch_tokens, int(state.mask.shape[1]))
         padded = "right" in self.network.pads

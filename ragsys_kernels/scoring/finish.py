@@ -122,7 +122,7 @@ def descending(top: Any, ids: Any) -> tuple[Any, Any]:
 
 
 def top_logps(partials: Partials) -> tuple[Any, Any]:
-    """Return ids and log p (R, k) of the largest z: -1 and -inf after the last, -1 and NaN in a row without a softmax."""
+    """Return ids and log p (R, k) of the largest z: -1 and -inf after the last, -1 and NaN without a softmax."""
     xp = namespace(partials.sum)
     with np.errstate(invalid="ignore", divide="ignore"):  # -inf - -inf, log 0
         ref, log_sum = cast(partials.ref, xp.float64), xp.log(partials.sum)

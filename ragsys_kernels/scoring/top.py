@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._base.checks import count
 from .._base.types import Array, ArrayLike, ScoringBackend
@@ -84,9 +84,8 @@ def top_logprobs(
     Notes
     -----
     A row where no logit is finite, or one is NaN or +inf, has ids -1 and log_probs NaN. On the CPU O(V) time a row of
-    logits and O(V D) of hidden states, and O(log k) for each logit that is among the k largest of those before it: about
-    k log(V / k) of them in any order but an ascending one. O(k) memory for each row that a thread has at a time. On a
-    device values are not checked: a row out of range gives NaN.
+    logits and O(V D) of hidden states, whatever k, and k log k to sort; O(k) memory for each row that a thread has at a
+    time. On a device values are not checked: a row out of range gives NaN.
 
     Examples
     --------

@@ -320,7 +320,14 @@ def _select(rng: np.random.Generator) -> Good:
 
 
 def _scoring(rng: np.random.Generator) -> Good:
-    ops = ("token_logprobs", "answer_logprobs", "label_posteriors", "logprob_partials", "merge_partials", "top_logprobs")
+    ops = (
+        "token_logprobs",
+        "answer_logprobs",
+        "label_posteriors",
+        "logprob_partials",
+        "merge_partials",
+        "top_logprobs",
+    )
     op = str(rng.choice(ops))
     T, V, D, M = 4, 11, 5, 6
     a: dict[str, Any] = {"logits": _normal(rng, T, V)}

@@ -259,7 +259,9 @@ def test_every_field_of_partials_has_its_shape_and_type(field):
         with pytest.raises(ValueError, match=rf"^answer_logprobs: partials must .*, got .*({got})?$"):
             rk.answer_logprobs(partials=wrong, **finish)
     kinds, bad = (
-        ("int64 or int32", ["f8", "u4", "?"]) if field in ("rank", "top_ids") else ("float32 or float64", ["f2", "c16", "i8"])
+        ("int64 or int32", ["f8", "u4", "?"])
+        if field in ("rank", "top_ids")
+        else ("float32 or float64", ["f2", "c16", "i8"])
     )
     for dtype in bad:
         with pytest.raises(TypeError, match=rf"^merge_partials: parts\[1\].{field} must be"):

@@ -110,7 +110,11 @@ def test_options(host_scorer):
     masked[:, 800:] = -INF
     found = rk.top_logprobs(x, k=9, allowed=allowed[:-1], vocab_size=800, backend=host_scorer)
     check(found, masked, 9)  # more than are allowed
-    check(rk.top_logprobs(x, k=3, allowed=allowed, backend=host_scorer), np.where(np.isin(np.arange(900), allowed), z, -INF), 3)
+    check(
+        rk.top_logprobs(x, k=3, allowed=allowed, backend=host_scorer),
+        np.where(np.isin(np.arange(900), allowed), z, -INF),
+        3,
+    )
 
 
 def test_more_than_there_are_and_nothing_at_all(host_scorer):
@@ -206,7 +210,7 @@ def test_no_array_of_rows_by_columns_is_made():
 
 def test_what_partials_must_have():
     x, _ = logits(4, 9)
-    part = rk.logprob_partials(x, vocab_size=9, k=3)
+    part, ids = rk.logprob_partials(x, vocab_size=9, k=3), "partials must have top_ids of shape (4, 3), got"
     for arguments, message in (
         ({"k": 4, "partials": part}, "k must be at most that of partials, 3, got 4"),
         (
@@ -217,8 +221,8 @@ def test_what_partials_must_have():
         ({"k": 3, "partials": part, "rows": [0]}, "partials must be given instead of rows, got both"),
         ({"k": 3, "partials": part, "temperature": 0.5}, "partials must be given instead of temperature, got both"),
         ({"k": 3, "partials": part, "vocab_size": 9}, "partials must be given instead of vocab_size, got both"),
-        ({"k": 3, "partials": part._replace(top_ids=part.top_ids[:2])}, "partials must have top_ids of shape (4, 3), got (2, 3)"),
-        ({"k": 3, "partials": part._replace(top_ids=None)}, "partials must have top_ids of shape (4, 3), got None"),
+        ({"k": 3, "partials": part._replace(top_ids=part.top_ids[:2])}, f"{ids} (2, 3)"),
+        ({"k": 3, "partials": part._replace(top_ids=None)}, f"{ids} None"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as caught:
             rk.top_logprobs(**arguments)

@@ -377,7 +377,7 @@ def logprob_linear_split_kernel(
 
 
 def _products_of(problem: Any, most_rows: int) -> tuple[Tile, dict[str, Any]]:
-    """Return the tile of a problem's products, and the arguments that say what is multiplied and how z is made of it."""
+    """Return the tile of products of at most so many rows, and arguments that say what is multiplied, and z of it."""
     hidden, weight = problem.hidden, problem.weight
     dot16, hopper = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype, is_hopper()
     tile = tile_of(dot16, hidden.shape[1], min(len(problem.rows), most_rows), hopper)

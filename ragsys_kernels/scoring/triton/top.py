@@ -1,9 +1,9 @@
 """The largest z of each slot, for both forms, after the sums.
 
-They lie in few splits, and the kernels of the sums leave the largest z of each: a split that is not among the k best, of
-equal ones the lower, has no z among the k best, since k others have one that goes before all of its. So only the best
-splits are looked at again. Those of logits are read once more. Those of the linear form are multiplied once more, by the
-same products: for 20 of 594 splits a thirtieth of the work.
+They lie in few splits, and the kernels of the sums leave the largest z of each: a split that is not among the k best,
+of equal ones the lower, has no z among the k best, since k others have one that goes before all of its. So only the
+best splits are looked at again. Those of logits are read once more. Those of the linear form are multiplied once more,
+by the same products: for 20 of 594 splits a thirtieth of the work.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -99,6 +99,12 @@ def logprob_top_kernel(
     tl.store(top_ids + slot * k + place, tl.where(best > float("-inf"), ids, -1), mask=place < k)
 
 
+def list_shape(k: int) -> tuple[int, int]:
+    """Return the items that a program holds, a power of two, and its warps."""
+    size = max(16, 1 << (k - 1).bit_length())
+    return size, 1 if size <= 256 else 4
+
+
 def chosen_splits(part_max: Any, k: int) -> Any:
     """Return the splits (R, min(k, splits)) that may have one of the k largest z, that of the largest first."""
     if k > MOST:
@@ -113,6 +119,7 @@ def largest(
     """Return the largest z and their columns (R, k), in order; ``held`` is z of the chosen splits, None in logits."""
     k, logits = problem.top, problem.logits
     R, chosen = choice.shape
+    size, warps = list_shape(k)
     top = arrays.empty(choice, (R, k), "float32")
     ids = arrays.empty(choice, (R, k), "int64")
     launch(
@@ -136,8 +143,8 @@ def largest(
         k=k,
         **scales(problem),
         BLOCK=BLOCK,
-        K=max(16, 1 << (k - 1).bit_length()),
-        num_warps=1,
+        K=size,
+        num_warps=warps,
         enable_fp_fusion=False,
     )
     return descending(top, ids)
