@@ -86,7 +86,8 @@ TRITON = (
     Budget("_logprob_linear_split_kernel, float16 x *", 208, 232, 255, 232),
     Budget("_logprob_linear_split_kernel, bfloat16 x *", 255, 255, 255, 264),
     Budget("_logprob_top_kernel, * K=32, *", 40, 48, 48, 32),
-    Budget("_logprob_top_kernel, * K=1024, *", 168, 216, 168, 120),
+    Budget("_logprob_top_kernel, * K=256, *", 72, 80, 64, 48),
+    Budget("_logprob_top_kernel, * K=1024, *", 64, 64, 64, 64),
     Budget("_logprob_slots_kernel, *", 80, 80, 80, 64),
     Budget("_logprob_aligned_slots_kernel, *", 32, 32, 32, 24),
     Budget("_logprob_finish_kernel, *", 72, 72, 72, 48),
@@ -129,6 +130,8 @@ SPILLED = {
     # Of few splits, where each row of a tile has a place of its own for its values.
     ("_logprob_linear_split_kernel, float32 x *", "sm_90"): 824,
     ("_logprob_linear_split_kernel, bfloat16 x *", "sm_100"): 112,
+    ("_logprob_top_kernel, * K=1024, *", "sm_90"): 16,
+    ("_logprob_top_kernel, * K=1024, *", "sm_100"): 16,
     # By one of the compilers, a few registers that are read once a tile.
     ("_logprob_linear_kernel, bfloat16 x bfloat16, *", "sm_90"): 8,
     ("corpus step 64 vrsd options *float16", "sm_90"): 32,
