@@ -94,6 +94,8 @@ _Partials = tuple[
     NDArray[np.float64] | None,
     NDArray[np.float32],
     NDArray[np.int64] | None,
+    NDArray[np.float32] | None,
+    NDArray[np.int64] | None,
 ]
 
 def score_logits(
@@ -110,6 +112,7 @@ def score_logits(
     target_logits: NDArray[np.float32] | None,
     entropy: bool,
     rank: bool,
+    top: int,
     isa: int,
     num_threads: int,
 ) -> _Partials: ...
@@ -130,6 +133,7 @@ def score_hidden(
     target_logits: NDArray[np.float32] | None,
     entropy: bool,
     rank: bool,
+    top: int,
     isa: int,
     num_threads: int,
 ) -> _Partials: ...

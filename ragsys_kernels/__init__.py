@@ -15,11 +15,13 @@ if TYPE_CHECKING:
         AnswerLogprobs,
         LabelPosteriors,
         Partials,
+        TopLogprobs,
         answer_logprobs,
         label_posteriors,
         logprob_partials,
         merge_partials,
         token_logprobs,
+        top_logprobs,
     )
     from .selection import METHODS, coverage, dpp, gist, mmr, mmr_path, msd, sift, ssd, vrsd
     from .selection.fusion import Fused, fuse
@@ -43,6 +45,7 @@ _HOMES = {
     "SearchResult": "selection.problem",
     "Selection": "selection.problem",
     "SelectionPath": "selection.problem",
+    "TopLogprobs": "scoring",
     "answer_logprobs": "scoring",
     "coverage": "selection",
     "decayed": "selection.recency",
@@ -59,6 +62,7 @@ _HOMES = {
     "sift": "selection",
     "ssd": "selection",
     "token_logprobs": "scoring",
+    "top_logprobs": "scoring",
     "vrsd": "selection",
 }
 
@@ -76,6 +80,7 @@ __all__ = [
     "SearchResult",
     "Selection",
     "SelectionPath",
+    "TopLogprobs",
     "__version__",
     "answer_logprobs",
     "coverage",
@@ -93,6 +98,7 @@ __all__ = [
     "sift",
     "ssd",
     "token_logprobs",
+    "top_logprobs",
     "vrsd",
 ]
 

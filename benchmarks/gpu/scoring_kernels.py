@@ -9,8 +9,10 @@ from ragsys_kernels.scoring.triton.answers import ANSWER_BLOCK, logprob_answers_
 from ragsys_kernels.scoring.triton.finish import logprob_finish_kernel
 from ragsys_kernels.scoring.triton.linear import (
     AMD_WARPS,
+    MOST_SPLIT_ROWS,
     TARGET_STAGES,
     logprob_linear_kernel,
+    logprob_linear_split_kernel,
     logprob_linear_target_kernel,
     tile_of,
 )
@@ -23,6 +25,7 @@ from ragsys_kernels.scoring.triton.slots import (
     logprob_slots_kernel,
 )
 from ragsys_kernels.scoring.triton.tile import COLUMNS
+from ragsys_kernels.scoring.triton.top import BLOCK, MOST, list_shape, logprob_top_kernel
 
 _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
 
@@ -32,17 +35,19 @@ _TYPES = {
     **dict.fromkeys(
         ("targets", "row_of", "slot_of", "slot_of_row", "place", "leader", "rank_of_pair", "counts"), "*i64"
     ),
+    **dict.fromkeys(("choice", "top_ids"), "*i64"),
     **dict.fromkeys(("size", "done"), "*i32"),
     **dict.fromkeys(("state",), "*i8"),
     **dict.fromkeys(("greedy",), "*i1"),
     **dict.fromkeys(("inverse_temperature", "bias", "than", "target", "ref", "largest"), "*fp32"),
     **dict.fromkeys(("temperature", "logp", "lse", "entropy"), "*fp32"),
-    **dict.fromkeys(("part_max", "part_sum", "part_weighted"), "*fp32"),
+    **dict.fromkeys(("part_max", "part_sum", "part_weighted", "held", "top"), "*fp32"),
     **dict.fromkeys(("total", "total_weighted", "values", "sums", "means", "logp64"), "*fp64"),
     **dict.fromkeys(("stride", "stride_hidden", "stride_weight", "dims"), "i32"),
     **dict.fromkeys(
         ("num_slots", "num_pairs", "num_columns", "num_entering", "splits", "tiles", "row_tiles", "steps"), "i32"
     ),
+    **dict.fromkeys(("width", "chosen", "k", "pairs_each"), "i32"),
     **dict.fromkeys(("num_rows", "num_allowed", "num_answers", "ignore", "begin_at"), "i32"),
     **dict.fromkeys(("inner", "outer", "inverse"), "fp32"),
 }
@@ -83,7 +88,7 @@ def _without(features: str, *missing: str) -> tuple[str, ...]:
 
 def ahead_of_time() -> list[Compilation]:
     """Return the kernels with features in the combinations that matter."""
-    others = [*_slots(), *_logits(), *_merges(), *_linear_tma(), *_finish(), *_answers()]
+    others = [*_slots(), *_logits(), *_merges(), *_linear_tma(), *_finish(), *_answers(), *_tops()]
     return [*others, *by_generation(_linear)]
 
 
@@ -223,6 +228,12 @@ def _linear_forms(
         kernel, name_of = logprob_linear_target_kernel, f"_logprob_linear_target_kernel, {what}"
         absent = _without(features)
         found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common))
+        tile = tile_of(dot16, D, min(rows, MOST_SPLIT_ROWS), hopper)
+        constexprs, common = {**constexprs, **tile.constants()}, {**common, "num_warps": tile.num_warps}
+        what = f"{hidden} x {weight}, ROWS={tile.rows}, DIMS={tile.dims}{', EVEN' if tile.even else ''}, {name}"
+        kernel, name_of = logprob_linear_split_kernel, f"_logprob_linear_split_kernel, {what}"
+        types = {**types, "order": "*i64"}
+        found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common))
     return found
 
 
@@ -246,6 +257,29 @@ def _linear_tma() -> list[Compilation]:
             archs=("sm_90", "sm_100"),
         )
         for dtype in ("float16", "bfloat16")
+    ]
+
+
+def _tops() -> list[Compilation]:
+    return [
+        describe(
+            f"_logprob_top_kernel, {dtype or 'linear'}, K={list_shape(k)[0]}, {features or 'plain'}",
+            logprob_top_kernel,
+            {**_TYPES, "logits": _POINTERS[dtype or "float32"], "stride": "i64"},
+            {"BLOCK": BLOCK, "K": list_shape(k)[0], "SOFTCAP": "softcap" in features},
+            absent=_without(features, "held" if dtype else "logits"),
+            num_warps=list_shape(k)[1],
+            num_stages=3,
+            fp_fusion=False,
+        )
+        for dtype, k, features in (
+            ("float32", 20, ""),
+            ("bfloat16", 20, ""),
+            ("bfloat16", 256, "softcap allowed"),
+            ("bfloat16", MOST, "softcap allowed"),
+            ("", 20, ""),
+            ("", 20, "allowed"),
+        )
     ]
 
 

@@ -6,8 +6,8 @@ from benchmarks.harness.ledger import cores
 
 pytest.importorskip("torch")
 
-from benchmarks.suites.scoring import Problem, Scoring, of_hidden, of_logits
-from benchmarks.suites.scoring_shapes import HIDDEN, LOGITS, RECORDED, THREADS
+from benchmarks.suites.scoring import Problem, Scoring, of_hidden, of_logits, of_most_probable
+from benchmarks.suites.scoring_shapes import DISTILLED, HIDDEN, LOGITS, RECORDED, THREADS
 
 
 @pytest.mark.parametrize("shape", LOGITS, ids=str)
@@ -26,6 +26,12 @@ def bench_hidden(race, problem, shape):
 def bench_recorded_logits(race, problem, shape):
     made = problem(shape, Problem)
     race(Scoring(made, of_logits(made)))
+
+
+@pytest.mark.parametrize("shape", DISTILLED, ids=str)
+def bench_most_probable(race, problem, shape):
+    made = problem(shape, Problem)
+    race(Scoring(made, of_most_probable(made)))
 
 
 @pytest.mark.skipif(cores() < 2, reason="needs two cores")

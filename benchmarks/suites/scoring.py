@@ -23,8 +23,10 @@ from benchmarks.suites.scoring_shapes import (
     LEDGER,
     LINEAR,
     LSE,
+    MOST_PROBABLE,
     NAIVE,
     RANK,
+    TOP,
     WARM,
     WITH_LOGITS,
     Shape,
@@ -146,6 +148,16 @@ def ours(problem: Problem, name: str = OURS) -> Contender:
         return rk.answer_logprobs(**problem.arguments(), **options).logp
 
     return Contender(name, run, error=3e-6 if problem.weight is None else 1.5e-5)
+
+
+def of_most_probable(problem: Problem) -> list[Contender]:
+    """Return log p of one target a row, and what finds the most probable tokens as well."""
+    form = {name: x for name, x in problem.arguments().items() if name != "targets"}
+
+    def run() -> Any:
+        return rk.top_logprobs(**form, k=MOST_PROBABLE, num_threads=problem.shape.threads)
+
+    return [ours(problem), Contender(TOP, run), floor(problem)]
 
 
 def torch_on_logits(problem: Problem, **compiling: Any) -> list[Contender]:

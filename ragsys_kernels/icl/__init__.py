@@ -11,7 +11,7 @@ from .cache import CachedModel
 from .encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from .generation import CachedGenerator, GreedyGenerator, Stop
 from .huggingface import HuggingFaceModel
-from .language_model import LanguageModel, PairError, Scores, TokenModel
+from .language_model import LanguageModel, PairError, Scores, TokenModel, TopTokens
 from .openai.completions import OpenAICompatibleModel
 from .openai.embeddings import OpenAICompatibleEncoder
 from .posteriors import CachedLabels, LabelModel, Posteriors
@@ -54,6 +54,7 @@ __all__ = [
     "Stop",
     "TextCorpus",
     "TokenModel",
+    "TopTokens",
     "learn_k",
     "optimal_k",
     "qpp_k",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -11,14 +11,20 @@ import numpy as np
 
 import ragsys_kernels as rk
 
+from .._base.checks import count
 from .._base.extras import install, missing
 from .._base.types import PathLike
 from .forward.loading import adapters, add_tensor, configuration, load
 from .forward.network import Network, State, most_rows, selected
 from .forward.sharing import Cluster, Group, Tokens, batches, clustered, grouped
-from .language_model import NOTHING, PairError, Part, Scores, paired
+from .language_model import NOTHING, PairError, Part, Scores, TopTokens, paired
 from .runtime import quiet_transformers
 from .tokenization import TokenPair, encode_pairs, token_pairs, trims, vocabulary
+
+# Makes something of each of a batch's answers, of hidden states and of their rows, end to end, that predict its tokens.
+_Read = Callable[[Any, Any, list[Tokens]], Iterable[Any]]
+
+_ROOM = "prompts must leave room for the continuation"
 
 
 class _Task(NamedTuple):
@@ -145,7 +151,7 @@ class HuggingFaceModel:
         """
         op = "score"
         pairs = encode_pairs(op, self.tokenizer, *paired(op, prompts, continuations))
-        return self._score_pairs(pairs, op, "prompts must leave room for the continuation")
+        return self._score_pairs(pairs, op, _ROOM)
 
     def score_tokens(
         self,
@@ -174,6 +180,47 @@ class HuggingFaceModel:
         pairs = token_pairs(op, contexts, answers, len(self.network.head.weight))
         return self._score_pairs(pairs, op, "contexts must leave room for the answer", progress)
 
+    def top_logprobs(self, prompts: Sequence[str], continuations: Sequence[str], *, k: int) -> TopTokens:
+        """Return what the model holds for most probable at each token of continuations[a] after prompts[a].
+
+        `ragsys_kernels.top_logprobs` takes the hidden states, so that logits are never made. Continuations are those of
+        texts to learn from, or of the model itself; prompts share their work as in `score`.
+
+        Parameters
+        ----------
+        k : int
+            Tokens a place, at least 1.
+
+        Raises
+        ------
+        PairError, ValueError, TypeError
+            As `score`.
+        """
+        op = "top_logprobs"
+        k = count(op, "k", k)
+        pairs = encode_pairs(op, self.tokenizer, *paired(op, prompts, continuations))
+        ids = [np.zeros((len(answer), k), np.int64) for _, answer in pairs]
+        log_probs = [np.zeros((len(answer), k), np.float32) for _, answer in pairs]
+
+        def read(hidden: Any, rows: Any, answers: list[Tokens]) -> Iterator[Any]:
+            top = rk.top_logprobs(
+                hidden=self.network.head.takes(hidden), rows=self.network.tensor(rows), k=k, **self.scoring
+            )
+            ends = np.cumsum([len(answer) for answer in answers])[:-1]
+            return zip(*(np.split(np.asarray(x.cpu()), ends) for x in top), strict=True)
+
+        with self.network.torch.inference_mode():
+            for task, (best, logp) in self._read_pairs(pairs, op, _ROOM, read):
+                for i in task.places:
+                    ids[i], log_probs[i] = best, logp
+        tokens = [np.array(answer, np.int64) for _, answer in pairs]
+        return TopTokens(
+            tokens=np.concatenate([np.zeros(0, np.int64), *tokens]),
+            ids=np.concatenate([np.zeros((0, k), np.int64), *ids]),
+            log_probs=np.concatenate([np.zeros((0, k), np.float32), *log_probs]),
+            cu_answers=np.cumsum([0, *map(len, tokens)]),
+        )
+
     def _score_pairs(
         self,
         pairs: Sequence[TokenPair],
@@ -181,25 +228,30 @@ class HuggingFaceModel:
         rule: str,
         progress: Callable[[list[int], Part], object] | None = None,
     ) -> Scores:
-        limit = self.network.limit
-        for i, (context, answer) in enumerate(pairs):
-            if limit is not None and answer and len(context) + len(answer) - 1 > limit:
-                got = f"got {len(context)} and {len(answer)} tokens"
-                raise PairError(op, f"{rule} in the model's context of {limit} tokens, {got}", i)
         parts = [NOTHING] * len(pairs)
         empty = [i for i, (_, answer) in enumerate(pairs) if not answer]
+        read = self._read_pairs(pairs, op, rule, self._score_rows)
         if empty and progress is not None:
             progress(empty, NOTHING)
         with self.network.torch.inference_mode():
-            for task, part in self._run(grouped(pairs)):
+            for task, part in read:
                 for i in task.places:
                     parts[i] = part
                 if progress is not None:
                     progress(task.places, part)
         return Scores.of(parts)
 
-    def _run(self, groups: list[Group]) -> Iterator[tuple[_Task, Part]]:
-        """Score every answer: single answers to contexts of their own in one pass, others after what they share."""
+    def _read_pairs(self, pairs: Sequence[TokenPair], op: str, rule: str, read: _Read) -> Iterator[tuple[_Task, Any]]:
+        """Check the pairs, and yield what ``read`` makes of the rows of every answer that is not empty."""
+        limit = self.network.limit
+        for i, (context, answer) in enumerate(pairs):
+            if limit is not None and answer and len(context) + len(answer) - 1 > limit:
+                got = f"got {len(context)} and {len(answer)} tokens"
+                raise PairError(op, f"{rule} in the model's context of {limit} tokens, {got}", i)
+        return self._run(grouped(pairs), read)
+
+    def _run(self, groups: list[Group], read: _Read) -> Iterator[tuple[_Task, Any]]:
+        """Read every answer: single answers to contexts of their own in one pass, others after what they share."""
         whole: list[_Task] = []
         sharing: list[Cluster] = []
         for cluster in clustered(groups) if self.share_prompts else [Cluster((), [group]) for group in groups]:
@@ -208,11 +260,11 @@ class HuggingFaceModel:
                 sharing.append(cluster)
             else:
                 whole += [_Task(0, *answer) for answer in answers]
-        yield from self._score_tasks(whole)
+        yield from self._read_tasks(whole, read)
         for batch in batches(sharing, lambda cluster: len(cluster.beginning), self.batch_tokens):
-            yield from self._run_sharing(batch)
+            yield from self._run_sharing(batch, read)
 
-    def _run_sharing(self, clusters: list[Cluster]) -> Iterator[tuple[_Task, Part]]:
+    def _run_sharing(self, clusters: list[Cluster], read: _Read) -> Iterator[tuple[_Task, Any]]:
         """Read the beginnings of clusters; then the rest of contexts with several answers; then all answers."""
         state = self.network.read([cluster.beginning for cluster in clusters])
         tasks: list[_Task] = []
@@ -224,24 +276,24 @@ class HuggingFaceModel:
                     branching.append((owner, rest, group))
                 else:
                     tasks += [_Task(owner, rest, *pair) for pair in _answers(group)]
-        yield from self._score_tasks(tasks, state)
+        yield from self._read_tasks(tasks, read, state)
         width, window = int(state.mask.shape[1]), self.network.window
         longest = max((len(rest) + max(map(len, group.answers)) for _, rest, group in branching), default=0)
         padded = window is None or width + longest <= window
         rows = most_rows(self.batch_tokens, width)
         for some in batches(branching, lambda branch: len(branch[1]), self.batch_tokens, rows, padded=padded):
-            read = self.network.read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
+            rests = self.network.read([rest for _, rest, _ in some], state, [owner for owner, _, _ in some])
             answers = [_Task(row, (), *pair) for row, (_, _, group) in enumerate(some) for pair in _answers(group)]
-            yield from self._score_tasks(answers, read)
+            yield from self._read_tasks(answers, read, rests)
 
-    def _score_tasks(self, tasks: list[_Task], state: State | None = None) -> Iterator[tuple[_Task, Part]]:
-        """Score answers after their state, padded on the right, where no real token can see."""
+    def _read_tasks(self, tasks: list[_Task], read: _Read, state: State | None = None) -> Iterator[tuple[_Task, Any]]:
+        """Read answers after their state, padded on the right, where no real token can see."""
         rows = None if state is None else most_rows(self.batch_tokens, int(state.mask.shape[1]))
         padded = "right" in self.network.pads
         for batch in batches(tasks, lambda task: len(task.fed), self.batch_tokens, rows, padded=padded):
-            yield from zip(batch, self._score_batch(batch, state), strict=True)
+            yield from zip(batch, self._read_batch(batch, read, state), strict=True)
 
-    def _score_batch(self, batch: list[_Task], state: State | None) -> list[Part]:
+    def _read_batch(self, batch: list[_Task], read: _Read, state: State | None) -> Iterable[Any]:
         network, torch = self.network, self.network.torch
         fed = [task.fed for task in batch]
         owners = network.tensor([task.owner for task in batch])
@@ -264,7 +316,7 @@ class HuggingFaceModel:
             [*range(end - len(task.answer), end)] if task.rest else [task.owner, *range(end - len(task.fed), end)]
             for task, end in zip(batch, ends, strict=True)
         ]
-        return self._score_rows(torch.cat(states), np.concatenate(rows), [task.answer for task in batch])
+        return read(torch.cat(states), np.concatenate(rows), [task.answer for task in batch])
 
     def _score_rows(self, hidden: Any, rows: Any, answers: list[tuple[int, ...]]) -> list[Part]:
         tokens = [np.array(answer, np.int64) for answer in answers]

@@ -56,6 +56,18 @@ class Scores(NamedTuple):
         return [Part(tokens, logp, bool(greedy)) for tokens, logp, greedy in pieces]
 
 
+class TopTokens(NamedTuple):
+    """The k most probable tokens at every place of A continuations with M tokens in all: a set to distil a model with.
+
+    Row ``cu_answers[a] + i`` is what the model says before token i of continuation a, given all before it.
+    """
+
+    tokens: Array  # (M,) int64, token ids of the continuations, end to end
+    ids: Array  # (M, k) int64, from the most probable on; of equal logits the lower id first
+    log_probs: Array  # (M, k) float32, nats, among the whole vocabulary
+    cu_answers: Array  # (A + 1,) int64; tokens cu_answers[a] to cu_answers[a + 1] are of continuation a
+
+
 class LanguageModel(Protocol):
     """A model that gives the log-probability of a continuation, token by token."""
 

@@ -33,6 +33,24 @@ def _inverse(temperature: Any) -> Any:
     return cast(1 / cast(temperature, xp.float64), xp.float32)
 
 
+def _temperature(op: str, given: GivenPairs, num_answers: int, place: Place) -> Any:
+    size = num_answers if given.per == "A" else len(given.targets)
+    return validate.temperature(op, given.temperature, given.per, size, place)
+
+
+def slots(op: str, place: Place, rows: Any, num_rows: int, temperature: Any, like: Any) -> dict[str, Any]:
+    """Return what `validate.slots` does, for arrays on a device; ``like`` is one of them."""
+    row = arange(num_rows, like) if rows is None else validate.vector(op, "rows", rows, "(R,)", place)
+    R = len(row)
+    inverse = _inverse(validate.temperature(op, temperature, "R", R, place))
+    return {
+        "rows": row if rows is None else namespace(row).where((row < 0) | (row >= num_rows), -1, row),
+        "inverse_temperature": inverse if np.ndim(inverse) else _filled(like, R, inverse),
+        "pair_begin": arrays.full(like, (R + 1,), 0, "int64"),
+        "columns": arrays.full(like, (0,), 0, "int64"),
+    }
+
+
 def pairs(op: str, place: Place, given: GivenPairs) -> Pairs | None:
     """Return pairs for kernels that apply the rules to them, or None for those that `layout` has to sort."""
     M, T = len(given.targets), given.num_rows
@@ -41,7 +59,7 @@ def pairs(op: str, place: Place, given: GivenPairs) -> Pairs | None:
         return None
     ids, row, ignore_index = validate.pairs(op, given, place)
     answers = _answers(op, place, given, ids)
-    temperature = validate.temperature(op, given, answers.num_answers, place)
+    temperature = _temperature(op, given, answers.num_answers, place)
     if 0 in np.shape(temperature):  # without answers there are no temperatures
         temperature = 1.0
     if not isinstance(temperature, float):
@@ -67,7 +85,7 @@ def layout(op: str, place: Place, given: GivenPairs, num_slots: int | None = Non
     answers = _answers(op, place, given, ids)
     if answers.begin is None:
         answers.begin = arange(2, ids) * M
-    inverse = _inverse(validate.temperature(op, given, answers.num_answers, place))
+    inverse = _inverse(_temperature(op, given, answers.num_answers, place))
     one_temperature = isinstance(inverse, float) or inverse.ndim == 0
     if not one_temperature and given.per == "A":
         inverse = inverse[xp.minimum(_answer_of_pairs(answers, ids), len(inverse) - 1)] if len(inverse) else None

@@ -20,6 +20,9 @@ class _Torch:
     def maximum(self, x: Any, bound: Any) -> Any:
         return x.clamp(min=bound)
 
+    def take_along_axis(self, x: Any, indices: Any, axis: int) -> Any:
+        return x.take_along_dim(indices, axis)
+
 
 _TORCH = _Torch()
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._base.checks import flag
+from .._base.checks import count, flag
 from .._base.types import Array, ArrayLike, OutOfRange, ScoringBackend
 from .._gpu.plans import planned
 from . import finish, quick, validate
@@ -275,7 +275,10 @@ def answer_logprobs(
         source = {name: arrays[name] for name in ("logits", "hidden", "weight", "bias", "allowed")}
         scale = validate.positive(op, "logit_scale", logit_scale)
         source |= {"softcap": softcap, "logit_scale": None if scale == 1 else scale}
-        V, T = validate.for_partials(op, partials, source, vocab_size), None
+        validate.for_partials(op, partials, source)
+        if vocab_size is None:
+            raise ValueError(f"{op}: vocab_size must be given with partials, got None")
+        V, T = count(op, "vocab_size", vocab_size), None
         arrays["partials"], num_slots = partials.ref, len(partials.ref)
     if num_answers is not None:
         num_answers = validate.offset(op, "num_answers", num_answers)

@@ -21,6 +21,7 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         problem.target_logits,
         problem.entropy,
         problem.rank,
+        problem.top,
         _dispatch.isa_index(),
         num_threads,
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._base import arrays
 from .._base.checks import same_device
-from ._namespace import cast, namespace
+from ._namespace import cast, namespace, stable_order
 from .problem import Layout, Partials
 from .validate import misfits, viewed
 
@@ -55,7 +55,8 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     Returns
     -------
     Partials
-        ``rank`` and ``weighted`` are there if every part has them. torch tensors if any part has such, on the parts'
+        ``rank``, ``weighted``, and ``top`` with ``top_ids``, are there if every part has them, the latter two as many
+        as in the part that has the fewest. torch tensors if any part has such, on the parts'
         device.
 
     Raises
@@ -67,7 +68,8 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
     -----
     ``ref`` and ``max`` are the largest, ``sum`` is Σ exp(ref_s - ref) sum_s, ``weighted`` is
     Σ exp(ref_s - ref) (weighted_s + (ref_s - ref) sum_s), ``target`` is the largest (-inf where a part lacks the
-    target), ``rank`` is added up. O(R + M) time a part.
+    target), ``rank`` is added up, ``top`` the largest of all parts. O(R + M) time a part, and O(k log k) for the top of
+    each slot.
     """
     if isinstance(parts, Partials) or not isinstance(parts, Sequence):
         raise TypeError(f"merge_partials: parts must be a sequence of Partials, got {type(parts).__name__}")
@@ -96,10 +98,37 @@ def merge_partials(parts: Sequence[Partials]) -> Partials:
             [part.ref for part in here], [part.max for part in here], [part.sum for part in here], weighted
         )
         target = functools.reduce(namespace(first.target).maximum, [part.target for part in here])
-        merged = Partials(*rows, target, rank)
+        merged = Partials(*rows, target, rank, *_merged_tops(here))
     if library == "numpy":
         return merged
     return Partials(*(None if x is None else arrays.to_library(x, library) for x in merged))
+
+
+def _merged_tops(parts: list[Partials]) -> tuple[Any, Any]:
+    if any(part.top is None or part.top_ids is None for part in parts):
+        return None, None
+    xp, k = namespace(parts[0].ref), min(part.top.shape[1] for part in parts)
+    top, ids = (xp.concatenate([getattr(part, name) for part in parts], 1) for name in ("top", "top_ids"))
+    top, ids = descending(top, ids)
+    return top[:, :k], ids[:, :k]
+
+
+def descending(top: Any, ids: Any) -> tuple[Any, Any]:
+    """Return z and ids (R, n) from the largest z on, and of equal ones the lowest id first."""
+    take = namespace(top).take_along_axis
+    order = stable_order(ids)
+    order = take(order, stable_order(-take(top, order, 1)), 1)
+    return take(top, order, 1), take(ids, order, 1)
+
+
+def top_logps(partials: Partials) -> tuple[Any, Any]:
+    """Return ids and log p (R, k) of the largest z: -1 and -inf after the last, -1 and NaN without a softmax."""
+    xp = namespace(partials.sum)
+    with np.errstate(invalid="ignore", divide="ignore"):  # -inf - -inf, log 0
+        ref, log_sum = cast(partials.ref, xp.float64), xp.log(partials.sum)
+        logps = xp.minimum((partials.top - ref[:, None]) - log_sum[:, None], 0.0)
+    none = (xp.isnan(partials.sum) | (partials.sum == 0))[:, None]
+    return xp.where(none, -1, partials.top_ids), narrow(xp.where(none, np.nan, logps))
 
 
 def pair_logps(partials: Partials, layout: Layout) -> Any:

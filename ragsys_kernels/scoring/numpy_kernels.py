@@ -34,6 +34,8 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     weighted = np.empty((blocks, R)) if problem.entropy else None
     target = np.full(M, -np.inf, np.float32)
     rank = np.zeros(M, np.int64) if problem.rank else None
+    top = np.full((R, problem.top), -np.inf, np.float32) if problem.top else None
+    top_ids = np.full((R, problem.top), -1) if problem.top else None
     scratch, second = (np.empty(form.height * form.width, np.float32) for _ in range(2))
     with np.errstate(all="ignore"):
         # The first block is compared with every target, so they come first; each must be the very number of its tile.
@@ -44,6 +46,8 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
             if rank is not None:
                 _count(problem, z, slots, than, rank)
             m = largest[block, slots] = z.max(axis=1)
+            if top is not None and top_ids is not None:
+                _keep_best(z, form.ids(block), m, top[slots], top_ids[slots])
             e = scratch[: z.size].reshape(z.shape)
             np.subtract(z, np.where(np.isfinite(m), m, np.float32(0))[:, None], out=e)
             if weighted is not None:
@@ -57,7 +61,21 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     bad = np.isnan(largest) | (largest == np.inf)
     sums[bad] = np.nan
     ref = np.where(bad, np.float32(-np.inf), largest)
-    return Partials(*merge_rows(ref, largest, sums, weighted), target, rank)
+    return Partials(*merge_rows(ref, largest, sums, weighted), target, rank, top, top_ids)
+
+
+def _keep_best(z: np.ndarray, ids: np.ndarray, largest: np.ndarray, top: np.ndarray, top_ids: np.ndarray) -> None:
+    """Put into ``top`` (rows, k), in place, what is larger in z (rows, columns), whose ids are above those before."""
+    k = top.shape[1]
+    for row in np.flatnonzero(largest > top[:, -1]):
+        values = z[row]
+        found = np.flatnonzero(values > top[row, -1])
+        if len(found) > k:
+            chosen = values[found]
+            found = found[chosen >= np.partition(chosen, -k)[-k]]
+        values, at = np.concatenate([top[row], values[found]]), np.concatenate([top_ids[row], ids[found]])
+        best = np.argsort(-values, kind="stable")[:k]
+        top[row], top_ids[row] = values[best], at[best]
 
 
 def _count(problem: ScoringProblem, z: np.ndarray, slots: slice, than: np.ndarray, rank: np.ndarray) -> None:
@@ -115,6 +133,11 @@ class _Form:
         """Return what indexes the columns of a block."""
         part = slice(block * self.width, min((block + 1) * self.width, self.problem.num_entering))
         return part if self.problem.allowed is None else self.problem.allowed[part]
+
+    def ids(self, block: int) -> np.ndarray:
+        """Return the columns of a block as numbers."""
+        columns = self.columns(block)
+        return np.arange(columns.start, columns.stop) if isinstance(columns, slice) else columns
 
 
 class _Logits(_Form):

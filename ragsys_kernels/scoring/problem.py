@@ -31,6 +31,10 @@ class Partials(NamedTuple):
         z of each target, in order of the slots; -inf where the target is not among these columns.
     rank : (M,) int64, or None
         Columns whose z is strictly greater than the target's.
+    top : (R, k) float32, or None
+        The largest z, from the largest on; -inf where a slot has no more columns above it.
+    top_ids : (R, k) int64, or None
+        Their ids in the whole vocabulary, the lower one first where two z are equal; -1 where there is none.
 
     The reference backend gives ``ref``, ``max`` and ``target`` in float64.
     """
@@ -41,11 +45,14 @@ class Partials(NamedTuple):
     weighted: Array
     target: Array
     rank: Array
+    top: Array = None
+    top_ids: Array = None
 
     @classmethod
     def nothing(cls, problem: ScoringProblem) -> Partials:
         """Return the sums over no columns."""
         like, slots, targets = problem.rows, (len(problem.rows),), (len(problem.columns),)
+        best = (*slots, problem.top)
         return cls(
             arrays.full(like, slots, -np.inf, "float32"),
             arrays.full(like, slots, -np.inf, "float32"),
@@ -53,6 +60,8 @@ class Partials(NamedTuple):
             arrays.full(like, slots, 0, "float64") if problem.entropy else None,
             arrays.full(like, targets, -np.inf, "float32"),
             arrays.full(like, targets, 0, "int64") if problem.rank else None,
+            arrays.full(like, best, -np.inf, "float32") if problem.top else None,
+            arrays.full(like, best, -1, "int64") if problem.top else None,
         )
 
 
@@ -85,6 +94,7 @@ class ScoringProblem:
     target_logits: np.ndarray | None = None  # (M,) float32: ranks count what exceeds these, not the targets here
     entropy: bool = False
     rank: bool = False
+    top: int = 0  # how many of the largest z of a slot are wanted; at most `num_entering` for a backend
 
     @property
     def num_entering(self) -> int:

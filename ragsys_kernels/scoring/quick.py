@@ -19,7 +19,7 @@ from .._base import checks, env
 # The types whose elements are what they say; the general way knows the others.
 _TYPES = {np.dtype(np.float32): "float32", np.dtype(np.float16): "float16"}
 _MOST_ROWS = 64
-_NOT_READ: tuple[Any, ...] = (None, False, False)  # target_logits, entropy, rank
+_NOT_READ: tuple[Any, ...] = (None, False, False, 0)  # target_logits, entropy, rank, top
 
 
 def token_logprobs(logits: Any, targets: Any, num_threads: int | None) -> Any:
@@ -60,7 +60,7 @@ def token_logprobs(logits: Any, targets: Any, num_threads: int | None) -> Any:
         return None
     threads = checks.threads("token_logprobs", num_threads)
     rows, ones, begin = _layout(T)
-    ref, _, total, _, target, _ = _dispatch.extension().score_logits(
+    ref, _, total, _, target, *_ = _dispatch.extension().score_logits(
         logits, dtype, rows, ones, 1.0, 0.0, V, None, begin, columns, *_NOT_READ, _dispatch.isa_index(), threads
     )
     with np.errstate(all="ignore"):  # -inf - -inf, log 0, what float32 cannot hold

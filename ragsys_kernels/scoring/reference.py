@@ -17,7 +17,7 @@ def _logits(problem: ScoringProblem, row: int) -> np.ndarray:
 
 def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     """Return ref = max z over finite z;  sum = Σ exp(z - ref);  weighted = Σ (z - ref) exp(z - ref)."""
-    R, M = len(problem.rows), len(problem.columns)
+    R, M, k = len(problem.rows), len(problem.columns), problem.top
     out = Partials(
         ref=np.full(R, -np.inf),
         max=np.full(R, -np.inf),
@@ -25,6 +25,8 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
         weighted=np.zeros(R) if problem.entropy else None,
         target=np.full(M, -np.inf),
         rank=np.zeros(M, np.int64) if problem.rank else None,
+        top=np.full((R, k), -np.inf) if k else None,
+        top_ids=np.full((R, k), -1) if k else None,
     )
     enters = np.zeros(problem.num_columns, bool)
     enters[slice(None) if problem.allowed is None else problem.allowed] = True
@@ -40,6 +42,10 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
                 than = out.target[i] if problem.target_logits is None else problem.target_logits[i]
                 with np.errstate(over="ignore"):  # to infinity
                     out.rank[i] = np.count_nonzero(z.astype(np.float32) > np.float32(than))
+        if k:
+            best = np.argsort(-z, kind="stable")[:k]
+            best = best[z[best] > -np.inf]
+            out.top[r, : len(best)], out.top_ids[r, : len(best)] = z[best], best
         out.max[r] = z.max()
         finite = z[np.isfinite(z)]
         if finite.size:

@@ -87,17 +87,17 @@ def positive(op: str, name: str, x: Any) -> float:
     return number
 
 
-def temperature(op: str, given: GivenPairs, num_answers: int, place: Place = HOST) -> Any:
-    """Return a number, or an array without an axis or with a number for each answer or pair."""
-    if is_number(given.temperature):
-        return positive(op, "temperature", given.temperature)
-    array, dtype = place.view(op, "temperature", given.temperature)
+def temperature(op: str, given: Any, per: str, size: int, place: Place = HOST) -> Any:
+    """Return a number, or an array without an axis or with ``size`` numbers, as many as there are ``per``."""
+    if is_number(given):
+        return positive(op, "temperature", given)
+    array, dtype = place.view(op, "temperature", given)
     if "float" not in dtype and "int" not in dtype:
         raise TypeError(f"{op}: temperature must be a number or floats, got {dtype}")
-    size, shape = num_answers if given.per == "A" else len(given.targets), tuple(array.shape)
+    shape = tuple(array.shape)
     if shape not in ((), (size,)):
         raise ValueError(
-            f"{op}: temperature must be a number or have shape ({given.per},) = ({size},), got {shape_text(shape)}"
+            f"{op}: temperature must be a number or have shape ({per},) = ({size},), got {shape_text(shape)}"
         )
     array = place.float32(array, dtype) if dtype == "bfloat16" else array
     if place is HOST:
@@ -218,6 +218,24 @@ def names(op: str, name: str, x: Any, allowed: tuple[str, ...]) -> tuple[str, ..
     return tuple(choice(op, name, item, allowed) for item in x)
 
 
+def _check_rows(op: str, row: np.ndarray, num_rows: int | None) -> None:
+    outside = row < 0 if num_rows is None else row.view(np.uint64) >= num_rows
+    if outside.any():
+        below = "" if num_rows is None else f" and below T = {num_rows}"
+        raise ValueError(f"{op}: rows must be at least 0{below}, got {row[np.argmax(outside)]}")
+
+
+def slots(op: str, rows: Any, num_rows: int, given_temperature: Any) -> dict[str, Any]:
+    """Return the fields of a problem on the host without targets, whose slot i is row ``rows[i]``, or row i."""
+    row = np.arange(num_rows) if rows is None else vector(op, "rows", rows, "(R,)")
+    _check_rows(op, row, num_rows)
+    R = len(row)
+    inverse = np.empty(R, np.float32)
+    inverse[:] = 1 / np.asarray(temperature(op, given_temperature, "R", R), np.float64)
+    none: dict[str, Any] = {"pair_begin": np.zeros(R + 1, np.int64), "columns": np.zeros(0, np.int64)}
+    return {"rows": row, "inverse_temperature": inverse, **none}
+
+
 def layout(op: str, given: GivenPairs) -> tuple[Layout, dict[str, Any]]:
     """Return the layout of pairs on the host, and the fields of a problem that say what is read, slots by row."""
     ids, row, ignore_index = pairs(op, given)
@@ -225,14 +243,11 @@ def layout(op: str, given: GivenPairs) -> tuple[Layout, dict[str, Any]]:
     if row is None:
         row, num_rows = np.arange(M), M
     else:
-        outside = row < 0 if num_rows is None else row.view(np.uint64) >= num_rows
-        if outside.any():
-            below = "" if num_rows is None else f" and below T = {num_rows}"
-            raise ValueError(f"{op}: rows must be at least 0{below}, got {row[np.argmax(outside)]}")
+        _check_rows(op, row, num_rows)
         if num_rows is None:
             num_rows = int(row.max()) + 1 if M else 0
     answer, num_answers = _answers(op, given, M)
-    warmth = temperature(op, given, num_answers)
+    warmth = temperature(op, given.temperature, given.per, num_answers if given.per == "A" else M)
     if answer is not None and given.per == "A" and np.ndim(warmth):
         warmth = warmth[answer]
     inverse = np.empty(M, np.float32)
@@ -278,6 +293,7 @@ def problem(
     target_logits: Any = None,
     entropy: bool = False,
     rank: bool = False,
+    top: int = 0,
 ) -> ScoringProblem:
     """Return the problem of ``num_columns`` columns, from ``first_column`` on, of a vocabulary of ``vocab_size``."""
     needed = rank and target_logits is None
@@ -292,6 +308,7 @@ def problem(
         target_logits=target_logits,
         entropy=entropy,
         rank=rank,
+        top=top,
     )
 
 
@@ -321,18 +338,15 @@ def _shard(
     return columns, allowed
 
 
-def for_partials(op: str, partials: Any, source: dict[str, Any], vocab_size: Any) -> int:
-    """Check a call that has partials instead of what logits are made of; return the size of its vocabulary."""
+def for_partials(op: str, partials: Any, source: dict[str, Any]) -> None:
+    """Check a call that has partials instead of what logits are made of."""
     if not isinstance(partials, Partials):
         raise TypeError(f"{op}: partials must be Partials, got {type(partials).__name__}")
     for name, x in source.items():
         if x is not None:
             raise ValueError(f"{op}: partials must be given instead of {name}, got both")
-    if vocab_size is None:
-        raise ValueError(f"{op}: vocab_size must be given with partials, got None")
     if (shape := np.shape(partials.ref)) == () or len(shape) > 1:
         raise ValueError(f"{op}: partials must have ref of shape (R,), got {shape_text(shape)}")
-    return count(op, "vocab_size", vocab_size)
 
 
 def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
@@ -340,7 +354,7 @@ def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
     fields: dict[str, Any] = {}
     for field, x in part._asdict().items():
         fields[field], dtype = (None, "") if x is None else place.view(op, f"{name}.{field}", x)
-        kinds = ("int64", "int32") if field == "rank" else ("float32", "float64")
+        kinds = ("int64", "int32") if field in ("rank", "top_ids") else ("float32", "float64")
         if x is not None and dtype not in kinds:
             raise TypeError(f"{op}: {name}.{field} must be {' or '.join(kinds)}, got {dtype}")
     return Partials(**fields)
@@ -349,7 +363,12 @@ def viewed(op: str, name: str, part: Partials, place: Place) -> Partials:
 def misfits(part: Partials, slots: int, targets: int) -> Iterator[tuple[str, str, str]]:
     """Yield each field that is not of so many slots or targets, with the shape it has and the one it must have."""
     for name, x in zip(Partials._fields, part, strict=True):
-        want = (targets if name in ("target", "rank") else slots,)
+        want: tuple[Any, ...] = (targets if name in ("target", "rank") else slots,)
+        if name in ("top", "top_ids"):
+            other = part.top_ids if part.top is None else part.top
+            want = (slots, other.shape[1] if other is not None and other.ndim == 2 else "k")
+            if x is None and other is None:
+                continue
         if x is None and name not in ("weighted", "rank"):
             yield name, "None", shape_text(want)
         elif x is not None and tuple(x.shape) != want:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from . import tool
-from .score_problems import all_cases, describe, threaded_cases
+from .score_problems import all_cases, describe, threaded_cases, with_tops
 
-FIELDS = ("ref", "max", "sum", "weighted", "target", "rank")
-BYTES = (4, 4, 8, 8, 4, 8)  # of an element
+FIELDS = ("ref", "max", "sum", "weighted", "target", "rank", "top", "top columns")
+BYTES = (4, 4, 8, 8, 4, 8, 4, 8)  # of an element
 
 
 class Tool(tool.Tool):
@@ -49,7 +49,8 @@ class Tool(tool.Tool):
             j = len(case.rows) // 2
             pairs = slice(*(int(end) for end in case.pair_begin[j : j + 2]))
             for name, field, part, item in zip(FIELDS, fields, found, BYTES, strict=True):
-                end = pairs if name in ("target", "rank") else slice(j, j + 1)
+                each = case.top if "top" in name else 1
+                end = pairs if name in ("target", "rank") else slice(j * each, (j + 1) * each)
                 expected = field[end.start * item : end.stop * item]
                 assert part == expected, f"{isa}: {name} of a slot of {describe(case)} differs alone"
 
@@ -62,7 +63,7 @@ def check_neon(objdump: str, binary: str) -> int:
 
 
 def make(command: list[str], folder: Path, only_threaded: bool) -> Tool:
-    return Tool(command, folder, list(threaded_cases(np.random.default_rng(0))) if only_threaded else all_cases())
+    return Tool(command, folder, with_tops(threaded_cases(np.random.default_rng(0))) if only_threaded else all_cases())
 
 
 if __name__ == "__main__":

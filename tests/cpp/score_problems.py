@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,6 +47,7 @@ class Score:
     target_logits: np.ndarray | None = None
     entropy: bool = True
     rank: bool = True
+    top: int = 0
 
     def __post_init__(self) -> None:
         if self.inverse_temperature is None:
@@ -75,7 +77,7 @@ class Score:
             *(DTYPES.index(self.dtype), stride_of(self.logits)),
             *(DTYPES.index(self.dtype), stride_of(self.hidden)),
             *(DTYPES.index(self.weight_dtype), stride_of(self.weight)),
-            *(self.entropy, self.rank, len(self.targets)),
+            *(self.entropy, self.rank, len(self.targets), self.top),
         )
         out.arrays(np.array([self.logit_scale, self.softcap], np.float32), self.rows.astype(np.int64))
         out.arrays(self.inverse_temperature, *map(memory_of, (self.logits, self.hidden, self.weight)), self.head_bias)
@@ -98,8 +100,9 @@ class Score:
         return np.asarray(x * self.inverse_temperature[:, None].astype(np.float64))
 
     def judge(self, *fields: bytes) -> None:
-        kinds = (np.float32, np.float32, np.float64, np.float64, np.float32, np.int64)
-        ref, top, total, weighted, target, rank = map(np.frombuffer, fields, kinds)
+        kinds = (np.float32, np.float32, np.float64, np.float64, np.float32, np.int64, np.float32, np.int64)
+        ref, top, total, weighted, target, rank, best, best_ids = map(np.frombuffer, fields, kinds)
+        best, best_ids = (x.reshape(len(self.rows), self.top) for x in (best, best_ids))
         z = self.z()
         exact = self.logits is not None and self.logit_scale == 1 and not self.softcap
         assert self.inverse_temperature is not None
@@ -116,6 +119,8 @@ class Score:
                 assert np.isnan([total[j], top[j]]).all(), f"slot {j}: sum {total[j]}, max {top[j]}"
                 assert not self.entropy or np.isnan(weighted[j])
                 continue
+            if self.top:
+                self.judge_top(j, np.where(np.isneginf(entering), np.nan, entering), best[j], best_ids[j], error)
             largest = entering.max(initial=-np.inf)
             if largest == -np.inf:
                 assert (ref[j], top[j], total[j]) == (-np.inf, -np.inf, 0), f"slot {j}: nothing enters"
@@ -136,6 +141,22 @@ class Score:
                 aims = aims if self.target_logits is None else self.target_logits[pairs].astype(np.float64)
                 most, least = ([(entering > aim + off).sum() for aim in aims] for off in (-2 * error, 2 * error))
                 assert ((least <= rank[pairs]) & (rank[pairs] <= most)).all(), f"slot {j}: rank {rank[pairs]}, {least}"
+
+    def judge_top(self, j: int, live: np.ndarray, best: np.ndarray, ids: np.ndarray, error: float) -> None:
+        """Judge the largest z of a slot, ``live`` being NaN where nothing enters: in order, and none left out."""
+        count = min(self.top, int(np.isfinite(live).sum()))
+        assert (ids[count:] == -1).all(), f"slot {j}: {ids}"
+        assert np.isneginf(best[count:]).all(), f"slot {j}: {best}"
+        ids, best = ids[:count], best[:count]
+        at = ids if self.allowed is None else np.searchsorted(self.allowed, ids)
+        np.testing.assert_allclose(best, live[at], rtol=0, atol=error, err_msg=f"slot {j}: top")
+        order = np.lexsort((ids, -best))
+        assert (order == np.arange(count)).all(), f"slot {j}: top is not in order: {best}, {ids}"
+        rest = np.delete(live, at)
+        assert not count or not (rest > best[-1] + 2 * error).any(), f"slot {j}: a larger z than {best[-1]} is left out"
+        if error == 0:
+            exact = np.argsort(-np.where(np.isnan(live), -np.inf, live), kind="stable")[:count]
+            assert (at == exact).all(), f"slot {j}: top {at}, not {exact}"
 
 
 def describe(case: Score) -> str:
@@ -248,6 +269,11 @@ def threaded_cases(rng: np.random.Generator) -> Iterator[Score]:
         )
 
 
+def with_tops(cases: Iterator[Score]) -> list[Score]:
+    """Most of the cases with the largest z too, few of them or more than a block has."""
+    return [dataclasses.replace(case, top=(0, 3, 50, 700)[number % 4]) for number, case in enumerate(cases, 1)]
+
+
 def all_cases() -> list[Score]:
     rng = np.random.default_rng(0)
-    return [*logits_cases(rng), *hidden_cases(rng), *threaded_cases(rng)]
+    return with_tops(itertools.chain(logits_cases(rng), hidden_cases(rng), threaded_cases(rng)))

@@ -36,6 +36,7 @@ void run_score(Problems& in, std::ofstream& out, int isa, int threads) {
   a.weight_stride = in.word();
   const bool entropy = in.word() != 0, rank = in.word() != 0;
   const std::int64_t pairs = in.word();
+  a.top = in.word();
   const float* numbers = in.array<float>();
   a.logit_scale = numbers[0];
   a.softcap = numbers[1];
@@ -51,13 +52,16 @@ void run_score(Problems& in, std::ofstream& out, int isa, int threads) {
   a.target_logits = in.array<float>();
   Output<float> ref(a.num_slots), max(a.num_slots), target(pairs);
   Output<double> sum(a.num_slots), weighted(entropy ? a.num_slots : 0);
-  Output<std::int64_t> ranks(rank ? pairs : 0);
+  Output<std::int64_t> ranks(rank ? pairs : 0), top_columns(a.num_slots * a.top);
+  Output<float> top_z(a.num_slots * a.top);
   a.ref = ref.data();
   a.max = max.data();
   a.sum = sum.data();
   a.weighted = entropy ? weighted.data() : nullptr;
   a.target = target.data();
   a.rank = rank ? ranks.data() : nullptr;
+  a.top_z = top_z.data();
+  a.top_columns = top_columns.data();
   rsk::score(a, isa, threads);
   ref.write(out, "ref");
   max.write(out, "max");
@@ -65,6 +69,8 @@ void run_score(Problems& in, std::ofstream& out, int isa, int threads) {
   weighted.write(out, "weighted");
   target.write(out, "target");
   ranks.write(out, "rank");
+  top_z.write(out, "top");
+  top_columns.write(out, "top columns");
 }
 
 void run_command(const std::vector<std::string>& arguments) {

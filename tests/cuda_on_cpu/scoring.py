@@ -52,8 +52,8 @@ def as_backend() -> Iterator[str]:
     """``backend="cuda"`` takes host arrays; every other backend is chosen as ever."""
     choose = _dispatch.choose
 
-    def with_cuda(op, family, device, backend, *library):
-        return ("cuda", cuda_kernels) if backend == "cuda" else choose(op, family, device, backend, *library)
+    def with_cuda(op, family, device, backend, *of_call, **lacking):
+        return ("cuda", cuda_kernels) if backend == "cuda" else choose(op, family, device, backend, *of_call, **lacking)
 
     with on_host_arrays(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(_dispatch, "choose", with_cuda)

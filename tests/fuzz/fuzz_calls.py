@@ -186,6 +186,7 @@ SCORING = {
     "softcap": number, "vocab_size": count, "allowed": integers, "ignore_index": count, "want": names, "reduce": names,
     "out_of_range": text, "return_lse": flag, "check_values": flag, "backend": text, "num_threads": count,
     "label_ids": integers, "cu_labels": integers, "prior": floats, "first_column": count, "entropy": flag, "rank": flag,
+    "k": count,
     "target_logits": floats, "partials": thing, "parts": thing,
 }  # fmt: skip
 STORED = {"path": path, "device": text, "verify": flag, "overwrite": flag, "index": text}
@@ -319,7 +320,14 @@ def _select(rng: np.random.Generator) -> Good:
 
 
 def _scoring(rng: np.random.Generator) -> Good:
-    ops = ("token_logprobs", "answer_logprobs", "label_posteriors", "logprob_partials", "merge_partials")
+    ops = (
+        "token_logprobs",
+        "answer_logprobs",
+        "label_posteriors",
+        "logprob_partials",
+        "merge_partials",
+        "top_logprobs",
+    )
     op = str(rng.choice(ops))
     T, V, D, M = 4, 11, 5, 6
     a: dict[str, Any] = {"logits": _normal(rng, T, V)}
@@ -346,6 +354,12 @@ def _scoring(rng: np.random.Generator) -> Good:
     elif op == "label_posteriors":
         a.update(label_ids=np.array([3, 1, 7, 0]), cu_labels=np.array([0, 1, 4]), prior=np.array([0.3, 0.7]))
         a.update(common, rows=np.array([2, 0, 2]), vocab_size=V, **run)
+    elif op == "top_logprobs":
+        if rng.random() < 0.25:
+            a = {"partials": rk.logprob_partials(**a, vocab_size=V, k=4), "k": 3}
+        else:
+            a.update(common, k=3, rows=np.array([2, 0, 2]), vocab_size=V, allowed=np.arange(V))
+        a.update(run)
     elif op == "logprob_partials":
         a.update(pairs, **answers, **common, vocab_size=2 * V, first_column=3, allowed=np.arange(2 * V))
         a.update(ignore_index=0, out_of_range="raise", entropy=True, rank=False, target_logits=None, **run)

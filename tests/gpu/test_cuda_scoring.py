@@ -6,6 +6,7 @@ Tests of `scorer` in tests/scoring ask of them all that is asked of every backen
 import dataclasses
 import mmap
 import re
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -102,12 +103,20 @@ def test_jobs_without_a_row_and_targets_without_a_job_are_written(form):
     padded = problem(**x, rows=[2, 0, -1], columns=[[5, 39], [7], []], **options)
     padded.columns = np.append(padded.columns, [-1, -1])
     found = cuda_kernels.partials(padded, 1)
-    for name, wanted in expected._asdict().items():
+    for name, wanted in zip(FIELDS, expected, strict=False):
         np.testing.assert_array_equal(getattr(found, name)[: len(wanted)], wanted, err_msg=name)
     assert found.sum[2] == 0
     assert found.ref[2] == -INF
     assert found.target[3:].tolist() == [-INF, -INF]
     assert found.rank[3:].tolist() == [0, 0]
+
+
+FIELDS = Partials._fields[:6]  # CUDA C++ has none of the largest z
+
+
+def of_each(part, change):
+    """Partials with each field changed."""
+    return part._replace(**{name: change(getattr(part, name)) for name in FIELDS})
 
 
 def same_bits(found, wanted):
@@ -214,7 +223,7 @@ def test_nothing_to_do(module, form):
     p = dataclasses.replace(anything(rng, form, "float32", 50), entropy=True, rank=True)
     launches = len(module.launches)
     empty = run(part(p, []))
-    assert [x.shape for x in empty] == [(0,)] * 6
+    assert [x.shape for x in empty[:6]] == [(0,)] * 6
     assert len(module.launches) == launches
     none = run(dataclasses.replace(p, num_columns=0, allowed=None, target_logits=None))
     R, M = len(p.rows), len(p.columns)
@@ -263,11 +272,11 @@ def test_a_row_has_its_bits_at_any_address_in_any_batch(dtype, V):
     logits = bits(rng.standard_normal((T, V + gap)), dtype)[:, :V]
     logits[:] = values
     whole = run(problem(logits, dtype=dtype, rows=range(T), columns=[[V // 3, V - 1]] * T, rank=True, entropy=True))
-    for name in Partials._fields:
+    for name in FIELDS:
         field = getattr(whole, name).reshape(T, -1)
         np.testing.assert_array_equal(field.view(np.uint8), np.tile(field[:1].view(np.uint8), (T, 1)), err_msg=name)
     alone = run(problem(logits[4:5], dtype=dtype, rows=[0], columns=[[V // 3, V - 1]], rank=True, entropy=True))
-    same_bits(alone, Partials(*(x[: len(y)] for x, y in zip(whole, alone, strict=True))))
+    same_bits(alone, Partials(*(x[: len(y)] for x, y in zip(whole[:6], alone[:6], strict=True))))
 
 
 def test_hidden_states_have_their_bits_in_tiles_of_either_height(module):
@@ -279,7 +288,7 @@ def test_hidden_states_have_their_bits_in_tiles_of_either_height(module):
     found = run(p)
     assert module.launches[-1][0] == "rsk_score_hidden_64"
     for slots in ([69], [0, 5, 5, 63, 64], list(range(40, 56)), list(range(30, 70))[::-1]):
-        same_bits(run(part(p, slots)), Partials(*(x[slots] for x in found)))
+        same_bits(run(part(p, slots)), of_each(found, itemgetter(slots)))
     assert {name for name, *_ in module.launches[-12:]} >= {"rsk_score_hidden_16", "rsk_score_hidden_64"}
     # Rows that do not begin at multiples of 16 bytes are copied element by element.
     odd = np.zeros((T, D + 1), np.float32)[:, 1:]
@@ -301,7 +310,7 @@ def test_hidden_states_have_their_bits_whatever_the_number_of_rows(dtype):
     found = some(slice(0, T))
     for few in (1, 16, 17, 64, 65):
         for rows in (slice(0, few), slice(T - few, T)):
-            same_bits(some(rows), Partials(*(x[rows] for x in found)))
+            same_bits(some(rows), of_each(found, itemgetter(rows)))
 
 
 def test_the_largest_target_of_a_row_is_its_maximum():
@@ -356,8 +365,8 @@ def test_tensors_give_tensors(monkeypatch, dtype):
         with monkeypatch.context() as patch:
             patch.setattr(_arrays, "empty", EMPTY)
             found = run(_arrays.tensors(p))
-        assert all(isinstance(x, torch.Tensor) for x in found)
-        same_bits(Partials(*(x.numpy() for x in found)), wanted)
+        assert all(isinstance(x, torch.Tensor) for x in found[:6])
+        same_bits(of_each(found, lambda x: x.numpy()), wanted)
 
 
 def test_more_columns_than_a_grid_has_are_refused():

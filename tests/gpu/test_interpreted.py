@@ -7,7 +7,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 # Tests of `scorer`, which in such a process is Triton.
-OF_SCORERS = [FOLDER.with_name("scoring") / f"test_scoring{part}.py" for part in ("", "_linear")]
+OF_SCORERS = [FOLDER.with_name("scoring") / f"test_{name}.py" for name in ("scoring", "scoring_linear", "top_logprobs")]
 
 pytestmark = pytest.mark.skipif(interpreted.HERE, reason="the tests run here")
 

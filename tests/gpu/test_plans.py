@@ -192,6 +192,10 @@ SCORING = {
     "answers": lambda seed: answers(seed, want=("logp", "rank", "entropy", "max")),
     "answers, hidden": lambda seed: answers(seed, hidden=True, dtype=torch.float16, temperature=0.7),
     "partials": lambda seed: rk.logprob_partials(**scored(seed), vocab_size=100),
+    "best": lambda seed: rk.top_logprobs(scored(seed)["logits"], k=5, temperature=0.7),
+    "best, hidden": lambda seed: rk.top_logprobs(
+        **{name: x for name, x in scored(seed, hidden=True).items() if name != "targets"}, k=5
+    ),
     "labels": lambda seed: rk.label_posteriors(
         scored(seed)["logits"], label_ids=torch.tensor([3, 7, 20, 4]), cu_labels=torch.tensor([0, 2, 4])
     ),

@@ -45,6 +45,62 @@ def scorer(request):
         yield name
 
 
+# --- The most probable tokens, where only the splits of the largest z are looked at again.
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_most_probable_of_many_splits(scorer, k):
+    """Whole numbers: splits have equal maxima, and those that are left out have z equal to the last that is kept."""
+    V = 4 * 2048 + 50
+    x = np.random.default_rng(k).integers(-9, 10, (7, V)).astype(np.float32)
+    x[0] = 3
+    x[1, :2100] = -INF
+    x[2, 2048 + 7] = x[2, 1] = 99
+    x[3, : V - 3] = -INF
+    x[4, 300] = NAN
+    ids = np.argsort(-x, axis=1, kind="stable")[:, :k]
+    ids[4] = -1
+    ids[3, 3:] = -1
+    found = rk.top_logprobs(x, k=k, backend=scorer)
+    np.testing.assert_array_equal(found.ids, ids)
+    want = [[logp(row, v) if v >= 0 else -INF for v in mine] for row, mine in zip(x, ids, strict=True)]
+    want[4] = [NAN] * k
+    assert_close(found.log_probs, want)
+
+
+@pytest.mark.parametrize("held", [None, 3000])
+def test_the_most_probable_from_hidden_states_of_many_splits(scorer, monkeypatch, held):
+    """Rows with the same split share a tile, some slots at a time; products of whole numbers are exact."""
+    if held is not None:
+        monkeypatch.setattr(triton_linear, "MOST_HELD", held)
+        monkeypatch.setattr(triton_linear, "FEW_PROGRAMS", 2)
+    rng = np.random.default_rng(0)
+    hidden, weight = (rng.integers(-2, 3, (n, 16)).astype(np.float32) for n in (40, 1400))
+    z, options = hidden @ weight.T, {"hidden": hidden, "weight": weight, "k": 4, "backend": scorer}
+    found = rk.top_logprobs(**options, temperature=4.0)
+    np.testing.assert_array_equal(found.ids, np.argsort(-z, axis=1, kind="stable")[:, :4])
+    assert_close(found.log_probs, [[logp(row / 4, v) for v in ids] for row, ids in zip(z, found.ids, strict=True)])
+    allowed = np.arange(3, 1400, 2)
+    some = rk.top_logprobs(**options, allowed=allowed, rows=[7, 39], bias=weight[:, 0])
+    z = (z + weight[:, 0])[[7, 39]][:, allowed]
+    np.testing.assert_array_equal(some.ids, allowed[np.argsort(-z, axis=1, kind="stable")[:, :4]])
+
+
+def test_there_are_at_most_1024_most_probable(scorer):
+    x = np.zeros((1, 1100), np.float32)
+    with pytest.raises(ValueError, match="backend 'triton' takes k up to 1024, got 1100"):
+        rk.top_logprobs(x, k=2000, backend=scorer)
+    assert np.asarray(rk.top_logprobs(x, k=1024, backend=scorer).ids).tolist() == [[*range(1024)]]
+
+
+def test_rows_out_of_range_have_no_most_probable(device):
+    found = device.top_logprobs(logits(3, 200)[0], k=2, rows=[1, 3, -1, 0])
+    assert (found.ids[1:3] == -1).all()
+    assert np.isnan(found.log_probs[1:3]).all()
+    with pytest.raises(ValueError, match="top_logprobs: rows must be at least 0 and below T = 3, got 3"):
+        device.top_logprobs(logits(3, 200)[0], k=2, rows=[1, 3], check_values=True)
+
+
 # --- Logits.
 
 

@@ -40,7 +40,7 @@ ANSWERS = {
 }
 CU = {"cu_answers": np.array([0, 2, 5])}
 HEAD = {"hidden": f32(4, 8), "weight": f32(9, 8), "bias": f32(9)}
-PARTIALS = rk.logprob_partials(f32(4, 9), targets=np.arange(4), vocab_size=9, rank=True, entropy=True)
+PARTIALS = rk.logprob_partials(f32(4, 9), targets=np.arange(4), vocab_size=9, rank=True, entropy=True, k=3)
 LOGPROBS = {
     "logp": -RNG.uniform(0.1, 3, 6),
     "is_correct": np.array([1, 0, 0, 1, 1, 0], bool),
@@ -57,6 +57,10 @@ def finished(**fields):
     return rk.answer_logprobs(
         partials=rk.Partials(**fields), targets=np.arange(4), vocab_size=9, want=("logp", "lse", "entropy", "rank")
     )
+
+
+def best(**fields):
+    return rk.top_logprobs(partials=rk.Partials(**fields), k=2)
 
 
 # Operation: what is called and its arguments.
@@ -87,11 +91,16 @@ SCORING = {
     "logprob_partials": (
         rk.logprob_partials, {**HEAD, **ANSWERS, **CU, "vocab_size": 9, "rank": True, "target_logits": f32(5)},
     ),
+    "top_logprobs": (
+        rk.top_logprobs,
+        {**HEAD, "k": 3, "rows": np.array([1, 3]), "temperature": np.array([1.0, 2.0]), "allowed": ANSWERS["allowed"]},
+    ),
 }  # fmt: skip
 OTHERS = {
     "Corpus": (made, {"embeddings": ROWS, "bias": BIAS, "groups": GROUPS}),
     "merge_partials": (merged, PARTIALS._asdict()),
     "answer_logprobs_partials": (finished, PARTIALS._asdict()),
+    "top_logprobs_partials": (best, PARTIALS._asdict()),
     "multiple_choice": (metrics.multiple_choice, {**LOGPROBS, "best": np.array([0, 3])}),
     "dpo": (metrics.dpo, {**LOGPROBS, "reference": f32(6)}),
     "perplexity": (metrics.perplexity, {"sum_logp": -(f32(3) ** 2), "count": np.array([2, 0, 5])}),

@@ -25,7 +25,7 @@ def as_tensor(x):
     return torch.from_numpy(np.array(x, np.int64 if isinstance(x, list) and not x else None))
 
 
-OPS = ("token_logprobs", "answer_logprobs", "logprob_partials", "label_posteriors")
+OPS = ("token_logprobs", "answer_logprobs", "logprob_partials", "label_posteriors", "top_logprobs")
 EMPTY = _arrays.empty
 
 

@@ -80,6 +80,26 @@ def test_scores_are_those_of_full_logits(kind, options):
     assert np.ptp(scores.logp) > 1  # far from the uniform distribution, which would hide mistakes
 
 
+@pytest.mark.parametrize("options", WAYS[::2], ids=str)
+def test_top_logprobs_are_those_of_full_logits(options):
+    model, k = HuggingFaceModel(lm_models.model("llama"), lm_models.tokenizer(), **options), 4
+    top, scores = model.top_logprobs(*zip(*PAIRS, strict=True), k=k), model.score(*zip(*PAIRS, strict=True))
+    np.testing.assert_array_equal(top.tokens, scores.tokens)
+    np.testing.assert_array_equal(top.cu_answers, scores.cu_answers)
+    for (prompt, continuation), begin, end in zip(PAIRS, top.cu_answers, top.cu_answers[1:], strict=False):
+        if begin < end:
+            ids = lm_models.tokenizer()(prompt + continuation)["input_ids"]
+            ids = ids if len(ids) > end - begin else [0, *ids]
+            every = torch.log_softmax(lm_models.logits(ids)[:-1], -1)[begin - end :]
+            np.testing.assert_allclose(top.log_probs[begin:end], every.topk(k).values, rtol=0, atol=1e-4)
+            own = every.gather(1, torch.from_numpy(top.ids[begin:end]))
+            np.testing.assert_allclose(top.log_probs[begin:end], own, rtol=0, atol=1e-4)
+    assert all(len(set(row)) == k for row in top.ids.tolist())
+    with pytest.raises(ValueError, match="top_logprobs: k must be at least 1, got 0"):
+        model.top_logprobs([PROMPTS[0]], [ANSWERS[0]], k=0)
+    assert model.top_logprobs([], [], k=2).ids.shape == (0, 2)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("kind", "pads", "keeps"),

@@ -77,7 +77,10 @@ def test_the_rest_reads_what_arrays_say(name):
     check(name, *OTHERS[name])
 
 
-@pytest.mark.parametrize("name", [*SELECTION, *SCORING, "Corpus", "merge_partials", "answer_logprobs_partials"])
+PARTIALS = ("merge_partials", "answer_logprobs_partials", "top_logprobs_partials")
+
+
+@pytest.mark.parametrize("name", [*SELECTION, *SCORING, "Corpus", *PARTIALS])
 def test_masks_are_refused(name):
     """A result that ignores a mask is silently wrong, whichever argument has it."""
     call, arguments = (SELECTION | SCORING | OTHERS)[name]

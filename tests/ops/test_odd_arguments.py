@@ -22,7 +22,7 @@ ODD = {
     "generator": iter([]),
 }  # fmt: skip
 OPERATIONS = SELECTION | SCORING | OTHERS
-VARIANTS = ("select_candidates", "answer_logprobs_ids", "answer_logprobs_partials")
+VARIANTS = ("select_candidates", "answer_logprobs_ids", "answer_logprobs_partials", "top_logprobs_partials")
 ARGUMENTS = {name: operation for name, operation in OPERATIONS.items() if name not in VARIANTS} | {
     "Corpus": (rk.Corpus, {"embeddings": f32(12, 4)}),
     "rows_of": (rk.Corpus(f32(12, 4)).rows_of, {"ids": [1]}),

@@ -67,9 +67,9 @@ def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
         "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "LabelPosteriors",
         "METHODS", "Partials", "PoolSizeWarning", "RelevanceRangeWarning", "SearchResult", "Selection",
-        "SelectionPath", "__version__", "answer_logprobs", "coverage", "dpp", "gist", "label_posteriors",
+        "SelectionPath", "TopLogprobs", "__version__", "answer_logprobs", "coverage", "dpp", "gist", "label_posteriors",
         "logprob_partials", "merge_partials", "mmr", "mmr_path", "msd", "show_config", "sift", "ssd",
-        "token_logprobs", "vrsd",
+        "token_logprobs", "top_logprobs", "vrsd",
     ]  # fmt: skip
     assert set(rk.__all__) <= set(dir(rk))
     assert all(getattr(rk, name).__name__ == name for name in rk.__all__ if name not in ("METHODS", "__version__"))

@@ -194,24 +194,27 @@ def test_indices_of_scoring_that_change_during_a_call_are_those_of_its_start(com
     x, w = rng.standard_normal((6, 40), np.float32), rng.standard_normal((90, 40), np.float32)
     answers = {"targets": np.array([3, 5, 39, 7]), "rows": np.array([0, 2, 3, 5]), "cu_answers": np.array([0, 1, 4])}
     labels = {"label_ids": np.array([3, 5, 39]), "cu_labels": np.array([0, 1, 3]), "rows": np.array([0, 2, 2])}
+    rows = np.array([5, 0])
     calls = [
         lambda: rk.answer_logprobs(x, **answers, backend=backend),
         lambda: rk.answer_logprobs(hidden=x, weight=w, **answers, allowed=allowed, want=("rank",), backend=backend),
         lambda: rk.label_posteriors(x, **labels, backend=backend),
+        lambda: rk.top_logprobs(x, k=3, rows=rows, backend=backend),
     ]
     allowed = np.arange(0, 90, 2)
-    original = [array.copy() for array in (*answers.values(), *labels.values(), allowed)]
+    indices = (*answers.values(), *labels.values(), rows, allowed)
+    original = [array.copy() for array in indices]
     want = [call() for call in calls]
     run = _call.Call.run
 
     def changed(self, problem):
-        for array in (*answers.values(), *labels.values(), allowed):
+        for array in indices:
             array[...] = 1
         return run(self, problem)
 
     monkeypatch.setattr(_call.Call, "run", changed)
     for call, expected in zip(calls, want, strict=True):
-        for array, first in zip((*answers.values(), *labels.values(), allowed), original, strict=True):
+        for array, first in zip(indices, original, strict=True):
             array[...] = first
         for got, field in zip(call(), expected, strict=True):
             np.testing.assert_array_equal(got, field)

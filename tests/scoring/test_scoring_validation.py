@@ -41,6 +41,10 @@ def shard(**changes):
     return {"logits": f32(4, 9), "targets": [0, 20, 3, 3], "vocab_size": 30, **changes}
 
 
+def best(**changes):
+    return {"logits": f32(4, 9), "k": 3, **changes}
+
+
 def tokens(**changes):
     return {"logits": f32(4, 9), "targets": [0, 1, 2, 3], **changes}
 
@@ -130,7 +134,23 @@ BAD_VALUES = {
         (label(temperature=[1.0, 2.0]), "temperature must be a number or have shape (R,) = (4,), got (2,)"),
         (label(hidden=f32(4, 6)), "logits must be given, or hidden with weight, got both"),
     ],
+    "top_logprobs": [
+        (best(k=0), "k must be at least 1, got 0"),
+        (best(logits=None), "logits must be given, or hidden with weight, got neither"),
+        (best(hidden=f32(4, 6)), "logits must be given, or hidden with weight, got both"),
+        (best(rows=[0, 4]), "rows must be at least 0 and below T = 4, got 4"),
+        (best(rows=[-1]), "rows must be at least 0 and below T = 4, got -1"),
+        (best(rows=[[0]]), "rows must have shape (R,), got (1, 1)"),
+        (best(temperature=[1.0, 2.0]), "temperature must be a number or have shape (R,) = (4,), got (2,)"),
+        (best(rows=[1, 2], temperature=[1.0, 0.0]), "temperature must be positive and finite, got 0"),
+        (best(vocab_size=10), "vocab_size must be at most V = 9, got 10"),
+        (best(allowed=[1, 9]), "allowed must be within [0, 9), got 9"),
+        (best(backend="tpu"), f"backend must be one of {BACKENDS}, got 'tpu'"),
+    ],
     "logprob_partials": [
+        (shard(targets=None), "targets must be given, or k, got neither"),
+        (shard(k=0), "k must be at least 1, got 0"),
+        (shard(targets=None, k=2, cu_answers=[0, 4]), "cu_answers must come with targets, got it without"),
         (shard(vocab_size=0), "vocab_size must be at least 1, got 0"),
         (shard(first_column=-1), "first_column must be at least 0, got -1"),
         (shard(vocab_size=20), "targets must be within [0, 20), got 20 at position 1"),
@@ -171,6 +191,11 @@ BAD_TYPES = {
         (good(want="lse"), "want must be a tuple of names, got 'lse'"),
     ],
     "label_posteriors": [(label(prior=[1, 2]), "prior must be floating point, got int64")],
+    "top_logprobs": [
+        (best(k=2.0), "k must be an integer, got float"),
+        (best(k=True), "k must be an integer, got True"),
+        (best(rows=f32(2)), "rows must be integers, got float32"),
+    ],
     "logprob_partials": [(shard(first_column=1.0), "first_column must be an integer, got float")],
 }
 
@@ -220,7 +245,7 @@ def test_bad_partials():
 @pytest.mark.parametrize("field", rk.Partials._fields)
 def test_every_field_of_partials_has_its_shape_and_type(field):
     """None is broadcast: neither one element, nor an axis more, nor one less; none is read as bits, or rounded."""
-    part = rk.logprob_partials(**shard(target_logits=np.zeros(4, np.float32)), entropy=True, rank=True)
+    part = rk.logprob_partials(**shard(target_logits=np.zeros(4, np.float32)), entropy=True, rank=True, k=3)
     finish = {"targets": [0, 20, 3, 3], "vocab_size": 30, "want": ("logp", "rank", "entropy")}
     whole = getattr(part, field)
     others = [whole[:1], whole[0], whole[:, None], np.repeat(whole, 2), whole[:0]]
@@ -234,7 +259,9 @@ def test_every_field_of_partials_has_its_shape_and_type(field):
         with pytest.raises(ValueError, match=rf"^answer_logprobs: partials must .*, got .*({got})?$"):
             rk.answer_logprobs(partials=wrong, **finish)
     kinds, bad = (
-        ("int64 or int32", ["f8", "u4", "?"]) if field == "rank" else ("float32 or float64", ["f2", "c16", "i8"])
+        ("int64 or int32", ["f8", "u4", "?"])
+        if field in ("rank", "top_ids")
+        else ("float32 or float64", ["f2", "c16", "i8"])
     )
     for dtype in bad:
         with pytest.raises(TypeError, match=rf"^merge_partials: parts\[1\].{field} must be"):

@@ -42,13 +42,17 @@ struct ScoreArgs {
   const std::int64_t* columns;     // (M,) column of a target, -1: z is minus infinity
   const float* target_logits;      // (M,) z that ranks are counted against, or null: the target's own
 
+  std::int64_t top;  // how many of the largest z of a slot are wanted; at most the columns that enter
+
   // Outputs, every element written.
-  float* ref;          // (R,) finite; minus infinity where every z is
-  float* max;          // (R,)
-  double* sum;         // (R,) of exp(z - ref); NaN where a z is NaN or infinity
-  double* weighted;    // (R,) of (z - ref) exp(z - ref); or null
-  float* target;       // (M,) z of the target
-  std::int64_t* rank;  // (M,) how many z are greater; or null
+  float* ref;                 // (R,) finite; minus infinity where every z is
+  float* max;                 // (R,)
+  double* sum;                // (R,) of exp(z - ref); NaN where a z is NaN or infinity
+  double* weighted;           // (R,) of (z - ref) exp(z - ref); or null
+  float* target;              // (M,) z of the target
+  std::int64_t* rank;         // (M,) how many z are greater; or null
+  float* top_z;               // (R, top) from the largest on, of equal ones that of the lowest column first
+  std::int64_t* top_columns;  // (R, top); -1 where fewer z are above minus infinity
 };
 
 // The state of a slot after some of its columns; see ScoreArgs.
@@ -56,6 +60,20 @@ struct ScoreState {
   double sum, weighted;
   float ref, max;
 };
+
+// One of the largest z of a slot.
+struct TopItem {
+  float z;
+  std::int64_t position;
+};
+
+// Values of a slot, the largest among them, that one thread has seen.
+struct TopList {
+  float least;              // what is less is not among the largest; what enters is at least this
+  std::int64_t size, room;  // items, and after how many `shrink` is to be called: kTopStep more always fit
+  TopItem* items;
+};
+constexpr std::int64_t kTopStep = 64;  // values that enter at once, at most
 
 // Consecutive slots first + at, .., first + at + count - 1 of a batch that begins with slot `first`.
 struct Slots {
@@ -70,11 +88,13 @@ struct Slots {
 struct ScoreKernels {
   // z of the targets of a slot, by the arithmetic of the pass itself.
   void (*logits_targets)(const ScoreArgs&, std::int64_t slot, void* scratch);
-  // Folds positions [begin, end) of a slot into its state.
-  void (*logits)(const ScoreArgs&, std::int64_t slot, std::int64_t begin, std::int64_t end, ScoreState&);
-  // The same for hidden states, and for consecutive slots at once; scratch is aligned to a cache line.
+  // Folds positions [begin, end) of a slot into its state, and into the list of its largest z if that is not null.
+  void (*logits)(const ScoreArgs&, std::int64_t slot, std::int64_t begin, std::int64_t end, ScoreState&, TopList*);
+  // The same for hidden states, and for consecutive slots at once, whose lists lie one after the other; scratch is
+  // aligned to a cache line.
   void (*hidden_targets)(const ScoreArgs&, const Slots&, void* scratch);
-  void (*hidden)(const ScoreArgs&, const Slots&, std::int64_t begin, std::int64_t end, ScoreState*, void* scratch);
+  void (*hidden)(const ScoreArgs&, const Slots&, std::int64_t begin, std::int64_t end, ScoreState*, TopList* tops,
+                 void* scratch);
   std::size_t scratch_bytes;
   std::int64_t (*linear_block)(const ScoreArgs&);  // positions that `hidden` takes at a time
   // Null, or packs hidden rows, kPackedSlots at a time, before the two functions above read them.

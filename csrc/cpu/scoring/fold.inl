@@ -217,20 +217,19 @@ static std::int64_t greater_than(const T* x, std::int64_t n, float target) {
 }
 
 // A block of one slot: the state, and the ranks of the slot's targets. Threads that have other blocks of the same row
-// add to the same ranks.
+// add to the same ranks. Returns the largest value.
 template <class T>
-static void fold_block(const ScoreArgs& args, std::int64_t slot, ScoreState& state, const T* x, std::int64_t n) {
+static float fold_block(const ScoreArgs& args, std::int64_t slot, ScoreState& state, const T* x, std::int64_t n) {
   const std::int64_t first = args.pair_begin[slot], last = args.pair_begin[slot + 1];
-  if (!args.rank || first == last) {
-    args.weighted ? fold<T, false, true>(state, x, n, 0.0f) : fold<T, false, false>(state, x, n, 0.0f);
-    return;
-  }
+  if (!args.rank || first == last)
+    return (args.weighted ? fold<T, false, true>(state, x, n, 0.0f) : fold<T, false, false>(state, x, n, 0.0f)).max;
   const float* z = args.target_logits ? args.target_logits : args.target;
   const BlockSums block =
       args.weighted ? fold<T, true, true>(state, x, n, z[first]) : fold<T, true, false>(state, x, n, z[first]);
   if (block.greater) __atomic_fetch_add(args.rank + first, block.greater, __ATOMIC_RELAXED);
   for (std::int64_t pair = first + 1; pair < last; ++pair)
     if (block.max > z[pair]) __atomic_fetch_add(args.rank + pair, greater_than(x, n, z[pair]), __ATOMIC_RELAXED);
+  return block.max;
 }
 
 // What turns a logit into z.

@@ -35,7 +35,7 @@ static void targets_by(const ScoreArgs& args, const Slots& all, typename P::Scra
 // it, a share in each of its passes over this one.
 template <class P>
 static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block, std::int64_t begin, std::int64_t end,
-                     ScoreState* states, typename P::Scratch& scratch) {
+                     ScoreState* states, TopList* tops, typename P::Scratch& scratch) {
   for (; begin < end; begin += block) {
     const Columns columns = {args.allowed, begin, end - begin < block ? end - begin : block};
     const bool next = !args.allowed && begin + 2 * block <= args.num_columns;
@@ -47,7 +47,8 @@ static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block
         float* z = scratch.products + j * kMaxColumns;
         add_bias(args, columns, z);
         transform(z, columns.count, change_of(args, slot));
-        fold_block(args, slot, states[done + j], z, columns.count);
+        const float largest = fold_block(args, slot, states[done + j], z, columns.count);
+        keep_largest(tops ? tops + done + j : nullptr, args.top, largest, z, begin, columns.count);
       }
     }
   }
@@ -57,44 +58,44 @@ static void chunk_by(const ScoreArgs& args, const Slots& all, std::int64_t block
 // Without states, the targets.
 template <class P>
 static void score_hidden_by(const ScoreArgs& args, const Slots& slots, std::int64_t block, std::int64_t begin,
-                            std::int64_t end, ScoreState* states, void* memory) {
+                            std::int64_t end, ScoreState* states, TopList* tops, void* memory) {
   typename P::Scratch& scratch = *static_cast<typename P::Scratch*>(memory);
-  if (states) return chunk_by<P>(args, slots, block, begin, end, states, scratch);
+  if (states) return chunk_by<P>(args, slots, block, begin, end, states, tops, scratch);
   targets_by<P>(args, slots, scratch);
 }
 
 #if defined(RSK_AMX)
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
+                         ScoreState* states, TopList* tops, void* memory) {
   const TileUnit unit;
-  score_hidden_by<Tiles>(args, slots, tile_block(args), begin, end, states, memory);
+  score_hidden_by<Tiles>(args, slots, tile_block(args), begin, end, states, tops, memory);
 }
 
 #elif defined(RSK_BF16_DOT)
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
-  score_hidden_by<Dots<Bf16Dot> >(args, slots, linear_block(args), begin, end, states, memory);
+                         ScoreState* states, TopList* tops, void* memory) {
+  score_hidden_by<Dots<Bf16Dot> >(args, slots, linear_block(args), begin, end, states, tops, memory);
 }
 
 #else
 
 static void score_hidden(const ScoreArgs& args, const Slots& slots, std::int64_t begin, std::int64_t end,
-                         ScoreState* states, void* memory) {
+                         ScoreState* states, TopList* tops, void* memory) {
   const std::int64_t block = linear_block(args);
   switch (args.weight_dtype) {
     case DType::f32:
-      return score_hidden_by<Dots<Widening<float> > >(args, slots, block, begin, end, states, memory);
+      return score_hidden_by<Dots<Widening<float> > >(args, slots, block, begin, end, states, tops, memory);
     case DType::f16:
-      return score_hidden_by<Dots<Widening<f16> > >(args, slots, block, begin, end, states, memory);
+      return score_hidden_by<Dots<Widening<f16> > >(args, slots, block, begin, end, states, tops, memory);
     default:
-      return score_hidden_by<Dots<Widening<bf16> > >(args, slots, block, begin, end, states, memory);
+      return score_hidden_by<Dots<Widening<bf16> > >(args, slots, block, begin, end, states, tops, memory);
   }
 }
 
 #endif
 
 static void score_hidden_targets(const ScoreArgs& args, const Slots& slots, void* memory) {
-  score_hidden(args, slots, 0, 0, nullptr, memory);
+  score_hidden(args, slots, 0, 0, nullptr, nullptr, memory);
 }

@@ -5,6 +5,7 @@
 #include "simd/exp.inl"
 #include "simd/transpose.inl"
 #include "scoring/fold.inl"
+#include "scoring/top.inl"
 #include "scoring/linear.inl"
 #ifdef RSK_AMX
 #include "scoring/amx.inl"

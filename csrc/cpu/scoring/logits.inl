@@ -33,13 +33,13 @@ static void widen_block(const T* x, std::int64_t n, float* out) {
 
 template <class T>
 static void logits_chunk(const ScoreArgs& args, std::int64_t slot, std::int64_t begin, std::int64_t end,
-                         ScoreState& state) {
+                         ScoreState& state, TopList* top) {
   const T* row = logits_row<T>(args, slot);
   const Change change = change_of(args, slot);
   for (; begin < end; begin += kBlock) {
     const std::int64_t n = end - begin < kBlock ? end - begin : kBlock;
     if (change.plain && !args.allowed) {
-      fold_block(args, slot, state, row + begin, n);
+      keep_largest(top, args.top, fold_block(args, slot, state, row + begin, n), row + begin, begin, n);
       continue;
     }
     const T* x = row + begin;
@@ -51,20 +51,20 @@ static void logits_chunk(const ScoreArgs& args, std::int64_t slot, std::int64_t 
     float z[kBlock];
     widen_block(x, n, z);
     transform(z, n, change);
-    fold_block(args, slot, state, z, n);
+    keep_largest(top, args.top, fold_block(args, slot, state, z, n), z, begin, n);
   }
   settle(state);
 }
 
 static void score_logits(const ScoreArgs& args, std::int64_t slot, std::int64_t begin, std::int64_t end,
-                         ScoreState& state) {
+                         ScoreState& state, TopList* top) {
   switch (args.dtype) {
     case DType::f32:
-      return logits_chunk<float>(args, slot, begin, end, state);
+      return logits_chunk<float>(args, slot, begin, end, state, top);
     case DType::f16:
-      return logits_chunk<f16>(args, slot, begin, end, state);
+      return logits_chunk<f16>(args, slot, begin, end, state, top);
     default:
-      return logits_chunk<bf16>(args, slot, begin, end, state);
+      return logits_chunk<bf16>(args, slot, begin, end, state, top);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <new>
@@ -23,6 +24,30 @@
 #include <unistd.h>
 #define RSK_AMX_UNIT 1
 #endif
+
+namespace rsk {
+namespace {
+
+constexpr auto better = [](const TopItem& a, const TopItem& b) {
+  return a.z > b.z || (a.z == b.z && a.position < b.position);
+};
+
+// Keeps the best `size` items, and lets only what is better enter.
+void shrink(TopList& list, std::int64_t size) {
+  if (list.size < size) return;
+  std::nth_element(list.items, list.items + size - 1, list.items + list.size, better);
+  list.least = std::max(list.least, std::nextafter(list.items[size - 1].z, std::numeric_limits<float>::infinity()));
+  list.size = size;
+}
+
+// The rank-th largest of n values, which change their places.
+float largest_but(float* values, std::int64_t n, std::int64_t rank) {
+  std::nth_element(values, values + rank - 1, values + n, std::greater<float>());
+  return values[rank - 1];
+}
+
+}  // namespace
+}  // namespace rsk
 
 #define RSK_REGION_BODY "scoring/kernels.inl"
 #include "each_region.inl"
@@ -125,32 +150,82 @@ void write(const ScoreArgs& args, std::int64_t slot, const ScoreState& state) {
   if (args.weighted) args.weighted[slot] = strange ? state.sum : state.weighted;
 }
 
+// The largest z of slots: each thread has a list for each of them. Which thread had which columns does not show, since
+// no two items of a slot are equal.
+class Tops {
+ public:
+  Tops(const ScoreArgs& args, std::int64_t slots, int num_threads) : args_(args), slots_(slots), threads_(num_threads) {
+    if (!args.top) return;
+    const std::int64_t room = 2 * args.top, most = room + kTopStep;
+    items_.resize(std::size_t(threads_ * slots * most));
+    for (std::int64_t i = 0; i < threads_ * slots; ++i) lists_.push_back({-FLT_MAX, 0, room, items_.data() + i * most});
+  }
+  // The first of a thread's lists, which lie one after the other; null if nothing is wanted.
+  TopList* list(int thread, std::int64_t slot) {
+    return args_.top ? &lists_[std::size_t(thread * slots_ + slot)] : nullptr;
+  }
+  // Writes what is best in the lists of a slot as that of slot `number` of the call, and empties them.
+  void write(std::int64_t slot, std::int64_t number) {
+    if (!args_.top) return;
+    std::vector<TopItem> found;
+    for (int thread = 0; thread < threads_; ++thread) {
+      TopList& part = *list(thread, slot);
+      found.insert(found.end(), part.items, part.items + part.size);
+      part.least = -FLT_MAX;
+      part.size = 0;
+    }
+    const std::int64_t count = std::min(args_.top, std::int64_t(found.size()));
+    std::partial_sort(found.begin(), found.begin() + count, found.end(), better);
+    float* const z = args_.top_z + number * args_.top;
+    std::int64_t* const columns = args_.top_columns + number * args_.top;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const TopItem& item = found[std::size_t(i)];
+      z[i] = item.z;
+      columns[i] = args_.allowed ? args_.allowed[item.position] : item.position;
+    }
+    std::fill(z + count, z + args_.top, -std::numeric_limits<float>::infinity());
+    std::fill(columns + count, columns + args_.top, -1);
+  }
+
+ private:
+  const ScoreArgs& args_;
+  std::int64_t slots_;
+  int threads_;
+  std::vector<TopItem> items_;
+  std::vector<TopList> lists_;
+};
+
 void score_logits(const ScoreArgs& args, const ScoreKernels& kernels, std::int64_t positions, int num_threads) {
   const std::int64_t chunks = (positions + kLogitsChunk - 1) / kLogitsChunk;
-  const auto chunk = [&](std::int64_t slot, std::int64_t c) {
+  const auto chunk = [&](std::int64_t slot, std::int64_t c, TopList* top) {
     ScoreState state = kNothing;
-    kernels.logits(args, slot, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state);
+    kernels.logits(args, slot, c * kLogitsChunk, std::min(positions, (c + 1) * kLogitsChunk), state, top);
     return state;
   };
   const int threads = worthwhile_threads(double(args.num_slots) * double(positions), args.num_slots * chunks,
                                          num_threads, kSerialLogits);
   if (threads == 1 || args.num_slots >= 4 * threads) {
-    parallel_for(args.num_slots, 1, threads, [&](std::int64_t slot, int) {
+    Tops tops(args, threads, 1);  // a slot of each thread
+    parallel_for(args.num_slots, 1, threads, [&](std::int64_t slot, int thread) {
       kernels.logits_targets(args, slot, nullptr);
       ScoreState total = kNothing;
-      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(slot, c));
+      for (std::int64_t c = 0; c < chunks; ++c) merge(total, chunk(slot, c, tops.list(0, thread)));
       write(args, slot, total);
+      tops.write(thread, slot);
     });
     return;
   }
   for (std::int64_t slot = 0; slot < args.num_slots; ++slot) kernels.logits_targets(args, slot, nullptr);
   std::vector<ScoreState> states(std::size_t(args.num_slots * chunks));
-  parallel_for(args.num_slots * chunks, 1, threads,
-               [&](std::int64_t item, int) { states[std::size_t(item)] = chunk(item / chunks, item % chunks); });
+  Tops tops(args, args.num_slots, threads);
+  parallel_for(args.num_slots * chunks, 1, threads, [&](std::int64_t item, int thread) {
+    states[std::size_t(item)] = chunk(item / chunks, item % chunks, tops.list(thread, item / chunks));
+  });
   for (std::int64_t slot = 0; slot < args.num_slots; ++slot) {
     ScoreState total = kNothing;
     for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(slot * chunks + c)]);
     write(args, slot, total);
+    tops.write(slot, slot);
   }
 }
 
@@ -182,6 +257,7 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
   Scratch scratch(kernels.scratch_bytes, threads);
   Scratch packed(kernels.pack ? kernels.packed_bytes(args, most_slots) : 0, 1);
   std::vector<ScoreState> states(std::size_t(most_slots * chunks));
+  Tops tops(args, most_slots, threads);
   for (std::int64_t first = 0; first < args.num_slots; first += kLinearSlots) {
     const Slots batch = {first, 0, std::min(kLinearSlots, args.num_slots - first), packed[0]};
     const std::int64_t slots = batch.count;
@@ -193,12 +269,13 @@ void score_hidden(const ScoreArgs& args, const ScoreKernels& kernels, std::int64
     std::fill(states.begin(), states.end(), kNothing);
     parallel_for(chunks, 1, threads, [&](std::int64_t c, int thread) {
       kernels.hidden(args, batch, blocks * c / chunks * block, std::min(positions, blocks * (c + 1) / chunks * block),
-                     &states[std::size_t(c * slots)], scratch[thread]);
+                     &states[std::size_t(c * slots)], tops.list(thread, 0), scratch[thread]);
     });
     for (std::int64_t slot = 0; slot < slots; ++slot) {
       ScoreState total = kNothing;
       for (std::int64_t c = 0; c < chunks; ++c) merge(total, states[std::size_t(c * slots + slot)]);
       write(args, first + slot, total);
+      tops.write(slot, first + slot);
     }
   }
 }

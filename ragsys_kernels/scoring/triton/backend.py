@@ -28,7 +28,12 @@ def partials(problem: ScoringProblem, num_threads: int) -> Partials:
     tensors: Any = arrays.tensors(problem)
     with interpreter.quiet(tensors.rows):
         form = linear if tensors.logits is None else logits
-        return merge(tensors, form.parts_of(tensors))
+        parts = form.parts_of(tensors)
+        found = merge(tensors, parts)
+        if not tensors.top:
+            return found
+        best, ids = form.largest(tensors, parts)
+        return found._replace(top=best, top_ids=ids)
 
 
 def results(problem: ScoringProblem, pairs: Pairs, wanted: frozenset[str]) -> dict[str, Any]:

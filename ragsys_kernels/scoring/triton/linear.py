@@ -14,7 +14,7 @@ from ..._base import arrays, env
 from ..._gpu.compilers import float32_precision, is_hopper
 from ..._gpu.plans import launch
 from ..._gpu.variants import variant
-from . import linear_tma
+from . import linear_tma, top
 from .merge import Parts, workspace
 from .scale import nan_for_inf, scaled, scales
 from .tile import COLUMNS, columns_of, enter, leave_unread, slots_of
@@ -28,6 +28,14 @@ MOST_TARGETS = 4
 
 # On AMD, where a warp has 64 lanes.
 AMD_WARPS = 4
+
+_NO_SPLIT = tl.constexpr(0x7FFFFFFF)
+
+# Of splits that are looked at again: the most z at a time, rows of a tile, which also holds where they go, and programs
+# that share those of few slots.
+MOST_HELD = 1 << 24
+MOST_SPLIT_ROWS = 32
+FEW_PROGRAMS = 512
 
 # Loads in flight of the kernel of targets, which makes one tile: more would only take registers.
 TARGET_STAGES = 2
@@ -301,11 +309,98 @@ def logprob_linear_target_kernel(
         tl.store(rank + i, tl.zeros([ROWS], tl.int64), mask=i < num_pairs)
 
 
+@triton.jit(do_not_specialize=["num_pairs", "pairs_each"])
+def logprob_linear_split_kernel(
+    hidden,
+    weight,
+    bias,  # None: no bias is added
+    rows,
+    inverse_temperature,
+    allowed,  # None: all columns enter
+    choice,  # [num_pairs]: the split that slot i // chosen is to have of pair i
+    order,  # [num_pairs]: pairs by their splits
+    held,  # [num_pairs, tiles * COLUMNS]
+    stride_hidden,
+    stride_weight,
+    dims,
+    num_pairs,
+    pairs_each,
+    chosen,
+    num_columns,
+    num_entering,
+    tiles,
+    inner,
+    outer,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DIMS: tl.constexpr,
+    EVEN_D: tl.constexpr,
+    DOT16: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+):
+    """z of ``pairs_each`` slots with a split each, of which neighbours often have the same."""
+    lane = tl.arange(0, ROWS)
+    i = tl.program_id(0).to(tl.int64) * pairs_each + lane
+    pair = tl.load(order + i, mask=(lane < pairs_each) & (i < num_pairs), other=-1)
+    split = tl.load(choice + pair, mask=pair >= 0, other=_NO_SPLIT)
+    slot = pair // chosen
+    row = tl.load(rows + slot, mask=pair >= 0, other=-1)
+    factor = tl.load(inverse_temperature + slot, mask=pair >= 0, other=1.0) * outer
+    source = tl.maximum(row, 0)
+    current = tl.min(split, 0)
+    while current < _NO_SPLIT:
+        first = current * tiles
+        for tile in range(first, tl.minimum(first + tiles, tl.cdiv(num_entering, COLUMNS))):
+            column, inside = columns_of(tile, allowed, num_columns, num_entering, COLUMNS)
+            x = _products(
+                hidden,
+                source,
+                stride_hidden,
+                weight,
+                column,
+                stride_weight,
+                dims,
+                ROWS,
+                COLUMNS,
+                DIMS,
+                EVEN_D,
+                DOT16,
+                PRECISION,
+            )
+            if bias is not None:
+                x += tl.load(bias + column)[None, :]
+            z = tl.where(inside[None, :], scaled(x, inner, factor[:, None], SOFTCAP), float("-inf"))
+            to = ((pair * tiles + tile - first) * COLUMNS).to(tl.int32)  # `MOST_HELD` fit
+            tl.store(held + (to[:, None] + tl.arange(0, COLUMNS)[None, :]), z, mask=(split == current)[:, None])
+        current = tl.min(tl.where(split > current, split, _NO_SPLIT), 0)
+
+
+def _products_of(problem: Any, most_rows: int) -> tuple[Tile, dict[str, Any]]:
+    """Return the tile of products of at most so many rows, and arguments that say what is multiplied, and z of it."""
+    hidden, weight = problem.hidden, problem.weight
+    dot16, hopper = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype, is_hopper()
+    tile = tile_of(dot16, hidden.shape[1], min(len(problem.rows), most_rows), hopper)
+    return tile, {
+        "hidden": hidden,
+        "weight": weight,
+        "bias": problem.head_bias,
+        "rows": problem.rows,
+        "inverse_temperature": problem.inverse_temperature,
+        "stride_hidden": hidden.stride(0),
+        "stride_weight": weight.stride(0),
+        "dims": hidden.shape[1],
+        **scales(problem),
+        # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
+        "DOT16": dot16 and not (env.triton_interpreter() and problem.hidden_dtype == "bfloat16"),
+        "PRECISION": float32_precision(hopper),
+        **tile.constants(),
+    }
+
+
 def parts_of(problem: Any, rank: Any = None) -> Parts:
     """Launch the sums of a problem with hidden states and weights; ``rank`` is room for ranks (M,)."""
-    hidden, weight, like = problem.hidden, problem.weight, problem.rows
-    R, M, D = len(problem.rows), len(problem.columns), hidden.shape[1]
-    dot16 = hidden.dtype == weight.dtype != problem.inverse_temperature.dtype
+    like, R, M = problem.rows, len(problem.rows), len(problem.columns)
     tiles = tiles_of_a_split(problem.num_entering)
     splits = -(-problem.num_entering // (COLUMNS * tiles))
     parts = workspace(problem, R, splits)
@@ -313,28 +408,15 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
     if problem.rank and rank is None:
         rank = arrays.empty(like, (M,), "int64")
     than = target if problem.target_logits is None else problem.target_logits
-    hopper = is_hopper()
-    tile = tile_of(dot16, D, R, hopper)
+    tile, products = _products_of(problem, R)
     # What the kernels of targets and of sums have in common.
     common: dict[str, Any] = {
-        "hidden": hidden,
-        "weight": weight,
-        "bias": problem.head_bias,
-        "rows": problem.rows,
-        "inverse_temperature": problem.inverse_temperature,
+        **products,
         "pair_begin": problem.pair_begin,
         "columns": problem.columns,
         "rank": rank,
-        "stride_hidden": hidden.stride(0),
-        "stride_weight": weight.stride(0),
-        "dims": D,
         "num_slots": R,
         "num_pairs": M,
-        **scales(problem),
-        # The interpreter holds bfloat16 as its bits, which it can widen but not multiply.
-        "DOT16": dot16 and not (env.triton_interpreter() and problem.hidden_dtype == "bfloat16"),
-        "PRECISION": float32_precision(hopper),
-        **tile.constants(),
     }
     # Ranks compare with targets, which must be known by then. A tile of ``allowed`` columns is no range, and of many
     # targets to a slot a tile would have to look for each.
@@ -371,3 +453,38 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         num_entering=problem.num_entering,
     )
     return parts._replace(target=target, rank=rank)
+
+
+def largest(problem: Any, parts: Parts) -> tuple[Any, Any]:
+    """Return the largest z and their columns (R, k), from z of the best splits, some slots at a time."""
+    choice, R = top.chosen_splits(parts.max, problem.top), len(problem.rows)
+    tiles = tiles_of_a_split(problem.num_entering)
+    chosen, width = choice.shape[1], COLUMNS * tiles
+    tile, products = _products_of(problem, MOST_SPLIT_ROWS)
+    each = max(1, MOST_HELD // (chosen * width))
+    found = []
+    for first in range(0, R, each):
+        some = slice(first, first + each)
+        fields = {name: products[name][some] for name in ("rows", "inverse_temperature")}
+        splits = choice[some]
+        held = arrays.empty(parts.max, (*splits.shape, width), "float32")
+        num_pairs = splits.numel()
+        pairs_each = min(tile.rows, -(-num_pairs // FEW_PROGRAMS))
+        launch(
+            logprob_linear_split_kernel,
+            (-(-num_pairs // pairs_each),),
+            **{**products, **fields},
+            allowed=problem.allowed,
+            choice=splits,
+            order=splits.reshape(-1).argsort(stable=True),
+            held=held,
+            num_pairs=num_pairs,
+            pairs_each=pairs_each,
+            chosen=chosen,
+            num_columns=problem.num_columns,
+            num_entering=problem.num_entering,
+            tiles=tiles,
+            **tile.options(TARGET_STAGES),
+        )
+        found.append(top.largest(problem, parts.max[some], splits, width, held, **fields))
+    return torch.cat([z for z, _ in found]), torch.cat([ids for _, ids in found])

@@ -15,6 +15,7 @@ import triton.language as tl
 from ..._base import arrays
 from ..._gpu.plans import counters, launch
 from ..problem import Pairs
+from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
@@ -287,3 +288,9 @@ def parts_of(
         enable_fp_fusion=False,
     )
     return parts._replace(rank=rank)
+
+
+def largest(problem: Any, parts: Parts) -> tuple[Any, Any]:
+    """Return the largest z and their columns (R, k), from the best splits, which are read once more."""
+    choice, width = top.chosen_splits(parts.max, problem.top), split_size(problem.num_entering)[0]
+    return top.largest(problem, parts.max, choice, width, None, problem.rows, problem.inverse_temperature)
