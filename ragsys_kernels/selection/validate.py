@@ -292,6 +292,8 @@ def warn_small_pool(
     lengths : (Q,) integers
         The number of picks of each query.
     """
+    if request.min_relevance is not None:  # which is to leave few
+        return
     pool, candidates = problem.pool, problem.candidates
     if isinstance(lengths, np.ndarray):
         full = candidates is None or candidates.item(candidates.argmin()) >= 0

@@ -88,12 +88,19 @@ class Replay:
         self.base = P if self.dense else 0
         candidates = get("candidates")
         self.candidates = np.tile(np.arange(P), (self.Q, 1)) if candidates is None else np.asarray(candidates).copy()
+        least = get("min_relevance")
+        self.least = None if least is None else np.broadcast_to(np.asarray(least, np.float32), (self.Q,))
+        lacking = None
+        if self.relevance is not None and self.least is not None:
+            lacking = self.relevance < self.least[:, None]
         if self.relevance is not None and get("relevance_scale", "as-is") != "as-is":
             real = self.candidates >= 0
             if candidates is None and corpus is not None and corpus.live is not None:
                 real &= corpus.live
             for row, kept in zip(self.relevance, real, strict=True):
                 row[kept] = _scaled(row[kept].tolist(), problem["relevance_scale"])
+        if lacking is not None:  # all are rescaled
+            self.candidates[lacking] = -1
         for q, pool in enumerate(self.candidates):
             pool[[item >= 0 and not self._may(problem, q, int(item)) for item in pool]] = -1
         bias = get("bias")
@@ -206,6 +213,9 @@ class Replay:
             r = self.e[rows] @ self.queries[q]
             if self.vrsd:
                 r = np.divide(r, self.norms[rows], out=np.zeros_like(r), where=self.norms[rows] > 0)
+            if self.least is not None:  # the least itself is enough
+                fit = r >= self.least[q] - self.tolerance
+                rows, positions, r = rows[fit], positions[fit], r[fit]
         v = r
         if self.bias is not None:
             b = self.bias[rows] if self.bias.ndim == 1 else self.bias[q, positions]
