@@ -50,8 +50,7 @@ def value_of(parameter: Parameter) -> str:
         first, *others = parameter.rules
         usual, each = parameter.rule_of(first), ", or one for each query" if parameter.of == "query" else ""
         but = "".join(f"; of {rule} {x}" for rule in others if (x := parameter.rule_of(rule)) != usual)
-        kind = "an integer" if parameter.kind == "count" else "a number"
-        return f"{kind if usual == kind else f'{kind} {usual}'}{but}{each}"
+        return f"{'an integer' if parameter.kind == 'count' else 'a number'} {usual}{but}{each}"
     return _SHAPES[parameter.kind, parameter.of]
 
 
