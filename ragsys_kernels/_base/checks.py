@@ -228,7 +228,8 @@ def per_query(
     if type(x) is float or (isinstance(x, (float, int)) and not isinstance(x, bool)):  # the common case first
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be {_within(low, high)}, got {shown(x)}")
-        return place.filled(num_queries, number(op, name, x)) if unread is None else unread
+        x = x if type(x) is float else number(op, name, x)
+        return place.filled(num_queries, x) if unread is None else unread
     if x is None or isinstance(x, str):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {shown(x)}")
     if place is not HOST and _arrays.device_of(x) != "cpu":
