@@ -262,6 +262,10 @@ class Client(_Calls):
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
         candidate_vectors: Any = None,
+        bias: Any = None,
+        groups: Any = None,
+        query_groups: Any = None,
+        costs: Any = None,
         scale: float | None = None,
         gamma: float | None = None,
         window: int | None = None,
@@ -302,6 +306,11 @@ class Client(_Calls):
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
             is read, and queries are vectors. What stands at padding of the candidates is dropped. With ``metric``,
             "cosine" unless it is "dot".
+        bias, costs : (Q, P) numbers, or Q lists, optional
+        groups : (Q, P) integers or strings, or Q lists, optional
+            What the rules' functions take of items, beside candidate_vectors alone: a corpus has its own.
+        query_groups : (Q,) integers or strings, optional
+            The group of each query, whose candidates it does not get. None: of no group.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
             Options of one rule, as in its function.
         unknown : "error" | "skip", optional
@@ -327,7 +336,8 @@ class Client(_Calls):
             "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
             "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights,
             "initial": initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group,
-            "budget": budget, "max_similarity": max_similarity, "scale": scale, "gamma": gamma, "window": window,
+            "budget": budget, "max_similarity": max_similarity, "bias": bias, "groups": groups,
+            "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma, "window": window,
             "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric": metric,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)

@@ -17,6 +17,7 @@ from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTO
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
 _TYPES = {int, float, str, list, type(None)}
+_WIRE = {"query_ids": "query_id"}
 _VALUES = ("scores", "relevance", "redundancy")
 
 
@@ -63,21 +64,21 @@ class Queries:
         self, queries: Any, query_ids: Any, arguments: Mapping[str, Any], candidate_vectors: Any = None
     ) -> None:
         arguments = {name: x for name, x in arguments.items() if x is not None}
-        lists = {name: arguments[name] for name in ID_LISTS if name in arguments}
-        values = {name: arguments[name] for name in (*OF_CANDIDATES, *OF_ASPECTS) if name in arguments}
+        names = [name for name in (*ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS) if name in arguments]
         self.vectors = None if queries is None else _vectors(queries)
-        self.query_ids = None if query_ids is None else _listed("query_ids", query_ids, "(Q,) ids")
+        of_queries = {"query_ids": query_ids, "query_groups": arguments.get("query_groups")}
+        self.of_queries = {name: _listed(name, x, "(Q,) ids") for name, x in of_queries.items() if x is not None}
         self.candidate_vectors = (
             None if candidate_vectors is None else _of_vectors("candidate_vectors", candidate_vectors)
         )
         # Lists of vectors: of candidates by their name on the wire.
         self.of_vectors = {name: _of_vectors(name, arguments[name]) for name in VECTORS if name in arguments}
-        rows = {name: _rows(name, x) for name, x in {**lists, **values}.items()}
+        rows = {name: _rows(name, arguments[name]) for name in names}
         counts = {
             name: len(x)
             for name, x in {
                 "queries": self.vectors,
-                "query_ids": self.query_ids,
+                **self.of_queries,
                 **rows,
                 **self.of_vectors,
                 "candidate_vectors": self.candidate_vectors,
@@ -90,16 +91,19 @@ class Queries:
         for name, count in counts.items():
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
-        self._drop_padding([name for name, x in lists.items() if not _is_plain(x)], rows)
+        self._drop_padding([name for name in names if name in ID_LISTS and not _is_plain(arguments[name])], rows)
         self.values: dict[str, list[Any]] = {}  # lists of numbers
-        for name, given in values.items():
-            each = rows.pop(name)
+        for name in names:
+            if name in (*ID_LISTS, "groups"):
+                continue
+            each, given = rows.pop(name), arguments[name]
             is_float = isinstance(given, np.ndarray) and given.ndim == 2 and given.dtype.char in "efd"
             self.values[name] = each if is_float else _numbers(name, each)
         self.lists = rows
-        _check_ids("query_ids", [[x for x in self.query_ids or () if x is not None]])
+        for name, ids in self.of_queries.items():
+            _check_ids(name, [[x for x in ids if x is not None]])
         for name, ids in rows.items():
-            if not _is_plain(lists[name]):
+            if not _is_plain(arguments[name]):
                 _check_ids(name, ids)
         named = rows.get("candidates", ())
         if candidate_vectors is not None and None in named and str in _kinds(named):
@@ -161,8 +165,7 @@ class Queries:
                     text = base64.b64encode(rows.tobytes()).decode()
                     query[name] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
         columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers, **self.values}
-        if self.query_ids is not None:
-            columns["query_id"] = self.query_ids
+        columns |= {_WIRE.get(name, name): ids for name, ids in self.of_queries.items()}
         for name, column in columns.items():
             for query, value in zip(queries, column[part], strict=True):
                 query[name] = value
@@ -183,8 +186,8 @@ class Queries:
         if self.vectors is not None:
             flat = pa.array(np.ascontiguousarray(self.vectors[part]).ravel())
             columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
-        if self.query_ids is not None:
-            columns["query_id"] = pa.array(self.query_ids[part])
+        for name, ids in self.of_queries.items():
+            columns[_WIRE.get(name, name)] = pa.array(ids[part])
         for name, lists in self.lists.items():
             columns[name] = pa.array(lists[part])
         for name, lists in self._vectors().items():
@@ -198,7 +201,7 @@ class Queries:
             lacking = pa.array([each is None for each in given])
             columns[name] = pa.ListArray.from_arrays(pa.array(offsets), vectors, mask=lacking)
         for name, values in self.values.items():
-            columns[name] = pa.array(values[part], pa.list_(pa.float32()))
+            columns[name] = pa.array(values[part], pa.list_(pa.float64() if name == "costs" else pa.float32()))
         for name, numbers in self.numbers.items():
             columns[name] = pa.array(numbers[part])
         table, out = pa.table(columns), io.BytesIO()
@@ -358,7 +361,8 @@ def _check_ids(name: str, rows: list[list[Any] | None]) -> None:
     every = chain.from_iterable(row or () for row in rows)
     odd = [x for x in every if type(x) is not str and not (type(x) is int and low <= x <= high)]
     got = repr(odd[0])[:100] if odd else "both"
-    raise ValueError(f"select: {name} must be ids, all integers of 64 bits or all strings, got {got}")
+    what = "" if "groups" in name else "ids, "
+    raise ValueError(f"select: {name} must be {what}all integers of 64 bits or all strings, got {got}")
 
 
 def _numbers(name: str, rows: list[list[Any] | None]) -> list[list[float] | None]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fuzz_requests import ODD
 
-from ragsys_kernels.serving.fields import LACKS
+from ragsys_kernels.serving.fields import LACKS, OF_VECTORS
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
 from ragsys_kernels.serving.queries.cursors import encoded
@@ -65,12 +65,16 @@ class Drawer:
         # What one rule alone has comes with it, and sometimes without: then all queries are refused.
         self.covers = "aspects" in names and rng.random() < 0.2
         without = LACKS["coverage"] if self.covers else {"aspects", "weights"} if rng.random() < 0.95 else {}
-        others = sorted(set(names).difference(_BASES, without))
+        others = sorted(set(names).difference(_BASES, without, OF_VECTORS if rng.random() < 0.95 else ()))
         some = rng.sample(others, min(rng.choice([1, 2, 2, 3, 3, 6]), len(others)))
         if self.own and "relevance" not in some and rng.random() < 0.5:  # then not all vectors are read
             some.append("relevance")
         if self.covers:
             some += ["aspects", *(["weights"] if rng.random() < 0.6 else [])]
+        if self.own:  # what limits picks comes with what it goes by
+            limits = (("groups", "max_per_group"), ("groups", "query_groups"), ("costs", "budget"), ("bias",))
+            some += (each for pair in limits if rng.random() < 0.25 for each in pair if each in names)
+        some = list(dict.fromkeys(some))
         first = {"candidates": 0, "aspects": 1}  # whose number others have
         self.names = sorted(set(some), key=lambda name: (first.get(name, 2), some.index(name)))
         self.wild = rng.choice([0.0, 0.0, 0.05, 0.2])  # how much is bad
@@ -129,6 +133,9 @@ class Drawer:
         most = len(given) if isinstance(given, np.ndarray) else N
         if field.name in ("query", "query_id"):
             return rows(rng, 1)[0].tolist() if field.name == "query" else self.id(rng.randrange(N))
+        if field.name in ("groups", "query_groups"):
+            groups = [self.id(rng.randrange(3)) for _ in range(self.width(query, field.name))]
+            return groups if field.name == "groups" else self.id(rng.randrange(4))
         if field.name == "cursor":
             shown = [self.id(i) for i in rng.sample(range(most), min(2, most))]
             return encoded(np.array(shown, object if self.texts else np.int64))
@@ -136,7 +143,7 @@ class Drawer:
             return rows(rng, rng.choice([1, 2, 2, 3, 9])).tolist()
         if field.kind == "floats":
             numbers = rows(rng, 1, self.width(query, field.name))[0]
-            return (np.abs(numbers) + 0.1 if field.name in ("quality", "weights") else numbers).tolist()
+            return (np.abs(numbers) + 0.1 if field.name in ("quality", "weights", "costs") else numbers).tolist()
         if field.kind == "ids":
             named = field.name == "candidates" and given is not None
             size = most if named else rng.randrange(min(9, most) + 1)
@@ -150,6 +157,8 @@ class Drawer:
 
     def bad(self, field: Field, query: dict[str, Any]) -> Any:
         """A value of the right type that breaks a rule."""
+        if field.name == "query_groups":
+            return self.id(N + 7)
         if field.kind == "ids":
             ids = self.value(field, query)
             return self.rng.choice([[*ids, self.id(N + 7)], [*ids, *ids], [self.id(N + 9)] * 2, ids[1:]])

@@ -120,7 +120,7 @@ def by_json(rng: random.Random) -> None:
     def batch() -> tuple[list[dict[str, Any]], Callable[[list[dict[str, Any]]], Asked]]:
         draw = Drawer(rng, QUERY, rules.FIELDS)
         queries = [encoded(draw.query()) for _ in range(300 if rng.random() < 0.005 else rng.choice([2, 3, 5, 9]))]
-        few = rng.sample(sorted(rules.FIELDS - {"vectors", "query", "query_id", "aspects"}), rng.choice([0, 0, 1, 2]))
+        few = rng.sample(sorted(rules.FIELDS - rules._OWN - {"query", "query_id"}), rng.choice([0, 0, 1, 2]))
         common = {name: draw.drawn(QUERY[name], rng.choice(["given", "null", "empty"]), {}) for name in few}
         common = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **common}
         if draw.corpus is not None:
@@ -161,8 +161,8 @@ def column_type(field: Field, texts: bool, rng: random.Random) -> pa.DataType:
     lists = rng.choice([pa.list_, pa.large_list])
     if field.kind == "vectors":
         return lists(lists(floats))
-    if field.name in ("query", "vectors", "query_id"):
-        return {"query": lists(floats), "vectors": lists(pa.list_(pa.float32())), "query_id": ids}[field.name]
+    if field.name in ("query", "vectors", "query_id", "query_groups"):
+        return {"query": lists(floats), "vectors": lists(pa.list_(pa.float32()))}.get(field.name, ids)
     return {"ids": lists(ids), "floats": lists(floats), "integer": pa.int64(), "number": pa.float64()}[field.kind]
 
 
@@ -280,7 +280,8 @@ def by_tensors(rng: random.Random) -> None:
     draw = Drawer(rng, QUERY, names, typed=True)
     wide = {name: rng.randrange(1, 9) for name in ("candidates", "initial", "allowed", "exclude")}
     wide["aspects"] = wide["weights"] = rng.choice([1, 2, 5])
-    wide["vectors"] = wide["relevance"] = wide["quality"] = wide["candidates"]
+    beside = (*fields.OF_CANDIDATES, "vectors")
+    wide |= dict.fromkeys(beside, wide["candidates"])
     padding: Any = "" if draw.texts else -1
     arrays: dict[str, np.ndarray] = {}
     chosen = [name for name in draw.names if name != "candidates"] + ["candidates"] * (draw.own or rng.random() < 0.5)
@@ -288,6 +289,10 @@ def by_tensors(rng: random.Random) -> None:
         field = QUERY[name]
         if names[name] == 3:
             arrays[name] = rows(rng, n * wide[name]).reshape(n, wide[name], -1)
+        elif name in ("groups", "query_groups"):
+            shape = (n, wide["candidates"])[: names[name]]
+            array = np.array([draw.id(rng.randrange(3)) for _ in range(np.prod(shape))])
+            arrays[name] = array.astype(object if draw.texts else np.int64).reshape(shape)
         elif field.kind == "ids":
             most = wide["candidates"] if draw.own and name != "candidates" else N
             array = np.full((n, wide[name]), padding, object if draw.texts else np.int64)
@@ -300,7 +305,9 @@ def by_tensors(rng: random.Random) -> None:
         elif names[name] == 2:
             numbers = rows(rng, n, wide[name])
             arrays[name] = (
-                np.abs(numbers) + 0.1 if name in ("quality", "weights") and rng.random() > draw.wild else numbers
+                np.abs(numbers) + 0.1
+                if name in ("quality", "weights", "costs") and rng.random() > draw.wild
+                else numbers
             )
         else:
             values = [draw.bad(field, {}) if rng.random() < draw.wild else draw.value(field, {}) for _ in range(n)]
@@ -316,10 +323,10 @@ def by_tensors(rng: random.Random) -> None:
     def asked(queries: slice, trimmed: bool = False) -> Asked:
         some = {name: array[queries] for name, array in arrays.items()}
         for name, array in list(some.items()) if trimmed else ():
-            if names[name] == 2 and array.dtype.kind in "Oi":
+            if name in fields.ID_LISTS:
                 kept = int((array[0] != padding).sum())  # padding is at the end
                 some[name] = array[:, :kept]
-                for other in ("relevance", "quality", "vectors") if name == "candidates" else ():
+                for other in beside if name == "candidates" else ():
                     if other in some:
                         some[other] = arrays[other][queries][:, :kept]
         with np.errstate(over="ignore"):

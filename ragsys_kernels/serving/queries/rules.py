@@ -13,7 +13,7 @@ from ...selection import METHODS
 from ...selection.parameters import BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
-from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, VECTORS
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, OF_VECTORS, PADDING, VECTORS
 from ..limits import Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {
@@ -22,14 +22,14 @@ DEFAULTS: dict[str, Any] = {
 _UNKNOWN = Parameter("unknown", "", "choice", choices=("error", "skip"))
 # What is one value for all queries of a block.
 SHARED = frozenset(("method", "pool", "unknown", *OF_CALL))
-FIELDS = frozenset((*DEFAULTS, *SHARED, *NUMBERS, *ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS, *VECTORS)) | {
+FIELDS = frozenset((*DEFAULTS, *SHARED, *NUMBERS, *ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS, *OF_VECTORS, *VECTORS)) | {
     "query",
     "query_id",
     "vectors",
     "cursor",
 }
-# Vectors of a query: beside the queries of a request, each of these would have a copy.
-_OWN = frozenset(("vectors", *VECTORS))
+# Vectors of a query, and what comes with them: beside the queries of a request, each of these would have a copy.
+_OWN = frozenset(("vectors", *VECTORS, *OF_VECTORS))
 # What may stand beside the queries of a request, for all of them; its route takes the last three.
 BESIDE = FIELDS - _OWN | {"corpus", "queries", "texts"}
 # What stands in the URL of a request whose body is Arrow.
@@ -139,8 +139,6 @@ class Rules:
         """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
         if name == "k":
             return self.counts(name, values, self.limits.k)
-        if name == "budget" and self.served.corpus.costs is None:
-            raise self.invalid(name, "be left out: the corpus has no costs", shown(values[0]))
         if not set(map(type, values)) <= {int, float}:
             raise self.invalid(name, "be a number", wrong(values, int, float))
         low, high = (parameter := BY_NAME[name]).range_of("")
@@ -168,8 +166,6 @@ class Rules:
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
         options = {name: self._option(OF_CALL[name], x, method) for name, x in given.items() if x is not None}
-        if "max_per_group" in options and self.served.corpus.groups is None:
-            raise self.invalid("max_per_group", "be left out: the corpus has no groups", options["max_per_group"])
         return Shared(method, pool, (unknown or self.served.unknown) == "skip", options.pop("metric", None), options)
 
     def _option(self, option: Parameter, value: Any, method: str) -> Any:
@@ -240,12 +236,27 @@ class Rules:
         if others is None:
             raise self.invalid(name, f"come with {whose}", f"{name} alone")
         if lengths != others:
-            raise self.invalid(name, f"have a number for each of the {whose}", "another length")
+            what = "group" if name == "groups" else "number"
+            raise self.invalid(name, f"have a {what} for each of the {whose}", "another length")
         if name == "quality" and not (values > 0).all():
             raise self.invalid(name, "be finite and above 0", shown(float(values[~(values > 0)][0])))
-        if whose == "aspects" and not (values >= 0).all():
+        if (whose == "aspects" or name == "costs") and not (values >= 0).all():
             raise self.invalid(name, "be finite and at least 0", shown(float(values[~(values >= 0)][0])))
         return padded(self.finite(name, values), lengths, PADDING.get(name))
+
+    def groups(
+        self, groups: np.ndarray | list[Any], of_queries: np.ndarray | list[Any] | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the groups of candidates, end to end, and those of queries as integers; strings are numbered."""
+        named = isinstance(groups, list)
+        if of_queries is not None and len(groups) and named != isinstance(of_queries, list):
+            raise self.invalid("query_groups", f"be {'strings' if named else 'integers'} as groups are", "others")
+        numbers: dict[Any, int] = {}
+        if named:
+            groups = np.fromiter((numbers.setdefault(each, len(numbers)) for each in groups), np.int64, len(groups))
+        if isinstance(of_queries, list):
+            of_queries = np.array([numbers.get(each, -1) for each in of_queries], np.int64)
+        return groups, of_queries
 
     def aspects(self, name: str, vectors: np.ndarray, lengths: list[int]) -> np.ndarray:
         """Return vectors (n, A, D) of queries that have equally many, given end to end."""
@@ -257,7 +268,7 @@ class Rules:
     def finite(self, name: str, values: np.ndarray) -> np.ndarray:
         """Refuse NaN, and what float32 cannot hold."""
         if not np.logical_and.reduce(np.isfinite(values), axis=None):  # `all` has a detour through Python
-            raise self.invalid(name, "be finite float32", "NaN or inf")
+            raise self.invalid(name, f"be finite {'float64' if name == 'costs' else 'float32'}", "NaN or inf")
         return values
 
     def counts(self, name: str, values: Sequence[Any], most: int) -> np.ndarray:
@@ -269,8 +280,8 @@ class Rules:
         return np.array(values, np.int64)
 
     def flat(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:
-        """Return Python's integers ("q") or numbers ("f") as an array; booleans are refused."""
-        given, dtype = tuple(values), np.int64 if code == "q" else np.float32
+        """Return Python's integers ("q") or numbers ("f", "d") as an array of this type; booleans are refused."""
+        given, dtype = tuple(values), np.dtype(code)
         kinds = (int,) if code == "q" else (int, float)
         if set(map(type, given)) <= set(kinds):
             try:  # three times as fast as `array.array`, and neither converts text

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *NUMBERS),
-    *(*VECTORS, *OF_ASPECTS),
+    *("query_groups", *VECTORS, *OF_ASPECTS),
 )
-_OF_IDS = ("id", "query_id", *ID_LISTS)
+_OF_IDS = ("id", "query_id", "groups", "query_groups", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
@@ -394,14 +394,14 @@ class ArrowColumns:
             raise rules.invalid(name, f"be given: ids of the answers are {kind}, those of {whose} are not", "null")
         return found
 
-    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
+    def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
         if name not in self._columns:  # of all queries
             return ids_of(self._rules, name, [self._rules.columns[name]] * self._n, named)
         values, lengths = _lists(self._rules, name, self._columns[name])
         return _plain(self._rules, name, values, named), lengths
 
-    def query_ids(self, named: bool) -> Ids:
-        return _plain(self._rules, "query_id", self._columns["query_id"], named)
+    def of_queries(self, name: str, named: bool | None) -> Ids:
+        return _plain(self._rules, name, self._columns[name], named)
 
     def numbers(self, name: str) -> Sequence[Any]:
         if name not in self._columns:  # of all queries
@@ -459,9 +459,10 @@ class ArrowColumns:
 
 
 def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
-    if not pa.types.is_floating(values.type):
+    is_cost = name == "costs"  # which may be tokens
+    if not (pa.types.is_floating(values.type) or (is_cost and pa.types.is_integer(values.type))):
         raise rules.invalid(name, "be lists of floats", values.type)
-    return _numbers(values, np.float32)
+    return _numbers(values, np.float64 if is_cost else np.float32)
 
 
 def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
@@ -499,7 +500,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Ids:
+def _plain(rules: Rules, name: str, values: pa.Array, named: bool | None) -> Ids:
     """Return ids as `Rules.rows` takes them: int64, or a list of strings."""
     kind = values.type
     if pa.types.is_null(kind):  # of lists that are all empty
