@@ -104,11 +104,13 @@ def test_bad_vectors_are_told_and_spoil_no_other_query(corpora):
     assert told == {name: argument for name, (_, argument) in BAD.items()}
     assert [result["ids"] for result in results[1::2]] == [[0, 1]] * len(BAD)
     assert results[0]["error"]["message"] == "select: vectors must be an object with b64, shape and dtype, got a list"
+    costs = results[2 * list(BAD).index("costs below 0")]["error"]["message"]
+    assert costs == "select: costs must be finite and at least 0, got -2.0"
     nan = results[2 * list(BAD).index("nan")]["error"]["message"]
     assert nan.endswith("embeddings must be finite, got NaN or inf in row 1")
 
 
-SIZES = (30, 7, 0, 12)
+SIZES = (30, 7, 0, 20)
 TOKENS = [np.array([0.1, 0.2, 0.3, 3.0])[np.arange(n) % 4] for n in SIZES]  # of which 0.1 + 0.2 is above 0.3
 COLUMNS = {
     "groups": {"groups": [(np.arange(n) * 7 % 5).tolist() for n in SIZES], "max_per_group": 2},
@@ -118,6 +120,7 @@ COLUMNS = {
     "bias": {"bias": [np.sin(np.arange(n, dtype=np.float32)).tolist() for n in SIZES], "lambda_b": 0.6},
 }
 COLUMNS["all"] = {**COLUMNS["names"], **COLUMNS["costs"], **COLUMNS["bias"], "query_groups": ["doc 1"] * 4}
+WORDS = pa.dictionary(pa.int32(), pa.string())
 OF_ALL = ("max_per_group", "lambda_b")
 
 
@@ -136,6 +139,7 @@ def test_they_bring_groups_costs_and_bias(method, columns):
         | {name: x[q] for name, x in lists.items()}
         for q in range(4)
     ]
+    asked[3] = dict(reversed(asked[3].items()))  # a block of its own, in the same call
     together, alone = results_of(asked, k=k), [results_of([each], k=k)[0] for each in asked]
     for result in [*together, *alone]:
         result.get("error", {}).pop("index", None)
@@ -144,13 +148,16 @@ def test_they_bring_groups_costs_and_bias(method, columns):
         assert {result["error"]["argument"] for result in together} <= lacking
         return
     table = pa.table({"vector": list(queries), "vectors": lists_of(vectors), **lists})
+    for name, kind in (("groups", pa.list_(WORDS)), ("query_groups", WORDS)):
+        if isinstance(np.ravel(lists.get(name, [[0]])[0])[0], str):
+            table = table.set_column(table.column_names.index(name), name, pa.array(lists[name], kind))
     url = "&".join(f"{name}={x}" for name, x in common.items())
     arrow = servers.table_of(posted(servers.arrow(table), f"/v1/select?k={k}&{url}", headers=servers.ARROW)).to_pylist()
 
     async def use(client):
-        return [await client.select(queries, k, candidate_vectors=vectors, **lists, **common)]
+        return await client.select(queries, k, candidate_vectors=vectors, **lists, **common)
 
-    [sent] = servers.with_client({}, use, wire="json")
+    sent = servers.with_client({}, use, wire="json"), servers.with_client({}, use, wire="arrow")
     for q, result in enumerate(together):
         if not SIZES[q]:
             assert (result["ids"], result.get("cost", 0), arrow[q]["ids"], arrow[q]["error"]) == ([], 0, [], None)
@@ -161,11 +168,11 @@ def test_they_bring_groups_costs_and_bias(method, columns):
         n = int(picks.lengths[0])
         for ids, scores in (
             (result["ids"], result["scores"]), (arrow[q]["ids"], arrow[q]["scores"]),
-            (sent.ids[q, :n].tolist(), sent.scores[q, :n]),
+            *((each.ids[q, :n].tolist(), each.scores[q, :n]) for each in sent),
         ):  # fmt: skip
             assert ids == picks.indices[0, :n].tolist()
             assert np.array(scores, np.float32).tobytes() == picks.scores[0, :n].tobytes()
-        assert sent.lengths[q] == n
+        assert [each.lengths[q] for each in sent] == [n, n]
         assert result.get("cost") == (None if picks.cost is None else picks.cost[0])
 
 
