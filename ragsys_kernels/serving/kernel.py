@@ -7,7 +7,7 @@ and pool, and padding of one query never affects another.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import attrgetter, is_
@@ -146,16 +146,14 @@ class Block:
 
     def named(self, query: int, message: str) -> str:
         """Return an error of the library about a query, with the id that was sent twice in the place of its row."""
+        if self.given is None:
+            return with_id(message, self.served.ids_of)
+        return message if self.names is None else with_id(message, self.names[query].__getitem__)
 
-        def id_of(row: re.Match[str]) -> str:
-            rows = np.array([int(row[0])])
-            if self.given is None:
-                rows = self.served.ids_of(rows)
-            elif self.names is not None:
-                rows = self.names[query][rows]
-            return repr(rows.tolist()[0])
 
-        return _TWICE.sub(id_of, message)
+def with_id(message: str, ids_of: Callable[[np.ndarray], np.ndarray]) -> str:
+    """Return an error of the library with the id that was sent twice in the place of its row."""
+    return _TWICE.sub(lambda row: repr(ids_of(np.array([int(row[0])])).tolist()[0]), message)
 
 
 def joined(blocks: Sequence[Block]) -> Block:

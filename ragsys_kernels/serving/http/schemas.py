@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
+from ...selection.fusion import FUSIONS
 from ...selection.parameters import BY_NAME, TABLE
 from ..fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, OF_VECTORS, VECTORS
+from ..queries.rules import MOST_LISTS
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
 Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"]
@@ -82,9 +84,21 @@ _MORE = (each.name for each in TABLE if each not in OF_PATH and each.name not in
 _RuleFields: Any = create_model("_RuleFields", __base__=_Picking, **_of_table(*_MORE))
 
 
+class Hits(_Strict):
+    """What a retriever found; without scores, best first."""
+
+    ids: list[Id]
+    scores: list[float] | None = None
+
+
 class Rule(_RuleFields):
     """What to pick, and how."""
 
+    lists: list[Hits] | None = Field(
+        None, min_length=1, max_length=MOST_LISTS, description="Of several retrievers, to fuse into candidates and relevance"
+    )
+    fusion: Literal[FUSIONS] | None = Field(None, description="How lists are fused; default: rrf")
+    fusion_weights: list[float] | None = Field(None, description="Of each of the lists; default: 1")
     method: Name | None = Field(None, description="Default: mmr")
     metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors, default: cosine; or the corpus's")
 

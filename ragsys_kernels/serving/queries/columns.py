@@ -17,7 +17,7 @@ from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CANDIDATES, OF_VEC
 from ..kernel import Block
 from ..limits import RefusedError, failed, shown
 from .own_vectors import Given
-from .rules import Rules, Shared
+from .rules import Hits, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 
@@ -47,6 +47,9 @@ class Columns(Protocol):
 
     def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
         """Return lists of ids end to end, strings if they are ``named`` (None: as the first is), and their lengths."""
+
+    def hits(self, named: bool) -> list[Hits]:
+        """Return what each of several retrievers found; of as many for each query, scores for all or for none."""
 
     def of_queries(self, name: str, named: bool | None) -> Ids:
         """Return an id of each query."""
@@ -95,17 +98,19 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         named, dims, lengths = served.named, served.dims, None
     else:
         named, dims, lengths = given.named, int(given.rows.data.shape[1]), given.lengths
+    _refuse_odd(rules, shared, columns, given is not None)
     lists: dict[str, Any] = {} if given is None else {"candidates": given.candidates}
     skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
+    values: dict[str, Any] = {}
+    if "lists" in fields:
+        lists["candidates"], values["relevance"] = rules.fused(columns.hits(named), shared.fusion, skipped)
     for name in ID_LISTS:
         if name in fields and name not in lists:
             ids, sizes = columns.ids(name, named)
             lists[name] = (given or rules).id_rows(name, ids, sizes, skipped)
             if name == "candidates":
                 lengths = sizes
-    _refuse_odd(rules, shared, columns, given is not None)
     vectors = query_rows = numbers_of_aspects = None
-    values: dict[str, Any] = {}
     for name in columns.order:
         if name not in fields:
             continue
@@ -155,8 +160,16 @@ def _shown(rules: Rules, columns: Columns, names: Sequence[str]) -> dict[str, An
 def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: bool) -> None:
     """Refuse fields that exclude each other, and those that lack another."""
     fields = columns.fields
+    given = {*fields, *shared.options}
+    if "lists" in given:
+        for name in ("vectors", "candidates", "relevance"):
+            if name in given:
+                raise rules.invalid("lists", f"come without {name}", "both")
+    elif shared.fusion:
+        name = "fusion" if "method" in shared.fusion else "fusion_weights"
+        raise rules.invalid(name, "come with lists", f"{name} alone")
     scale = shared.options.get("relevance_scale", "as-is")
-    if scale != "as-is" and "relevance" not in fields:
+    if scale != "as-is" and given.isdisjoint(("relevance", "lists")):
         raise rules.invalid("relevance_scale", "come with relevance", f"{scale!r} alone")
     if shared.options.get("density") and shared.method == "coverage" and "budget" not in fields:
         raise rules.invalid("density", "come with a budget", "density alone")
@@ -164,9 +177,8 @@ def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: boo
         rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"
         raise rules.invalid("metric", rule, repr(shared.metric))
     for name in () if own_vectors else OF_VECTORS:
-        if name in fields:
+        if name in given:
             raise rules.invalid(name, "come with vectors", f"{name} alone")
-    given = {*fields, *shared.options}
     for name, limits in (("groups", ("max_per_group", "query_groups")), ("costs", ("budget",))):
         asked = [limit for limit in limits if limit in given]
         if own_vectors and asked and name not in given:
@@ -174,5 +186,5 @@ def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: boo
         if not own_vectors and asked and getattr(rules.served.corpus, name) is None:
             got = shared.options.get(asked[0]) or shown(columns.numbers(asked[0])[0])
             raise rules.invalid(asked[0], f"be left out: the corpus has no {name}", got)
-        if name in fields and not asked:
+        if name in given and not asked:
             raise rules.invalid(name, f"come with {' or '.join(limits)}", f"{name} alone")

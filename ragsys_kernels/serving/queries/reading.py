@@ -16,7 +16,7 @@ from ..limits import Limits, invalid, shown
 from .columns import Ids, add_block
 from .cursors import decoded
 from .own_vectors import Given
-from .rules import FIELDS, MOST_DIMS, SHARED, Rules, rules_of, wrong
+from .rules import FIELDS, MOST_DIMS, MOST_LISTS, SHARED, Hits, Rules, rules_of, wrong
 
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
@@ -69,6 +69,8 @@ def _present(query: dict[str, Any]) -> dict[str, Any]:
 
 def _word(value: Any) -> Any:
     """Return the key of a field that the queries of a block share: its value, or the type of a value to refuse."""
+    if type(value) is list:
+        return tuple([(type(x), x) if isinstance(x, (int, float)) else type(x) for x in value])
     return (type(value), value) if isinstance(value, (str, int, float)) else type(value)
 
 
@@ -102,6 +104,21 @@ class JsonColumns:
     def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
         return ids_of(self._rules, name, self._values[name], named)
 
+    def hits(self, named: bool) -> list[Hits]:
+        rules, given, found = self._rules, self._values["lists"], []
+        for lists in given:
+            if type(lists) is not list or not 1 <= len(lists) <= MOST_LISTS:
+                got = len(lists) if type(lists) is list else shown(lists)
+                raise rules.invalid("lists", f"be a list of 1 to {MOST_LISTS} objects", got)
+            odd = [x for x in lists if type(x) is not dict or not {"ids"} <= x.keys() <= {"ids", "scores"}]
+            if odd:
+                raise rules.invalid("lists", "be objects with ids and scores", shown(odd[0]))
+        for part in zip(*given, strict=True):
+            scores = [x["scores"] for x in part if x.get("scores") is not None]
+            flat = self._numbers("lists.scores", scores, "d") if scores else (None, [])
+            found.append(Hits(*ids_of(rules, "lists.ids", [x["ids"] for x in part], named), *flat))
+        return found
+
     def of_queries(self, name: str, named: bool | None) -> Ids:
         return _plain(self._rules, name, self._values[name], named)
 
@@ -109,10 +126,12 @@ class JsonColumns:
         return self._values[name]
 
     def values(self, name: str) -> tuple[np.ndarray, list[int]]:
-        rules, lists = self._rules, self._values[name]
+        return self._numbers(name, self._values[name], "d" if name == "costs" else "f")
+
+    def _numbers(self, name: str, lists: list[Any], code: str) -> tuple[np.ndarray, list[int]]:
         if set(map(type, lists)) != {list}:
-            raise rules.invalid(name, "be a list of numbers", wrong(lists, list))
-        return rules.flat(name, _end_to_end(lists), "d" if name == "costs" else "f"), list(map(len, lists))
+            raise self._rules.invalid(name, "be a list of numbers", wrong(lists, list))
+        return self._rules.flat(name, _end_to_end(lists), code), list(map(len, lists))
 
     def aspects(self, name: str, dims: int) -> tuple[np.ndarray, list[int]]:
         rules, given = self._rules, self._values[name]
