@@ -87,7 +87,7 @@ class _Calls:
             url: dict[str, Any] = {}
             if arrow:
                 body, kind = sent.arrow(part)
-                url = {name: "all" if x is None else x for name, x in {**sent.common, **common}.items()}
+                url = {name: _in_url(x) for name, x in {**sent.common, **common}.items()}
             else:
                 body, kind = sent.json(part, common)
             options = {"content": body, "headers": {"content-type": kind}, "params": url}
@@ -191,6 +191,10 @@ def _asked_wait(answer: httpx.Response) -> float:
         return 0.0
 
 
+def _in_url(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else "all" if value is None else value
+
+
 def _given(**values: Any) -> dict[str, Any]:
     return {name: x for name, x in values.items() if x is not None}
 
@@ -266,6 +270,9 @@ class Client(_Calls):
         groups: Any = None,
         query_groups: Any = None,
         costs: Any = None,
+        lists: Any = None,
+        fusion: str | None = None,
+        fusion_weights: Any = None,
         scale: float | None = None,
         gamma: float | None = None,
         window: int | None = None,
@@ -311,6 +318,9 @@ class Client(_Calls):
             What the rules' functions take of items, beside candidate_vectors alone: a corpus has its own.
         query_groups : (Q,) integers or strings, optional
             The group of each query, whose candidates it does not get. None: of no group.
+        lists : sequence of (ids, scores), optional
+            What several retrievers found, as `fuse` takes it but with ids of the corpus; instead of candidates and
+            relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
             Options of one rule, as in its function.
         unknown : "error" | "skip", optional
@@ -340,8 +350,11 @@ class Client(_Calls):
             "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma, "window": window,
             "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric": metric,
         }  # fmt: skip
-        sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)
-        common = {"method": method, "pool": pool} | _given(corpus=corpus or self._corpus, unknown=unknown)
+        sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
+        if fusion_weights is not None:
+            fusion_weights = np.asarray(fusion_weights, float).tolist()
+        fused = _given(fusion=fusion, fusion_weights=fusion_weights)
+        common = {"method": method, "pool": pool} | _given(corpus=corpus or self._corpus, unknown=unknown) | fused
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks
 

@@ -61,7 +61,12 @@ class Queries:
     """
 
     def __init__(
-        self, queries: Any, query_ids: Any, arguments: Mapping[str, Any], candidate_vectors: Any = None
+        self,
+        queries: Any,
+        query_ids: Any,
+        arguments: Mapping[str, Any],
+        candidate_vectors: Any = None,
+        hits: Sequence[tuple[Any, Any]] | None = None,
     ) -> None:
         arguments = {name: x for name, x in arguments.items() if x is not None}
         names = [name for name in (*ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS) if name in arguments]
@@ -74,6 +79,7 @@ class Queries:
         # Lists of vectors: of candidates by their name on the wire.
         self.of_vectors = {name: _of_vectors(name, arguments[name]) for name in VECTORS if name in arguments}
         rows = {name: _rows(name, arguments[name]) for name in names}
+        self.hits = None if hits is None else _hits(hits)
         counts = {
             name: len(x)
             for name, x in {
@@ -82,16 +88,22 @@ class Queries:
                 **rows,
                 **self.of_vectors,
                 "candidate_vectors": self.candidate_vectors,
+                "lists": self.hits,
             }.items()
             if x is not None
         }
         if not counts:
-            raise ValueError("select: queries must be given, or query_ids, or relevance of candidates, got none")
+            raise ValueError(
+                "select: queries must be given, or query_ids, or relevance of candidates, or lists, got none"
+            )
         self.count = next(iter(counts.values()))
         for name, count in counts.items():
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
-        self._drop_padding([name for name in names if name in ID_LISTS and not _is_plain(arguments[name])], rows)
+        others = [x for x in (*map(rows.get, OF_CANDIDATES), self.candidate_vectors) if x is not None]
+        for name in names:
+            if name in ID_LISTS and not _is_plain(arguments[name]):
+                _drop_padding(rows[name], others if name == "candidates" else ())
         self.values: dict[str, list[Any]] = {}  # lists of numbers
         for name in names:
             if name in (*ID_LISTS, "groups"):
@@ -125,20 +137,6 @@ class Queries:
             else:
                 self.common[name] = values
 
-    def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
-        """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""
-        others = (rows.get(name) for name in OF_CANDIDATES)
-        beside: list[Any] = [x for x in (*others, self.candidate_vectors) if x is not None]
-        for name in names:
-            for q, ids in enumerate(rows[name]):
-                if ids is None or not (None in ids or -1 in ids):
-                    continue
-                real = [x is not None and x != -1 for x in ids]
-                rows[name][q] = list(compress(ids, real))
-                for column in beside if name == "candidates" else ():
-                    if (each := column[q]) is not None and len(each) == len(real):
-                        column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
-
     def parts(self, size: int) -> Iterator[slice]:
         sizes = [max(each.nbytes for each in lists if each is not None) for lists in self._vectors().values() if lists]
         if sizes:
@@ -165,6 +163,8 @@ class Queries:
                     text = base64.b64encode(rows.tobytes()).decode()
                     query[name] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
         columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers, **self.values}
+        if self.hits is not None:
+            columns["lists"] = self.hits
         columns |= {_WIRE.get(name, name): ids for name, ids in self.of_queries.items()}
         for name, column in columns.items():
             for query, value in zip(queries, column[part], strict=True):
@@ -190,6 +190,8 @@ class Queries:
             columns[_WIRE.get(name, name)] = pa.array(ids[part])
         for name, lists in self.lists.items():
             columns[name] = pa.array(lists[part])
+        if self.hits is not None:
+            columns["lists"] = pa.array(self.hits[part])
         for name, lists in self._vectors().items():
             given = lists[part]
             rows = [each for each in given if each is not None]
@@ -339,6 +341,37 @@ def _listed(name: str, given: Any, rule: str) -> list[Any]:
     if type(found) is list and set(map(type, found)) <= _TYPES:  # most are, and need no copy
         return found
     return [x.item() if isinstance(x, np.generic) else x for x in found]
+
+
+def _drop_padding(rows: list[Any], others: Iterable[list[Any]]) -> None:
+    """Drop -1 and None from lists of ids, and what other columns have for them."""
+    for q, ids in enumerate(rows):
+        if ids is None or not (None in ids or -1 in ids):
+            continue
+        real = [x is not None and x != -1 for x in ids]
+        rows[q] = list(compress(ids, real))
+        for column in others:
+            if (each := column[q]) is not None and len(each) == len(real):
+                column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
+
+
+def _hits(given: Any) -> list[list[dict[str, Any]]]:
+    """Return, for each query, what retrievers found: pairs (ids, scores) as `fuse` takes them."""
+    found: list[list[dict[str, Any]]] = []
+    for pair in given if isinstance(given, (list, tuple)) and given else [given]:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] is None:
+            raise ValueError(f"select: lists must be a list of pairs (ids, scores), got {repr(pair)[:100]}")
+        ids = [row or [] for row in _rows("lists", pair[0])]
+        scores = [None] * len(ids) if pair[1] is None else _numbers("lists", _rows("lists", pair[1]))
+        if len(scores) != len(ids) or (found and len(ids) != len(found)):
+            got = sorted({len(ids), len(scores), len(found) or len(ids)})
+            raise ValueError(f"select: lists must have a row for each query, got {got} rows")
+        _drop_padding(ids, [scores])
+        found = found or [[] for _ in ids]
+        for each, x, numbers in zip(found, ids, scores, strict=True):
+            each.append({"ids": x} if numbers is None else {"ids": x, "scores": numbers})
+    _check_ids("lists", [hits["ids"] for each in found for hits in each])
+    return found
 
 
 def _is_plain(ids: Any) -> bool:

@@ -405,7 +405,7 @@ def test_every_argument_of_the_table_is_sent(monkeypatch):
     given = {name: object() for name in names}
     sent = {}
 
-    def queries(vectors, ids, arguments, candidate_vectors):
+    def queries(vectors, ids, arguments, *others):
         sent.update(arguments)
         raise InterruptedError
 

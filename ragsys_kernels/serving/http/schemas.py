@@ -95,7 +95,10 @@ class Rule(_RuleFields):
     """What to pick, and how."""
 
     lists: list[Hits] | None = Field(
-        None, min_length=1, max_length=MOST_LISTS, description="Of several retrievers, to fuse into candidates and relevance"
+        None,
+        min_length=1,
+        max_length=MOST_LISTS,
+        description="Of several retrievers, to fuse into candidates and relevance",
     )
     fusion: Literal[FUSIONS] | None = Field(None, description="How lists are fused; default: rrf")
     fusion_weights: list[float] | None = Field(None, description="Of each of the lists; default: 1")

@@ -170,10 +170,7 @@ class Rules:
         """Return what queries with these fields have in common."""
         if SHARED.isdisjoint(first) and self._rule is not None:
             return self._rule
-        given = {
-            name: self.common.get(name) if first.get(name) is None else first[name]
-            for name in SHARED - {"pool"}
-        }
+        given = {name: self.common.get(name) if first.get(name) is None else first[name] for name in SHARED - {"pool"}}
         method, weights = given.pop("method"), given.pop("fusion_weights")
         words = {each.name: given.pop(each.name) for each in _WORDS}
         for each in _WORDS:

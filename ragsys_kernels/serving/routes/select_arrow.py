@@ -27,14 +27,14 @@ from ..limits import Limits, RefusedError, invalid
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
-from ..queries.rules import FIELDS, OF_URL, Rules, rules_of
+from ..queries.rules import FIELDS, MOST_LISTS, OF_URL, Hits, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
 
 _COLUMNS = (
     *("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *NUMBERS),
-    *("query_groups", *VECTORS, *OF_ASPECTS),
+    *("query_groups", *VECTORS, *OF_ASPECTS, "lists"),
 )
 _OF_IDS = ("id", "query_id", "groups", "query_groups", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
@@ -55,6 +55,7 @@ _OF_KIND: dict[str, Callable[[str], Any]] = {
 }
 _READ: dict[str, Callable[[str], Any]] = {
     "k": int, "pool": int, **dict.fromkeys(NUMBERS, float),
+    "fusion_weights": lambda text: list(map(float, text.split(","))),
     **{name: _OF_KIND[option.kind] for name, option in OF_CALL.items()},
 }  # fmt: skip
 
@@ -400,6 +401,26 @@ class ArrowColumns:
         values, lengths = _lists(self._rules, name, self._columns[name])
         return _plain(self._rules, name, values, named), lengths
 
+    def hits(self, named: bool) -> list[Hits]:
+        rules, found = self._rules, []
+        structs, counts = _lists(rules, "lists", self._columns["lists"])
+        number, kind = counts[0], structs.type
+        if set(counts) != {number} or not 1 <= number <= MOST_LISTS:
+            raise rules.invalid("lists", f"be lists of 1 to {MOST_LISTS} structs", number)
+        names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+        if sorted(names) not in (["ids"], ["ids", "scores"]):
+            raise rules.invalid("lists", "be lists of structs with ids and scores", str(kind)[:100])
+        for i in range(number):
+            places = np.arange(i, len(structs), number)
+            parts = {name: _taken(f"lists.{name}", structs.field(name), places) for name in names}
+            flat: tuple[np.ndarray | None, list[int]] = None, []
+            if "scores" in parts and parts["scores"].null_count < self._n:
+                values, lengths = _lists(rules, "lists.scores", _whole(rules, "lists.scores", parts["scores"]))
+                flat = _floats(rules, "lists.scores", values, np.float64), lengths
+            values, lengths = _lists(rules, "lists.ids", _whole(rules, "lists.ids", parts["ids"]))
+            found.append(Hits(_plain(rules, "lists.ids", values, named), lengths, *flat))
+        return found
+
     def of_queries(self, name: str, named: bool | None) -> Ids:
         return _plain(self._rules, name, self._columns[name], named)
 
@@ -411,7 +432,7 @@ class ArrowColumns:
 
     def values(self, name: str) -> tuple[np.ndarray, list[int]]:
         values, lengths = _lists(self._rules, name, self._columns[name])
-        return _floats(self._rules, name, values), lengths
+        return _floats(self._rules, name, values, np.float64 if name == "costs" else np.float32), lengths
 
     def vectors(self, dims: int) -> np.ndarray:
         rules = self._rules
@@ -458,11 +479,17 @@ class ArrowColumns:
         return numbers.reshape(-1, dims), lengths
 
 
-def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
-    is_cost = name == "costs"  # which may be tokens
-    if not (pa.types.is_floating(values.type) or (is_cost and pa.types.is_integer(values.type))):
+def _floats(rules: Rules, name: str, values: pa.Array, dtype: Any = np.float32) -> np.ndarray:
+    is_whole = dtype is np.float64 and pa.types.is_integer(values.type)  # such as tokens
+    if not (pa.types.is_floating(values.type) or is_whole):
         raise rules.invalid(name, "be lists of floats", values.type)
-    return _numbers(values, np.float64 if is_cost else np.float32)
+    return _numbers(values, dtype)
+
+
+def _whole(rules: Rules, name: str, column: pa.Array) -> pa.Array:
+    if column.null_count:
+        raise rules.invalid(name, "hold no null", "null")
+    return column
 
 
 def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
