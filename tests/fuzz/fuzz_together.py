@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
-from drawn_queries import QUERY, Drawer, Field, N, fields_of, rows
+from drawn_queries import FUSED, QUERY, Drawer, Field, N, fields_of, rows
 from fuzz_requests import call
 from fuzz_runs import Fuzzer, WrongError, main
 
@@ -159,6 +159,8 @@ def column_type(field: Field, texts: bool, rng: random.Random) -> pa.DataType:
     ids = rng.choice([plain, plain, *others, pa.dictionary(pa.int32(), plain)])
     floats = rng.choice([pa.float32(), pa.float64()])
     lists = rng.choice([pa.list_, pa.large_list])
+    if field.name == "lists":
+        return lists(pa.struct({"ids": lists(plain), "scores": lists(floats)}))
     if field.kind == "vectors":
         return lists(lists(floats))
     if field.name in ("query", "vectors", "query_id", "query_groups"):
@@ -178,7 +180,9 @@ def table_and_rules(rng: random.Random) -> tuple[pa.Table, dict[str, Any]]:
             values = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
             column = pa.array(values, column_type(QUERY[name], draw.texts, rng))
             columns["vector" if name == "query" else name] = column
-    common = {name: draw.value(QUERY[name], {}) for name in rng.sample(sorted(rules.SHARED), rng.choice([0, 0, 1, 2]))}
+    few = rng.sample(sorted(rules.SHARED.difference(FUSED)), rng.choice([0, 0, 1, 2]))
+    few += [name for name in FUSED[1:] if rng.random() < (0.5 if draw.fuses else 0.01)]
+    common = {name: draw.value(QUERY[name], {}) for name in few}
     common = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **common}
     if draw.corpus is not None:
         common["corpus"] = draw.corpus
@@ -196,12 +200,16 @@ def stream_of(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
+def in_url(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else "all" if value is None else value
+
+
 def by_arrow(rng: random.Random) -> None:
     table, common = table_and_rules(rng)
     other, of_other = table_and_rules(rng)
 
     def asked(some: pa.Table, common: dict[str, Any] = common) -> Asked:
-        url = urlencode({name: "all" if x is None else x for name, x in common.items()})
+        url = urlencode({name: in_url(x) for name, x in common.items()})
         return f"/v1/select?{url}", ARROW, stream_of(some)
 
     def told(answer: tuple[int, bytes], n: int) -> list[dict[str, Any]]:
