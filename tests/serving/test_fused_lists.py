@@ -13,7 +13,7 @@ N, D, K = 120, 12, 4
 RNG = np.random.default_rng(11)
 ROWS = RNG.standard_normal((N, D), dtype=np.float32)
 CORPORA = {"docs": rk.Corpus(ROWS), "names": rk.Corpus(ROWS, ids=[f"d{i}" for i in range(N)])}
-QUERIES = RNG.standard_normal((6, D), dtype=np.float32)
+QUERIES = RNG.standard_normal((7, D), dtype=np.float32)
 SCORED = [
     [(RNG.permutation(N)[:n], RNG.normal(3, 5, n)) for n in sizes] for sizes in [(9, 20), (30, 1), (0, 5), (7, 7)]
 ]
@@ -73,7 +73,7 @@ def test_they_are_fused_as_by_the_library(monkeypatch, rules, named):
     name, corpus = ((lambda i: f"d{i}") if named else int), "names" if named else "docs"
     given, common = SCORED, {"k": K, **RULES[rules]}
     if rules == "rrf":  # which needs no scores
-        given = [*SCORED, SCORED[0][:1], [*SCORED[1], (np.arange(5), None)]]
+        given = [*SCORED, [SCORED[0][0], (np.arange(9), None)], SCORED[0][:1], [*SCORED[1], (np.arange(5), None)]]
     expected = [picks_of(x, QUERIES[q], **RULES[rules]) for q, x in enumerate(given)]
     lists = [as_json(x, name) for x in given]
     asked = [{"lists": x, "query": QUERIES[q].tolist()} for q, x in enumerate(lists)]
@@ -186,11 +186,16 @@ def test_a_bad_struct_fails_its_row_alone():
     ids, scores = pa.list_(pa.int64()), pa.list_(pa.float64())
     whole = pa.list_(pa.struct({"ids": ids, "scores": scores}))
     rows = [
-        [{"ids": [1, 2], "scores": [2, 1]}], [{"ids": None, "scores": []}], [None],
+        [{"ids": [1, 2], "scores": [2, 1]}],
+        [{"ids": None, "scores": []}],
+        [None],
         [{"ids": [1, None], "scores": None}],
-        [{"ids": [1, 2], "scores": [1, None]}], [],
-        [{"ids": [3], "scores": None}, {"ids": [1], "scores": [float("nan")]}], [{"ids": [1, 1], "scores": None}], [{"ids": [4, 9], "scores": None}],
-    ]  # fmt: skip
+        [{"ids": [1, 2], "scores": [1, None]}],
+        [],
+        [{"ids": [3], "scores": None}, {"ids": [1], "scores": [float("nan")]}],
+        [{"ids": [1, 1], "scores": None}],
+        [{"ids": [4, 9], "scores": None}],
+    ]
     tables = [
         pa.table({"lists": pa.array(rows, whole)}),
         *(pa.table({"lists": pa.array([[]], pa.list_(kind))}) for kind in (pa.int64(), pa.struct({"scores": scores}))),
@@ -211,7 +216,7 @@ def test_a_bad_struct_fails_its_row_alone():
 
 
 def test_unknown_ids_are_skipped_with_their_scores():
-    lists = [{"ids": [900, 3, 5, 901, 8], "scores": [9, 8, 7, 6, 1]}, {"ids": [5, 900, 7]}]
+    lists = [{"ids": [900, 3, 5, 901, 8], "scores": [9, 8, 7, 6, 1]}, {"ids": [5, 900, 7], "scores": None}]
     [result] = results_of([{"lists": lists, "unknown": "skip"}])
     known = [(np.array([3, 5, 8]), np.array([8.0, 7.0, 1.0])), (np.array([5, 7]), None)]
     same(result, picks_of(known, QUERIES[0]))
