@@ -160,7 +160,7 @@ def column_type(field: Field, texts: bool, rng: random.Random) -> pa.DataType:
     floats = rng.choice([pa.float32(), pa.float64()])
     lists = rng.choice([pa.list_, pa.large_list])
     if field.name == "lists":
-        return lists(pa.struct({"ids": lists(plain), "scores": lists(floats)}))
+        return lists(pa.struct({"ids": lists(ids), "scores": lists(floats)}))
     if field.kind == "vectors":
         return lists(lists(floats))
     if field.name in ("query", "vectors", "query_id", "query_groups"):

@@ -80,7 +80,8 @@ def test_they_are_fused_as_by_the_library(monkeypatch, rules, named):
     together = results_of(asked, corpus, **RULES[rules])
     assert [results_of([each], corpus, **RULES[rules])[0] for each in asked] == together
     assert results_of([{**RULES[rules], **each} for each in asked], corpus) == together
-    kind = pa.struct({"ids": pa.list_(pa.string() if named else pa.int32()), "scores": pa.large_list(pa.float64())})
+    words = pa.dictionary(pa.int8(), pa.string())
+    kind = pa.struct({"ids": pa.list_(words if named else pa.int32()), "scores": pa.large_list(pa.float64())})
     table = pa.table({"vector": list(QUERIES[: len(given)]), "lists": pa.array(lists, pa.list_(kind))})
     url = {**common, "corpus": corpus}
     if "fusion_weights" in url:

@@ -1,12 +1,12 @@
 """``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
 
 Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors``
-(a list of vectors, those of the candidates), ``k``, and the fields of JSON that are numbers or lists, by their names. A
-null is no value, as in JSON. Rules for all
-queries are in the URL: ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray
-Serve may have lists of ids too, for all queries without one of their own. Columns out: ``query_id`` (the column
-``id``, else the number of the row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not
-known), ``error``, and with the rule ``unknown=skip`` ``skipped``.
+(a list of vectors, those of the candidates), ``lists`` (of structs), ``k``, and the fields of JSON that are numbers or
+lists, by their names. A null is no value, as in JSON. Rules for all queries are in the URL:
+``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
+too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
+row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, and with the rule
+``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
@@ -188,18 +188,23 @@ def spelled(table: pa.Table, limits: Limits) -> tuple[pa.Table, int]:
     added = 0
     for place, name in enumerate(table.column_names):
         kind = table.schema.field(place).type
-        usual = _usual(kind)
-        if name not in _OF_IDS or usual is kind:
-            continue
-        column = _one(table.column(name))
-        added += (size := _spelled_bytes(column))
-        if size > limits.body_bytes:
-            raise invalid("select", name, f"have at most {limits.body_bytes} bytes", f"values of {size}")
-        try:
-            table = table.set_column(place, name, column.cast(usual))
-        except pa.ArrowException:
-            raise invalid("select", name, "hold ids, integers or strings", str(kind)[:100]) from None
+        if name in _OF_IDS and _usual(kind) is not kind:
+            column, size = _spelled(name, _one(table.column(name)), limits)
+            table, added = table.set_column(place, name, column), added + size
     return table, added
+
+
+def _spelled(name: str, column: pa.Array, limits: Limits) -> tuple[pa.Array, int]:
+    kind = column.type
+    usual = _usual(kind)
+    if usual is kind:
+        return column, 0
+    if (size := _spelled_bytes(column)) > limits.body_bytes:
+        raise invalid("select", name, f"have at most {limits.body_bytes} bytes", f"values of {size}")
+    try:
+        return column.cast(usual), size
+    except pa.ArrowException:
+        raise invalid("select", name, "hold ids, integers or strings", str(kind)[:100]) from None
 
 
 def _usual(kind: pa.DataType) -> pa.DataType:
@@ -410,9 +415,11 @@ class ArrowColumns:
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
         if sorted(names) not in (["ids"], ["ids", "scores"]):
             raise rules.invalid("lists", "be lists of structs with ids and scores", str(kind)[:100])
+        columns = {name: structs.field(name) for name in names}
+        columns["ids"] = _spelled("lists.ids", columns["ids"], rules.limits)[0]
         for i in range(number):
             places = np.arange(i, len(structs), number)
-            parts = {name: _taken(f"lists.{name}", structs.field(name), places) for name in names}
+            parts = {name: _taken(f"lists.{name}", column, places) for name, column in columns.items()}
             flat: tuple[np.ndarray | None, list[int]] = None, []
             if "scores" in parts and parts["scores"].null_count < self._n:
                 values, lengths = _lists(rules, "lists.scores", _whole(rules, "lists.scores", parts["scores"]))
