@@ -6,7 +6,9 @@ import pytest
 import servers
 
 import ragsys_kernels as rk
+from ragsys_kernels.selection.fusion import FUSIONS
 from ragsys_kernels.serving import Client, Limits, batcher
+from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.ray_serve import answered
 
 N, D, K = 120, 12, 4
@@ -164,6 +166,11 @@ BAD = {
     "relevance": ({"lists": ONE, "relevance": [1]}, "lists", "come without relevance, got both"),
     "quality": ({"lists": ONE, "quality": [1], "method": "dpp"}, "quality", "come with candidates, got quality alone"),
 }  # fmt: skip
+
+
+def test_the_document_has_the_ways_of_fuse():
+    schema = schemas.Query.model_json_schema()["properties"]["fusion"]
+    assert schema["anyOf"][0]["enum"] == list(FUSIONS)
 
 
 def test_a_bad_list_fails_its_query_alone():

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-from ...selection.fusion import FUSIONS
 from ...selection.parameters import BY_NAME, TABLE
 from ..fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, OF_VECTORS, VECTORS
 from ..queries.rules import MOST_LISTS
@@ -100,7 +99,7 @@ class Rule(_RuleFields):
         max_length=MOST_LISTS,
         description="Of several retrievers, to fuse into candidates and relevance",
     )
-    fusion: Literal[FUSIONS] | None = Field(None, description="How lists are fused; default: rrf")
+    fusion: Literal["rrf", "minmax", "zscore"] | None = Field(None, description="How lists are fused; default: rrf")
     fusion_weights: list[float] | None = Field(None, description="Of each of the lists; default: 1")
     method: Name | None = Field(None, description="Default: mmr")
     metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors, default: cosine; or the corpus's")

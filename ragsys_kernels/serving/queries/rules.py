@@ -290,11 +290,11 @@ class Rules:
         self, groups: np.ndarray | list[Any], of_queries: np.ndarray | list[Any] | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the groups of candidates, end to end, and those of queries as integers; strings are numbered."""
-        named = isinstance(groups, list)
-        if of_queries is not None and len(groups) and named != isinstance(of_queries, list):
-            raise self.invalid("query_groups", f"be {'strings' if named else 'integers'} as groups are", "others")
+        if of_queries is not None and len(groups) and type(groups) is not type(of_queries):
+            kind = "strings" if isinstance(groups, list) else "integers"
+            raise self.invalid("query_groups", f"be {kind} as groups are", "others")
         numbers: dict[Any, int] = {}
-        if named:
+        if isinstance(groups, list):
             groups = np.fromiter((numbers.setdefault(each, len(numbers)) for each in groups), np.int64, len(groups))
         if isinstance(of_queries, list):
             of_queries = np.array([numbers.get(each, -1) for each in of_queries], np.int64)

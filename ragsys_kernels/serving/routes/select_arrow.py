@@ -36,7 +36,7 @@ _COLUMNS = (
     *("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *NUMBERS),
     *("query_groups", *VECTORS, *OF_ASPECTS, "lists"),
 )
-_OF_IDS = ("id", "query_id", "groups", "query_groups", *ID_LISTS)
+_OF_IDS = ("id", "query_id", "groups", "query_groups", "lists", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
@@ -188,23 +188,18 @@ def spelled(table: pa.Table, limits: Limits) -> tuple[pa.Table, int]:
     added = 0
     for place, name in enumerate(table.column_names):
         kind = table.schema.field(place).type
-        if name in _OF_IDS and _usual(kind) is not kind:
-            column, size = _spelled(name, _one(table.column(name)), limits)
-            table, added = table.set_column(place, name, column), added + size
+        usual = _usual(kind)
+        if name not in _OF_IDS or usual is kind:
+            continue
+        column = _one(table.column(name))
+        added += (size := _spelled_bytes(column))
+        if size > limits.body_bytes:
+            raise invalid("select", name, f"have at most {limits.body_bytes} bytes", f"values of {size}")
+        try:
+            table = table.set_column(place, name, column.cast(usual))
+        except pa.ArrowException:
+            raise invalid("select", name, "hold ids, integers or strings", str(kind)[:100]) from None
     return table, added
-
-
-def _spelled(name: str, column: pa.Array, limits: Limits) -> tuple[pa.Array, int]:
-    kind = column.type
-    usual = _usual(kind)
-    if usual is kind:
-        return column, 0
-    if (size := _spelled_bytes(column)) > limits.body_bytes:
-        raise invalid("select", name, f"have at most {limits.body_bytes} bytes", f"values of {size}")
-    try:
-        return column.cast(usual), size
-    except pa.ArrowException:
-        raise invalid("select", name, "hold ids, integers or strings", str(kind)[:100]) from None
 
 
 def _usual(kind: pa.DataType) -> pa.DataType:
@@ -217,6 +212,10 @@ def _usual(kind: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if is_nested and (usual := _usual(value)) is not value:
         return pa.large_list(usual)
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        made = [field.with_type(_usual(field.type)) for field in fields]
+        return kind if made == fields else pa.struct(made)
     return kind
 
 
@@ -225,6 +224,9 @@ def _spelled_bytes(column: pa.Array) -> int:
     kind = column.type
     if _is_list(kind):
         return _spelled_bytes(column.values)
+    if pa.types.is_struct(kind):
+        each = (column.field(i) for i in range(kind.num_fields))
+        return sum(_spelled_bytes(field) for field in each if _usual(field.type) != field.type)
     if pa.types.is_dictionary(kind):
         words = column.dictionary
         if not (_is_text(words.type) or pa.types.is_binary(words.type) or pa.types.is_large_binary(words.type)):
@@ -415,11 +417,9 @@ class ArrowColumns:
         names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
         if sorted(names) not in (["ids"], ["ids", "scores"]):
             raise rules.invalid("lists", "be lists of structs with ids and scores", str(kind)[:100])
-        columns = {name: structs.field(name) for name in names}
-        columns["ids"] = _spelled("lists.ids", columns["ids"], rules.limits)[0]
         for i in range(number):
             places = np.arange(i, len(structs), number)
-            parts = {name: _taken(f"lists.{name}", column, places) for name, column in columns.items()}
+            parts = {name: _taken(f"lists.{name}", structs.field(name), places) for name in names}
             flat: tuple[np.ndarray | None, list[int]] = None, []
             if "scores" in parts and parts["scores"].null_count < self._n:
                 values, lengths = _lists(rules, "lists.scores", _whole(rules, "lists.scores", parts["scores"]))
