@@ -20,6 +20,8 @@ from .own_vectors import Given
 from .rules import Hits, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
+# What limits picks, and the values of items that it goes by.
+_LIMITS = {"max_per_group": "groups", "query_groups": "groups", "budget": "costs"}
 
 
 class Columns(Protocol):
@@ -179,12 +181,12 @@ def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: boo
     for name in () if own_vectors else OF_VECTORS:
         if name in given:
             raise rules.invalid(name, "come with vectors", f"{name} alone")
-    for name, limits in (("groups", ("max_per_group", "query_groups")), ("costs", ("budget",))):
-        asked = [limit for limit in limits if limit in given]
-        if own_vectors and asked and name not in given:
-            raise rules.invalid(asked[0], f"come with {name} of the vectors", f"{asked[0]} alone")
-        if not own_vectors and asked and getattr(rules.served.corpus, name) is None:
-            got = shared.options.get(asked[0]) or shown(columns.numbers(asked[0])[0])
-            raise rules.invalid(asked[0], f"be left out: the corpus has no {name}", got)
-        if name in given and not asked:
+    for limit, name in _LIMITS.items():
+        if limit in given and own_vectors and name not in given:
+            raise rules.invalid(limit, f"come with {name} of the vectors", f"{limit} alone")
+        if limit in given and not own_vectors and getattr(rules.served.corpus, name) is None:
+            got = shared.options.get(limit) or shown(columns.numbers(limit)[0])
+            raise rules.invalid(limit, f"be left out: the corpus has no {name}", got)
+    for name in ("groups", "costs"):
+        if name in given and given.isdisjoint(limits := [limit for limit in _LIMITS if _LIMITS[limit] == name]):
             raise rules.invalid(name, f"come with {' or '.join(limits)}", f"{name} alone")
