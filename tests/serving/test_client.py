@@ -9,9 +9,9 @@ import pytest
 import servers
 
 import ragsys_kernels as rk
+from ragsys_kernels.selection.parameters import TABLE
 from ragsys_kernels.serving import Client, DeadlineError, InvalidRequestError, ServiceError, UnavailableError
 from ragsys_kernels.serving import wire as client_wire
-from ragsys_kernels.serving.fields import PARAMETERS
 
 N, D, Q = 250, 16, 20
 RNG = np.random.default_rng(23)
@@ -401,11 +401,11 @@ def test_a_pool_is_a_number_or_none(how):
 
 def test_every_argument_of_the_table_is_sent(monkeypatch):
     """Under its own name; the server says which rule has it."""
-    names = {each.name for each in PARAMETERS}
+    names = {each.name for each in TABLE}
     given = {name: object() for name in names}
     sent = {}
 
-    def queries(vectors, ids, arguments, candidate_vectors):
+    def queries(vectors, ids, arguments, *others):
         sent.update(arguments)
         raise InterruptedError
 
