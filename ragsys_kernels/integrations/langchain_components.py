@@ -1,4 +1,4 @@
-"""LangChain retrievers, document compressors and example selectors that select by MMR, MMR with bias, or VRSD."""
+"""LangChain retrievers, document compressors and example selectors that select by the rules of this library."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from ._pools import Method, column, numbers, select
-from .langchain_stores import MaxMarginalRelevanceMixin, asearch, documents_of, embeddings_of, search
+from . import _models, _options
+from ..selection.validate import NEEDS_QUERIES
+from ._options import column, named, numbers, of_items
+from ._pools import select
+from .langchain_stores import MaxMarginalRelevanceMixin, asearch, documents_of, embeddings_of, once, search
 
 
-class _Options(BaseModel):
+class _Options(_models.Options):
     """Options that the classes below select by; a name that none of them has is an error."""
 
-    model_config = ConfigDict(extra="forbid")
-
     k: int = Field(default=4, ge=1)
-    lambda_mult: float = Field(default=0.5, ge=0, le=1)
-    method: Method = "mmr"
-    bias_key: str | None = None
-    lambda_b: float = Field(default=0.95, ge=0, le=1)
+    lambda_mult: float = 0.5
+    relevance_key: str | None = None
+
+    def _rule(self) -> dict[str, Any]:
+        return {"relevance_key": self.relevance_key, **_options.of(self)}
 
 
 class SelectionRetriever(_Options, BaseRetriever):
@@ -77,7 +79,7 @@ class SelectionRetriever(_Options, BaseRetriever):
         return given
 
     def _arguments(self, of_the_call: dict[str, Any]) -> dict[str, Any]:
-        own: dict[str, Any] = self.model_dump(include={*_Options.model_fields, "fetch_k"})
+        own = {"k": self.k, "fetch_k": self.fetch_k, "lambda_mult": self.lambda_mult, **self._rule()}
         return own | self.search_kwargs | of_the_call
 
     # LangChain hands the arguments of a call on to methods that take some beside the query.
@@ -115,7 +117,6 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
 
     embeddings: Any = None
     embedding_key: str | None = None
-    relevance_key: str | None = None
     score_key: str | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -129,7 +130,7 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
 
     @property
     def _asks_the_query(self) -> bool:
-        return self.relevance_key is None or self.method != "mmr"
+        return self.relevance_key is None or self.method in NEEDS_QUERIES
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
@@ -160,16 +161,11 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
         return column("compress_documents", [each.metadata for each in documents], self.embedding_key)
 
     def _picked(self, documents: Sequence[Document], embedding: Any, vectors: Any) -> list[Document]:
-        metadata = [each.metadata for each in documents]
+        op, metadata = "compress_documents", [each.metadata for each in documents]
+        arguments = of_items(op, _options.of(self), metadata, lambda: [each.page_content for each in documents])
+        relevance = numbers(op, metadata, self.relevance_key)
         picks, values = select(
-            embedding,
-            vectors,
-            self.k,
-            method=self.method,
-            lambda_mult=self.lambda_mult,
-            bias=numbers("compress_documents", metadata, self.bias_key),
-            lambda_b=self.lambda_b,
-            relevance=numbers("compress_documents", metadata, self.relevance_key),
+            embedding, vectors, self.k, lambda_mult=self.lambda_mult, relevance=relevance, **arguments
         )
         found = [documents[i] for i in picks]
         if self.score_key is None:
@@ -203,7 +199,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
     def _may_select(self) -> bool:
         """Return whether the store's own call, if it has one, does what is asked for."""
         known = isinstance(self.vectorstore, (MaxMarginalRelevanceMixin, InMemoryVectorStore))
-        return not known and self.bias_key is None and self.method == "mmr"
+        return not known and self.relevance_key is None and _options.are_usual(_options.of(self))
 
     def _theirs(self) -> dict[str, Any]:
         """Return what every store's call takes."""
@@ -211,23 +207,29 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         return options | (self.vectorstore_kwargs or {})
 
     def _arguments(self) -> dict[str, Any]:
-        return {"method": self.method, "bias_key": self.bias_key, "lambda_b": self.lambda_b} | self._theirs()
+        return self._rule() | self._theirs() | {"_example": lambda document: self._documents_to_examples([document])[0]}
 
     def _documents_to_examples(self, documents: list[Document]) -> list[dict[str, Any]]:
         examples: list[dict[str, Any]] = super()._documents_to_examples(documents)
-        if self.example_keys or self.bias_key is None:
-            return examples
-        return [_without(example, self.bias_key) for example in examples]
+        return examples if self.example_keys else [_without(example, self._numbers()) for example in examples]
+
+    def _numbers(self) -> tuple[str | None, ...]:
+        """Return the entries of an example that are no part of its text."""
+        return self.relevance_key, *(getattr(self, name) for name in _options.NUMBERS)
+
+    def _distinct(self, documents: list[Document]) -> list[Document]:
+        found: list[Document] = once(documents, lambda each: self._documents_to_examples([each])[0])
+        return found
 
     def add_example(self, example: dict[str, Any]) -> str:
         """Add an example, with its quality under ``bias_key`` if it has one; return its id."""
-        text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
+        text = self._example_to_text(_without(example, self._numbers()), self.input_keys)
         ids: list[str] = self.vectorstore.add_texts([text], metadatas=[example])
         return ids[0]
 
     async def aadd_example(self, example: dict[str, Any]) -> str:
         """Do what `add_example` does."""
-        text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
+        text = self._example_to_text(_without(example, self._numbers()), self.input_keys)
         ids: list[str] = await self.vectorstore.aadd_texts([text], metadatas=[example])
         return ids[0]
 
@@ -235,8 +237,12 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         """Return the examples for an input, in the order they were picked."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._may_select():
+            asked = self._theirs()
             with suppress(NotImplementedError):  # what LangChain's base class raises
-                return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._theirs()))
+                found = store.max_marginal_relevance_search(text, **asked)
+                if len(self._distinct(found)) < len(found):
+                    found = store.max_marginal_relevance_search(text, **asked | {"k": asked["fetch_k"]})
+                return self._documents_to_examples(self._distinct(found)[: asked["k"]])
         found = search(store, embeddings_of(store).embed_query(text), text, **self._arguments())
         return self._documents_to_examples(documents_of(found))
 
@@ -244,12 +250,17 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         """Do what `select_examples` does."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._may_select():
+            asked = self._theirs()
             with suppress(NotImplementedError):
-                return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._theirs()))
+                found = await store.amax_marginal_relevance_search(text, **asked)
+                if len(self._distinct(found)) < len(found):
+                    found = await store.amax_marginal_relevance_search(text, **asked | {"k": asked["fetch_k"]})
+                return self._documents_to_examples(self._distinct(found)[: asked["k"]])
         embedding = await embeddings_of(store).aembed_query(text)
         return self._documents_to_examples(documents_of(await asearch(store, embedding, text, **self._arguments())))
 
     @classmethod
+    @named
     def from_examples(
         cls,
         examples: list[dict[str, Any]],
@@ -260,23 +271,17 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         fetch_k: int = 20,
         example_keys: list[str] | None = None,
         vectorstore_kwargs: dict[str, Any] | None = None,
-        *,
-        lambda_mult: float = 0.5,
-        method: Method = "mmr",
-        bias_key: str | None = None,
-        lambda_b: float = 0.95,
-        **vectorstore_cls_kwargs: Any,
+        **options: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
         """Make a selector over a new store of ``vectorstore_cls`` with the examples.
 
         Arguments as LangChain's, those of this class by keyword; others go to ``vectorstore_cls.from_texts``.
         """
-        texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
-        store = vectorstore_cls.from_texts(texts, embeddings, metadatas=examples, **vectorstore_cls_kwargs)
+        own, texts = cls._own(examples, input_keys, options)
+        store = vectorstore_cls.from_texts(texts, embeddings, metadatas=examples, **options)
         return cls(
             vectorstore=store, k=k, input_keys=input_keys, fetch_k=fetch_k, example_keys=example_keys,
-            vectorstore_kwargs=vectorstore_kwargs, lambda_mult=lambda_mult, method=method, bias_key=bias_key,
-            lambda_b=lambda_b,
+            vectorstore_kwargs=vectorstore_kwargs, **own,
         )  # fmt: skip
 
     @classmethod
@@ -286,16 +291,23 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         embeddings: Any,
         vectorstore_cls: type[VectorStore],
         *,
-        bias_key: str | None = None,
         input_keys: list[str] | None = None,
         **options: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
         """Do what `from_examples` does."""
-        own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
-        texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
+        own, texts = cls._own(examples, input_keys, options)
         store = await vectorstore_cls.afrom_texts(texts, embeddings, metadatas=examples, **options)
-        return cls(vectorstore=store, input_keys=input_keys, bias_key=bias_key, **own)
+        return cls(vectorstore=store, input_keys=input_keys, **own)
+
+    @classmethod
+    def _own(
+        cls, examples: list[dict[str, Any]], input_keys: list[str] | None, options: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Take out of ``options`` the arguments of this class; return them and the texts to embed."""
+        own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
+        keys = tuple(own.get(name) for name in ("relevance_key", *_options.NUMBERS))
+        return own, [cls._example_to_text(_without(example, keys), input_keys) for example in examples]
 
 
-def _without(example: dict[str, Any], key: str | None) -> dict[str, Any]:
-    return {name: value for name, value in example.items() if name != key}
+def _without(example: dict[str, Any], keys: tuple[str | None, ...]) -> dict[str, Any]:
+    return {name: value for name, value in example.items() if name not in keys}

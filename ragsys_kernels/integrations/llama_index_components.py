@@ -1,17 +1,19 @@
-"""A LlamaIndex postprocessor that selects by MMR, MMR with bias, or VRSD."""
+"""A LlamaIndex postprocessor that selects by the rules of this library."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from llama_index.core.bridge.pydantic import ConfigDict, Field, model_validator
+from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
-from ._pools import Method, numbers, select
+from . import _models, _options
+from ..selection.validate import NEEDS_QUERIES
+from ._pools import select
 
 
-class SelectionPostprocessor(BaseNodePostprocessor):
+class SelectionPostprocessor(_models.Options, BaseNodePostprocessor):
     """Selection among the nodes that a retriever found, by MMR, MMR with bias, or VRSD.
 
     The nodes that are returned have the value at which they were picked as score, as LlamaIndex's own MMR gives; it
@@ -42,16 +44,18 @@ class SelectionPostprocessor(BaseNodePostprocessor):
         No query, or something to embed and no ``embed_model``; ``mmr_prefetch_k`` below ``similarity_top_k``.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     similarity_top_k: int = Field(default=2, ge=1)
-    mmr_threshold: float = Field(default=0.5, ge=0, le=1)
-    method: Method = "mmr"
-    bias_key: str | None = None
-    lambda_b: float = Field(default=0.95, ge=0, le=1)
+    mmr_threshold: float = 0.5
+    relevance: Literal["embedding", "score"] = "embedding"
     mmr_prefetch_factor: float | None = Field(default=None, ge=1)
     mmr_prefetch_k: int | None = Field(default=None, ge=1)
     embed_model: Any = Field(default=None, exclude=True)
+
+    _weight: ClassVar[str] = "mmr_threshold"
+
+    @staticmethod
+    def _given_relevance(values: dict[str, Any]) -> tuple[str, bool]:
+        return "relevance='score'", values.get("relevance") == "score"
 
     @classmethod
     def class_name(cls) -> str:
@@ -71,21 +75,28 @@ class SelectionPostprocessor(BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        if query_bundle is None:
-            raise ValueError("SelectionPostprocessor: query_bundle must be given, got None")
+        op, by_score = "SelectionPostprocessor", self.relevance == "score"
+        asks_the_query = not by_score or self.method in NEEDS_QUERIES
+        if asks_the_query and query_bundle is None:
+            raise ValueError(f"{op}: query_bundle must be given, got None")
         if not nodes:
             return []
+        if by_score and (missing := [each.node_id for each in nodes if each.score is None]):
+            raise ValueError(f"{op}: every node must have a score, got none for {missing[0]}")
         size = self.mmr_prefetch_k or int(self.similarity_top_k * (self.mmr_prefetch_factor or 4.0))
         if len(nodes) > size:
             nodes = sorted(nodes, key=lambda each: each.score or 0.0, reverse=True)[:size]
+        metadata = [each.node.metadata for each in nodes]
+        arguments = _options.of_items(
+            op, _options.of(self), metadata, lambda: [each.node.get_content(MetadataMode.LLM) for each in nodes]
+        )
         picks, values = select(
-            self._query(query_bundle),
+            self._query(query_bundle) if asks_the_query else None,
             self._vectors(nodes),
             self.similarity_top_k,
-            method=self.method,
             lambda_mult=self.mmr_threshold,
-            bias=numbers("SelectionPostprocessor", [each.node.metadata for each in nodes], self.bias_key),
-            lambda_b=self.lambda_b,
+            relevance=[each.score for each in nodes] if by_score else None,
+            **arguments,
         )
         return [NodeWithScore(node=nodes[i].node, score=value) for i, value in zip(picks, values, strict=True)]
 
