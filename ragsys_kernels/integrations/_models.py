@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from . import _options
 from .._base.checks import number
+from . import _options
 
 _Fields: Any = create_model(
     "_Fields",

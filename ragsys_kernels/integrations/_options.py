@@ -38,12 +38,17 @@ DEFAULTS: dict[str, Any] = {
 _LARGEST = float(np.finfo(np.float32).max)
 
 
+def _number(op: str, name: str, value: Any) -> float:
+    number = checks.number(op, name, value)
+    return value if isinstance(value, int) else number  # as errors show it
+
+
 def _choice(op: str, name: str, value: Any) -> str:
     return checks.choice(op, name, value, BY_NAME[name].choices)
 
 
 _KINDS: dict[str, Callable[[str, str, Any], Any]] = {
-    "number": checks.number, "count": checks.count, "choice": _choice, "flag": checks.flag
+    "number": _number, "count": checks.count, "choice": _choice, "flag": checks.flag
 }  # fmt: skip
 
 
@@ -51,15 +56,16 @@ def annotation(parameter: Parameter) -> Any:
     """Return the type of a parameter's value."""
     kinds = {"number": float, "count": int, "flag": bool}
     found = Literal[parameter.choices] if parameter.kind == "choice" else kinds[parameter.kind]
-    return found if DEFAULTS[parameter.name] is not None else found | None  # type: ignore[operator]
+    return found if DEFAULTS[parameter.name] is not None else found | None
 
 
 def named(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Name the options, and their defaults, in the signature of a call that takes them as ``**options``."""
+    """Name the options, and their defaults, in the signature of a call: ``**options`` says no more than they do."""
     signature = inspect.signature(call)
-    own = [each for each in signature.parameters.values() if each.name not in DEFAULTS]
+    *own, others = signature.parameters.values()
     options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in DEFAULTS.items()]
-    call.__signature__ = signature.replace(parameters=[*own[:-1], *options, own[-1]])  # type: ignore[attr-defined]
+    rest = [] if others.name == "options" else [others]
+    call.__signature__ = signature.replace(parameters=[*own, *options, *rest])  # type: ignore[attr-defined]
     return call
 
 
@@ -85,6 +91,8 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
     relevance
         What the component calls given relevance, and whether it is given.
     """
+    if unknown := sorted(set(given) - set(DEFAULTS)):
+        raise TypeError(f"{op}: got an unexpected keyword argument {unknown[0]!r}")
     found = DEFAULTS | dict(given)
     method = checks.choice(op, "method", found["method"], RULES)
     for parameter in PARAMETERS:

@@ -20,6 +20,7 @@ from ..selection.relevance import warn_narrow, warn_range
 from ..selection.request import Request
 from ._options import request
 
+
 def matrix(op: str, name: str, rows: Any) -> Array:
     """Return nested lists, or arrays, of numbers as float32 (N, D)."""
     array = _float32(op, name, rows)

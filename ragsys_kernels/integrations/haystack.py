@@ -18,8 +18,7 @@ import numpy as np
 from .._base import checks
 from .._base.types import NDArray as Array
 from ..selection.problem import unit
-from . import _peers
-from . import _options
+from . import _options, _peers
 from ._pools import greedy, matrix, number_of_picks, select, vector
 from .pyversity import Strategy, diversify, strategy_of
 
@@ -78,7 +77,7 @@ class DiversityRankingSimilarity(Choice):
 
 @component
 class SelectionRanker(Saved):
-    """Selection among retrieved documents that carry their embeddings, by MMR, MMR with bias, or VRSD.
+    """Selection among retrieved documents that carry their embeddings, by a rule of this library.
 
     The embedding of the query comes from the text embedder of the pipeline, those of the documents from a retriever
     with ``return_embedding=True``. The ``score`` of a document that is returned is the value at which it was picked.
@@ -87,15 +86,27 @@ class SelectionRanker(Saved):
     ----------
     top_k : int, default 10
         Documents to return.
-    method : {"mmr", "vrsd"}
     lambda_mult : float in [0, 1], default 0.5
-        Weight of relevance against redundancy (MMR).
-    bias_key : str, optional
-        Entry of the documents' ``meta`` that holds their quality (MMR with bias, RAGSys, Algorithm 1).
-    lambda_b : float in [0, 1], default 0.95
-        Weight of relevance against the bias.
+        ``lambda_d`` of the rule: weight of relevance against redundancy. VRSD and SIFT have none.
     relevance : {"embedding", "score"}
-        The cosine with the query, or the documents' own ``score``, for example a reranker's.
+        The cosine with the query, or the documents' own ``score``, for example a reranker's. ``relevance_scale`` puts
+        scores on another scale.
+    method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
+    bias_key : str, optional
+        Entry of the documents' ``meta`` that holds their quality: ``bias`` of the rule (of MMR RAGSys, Algorithm 1),
+        weighed by ``lambda_b`` (default 0.95).
+    group_key : str, optional
+        Entry that names their groups, of which ``max_per_group`` allows so many picks each.
+    cost_key : str, optional
+        Entry that holds what they cost, with ``budget``.
+    token_counter : callable, optional
+        Returns what the content of a document costs, such as its number of tokens; instead of ``cost_key``. Saved by
+        its name, so that it must be a function of a module.
+    quality_key : str, optional
+        Entry that holds ``quality`` of `dpp`.
+    relevance_scale, max_per_group, max_similarity, budget, ...
+        All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
+        ``metric``: vectors are compared by their cosine.
     """
 
     @_options.named

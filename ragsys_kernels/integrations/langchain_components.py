@@ -18,8 +18,8 @@ from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from . import _models, _options
 from ..selection.validate import NEEDS_QUERIES
+from . import _models, _options
 from ._options import column, named, numbers, of_items
 from ._pools import select
 from .langchain_stores import MaxMarginalRelevanceMixin, asearch, documents_of, embeddings_of, once, search
@@ -37,7 +37,7 @@ class _Options(_models.Options):
 
 
 class SelectionRetriever(_Options, BaseRetriever):
-    """Retriever from any vector store that then selects by MMR, MMR with bias, or VRSD.
+    """Retriever from any vector store that then selects by a rule of this library.
 
     Parameters
     ----------
@@ -49,20 +49,31 @@ class SelectionRetriever(_Options, BaseRetriever):
     fetch_k : int, at least 1, default 20
         Documents to retrieve, out of which they are selected.
     lambda_mult : float in [0, 1], default 0.5
-        Weight of relevance against redundancy (MMR).
-    method : {"mmr", "vrsd"}
+        ``lambda_d`` of the rule: weight of relevance against redundancy. VRSD and SIFT have none.
+    method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
+    relevance_key : str, optional
+        Entry of the documents' metadata that holds their relevance, used instead of the cosine with the query.
     bias_key : str, optional
-        Entry of the documents' metadata that holds their quality (MMR).
-    lambda_b : float in [0, 1], default 0.95
-        Weight of relevance against the bias.
+        Entry that holds their quality: ``bias`` of the rule, weighed by ``lambda_b`` (default 0.95).
+    group_key : str, optional
+        Entry that names their groups, of which ``max_per_group`` allows so many picks each.
+    cost_key : str, optional
+        Entry that holds what they cost, with ``budget``.
+    token_counter : callable, optional
+        Returns what a text costs, such as its number of tokens; instead of ``cost_key``.
+    quality_key : str, optional
+        Entry that holds ``quality`` of `dpp`.
+    relevance_scale, max_per_group, max_similarity, budget, ...
+        All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
+        ``metric``: vectors are compared by their cosine.
     search_kwargs : dict
         Other arguments of the store's search, such as a filter.
 
     Notes
     -----
     ``invoke`` and ``ainvoke`` take the options by keyword for one call, as those of LangChain's
-    ``store.as_retriever(search_type="mmr")`` do, and then by its rules: ``k=0`` gives no documents, and without a bias
-    ``lambda_mult`` may be any finite number. Arguments of other names go to the store's search.
+    ``store.as_retriever(search_type="mmr")`` do, and then by its rules: ``k=0`` gives no documents, and without a
+    bias or other options ``lambda_mult`` may be any finite number. Arguments of other names go to the store's search.
     """
 
     vectorstore: VectorStore
@@ -98,19 +109,17 @@ class SelectionRetriever(_Options, BaseRetriever):
 
 
 class SelectionCompressor(_Options, BaseDocumentCompressor):
-    """Selection among documents already retrieved, by MMR, MMR with bias, or VRSD.
+    """Selection among documents already retrieved, by a rule of this library.
 
     Parameters
     ----------
     embeddings : Embeddings, optional
         Embeds the documents unless ``embedding_key`` is given, and the query unless ``relevance_key`` is given and the
-        method is "mmr". Needed only for those.
-    k, lambda_mult, method, bias_key, lambda_b
-        As for `SelectionRetriever`.
+        method is not "vrsd" or "sift". Needed only for those.
+    k, lambda_mult, method, ...
+        As for `SelectionRetriever`, with all its options.
     embedding_key : str, optional
         Entry of the documents' metadata that holds their vectors.
-    relevance_key : str, optional
-        Entry that holds a reranker's score, used instead of the cosine with the query.
     score_key : str, optional
         Where to write the value of a document when it was picked; the documents given stay as they are.
     """
@@ -177,23 +186,28 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
 
 
 class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
-    """LangChain's example selector, with ``lambda_mult`` and a quality bias.
+    """LangChain's example selector, with ``lambda_mult`` and the other options of a selection; it gives none twice.
 
     Parameters
     ----------
     vectorstore, example_keys, input_keys
         As LangChain's.
-    k, fetch_k, lambda_mult, method, bias_key, lambda_b
-        As for `SelectionRetriever`. An example's quality is its entry ``bias_key``, a number, which is not part of the
-        text that is embedded nor, unless ``example_keys`` names it, of the examples selected.
+    k, fetch_k, lambda_mult, method, ...
+        As for `SelectionRetriever`, with all its options; keys name entries of the examples. Those that hold numbers
+        (``relevance_key``, ``bias_key``, ``cost_key``, ``quality_key``) are not part of the text that is embedded nor,
+        unless ``example_keys`` names them, of the examples selected. ``token_counter`` gets the values of a selected
+        example, joined by spaces.
     vectorstore_kwargs : dict, optional
         Passed to the store's search. LangChain's selector leaves them out.
 
     Notes
     -----
-    Without ``bias_key`` and with "mmr" a store that gives no vectors selects by its own
-    ``max_marginal_relevance_search``, with ``lambda_mult``, if it has one; otherwise the selection is that of
-    `SelectionRetriever`. The store retrieves by similarity alone, the bias counts in the selection.
+    Of equal examples the store's first counts, where LangChain's selector repeats them.
+
+    If no more than MMR is asked for, a store that gives no vectors selects by its own
+    ``max_marginal_relevance_search``, with ``lambda_mult``, if it has one (once more, with all ``fetch_k``, where it
+    repeats an example); otherwise the selection is that of `SelectionRetriever`. The store retrieves by similarity
+    alone, the bias counts in the selection.
     """
 
     def _may_select(self) -> bool:
@@ -271,17 +285,21 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         fetch_k: int = 20,
         example_keys: list[str] | None = None,
         vectorstore_kwargs: dict[str, Any] | None = None,
-        **options: Any,
+        *,
+        lambda_mult: float = 0.5,
+        relevance_key: str | None = None,
+        **vectorstore_cls_kwargs: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
         """Make a selector over a new store of ``vectorstore_cls`` with the examples.
 
         Arguments as LangChain's, those of this class by keyword; others go to ``vectorstore_cls.from_texts``.
         """
+        options = vectorstore_cls_kwargs | {"relevance_key": relevance_key}
         own, texts = cls._own(examples, input_keys, options)
         store = vectorstore_cls.from_texts(texts, embeddings, metadatas=examples, **options)
         return cls(
             vectorstore=store, k=k, input_keys=input_keys, fetch_k=fetch_k, example_keys=example_keys,
-            vectorstore_kwargs=vectorstore_kwargs, **own,
+            vectorstore_kwargs=vectorstore_kwargs, lambda_mult=lambda_mult, **own,
         )  # fmt: skip
 
     @classmethod

@@ -182,15 +182,14 @@ class MaxMarginalRelevanceMixin:
 
     All methods take LangChain's ``k=4, fetch_k=20, lambda_mult=0.5``, these by keyword, and others for the store:
 
-    method, relevance_key, bias_key, group_key, cost_key, quality_key, token_counter
-        As for `SelectionRetriever`, with all options of its rules.
+    method, relevance_key, bias_key, group_key, cost_key, token_counter, quality_key, ...
+        The options of `SelectionRetriever`.
 
-    Without any of them the rule and its errors are those of `maximal_marginal_relevance`; with one, ``lambda_mult`` must
-    be within [0, 1]. As in
-    LangChain ``fetch_k`` is not raised to ``k``: no more than ``fetch_k`` documents come back. Scores are the store's
-    own, NaN where it gives none. A store that searches by text alone serves the methods that take a text. The methods
-    that begin with ``a`` are those without it, awaitable: they await the embeddings and the store's own awaitable
-    search; `mmr_candidates` and the selection run in a thread.
+    Without any of them the rule and its errors are those of `maximal_marginal_relevance`; with one, ``lambda_mult``
+    must be within [0, 1]. As in LangChain ``fetch_k`` is not raised to ``k``: no more than ``fetch_k`` documents come
+    back. Scores are the store's own, NaN where it gives none. A store that searches by text alone serves the methods
+    that take a text. The methods that begin with ``a`` are those without it, awaitable: they await the embeddings and
+    the store's own awaitable search; `mmr_candidates` and the selection run in a thread.
 
     Examples
     --------

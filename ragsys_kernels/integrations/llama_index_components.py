@@ -8,13 +8,13 @@ from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
-from . import _models, _options
 from ..selection.validate import NEEDS_QUERIES
+from . import _models, _options
 from ._pools import select
 
 
 class SelectionPostprocessor(_models.Options, BaseNodePostprocessor):
-    """Selection among the nodes that a retriever found, by MMR, MMR with bias, or VRSD.
+    """Selection among the nodes that a retriever found, by a rule of this library.
 
     The nodes that are returned have the value at which they were picked as score, as LlamaIndex's own MMR gives; it
     need not fall from one to the next.
@@ -24,12 +24,27 @@ class SelectionPostprocessor(_models.Options, BaseNodePostprocessor):
     similarity_top_k : int, at least 1, default 2
         Nodes to return.
     mmr_threshold : float in [0, 1], default 0.5
-        Weight of relevance against redundancy (MMR); the redundancy is the largest cosine with any pick.
-    method : {"mmr", "vrsd"}
+        ``lambda_d`` of the rule: weight of relevance against redundancy, of MMR the largest cosine with any pick. VRSD
+        and SIFT have none.
+    relevance : {"embedding", "score"}
+        The cosine with the query, or the nodes' own ``score``, for example a reranker's, which all must then have.
+        ``relevance_scale`` puts scores on another scale.
+    method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
     bias_key : str, optional
-        Entry of the nodes' metadata that holds their quality (MMR with bias, RAGSys, Algorithm 1).
-    lambda_b : float in [0, 1], default 0.95
-        Weight of relevance against the bias.
+        Entry of the nodes' metadata that holds their quality: ``bias`` of the rule (of MMR RAGSys, Algorithm 1),
+        weighed by ``lambda_b`` (default 0.95).
+    group_key : str, optional
+        Entry that names their groups, of which ``max_per_group`` allows so many picks each.
+    cost_key : str, optional
+        Entry that holds what they cost, with ``budget``.
+    token_counter : callable, optional
+        Returns what the text of a node for the language model costs, such as its number of tokens; instead of
+        ``cost_key``. It is not saved, as ``embed_model`` is not.
+    quality_key : str, optional
+        Entry that holds ``quality`` of `dpp`.
+    relevance_scale, max_per_group, max_similarity, budget, ...
+        All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
+        ``metric``: vectors are compared by their cosine.
     mmr_prefetch_factor : float, at least 1, default 4.0
         The pool is the best ``similarity_top_k * mmr_prefetch_factor`` nodes by score; others are left out.
     mmr_prefetch_k : int, at least 1, optional
@@ -41,7 +56,8 @@ class SelectionPostprocessor(_models.Options, BaseNodePostprocessor):
     Raises
     ------
     ValueError
-        No query, or something to embed and no ``embed_model``; ``mmr_prefetch_k`` below ``similarity_top_k``.
+        No query where one is needed, or something to embed and no ``embed_model``; ``mmr_prefetch_k`` below
+        ``similarity_top_k``; options that no call could take.
     """
 
     similarity_top_k: int = Field(default=2, ge=1)
