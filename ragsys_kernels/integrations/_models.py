@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from .._base.checks import number
 from . import _options
 
 _Fields: Any = create_model(
@@ -38,7 +37,6 @@ class Options(_Fields, BaseModel):
         if not isinstance(values, dict):
             return values
         given = {name: values[name] for name in _options.DEFAULTS if name in values}
-        weight = values.get(cls._weight, 0.5)
-        relevance = cls._given_relevance(values)
-        found = _options.checked(cls.__name__, given, (cls._weight, weight), relevance)
-        return values | {name: found[name] for name in given} | {cls._weight: number(cls.__name__, cls._weight, weight)}
+        weight = cls._weight, values.get(cls._weight, 0.5)
+        found = _options.checked(cls.__name__, given, weight, cls._given_relevance(values))
+        return values | {name: found[name] for name in (*given, cls._weight)}

@@ -80,7 +80,7 @@ def are_usual(options: Mapping[str, Any]) -> bool:
 
 
 def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevance: tuple[str, bool]) -> dict[str, Any]:
-    """Return options, those that are not given as well, with Python's own values; refuse what no call could take.
+    """Return the weight and all options with Python's own values; refuse what no call could take.
 
     The library says what is wrong with them, by the names that the component has.
 
@@ -109,7 +109,7 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
         raise TypeError(f"{op}: token_counter must be a function of a text, got {checks.shown(counter)}")
     if counter is not None and found["cost_key"] is not None:
         raise ValueError(f"{op}: token_counter must come without cost_key, got both")
-    name, value = weight
+    name, found[name] = weight[0], _number(op, *weight)
     names = {"lambda_d": name, "relevance": relevance[0]} | {argument: key for key, argument in KEYS.items()}
     items: dict[str, Any] = {argument: np.ones(1) for key, argument in KEYS.items() if found[key] is not None}
     items |= {"groups": np.zeros(1, np.int64)} if "groups" in items else {}
@@ -117,7 +117,7 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
     items |= {"relevance": np.ones((1, 1))} if relevance[1] else {}
     try:
         one = np.ones((1, 1), np.float32)
-        whole = request(method, one, one, 1, checks.number(op, "lambda_d", value), **items, **of_call(found))
+        whole = request(method, one, one, 1, found[name], **items, **of_call(found))
         validate.problem_of(whole, HOST, options=of_rule(whole))
     except (TypeError, ValueError) as error:
         told = str(error).partition(": ")[2]
@@ -145,20 +145,22 @@ def of_items(
     found |= {KEYS[name]: numbers(op, metadata, options[name]) for name in NUMBERS}
     if (groups := column(op, metadata, options["group_key"])) is not None:
         found["groups"] = _numbered(op, options["group_key"], groups)
-    if options["token_counter"] is not None:
-        found["costs"] = [options["token_counter"](text) for text in texts()]
+    if (count := options["token_counter"]) is not None:
+        found["costs"] = [checks.number(op, "what token_counter returns", count(text)) for text in texts()]
     return found
 
 
-def _numbered(op: str, key: str, values: list[Any]) -> np.ndarray:
+def _numbered(op: str, key: str, values: list[Any]) -> list[int]:
     """Return the numbers of the groups whose names are in metadata."""
     known: dict[Any, int] = {}
-    try:
-        return np.array([known.setdefault(value, len(known)) for value in values], np.int64)
-    except TypeError:
-        at = next(i for i, value in enumerate(values) if getattr(value, "__hash__", None) is None)
-        got = f"{checks.shown(values[at])} in item {at}"
-        raise TypeError(f"{op}: the metadata of every item must have a name or number as {key!r}, got {got}") from None
+    found = []
+    for i, value in enumerate(values):
+        try:
+            found.append(known.setdefault(value, len(known)))
+        except TypeError:
+            rule, got = f"a name or number as {key!r}", f"{checks.shown(value)} in item {i}"
+            raise TypeError(f"{op}: the metadata of every item must have {rule}, got {got}") from None
+    return found
 
 
 def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[Any] | None:

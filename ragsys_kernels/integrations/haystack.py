@@ -121,9 +121,9 @@ class SelectionRanker(Saved):
         op = "SelectionRanker"
         self.top_k = checked_top_k(op, top_k)
         self.relevance = checks.choice(op, "relevance", relevance, ("embedding", "score"))
+        self.lambda_mult = lambda_mult
         scores = "relevance='score'", relevance == "score"
         self.__dict__ |= _options.checked(op, options, ("lambda_mult", lambda_mult), scores)
-        self.lambda_mult = lambda_mult
 
     def _write(self, values: dict[str, Any]) -> None:
         if values["token_counter"] is not None:

@@ -37,6 +37,10 @@ def words(text):
     return len(text.split())
 
 
+def tokens(text):
+    return text.split()
+
+
 def setup_module():
     """The libraries take seconds to load, and each process collects this file."""
     global Document, HaystackDocument, InMemoryVectorStore, Table, TextNode, NodeWithScore, QueryBundle
@@ -274,20 +278,21 @@ def test_metadata_that_cannot_be_used_is_named(picks_of, monkeypatch):
     for key, bad, told in (
         ("g", None, "the metadata of every item must have 'g', got none in item"),
         ("g", ["a"], "the metadata of every item must have a name or number as 'g', got list in item"),
-        (
-            "c",
-            "much",
-            "the metadata of every item must have a number within the range of float32 as 'c', got 'much' in",
-        ),
+        ("g", ("a", ["b"]), "every item must have a name or number as 'g', got tuple in item"),
+        ("c", "much", "must have a number within the range of float32 as 'c', got 'much' in item"),
         ("c", -1.0, "costs must be finite and at least 0, got -1"),
     ):
-        if (picks_of, key) == (of_selector, "g") and bad == ["a"]:
-            continue  # a text of lists
         with monkeypatch.context() as patch:
             patch.setitem(METADATA[5], key, bad)
             limits = {"group_key": "g", "max_per_group": 1} if key == "g" else {"cost_key": "c", "budget": 9}
             with pytest.raises((TypeError, ValueError), match=told):
                 picks_of(False, **limits)
+
+
+@component
+def test_a_tokenizer_is_no_counter(picks_of):
+    with pytest.raises(TypeError, match="what token_counter returns must be a number, got list"):
+        picks_of(False, token_counter=tokens, budget=20)
 
 
 def test_groups_are_any_names():
