@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -306,6 +307,58 @@ def test_groups_are_any_names():
     assert [int(each.id) for each in found] == best.indices[0, :8].tolist()
 
 
+@component
+def test_warnings_are_those_of_what_was_asked_for(picks_of):
+    def seen(**options):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            count = len(picks_of(True, **options))
+        return {each.category for each in told} & {rk.PoolSizeWarning, rk.RelevanceRangeWarning}, count
+
+    assert seen() == ({rk.RelevanceRangeWarning}, K)
+    assert seen(relevance_scale="minmax") == (set(), K)
+
+
+def test_a_pool_no_larger_than_k_warns_unless_a_limit_leaves_items_out():
+    given = [HaystackDocument(content=text, embedding=row.tolist()) for text, row in zip(TEXTS, ROWS, strict=True)]
+    with pytest.warns(rk.PoolSizeWarning, match=f"the pool of {N} is no larger than k = 50,"):
+        haystack.SelectionRanker(top_k=50, max_similarity=1).run(given, QUERY.tolist())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rk.PoolSizeWarning)
+        found = haystack.SelectionRanker(top_k=50, max_similarity=0.5).run(given, QUERY.tolist())["documents"]
+    assert 0 < len(found) < N
+
+
+# LangChain
+
+
+@pytest.mark.parametrize("method", ["mmr", "msd", "coverage", "gist"])
+def test_documents_with_vectors_and_relevance_need_no_embeddings(method):
+    given = [
+        Document(page_content=text, metadata={"v": row.tolist(), "s": float(score) / 9})
+        for text, row, score in zip(TEXTS, ROWS, SCORES, strict=True)
+    ]
+    made = langchain.SelectionCompressor(k=K, embedding_key="v", relevance_key="s", method=method)
+    best = getattr(rk, method)(None, ROWS, K, relevance=SCORES[None] / 9, lambda_d=0.5)
+    assert [TEXTS.index(each.page_content) for each in made.compress_documents(given, "")] == best.indices[0].tolist()
+
+
+def test_numbers_are_no_part_of_an_example_and_groups_are():
+    keys = {"relevance_key": "s", "bias_key": "b", "cost_key": "c", "group_key": "g"}
+    examples = [
+        {"input": text, "s": float(s), "b": 0.5, "c": 1, "g": g}
+        for text, s, g in zip(TEXTS, SCORES, GROUPS, strict=True)
+    ]
+    made = langchain.MaxMarginalRelevanceExampleSelector.from_examples(
+        examples, Table(), InMemoryVectorStore, k=1, fetch_k=N, budget=3, max_per_group=1, lambda_mult=1.0, **keys
+    )
+    best = int(np.argmax(SCORES))
+    assert made.select_examples({"input": "query"}) == [{"g": GROUPS[best], "input": TEXTS[best]}]
+    made.add_example({"input": "new", "s": 99.0, "b": 0.5, "c": 1, "g": "other"})
+    made.fetch_k += 1
+    assert made.select_examples({"input": "query"}) == [{"g": "other", "input": "new"}]
+
+
 # LlamaIndex
 
 
@@ -369,7 +422,7 @@ def repeated(count=3):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"method": "msd"}, {"max_similarity": 0.9}, {"token_counter": words, "budget": 20}]
+    "options", [{}, {"lambda_mult": 1.0}, {"method": "msd", "lambda_mult": 1.0}, {"token_counter": words, "budget": 20}]
 )
 def test_selectors_leave_out_repeats(options):
     examples, several, table = repeated()
@@ -382,6 +435,10 @@ def test_selectors_leave_out_repeats(options):
     if "budget" in options:  # of all entries of an example
         best = rk.mmr(QUERY[None], ROWS, 5, costs=COSTS + 1, budget=20, lambda_d=0.5)
         assert [TEXTS.index(each["input"]) for each in found] == best.indices[0, : best.lengths[0]].tolist()
+    # It is the inputs alone that are embedded, here.
+    table.rows = {text: table.rows[f"{text} {i % 4}"] for i, text in enumerate(TEXTS)}
+    made = make(several, table, InMemoryVectorStore, k=5, fetch_k=3 * N, input_keys=["input"], **options)
+    assert made.select_examples({"input": "query"}) == found
     # The same input with another output is no repeat.
     few = [{"input": "a", "output": str(i)} for i in range(3)]
     made = make(few, table, InMemoryVectorStore, k=3, input_keys=["input"])
@@ -417,3 +474,8 @@ def test_selectors_leave_out_repeats_of_a_store_that_selects():
     for select in (made.select_examples, lambda example: asyncio.run(made.aselect_examples(example))):
         assert select({"input": "query"}) == reference.select_examples({"input": "query"})
     assert asked == [5, 3 * N] * 2
+    for options in ({"relevance_key": "s"}, {"max_similarity": 0.9}, {"method": "msd"}):  # it can't
+        made = langchain.MaxMarginalRelevanceExampleSelector(vectorstore=Store(), **options)
+        with pytest.raises(ValueError, match="embeddings must be set to search by text, got None"):
+            made.select_examples({"input": "query"})
+    assert len(asked) == 4
