@@ -319,6 +319,16 @@ def test_warnings_are_those_of_what_was_asked_for(picks_of):
     assert seen(relevance_scale="minmax") == (set(), K)
 
 
+def test_relevance_on_the_scale_that_was_asked_for_is_not_warned_of():
+    """One score among so many is twelve standard deviations from the others."""
+    rows = np.random.default_rng(3).standard_normal((150, 5)).tolist()
+    given = [HaystackDocument(id=str(i), embedding=row, score=float(i == 7)) for i, row in enumerate(rows)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", rk.RelevanceRangeWarning)
+        ranker = haystack.SelectionRanker(top_k=3, relevance="score", relevance_scale="zscore")
+        assert ranker.run(given, QUERY.tolist())["documents"][0].id == "7"
+
+
 def test_a_pool_no_larger_than_k_warns_unless_a_limit_leaves_items_out():
     given = [HaystackDocument(content=text, embedding=row.tolist()) for text, row in zip(TEXTS, ROWS, strict=True)]
     with pytest.warns(rk.PoolSizeWarning, match=f"the pool of {N} is no larger than k = 50,"):
