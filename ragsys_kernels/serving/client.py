@@ -349,7 +349,8 @@ class Client(_Calls):
             "initial": initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group,
             "budget": budget, "max_similarity": max_similarity, "min_relevance": min_relevance, "bias": bias,
             "groups": groups, "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma,
-            "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric": metric,
+            "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps,
+            "metric": metric,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
         if fusion_weights is not None:
