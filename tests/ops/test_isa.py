@@ -177,11 +177,8 @@ def test_instruction_set_that_is_not_here_is_refused(compiled, monkeypatch, call
 
 def test_the_kernels_refuse_an_instruction_set_that_is_not_there(compiled, monkeypatch):
     """What protects memory is checked once more in C++."""
-    monkeypatch.setattr(_dispatch, "isa", lambda: "base")
     for index in (-1, len(compiled.ISAS)):
-        monkeypatch.setattr(_dispatch, "extension", lambda index=index: type("M", (), {
-            "ISAS": type("I", (), {"index": lambda self, name: index})(), "select": compiled.select,
-        }))  # fmt: skip
+        monkeypatch.setattr(_dispatch, "kernels", lambda index=index: (compiled, index))
         with pytest.raises(ValueError, match=f"^instruction set {index} is not available on this machine$"):
             CALLS["mmr"]()
 
