@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import httpx
-import numpy as np
 
 from . import wire
 from .wire import Picks
@@ -283,6 +282,7 @@ class Client(_Calls):
         queries : (Q, D) float32 | float16 | others, optional
             Sent as float16 if they are, else as float32; or ``query_ids`` (Q,), ids of the corpus.
         k, lambda_d, lambda_b, budget, max_similarity, min_relevance : number or (Q,)
+            An infinite budget is no limit.
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
         candidates, initial, allowed, exclude : (Q, any) ids, or Q lists
@@ -304,7 +304,7 @@ class Client(_Calls):
             is read, and queries are vectors. What stands at padding of the candidates is dropped. With ``metric``,
             "cosine" unless it is "dot".
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
-            Options of one rule, as in its function.
+            Options of one rule, as in its function; one value for all queries.
         unknown : "error" | "skip", optional
             How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
             answered without the id, and ``skipped`` has it. Default: the server's.
@@ -322,8 +322,6 @@ class Client(_Calls):
         DeadlineError
             The time has passed. Also a TimeoutError.
         """
-        if pool is not None and not isinstance(pool, (int, np.integer)):
-            raise ValueError(f"select: pool must be an integer or None, got {pool!r}")
         arguments = {
             "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
             "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights, "initial":
@@ -333,7 +331,8 @@ class Client(_Calls):
             metric,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)
-        common = {"method": method, "pool": pool} | _given(corpus=corpus or self._corpus, unknown=unknown)
+        whole = _given(method=method, pool=pool, corpus=corpus or self._corpus, unknown=unknown)
+        common = {"pool": None} | {name: wire.one_value(name, x) for name, x in whole.items()}
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks
 

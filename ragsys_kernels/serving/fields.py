@@ -29,8 +29,13 @@ PADDING = {**dict.fromkeys(ID_LISTS, -1), "relevance": 0.0, "quality": 1.0}
 
 # What is one value for all queries that are answered together.
 OF_CALL: dict[str, Parameter] = {each.name: each for each in PARAMETERS if each.of == "call"}
-# Fields that a rule does not have.
+# What one value must be, and its types in JSON; a choice is a word.
+TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
+}  # fmt: skip
+# Fields that a rule does not have; a cursor holds what was shown before.
 LACKS = {rule: frozenset(each.name for each in PARAMETERS if rule not in each.rules) for rule in RULES}
+LACKS = {rule: names | {"cursor"} if "initial" in names else names for rule, names in LACKS.items()}
 OF_PATH = tuple(each for each in PARAMETERS if each.name in inspect.signature(mmr_path).parameters)
 # Of documents, whose relevance nobody sends, and which come without vectors: numbers and words, and lists.
 OF_RERANK = (*NUMBERS, *(name for name in OF_CALL if name not in ("relevance_scale", "metric")))

@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
+from ..selection.parameters import BY_NAME
+from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
 _TYPES = {int, float, str, list, type(None)}
 _VALUES = ("scores", "relevance", "redundancy")
+# The largest numbers, which stand for no limit: JSON has no inf.
+_MOST_NUMBER, _MOST_FLOAT32 = (float(np.finfo(dtype).max) for dtype in (np.float64, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +108,15 @@ class Queries:
         if candidate_vectors is not None and None in named and str in _kinds(named):
             rule = "be given for each query where they are strings of candidate_vectors"
             raise ValueError(f"select: candidates must {rule}, got None for query {named.index(None)}")
-        self.common: dict[str, Any] = {name: x for name, x in arguments.items() if name in OF_CALL}
+        self.common: dict[str, Any] = {name: one_value(name, x) for name, x in arguments.items() if name in OF_CALL}
         self.numbers: dict[str, list[Any]] = {}
         for name in ("k", *NUMBERS):
             if name not in arguments:
                 continue
             array = _array(arguments[name])
             values = array.tolist()
+            if name != "k":
+                values = [_limit(name, x) for x in values] if array.ndim == 1 else _limit(name, values)
             kinds = set(map(type, values if array.ndim else [values]))
             if array.shape not in ((), (self.count,)) or not kinds <= {int, float, type(None)}:
                 got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(values)[:100]
@@ -284,6 +289,27 @@ def _read_arrow(body: bytes) -> Part:
         others["certified"],
         {i: names for i, names in enumerate(others["skipped"]) if names},
     )
+
+
+def _limit(name: str, value: Any) -> Any:
+    """Return a limit; the largest number for inf, which is none."""
+    if type(value) is not float or not math.isinf(value) or not BY_NAME[name].holds("", value):
+        return value
+    return math.copysign(_MOST_NUMBER if name == "budget" else _MOST_FLOAT32, value)
+
+
+def one_value(name: str, given: Any) -> Any:
+    """Return an argument that is one value for all queries as Python has it; the server checks its range."""
+    array, option = _array(given), OF_CALL.get(name)
+    value = given if array.ndim else array.tolist()
+    what, types = TYPES["count"] if name == "pool" else ("a string", (str,))
+    if option is not None:
+        what, types = TYPES.get(option.kind) or (f"one of {', '.join(map(repr, option.choices))}", (str,))
+    if type(value) not in types:
+        raise ValueError(f"select: {name} must be {what}, got {repr(value)[:100]}")
+    if type(value) in (int, float) and not abs(value) <= _MOST_NUMBER:  # JSON has no NaN and no inf
+        raise ValueError(f"select: {name} must be a finite number, got {repr(value)[:100]}")
+    return value
 
 
 def _vectors(queries: Any) -> np.ndarray:

@@ -90,6 +90,8 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     rules.known(columns.first)
     shared, served = rules.shared(columns.first), rules.served
     given, fields = columns.given(shared.metric or "cosine"), columns.fields
+    lacking = LACKS[shared.method].intersection(fields)
+    rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
     if given is None:
         named, dims, lengths = served.named, served.dims, None
     else:
@@ -131,8 +133,6 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         raise rules.invalid("query", "be given, or query_id", "neither")
     own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
     numbers = rules.numbers(own, shared.method)
-    lacking = LACKS[shared.method].intersection(fields)
-    rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
     rows = served.corpus if given is None else given.rows
     request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **shared.options)
     left_out = {q: list(ids) for q, ids in skipped.items()} if skipped else None

@@ -13,7 +13,7 @@ from ...selection import METHODS
 from ...selection.parameters import BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
-from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, VECTORS
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, TYPES, VECTORS
 from ..limits import Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {
@@ -37,12 +37,9 @@ OF_URL = ("corpus", "k", *NUMBERS, *sorted(SHARED))
 # The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
 # has.
 MOST_DIMS = 1_000_000
-_MOST_COUNT = 1 << 31
+_MOST_COUNT = (1 << 63) - 1  # as in the library
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
-_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
-    "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
-}  # fmt: skip
 
 
 # Sets of rules that are kept for later requests, and the longest of them.
@@ -104,7 +101,6 @@ class Rules:
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
         self._beside = {name: x for name, x in common.items() if x is not None}
-        self.fits(self._rule.method, {})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
 
@@ -149,7 +145,8 @@ class Rules:
             raise self.invalid(name, f"be {parameter.rule_of('')}", got)
         if name == "budget":
             return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
-        return np.array(values, np.float32)
+        with np.errstate(over="ignore"):  # of what has no limit
+            return np.array(values, np.float32)
 
     def shared(self, first: Mapping[str, Any]) -> Shared:
         """Return what queries with these fields have in common."""
@@ -179,7 +176,7 @@ class Rules:
             if type(value) is not str or value not in option.choices:
                 raise self.invalid(name, f"be one of {', '.join(map(repr, option.choices))}", shown(value))
             return value
-        what, types = _TYPES[option.kind]
+        what, types = TYPES[option.kind]
         if type(value) not in types:
             raise self.invalid(name, f"be {what}", shown(value))
         if option.kind == "count":
