@@ -331,7 +331,7 @@ class Client(_Calls):
             metric,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)
-        whole = _given(method=method, pool=pool, corpus=corpus or self._corpus, unknown=unknown)
+        whole = _given(method=method, pool=pool, corpus=self._corpus if corpus is None else corpus, unknown=unknown)
         common = {"pool": None} | {name: wire.one_value(name, x) for name, x in whole.items()}
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks

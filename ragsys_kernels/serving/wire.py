@@ -114,17 +114,17 @@ class Queries:
             if name not in arguments:
                 continue
             array = _array(arguments[name])
-            values = array.tolist()
+            own: Any = array.tolist()
             if name != "k":
-                values = [_limit(name, x) for x in values] if array.ndim == 1 else _limit(name, values)
-            kinds = set(map(type, values if array.ndim else [values]))
+                own = [_limit(name, x) for x in own] if array.ndim == 1 else _limit(name, own)
+            kinds = set(map(type, own if array.ndim else [own]))
             if array.shape not in ((), (self.count,)) or not kinds <= {int, float, type(None)}:
-                got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(values)[:100]
+                got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(own)[:100]
                 raise ValueError(f"select: {name} must be a number or ({self.count},) numbers, got {got}")
             if array.ndim:
-                self.numbers[name] = values
+                self.numbers[name] = own
             else:
-                self.common[name] = values
+                self.common[name] = own
 
     def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
         """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""

@@ -242,7 +242,7 @@ def object_of(op: str, body: bytes, fields: Collection[str] = ()) -> dict[str, A
         raise invalid(op, "body", "be an object", shown(content))
     for name in content if fields else ():
         if name not in fields:
-            raise invalid(op, name[:100], f"be one of {', '.join(sorted(fields))}", "another field")
+            raise invalid(op, name[:100], f"be one of {', '.join(sorted(fields))}", shown(content[name]))
     return content
 
 

@@ -43,7 +43,7 @@ class Columns(Protocol):
     def __getitem__(self, part: slice) -> Columns: ...
 
     def given(self, metric: str) -> Given | None:
-        """Return the candidates that come with their vectors. Called before any other method."""
+        """Return the candidates that come with their vectors. Called before any other method but `numbers`."""
 
     def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
         """Return lists of ids end to end, strings if they are ``named``, and the length of each."""
@@ -89,9 +89,9 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     """
     rules.known(columns.first)
     shared, served = rules.shared(columns.first), rules.served
-    given, fields = columns.given(shared.metric or "cosine"), columns.fields
-    lacking = LACKS[shared.method].intersection(fields)
+    lacking = LACKS[shared.method].intersection(columns.fields)
     rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
+    given, fields = columns.given(shared.metric or "cosine"), columns.fields
     if given is None:
         named, dims, lengths = served.named, served.dims, None
     else:

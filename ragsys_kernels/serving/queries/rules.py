@@ -107,11 +107,11 @@ class Rules:
     def invalid(self, name: str, rule: str, got: object) -> RefusedError:
         return invalid(self.op, name, rule, got)
 
-    def known(self, names: Iterable[str], taken: Collection[str] = FIELDS) -> None:
+    def known(self, given: Mapping[str, Any], taken: Collection[str] = FIELDS) -> None:
         """Refuse unknown fields; the error names those that are ``taken`` where they stand."""
-        for name in names:
+        for name in given:
             if name not in FIELDS:
-                raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", "another field")
+                raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", shown(given[name]))
 
     def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
         """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
@@ -200,9 +200,8 @@ class Rules:
     def rows(self, name: str, ids: np.ndarray | list[Any], skips: bool = False) -> np.ndarray:
         """Return the rows of ids, int64 or strings, all of them known; with ``skips`` -1 for those that are not."""
         if self.served.named != isinstance(ids, list) and len(ids):
-            raise self.invalid(
-                name, f"be ids, {'strings' if self.served.named else 'integers'} in this corpus", "others"
-            )
+            kind = "strings" if self.served.named else "integers"
+            raise self.invalid(name, f"be ids, {kind} in this corpus", shown(plain(ids[0])))
         rows = self.served.rows_of(ids)
         if rows is not ids and not skips and rows.size and rows.min() < 0:
             raise self.invalid(name, "be ids of the corpus", shown(plain(ids[int(rows.argmin())])))
@@ -237,7 +236,8 @@ class Rules:
         if others is None:
             raise self.invalid(name, f"come with {whose}", f"{name} alone")
         if lengths != others:
-            raise self.invalid(name, f"have a number for each of the {whose}", "another length")
+            got = next(f"{n} for {m}" for n, m in zip(lengths, others, strict=True) if n != m)
+            raise self.invalid(name, f"have a number for each of the {whose}", got)
         if name == "quality" and not (values > 0).all():
             raise self.invalid(name, "be finite and above 0", shown(float(values[~(values > 0)][0])))
         if whose == "aspects" and not (values >= 0).all():

@@ -96,8 +96,8 @@ async def texts(service: Service, request: Request) -> Response:
     if type(ids) is not list or len(ids) > limits.candidates or any(type(each) is not kind for each in ids):
         rule = f"be a list of 0 to {limits.candidates} ids, {'strings' if served.named else 'integers'} in this corpus"
         raise invalid("texts", "ids", rule, f"a list of {len(ids)}" if type(ids) is list else shown(ids))
-    if not served.named and any(not -(2**63) <= each < 2**63 for each in ids):
-        raise invalid("texts", "ids", "be integers of 64 bits", "others")
+    if not served.named and (beyond := [each for each in ids if not -(2**63) <= each < 2**63]):
+        raise invalid("texts", "ids", "be integers of 64 bits", beyond[0])
     if chars is not None and (type(chars) is not int or chars < 1):
         raise invalid("texts", "chars", "be an integer of at least 1", shown(chars))
     asked_for("texts", True, served)  # refuses a corpus without

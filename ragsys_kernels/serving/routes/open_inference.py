@@ -192,9 +192,10 @@ def _parsed(
         if name in _RULES:
             agree("infer", common, name, value)
         elif name not in _OTHERS:
-            raise invalid("infer", f"parameters.{name[:100]}", f"be one of {', '.join(_RULES)}", "another")
+            raise invalid("infer", f"parameters.{name[:100]}", f"be one of {', '.join(_RULES)}", shown(value))
     for name in given.keys() & rule.keys():
-        for value in np.unique(given[name]).tolist():
+        others = given[name][given[name] != rule[name]]  # in the type of the tensor
+        for value in others[:1].tolist():
             agree("infer", rule, name, value)
     return content, asked_of(_columns(given), common, served, limits)
 
@@ -258,7 +259,8 @@ def _wanted(content: dict[str, Any], skips: bool) -> list[tuple[str, bool]]:
     found = []
     for output in asked if type(asked) is list else [None]:
         if type(output) is not dict or output.get("name") not in _OUTPUTS:
-            raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", "another")
+            got = shown(output.get("name") if type(output) is dict else asked if output is None else output)
+            raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", got)
         found.append((output["name"], tensors.parameters_of(output).get("binary_data", binary) is True))
     return found
 

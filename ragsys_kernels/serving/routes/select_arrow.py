@@ -154,7 +154,8 @@ def check_columns(schema: pa.Schema) -> None:
     names = schema.names
     for place, name in enumerate(names):
         if name not in _COLUMNS or name in names[:place]:
-            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
+            got = "two of it" if name in names[:place] else "another column"
+            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", got)
         kind = schema.field(place).type
         if name in ("k", *NUMBERS) and not _is_number(kind):
             raise invalid("select", name, "be a column of numbers", str(kind)[:100])
