@@ -81,8 +81,6 @@ def _rule(name: str) -> "torch.library.CustomOpDef":
 
 # Indices, scores, relevance (Q, k) and lengths (Q,); before the lengths the redundancy (Q, k) where the rule has one of
 # its own.
-# Indices, scores, relevance (Q, k) and lengths (Q,); before the lengths the redundancy (Q, k) where the rule has one of
-# its own.
 mmr, vrsd, msd, dpp = _rule("mmr"), _rule("vrsd"), _rule("msd"), _rule("dpp")
 ssd, sift, coverage, gist = _rule("ssd"), _rule("sift"), _rule("coverage"), _rule("gist")
 

@@ -19,7 +19,6 @@ from ragsys_kernels.icl.cache import CachedModel
 from ragsys_kernels.icl.encoders import CachedEncoder, Encoder, SentenceTransformerEncoder
 from ragsys_kernels.icl.huggingface import HuggingFaceModel, open_model
 from ragsys_kernels.icl.language_model import LanguageModel
-from ragsys_kernels.icl.packaged import TITLES
 from ragsys_kernels.icl.retrievers import BM25Retriever
 from ragsys_kernels.icl.runtime import torch_threads
 
@@ -38,6 +37,15 @@ class BM25Form(NamedTuple):
 BM25_FORMS = {
     "lucene": BM25Form(BM25Retriever, "k1 1.5, b 0.75, no stems"),
     "pyserini": BM25Form(BM25Retriever.pyserini, "k1 0.9, b 0.4, Porter's stems"),
+}
+
+
+# The models of `icl.packaged` in full, with the type that their packages store the weights in.
+TITLES = {
+    "minilm": "all-MiniLM-L6-v2, float32",
+    "mpnet": "all-mpnet-base-v2, float32",
+    "smollm2": "SmolLM2-135M-Instruct, GGUF Q4_1",
+    "gemma3": "Gemma 3 270M, GGUF Q4_K_M",
 }
 
 

@@ -26,6 +26,7 @@ NOTES = {
     "costs": "for example its tokens",
     "budget": "[budgets](rules/constraints.md)",
     "max_similarity": "[ceilings](rules/constraints.md)",
+    "min_relevance": "[limits](rules/constraints.md); the bias does not count",
     "metric": "`dot` is the product of rows as they are",
 }
 _SHAPES = {
@@ -49,7 +50,8 @@ def value_of(parameter: Parameter) -> str:
         first, *others = parameter.rules
         usual, each = parameter.rule_of(first), ", or one for each query" if parameter.of == "query" else ""
         but = "".join(f"; of {rule} {x}" for rule in others if (x := parameter.rule_of(rule)) != usual)
-        return f"{'an integer' if parameter.kind == 'count' else 'a number'} {usual}{but}{each}"
+        kind = "an integer" if parameter.kind == "count" else "a number"
+        return f"{kind if usual == kind else f'{kind} {usual}'}{but}{each}"
     return _SHAPES[parameter.kind, parameter.of]
 
 

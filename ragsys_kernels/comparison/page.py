@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from typing import NamedTuple
 
 from ..reporting.pages import MARKS, Part, Table, document, inline, of_class
@@ -15,49 +16,13 @@ from .result import Comparison
 from .settings import TOP, Setting
 from .table import Figure
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #222; --soft: #5a5a5a; --line: #e2e2e2; --back: #fff; --card: #f6f7f9;
-  --good: #176d34; --bad: #a3261f; --accent: #08519c }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --soft: #a6a6a6; --line: #3a3d42; --back: #16181b;
-  --card: #202327; --good: #6fcf8b; --bad: #ff9a90; --accent: #7db8f0; DARK } }
-* { box-sizing: border-box }
-body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--back); margin: 0 auto;
-  max-width: 78rem; padding: 1.2rem clamp(.8rem, 3vw, 2rem) 4rem }
-h1 { font-size: clamp(1.35rem, 4vw, 1.8rem); line-height: 1.25; margin: .6rem 0 .2rem }
-h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line) }
-h3 { font-size: 1rem; margin: 1.6rem 0 .5rem }
-p, li { max-width: 46rem } p { margin: .6rem 0 } .soft, figcaption { color: var(--soft); font-size: .9rem }
-.advice { background: var(--card); border-left: 4px solid var(--accent); padding: .7rem 1.1rem; border-radius: 4px;
-  max-width: 50rem }
-.scroll { overflow-x: auto; margin: 1rem 0; -webkit-overflow-scrolling: touch }
-table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; font-size: .9rem }
-th, td { padding: .34rem .45rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap;
-  vertical-align: top }
-thead th { border-bottom: 2px solid var(--soft); vertical-align: bottom; white-space: normal }
-tr > :first-child { text-align: left; position: sticky; left: 0; background: var(--back); white-space: normal;
-  min-width: 7rem; z-index: 1 }
-@media (min-width: 60rem) { tr > :first-child { white-space: nowrap } }
-tr.chosen > * { background: var(--card) } tr.chosen > :first-child { font-weight: 600 }
-td small { display: block; color: var(--soft); font-size: .76rem }
-.good { color: var(--good) } .bad { color: var(--bad) }
-.plain th, .plain td { text-align: left; white-space: normal }
-figure { margin: 1rem 0; max-width: 46rem } figure svg { width: 100%; height: auto; display: block }
-.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 15.5rem), 1fr)) }
-@media (max-width: 40rem) { .cards { display: flex; overflow-x: auto; scroll-snap-type: x mandatory }
-  .card { flex: 0 0 82%; scroll-snap-align: start } }
-.card { background: var(--card); border-radius: 6px; padding: .6rem .8rem; min-width: 0 }
-.card b { display: block; font-size: .88rem } .card ol { margin: .35rem 0 0; padding-left: 1.35rem; font-size: .86rem }
-.card li { margin: .28rem 0; overflow-wrap: anywhere; line-height: 1.4 }
-.new::marker { color: var(--accent); font-weight: 700 } .new .id { color: var(--accent) }
-.id { font-weight: 600 } .id + span::before { content: " " }
-code { background: var(--card); padding: 0 .25em; border-radius: 3px; overflow-wrap: anywhere }
-""".replace("DARK", "; ".join(f"--{family}: {colour}" for family, colour in ON_DARK.items()))
-
 
 def page(title: str, parts: Sequence[Part]) -> str:
     """Return the page of HTML."""
+    dark = "; ".join(f"--{family}: {colour}" for family, colour in ON_DARK.items())
+    style = "\n" + files(__package__).joinpath("page.css").read_text("utf-8").replace("/* DARK */", dark)
     body = "\n".join(["", f"<h1>{inline(title)}</h1>", *(part.html() for part in parts)])
-    return document(title, _STYLE, body, '<meta name="viewport" content="width=device-width, initial-scale=1">')
+    return document(title, style, body, '<meta name="viewport" content="width=device-width, initial-scale=1">')
 
 
 class Recommended(NamedTuple):

@@ -46,13 +46,6 @@ MODELS: dict[str, _Whole | _Split] = {
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
 }
-# In full, with the type that the package stores the weights in.
-TITLES = {
-    "minilm": "all-MiniLM-L6-v2, float32",
-    "mpnet": "all-mpnet-base-v2, float32",
-    "smollm2": "SmolLM2-135M-Instruct, GGUF Q4_1",
-    "gemma3": "Gemma 3 270M, GGUF Q4_K_M",
-}
 ENCODERS, LANGUAGE_MODELS = ("minilm", "mpnet"), ("smollm2", "gemma3")
 
 

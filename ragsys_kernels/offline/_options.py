@@ -173,15 +173,8 @@ class JobSpec:
 
     def unusual(self) -> dict[str, Any]:
         """Return what else than usual is made of ids and of rows that cannot be used."""
-        usual = {
-            "candidate_ids": False,
-            "fusion": "rrf",
-            "fusion_weights": None,
-            "unknown_ids": "error",
-            "bad_rows": "raise",
-            "on_duplicate": "error",
-        }
-        return {name: value for name, default in usual.items() if (value := getattr(self, name)) != default}
+        names = ("candidate_ids", "fusion", "fusion_weights", "unknown_ids", "bad_rows", "on_duplicate")
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(JobSpec, name)}
 
     def files(self) -> dict[str, PathLike]:
         """Return the files that are given."""

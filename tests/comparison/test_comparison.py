@@ -335,6 +335,9 @@ def test_the_report(reported):
         assert each in page.text
         assert each in markdown
     whole = (out / "report.html").read_text()
+    colours = set(re.findall(r"var\(--(\w+), #", whole))
+    assert colours
+    assert all(re.search(rf"--{name}: #\w+[; ]", whole) for name in colours)  # on a dark page
     for said, plot, table in ((markdown, "![", "| method |"), (whole, "<svg", "<table")):
         assert said.index(found.advice.rule[:9]) < said.index(plot) < said.index(table)  # the curve before any table
     example, top = found.examples[0], {pick.name for pick in found.examples[0].picks["Top-k (λ = 1)"]}

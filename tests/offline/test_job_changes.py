@@ -28,6 +28,7 @@ from ragsys_kernels.offline import _worker
             "with pool none, now 6; column certified none, now bool; candidates .*candidates.npy, now none$",
         ),
         ({"fingerprint": "full"}, "with fingerprint sampled, now full$"),
+        ({"bad_rows": "skip"}, "with bad_rows none, now skip$"),
     ],
     ids=str,
 )  # fmt: skip

@@ -11,9 +11,10 @@ import numpy as np
 from ragsys_kernels._base.types import NDArray as Array
 from ragsys_kernels.icl.datasets import ClassificationSet
 from ragsys_kernels.metrics import MacroScores, macro_scores
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_f1, bootstrap_means
+from ragsys_kernels.reporting.statistics import Interval
 
 from ..report import BLUE, GREY, ORANGE, PALE, Report, panels
+from ..statistics import bootstrap_f1, bootstrap_means
 from .paper import TABLE
 
 STATIC = {"0-shot": 0, "static k=1": 1, "static k=3": 3, "static k=5": 5}

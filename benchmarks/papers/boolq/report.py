@@ -9,9 +9,10 @@ import numpy as np
 
 from ragsys_kernels._base.types import NDArray as Array
 from ragsys_kernels.icl.retrievers import Rule
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_class_means, bootstrap_means, share_of
+from ragsys_kernels.reporting.statistics import Interval
 
 from ..report import BLUE, GREEN, GREY, ORANGE, Report
+from ..statistics import bootstrap_class_means, bootstrap_means, share_of
 
 MMR, VRSD = Rule("mmr", 0.5), Rule("vrsd")
 NONE, ANY, OWN = "no document", "any passage", "own passage"

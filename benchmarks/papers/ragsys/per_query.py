@@ -10,9 +10,10 @@ import numpy as np
 
 import ragsys_kernels as rk
 from ragsys_kernels._base.types import NDArray as Array
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_means
+from ragsys_kernels.reporting.statistics import Interval
 
 from ..report import Report
+from ..statistics import bootstrap_means
 from .results import METRICS, Result, intervals_of
 from .retrievers import Setting
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ragsys_kernels._base.types import NDArray as Array
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_named, share_of
+from ragsys_kernels.reporting.statistics import Interval
 
+from ..statistics import bootstrap_named, share_of
 from .retrievers import Setting
 
 METRICS = ("MC1", "MC2", "MC3", "DPO")

@@ -10,9 +10,10 @@ import numpy as np
 
 from ragsys_kernels._base.types import NDArray as Array
 from ragsys_kernels.metrics import perplexity
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_named, bootstrap_ratios, share_of
+from ragsys_kernels.reporting.statistics import Interval, bootstrap_ratios
 
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report
+from ..statistics import bootstrap_named, share_of
 from .labels import (
     BY,
     DENSE,

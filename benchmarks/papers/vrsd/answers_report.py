@@ -9,9 +9,10 @@ import numpy as np
 
 from ragsys_kernels._base.types import NDArray as Array
 from ragsys_kernels.icl.datasets import QuestionSet
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_means, share_of
+from ragsys_kernels.reporting.statistics import Interval
 
 from ..report import BLUE, GREEN, GREY, ORANGE, Report, panels
+from ..statistics import bootstrap_means, share_of
 from .picks_report import MMR, OKAPI, VRSD
 
 NONE, RANDOM = "no items", "random items"

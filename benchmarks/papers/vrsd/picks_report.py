@@ -11,9 +11,10 @@ from ragsys_kernels._base.types import NDArray as Array
 from ragsys_kernels.icl.datasets import QuestionSet
 from ragsys_kernels.icl.retrievers import Rule
 from ragsys_kernels.metrics import max_diff, win_rate
-from ragsys_kernels.reporting.statistics import Interval, bootstrap_named, share_of
+from ragsys_kernels.reporting.statistics import Interval
 
 from ..report import BLUE, GREEN, GREY, ORANGE, PALE, Report, panels
+from ..statistics import bootstrap_named, share_of
 
 K, POOL = 4, 20  # the paper's
 RULES = (Rule("vrsd"), Rule("mmr", 0.0), Rule("mmr", 0.5), Rule("mmr", 1.0), Rule("top"))

@@ -16,11 +16,11 @@ from benchmarks import papers
 from benchmarks.papers.aicl import PROMPTS, Sizes
 from benchmarks.papers.aicl import report as aicl_report
 from benchmarks.papers.aicl.paper import TABLE
+from benchmarks.papers.statistics import bootstrap_f1
 from ragsys_kernels.icl import Rule
 from ragsys_kernels.icl.adaptive_k import qpp_k
 from ragsys_kernels.icl.posteriors import LabelModel, Posteriors
 from ragsys_kernels.metrics import macro_scores, nqc
-from ragsys_kernels.reporting.statistics import bootstrap_f1
 
 pytestmark = needs("bm25s", "matplotlib", "sklearn")
 

@@ -14,11 +14,11 @@ from tiny_encoder import TinyEncoder, write_sets
 
 import ragsys_kernels as rk
 from benchmarks import papers
+from benchmarks.papers.statistics import bootstrap_named
 from benchmarks.papers.vrsd import picks_report as vrsd_report
 from benchmarks.papers.vrsd.picks import best_of_all, evaluate, okapi
 from ragsys_kernels.icl import BM25Retriever
 from ragsys_kernels.icl.datasets import vrsd_set
-from ragsys_kernels.reporting.statistics import bootstrap_named
 
 pytestmark = needs("bm25s", "matplotlib")
 
