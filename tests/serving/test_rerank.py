@@ -220,6 +220,7 @@ GOOD = {"query": str(IDS[0]), "documents": [str(x) for x in IDS[:5]]}
         ({"quality": "x"}, "quality", "rerank has none"),
         ({"metric": "dot"}, "metric", "rerank has none"),
         ({"pool": 3}, "pool", "rerank has none"),
+        ({"bias": [1.0] * 5}, "bias", "rerank has none"),
         ({"k": 3}, "k", "rerank has none"),
         ({"cursor": "n"}, "cursor", "rerank has none"),
         ({"lamda_d": 0.1}, "lamda_d", "rerank: lamda_d must be left out: the field is 'lambda_d', got 0.1"),

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...corpus.ids import integer
 from ...selection import METHODS
+from ...selection.parameters import BY_NAME
 from ..asked import Asked
 from ..corpora import NOTHING, Corpora, Served
 from ..fields import LISTS_OF_RERANK, OF_RERANK
@@ -38,6 +39,7 @@ _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; other fields, of the clients' own services, are ignored.
 _RULES = ("method", "unknown", *OF_RERANK)
 _FIELDS = ("query_id", *LISTS_OF_RERANK)
+_OURS = FIELDS.union(BY_NAME)
 # Parameters of the URL, for clients that cannot choose their body.
 _OF_URL = ("model", "top_n", "pool_size", "unknown")
 _INTEGERS = re.compile(r"(?:0|-?[1-9][0-9]{0,17})(?:,(?:0|-?[1-9][0-9]{0,17}))*\Z")
@@ -205,7 +207,7 @@ def _cut(name: str) -> list[str]:
 
 
 # Fields of `/v1/select` without one of their letters; short ones are near to words of other services.
-_NEAR = {cut: name for name in sorted(FIELDS, reverse=True) if len(name) > 4 for cut in _cut(name)}
+_NEAR = {cut: name for name in sorted(_OURS, reverse=True) if len(name) > 4 for cut in _cut(name)}
 
 
 def _refuse_others(content: dict[str, Any]) -> None:
@@ -213,7 +215,7 @@ def _refuse_others(content: dict[str, Any]) -> None:
     for name, value in content.items():
         if value is None or name in schemas.RerankRequest.model_fields:
             continue
-        if name in FIELDS:
+        if name in _OURS:
             raise invalid("rerank", name, "be left out: rerank has none", shown(value))
         if len(name) < 20 and (near := next((_NEAR[cut] for cut in _cut(name) if cut in _NEAR), None)):
             raise invalid("rerank", name, f"be left out: the field is {near!r}", shown(value))
@@ -298,7 +300,7 @@ def _outside(request: Request) -> dict[str, Any]:
     """Return fields from the path, the URL and the headers, for bodies that lack them."""
     found: dict[str, Any] = {}
     query: bytes = request.scope["query_string"]
-    refuse_url("rerank", query, FIELDS.difference(_OF_URL))
+    refuse_url("rerank", query, _OURS.difference(_OF_URL))
     for name, value in url_parameters("rerank", query).items():
         if name in _OF_URL:
             found[name] = value
