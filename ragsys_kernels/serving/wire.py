@@ -57,7 +57,7 @@ class Picks:
 
 
 class Queries:
-    """The queries of one call. Only what JSON or Arrow cannot hold is refused here; the server checks the rest.
+    """The queries of one call. What JSON or Arrow cannot hold is refused here, and types; the server checks the rest.
 
     ``arguments`` are those of a selection by their names, None where one is not given.
     """

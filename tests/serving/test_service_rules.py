@@ -254,13 +254,14 @@ def test_what_a_rule_lacks_is_told_before_what_else_is_wrong_with_it(corpus):
 
 
 def test_gist_which_takes_nothing_shown_before_has_no_pages(corpus):
-    query = {"query_id": 1, "candidates": list(range(60))}
+    query = {"query_id": 1, "candidates": list(range(60)), "k": 2}  # as many as GIST picks
     answers = servers.posted(
         {"docs": corpus},
-        *(("/v1/select", {"k": K, "method": method, "queries": [query] * n}) for method in METHODS for n in (1, 2)),
+        *(("/v1/select", {"method": method, "queries": [query] * n}) for method in METHODS for n in (1, 2)),
     )
     for method, one, two in zip(METHODS, answers[::2], answers[1::2], strict=True):
         results = [*one.json()["results"], *two.json()["results"]]
+        assert [len(result["ids"]) for result in results] == [2] * 3
         assert [result["cursor"] is None for result in results] == [method == "gist"] * 3, method
 
 
