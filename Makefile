@@ -233,8 +233,11 @@ else
 endif
 
 # The oldest Triton that is supported, with the NumPy and torch of `make test`: its interpreter, and a sample of kernels compiled.
+# Then the components with the oldest of their libraries, which warn of younger ones.
 OLDEST_TRITON := 3.6.0
-test-oldest: $(VENV)/.test build/triton/$(OLDEST_TRITON)
+OLDEST_PEERS := langchain-core==0.3.0 llama-index-core==0.12.0 haystack-ai==3.0.0
+test-oldest: $(VENV)/.test build/triton/$(OLDEST_TRITON) build/oldest-peers
+	PYTHONPATH=$(CURDIR)/build/oldest-peers $(BIN)/pytest -q -W default tests/integrations/test_integrations_components.py
 	export PYTHONPATH=$(CURDIR)/build/triton/$(OLDEST_TRITON); \
 	  TRITON_INTERPRET=1 $(BIN)/pytest -q -n 2 -k "bits or exact or options or once or a_matrix" tests/gpu/test_triton_*.py && \
 	  RAGSYS_KERNELS_TEST_COMPILE=sample $(BIN)/pytest -q -k triton_kernels_compiled_afresh tests/gpu/test_compile.py
@@ -263,6 +266,11 @@ build/uvicorn/%: | $(BIN)/python
 	rm -rf $@ build/partial-uvicorn
 	$(PIP_BARE) --no-deps --target build/partial-uvicorn uvicorn==$*
 	mkdir -p build/uvicorn && mv build/partial-uvicorn $@
+
+build/oldest-peers: Makefile | $(BIN)/python
+	rm -rf $@ build/partial-peers
+	$(PIP_BARE) --target build/partial-peers $(OLDEST_PEERS)
+	mv build/partial-peers $@
 
 # A Triton beside the one that is installed.
 build/triton/%: | $(BIN)/python

@@ -121,7 +121,13 @@ def isa() -> str:
 
 def isa_index() -> int:
     """Return the number of the instruction set in force, for the extension."""
-    return _isa_number(extension(), env.isa())
+    return kernels()[1]
+
+
+def kernels() -> tuple[Any, int]:
+    """Return the compiled module and `isa_index`."""
+    module = _extension()[0]
+    return module, _isa_number(module, env.isa())
 
 
 @functools.cache

@@ -20,8 +20,8 @@ from .selection.parameters import OF_RULES, TABLE, Parameter
 from .selection.validate import NEEDS_QUERIES
 
 _TYPES = {"number": "float", "count": "int", "choice": "str", "flag": "bool"}  # of what is one value; all else: Tensor
-# The place of these is another than in the table.
-_FIRST, _LAST = ("candidates", "relevance"), ("backend", "relevance_scale")
+# The place of these is another than in the table. The last ones came later: exported programs go by the places.
+_FIRST, _LAST = ("candidates", "relevance"), ("backend", "relevance_scale", "min_relevance")
 
 
 def _argument(parameter: Parameter, rule: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ragsys_kernels import Corpus, offline
 from ragsys_kernels.selection.parameters import TABLE, Parameter
-from ragsys_kernels.serving.fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, PARAMETERS
+from ragsys_kernels.serving.fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parameters.md"
 HEAD = "| argument | meaning | value | default |\n|---|---|---|---|\n"
@@ -55,8 +55,7 @@ def value_of(parameter: Parameter) -> str:
         first, *others = parameter.rules
         usual, each = parameter.rule_of(first), ", or one for each query" if parameter.of == "query" else ""
         but = "".join(f"; of {rule} {x}" for rule in others if (x := parameter.rule_of(rule)) != usual)
-        kind = "an integer" if parameter.kind == "count" else "a number"
-        return f"{kind if usual == kind else f'{kind} {usual}'}{but}{each}"
+        return f"{'an integer' if parameter.kind == 'count' else 'a number'} {usual}{but}{each}"
     return _SHAPES[parameter.kind, parameter.of]
 
 
@@ -85,7 +84,7 @@ def where() -> str:
 
     rows = (
         row("functions, `Corpus.select`", inspect.signature(Corpus.select).parameters, each),
-        row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in PARAMETERS], each),
+        row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in TABLE], each),
         row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
         row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),
         row("jobs, Ray, the command line", {*of_jobs, *(x.removesuffix("_column") for x in of_jobs)}, one),

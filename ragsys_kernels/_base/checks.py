@@ -228,6 +228,7 @@ def per_query(
     if type(x) is float or (isinstance(x, (float, int)) and not isinstance(x, bool)):  # the common case first
         if not low <= x <= high:
             raise ValueError(f"{op}: {name} must be {_within(low, high)}, got {shown(x)}")
+        x = x if type(x) is float else number(op, name, x)
         return place.filled(num_queries, x) if unread is None else unread
     if x is None or isinstance(x, str):
         raise TypeError(f"{op}: {name} must be a number or a float array of shape (Q,), got {shown(x)}")
@@ -244,7 +245,8 @@ def per_query(
 
 
 def _within(low: float, high: float) -> str:
-    return "a number" if low == -high == -np.inf else f"within [{low:g}, {high:g}]"
+    widest = high == np.finfo(np.float32).max
+    return "within the range of float32" if widest else f"within [{low:g}, {high:g}]"
 
 
 def one_or_each(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from .. import _dispatch
 from .._base import arrays, checks
+from .._base.arrays import HOST
 from .._base.types import NDArray as Array
 from ..selection import validate
 from ..selection.capabilities import Needs
+from ..selection.options import of_rule
+from ..selection.parameters import RULES
 from ..selection.problem import Problem, Selection
 from ..selection.relevance import warn_narrow, warn_range
-
-Method = Literal["mmr", "vrsd"]
-
-_LARGEST = float(np.finfo(np.float32).max)
+from ..selection.request import Request
+from ._options import request
 
 
 def matrix(op: str, name: str, rows: Any) -> Array:
@@ -59,18 +59,22 @@ def number_of_picks(op: str, n: int, k: int | None) -> int:
     return max(0, min(k, n))
 
 
-def run(
-    op: str, rows: Array, k: int, queries: Array | None = None, kind: str | None = None, **options: Any
-) -> Selection:
+def run(op: str, rows: Array, k: int, queries: Array | None = None, options: Any = None, **given: Any) -> Selection:
     """Run a rule on NumPy arrays in one thread, without the look at other libraries and devices.
 
-    On a pool of 20 that look takes half the time. ``kind`` is that of coverage.
+    On a pool of 20 that look takes half the time. ``options`` are those of the rule, checked.
     """
-    problem = validate.selection(op, queries, rows, k, **options)
-    lacking = None if op in ("mmr", "vrsd") else Needs(op, kind).lacking
+    return answer(Request(op, queries, rows, k, **given), options)
+
+
+def answer(asked: Request, options: Any = None) -> Selection:
+    """Do what `run` does, for a request."""
+    op = asked.op
+    problem = validate.problem_of(asked, HOST, options=options)
+    lacking = None if op in ("mmr", "vrsd") else Needs.of(asked).lacking
     _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
     rule: Callable[[Problem, int], Selection] = getattr(backend, op)
-    if problem.relevance is None:
+    if problem.relevance is None or asked.relevance_scale != "as-is":
         return rule(problem, 1)
     warn_range(problem)
     found = rule(problem, 1)
@@ -83,63 +87,31 @@ def select(
     rows: Any,
     k: int | None,
     *,
-    method: Method = "mmr",
+    method: str = "mmr",
     lambda_mult: float = 0.5,
-    bias: Any = None,
-    lambda_b: float = 0.95,
     relevance: Any = None,
-    metric: str = "cosine",
+    **given: Any,
 ) -> tuple[list[int], list[float]]:
-    """Return the positions of the picks of one query by `mmr` or `vrsd`, and the value of each when it was picked.
+    """Return the positions of the picks of one query by a rule, and the value of each when it was picked.
 
-    Without k all are picked; of a small pool `number_of_picks` warns.
+    ``given``: other arguments of the rule, those of items as lists. Without k as many are picked as may be; a k that
+    can only reorder the pool is warned of.
     """
-    op = checks.choice("select", "method", method, ("mmr", "vrsd"))
+    op = checks.choice("select", "method", method, RULES)
     if len(rows) == 0:
         return [], []
     pool = matrix(op, "embeddings", rows)
     queries = None if query is None else vector(op, "query", query, pool.shape[1])[None]
-    given = None if relevance is None else np.asarray(relevance, np.float32)[None]
-    k = number_of_picks(op, len(pool), None if k is None else checks.count(op, "k", k))
-    if op == "vrsd":
-        if bias is not None:
-            raise ValueError("select: bias must come with method 'mmr', got method 'vrsd'")
-        found = run(op, pool, k, queries, relevance=given, metric=metric)
-    else:
-        quality = None if bias is None else np.asarray(bias, np.float32)
-        weights: dict[str, Any] = {"lambda_d": lambda_mult, "lambda_b": lambda_b}
-        found = run(op, pool, k, queries, relevance=given, bias=quality, metric=metric, **weights)
+    given = {name: np.asarray(x) if isinstance(x, list) else x for name, x in given.items()}
+    if relevance is not None:
+        given["relevance"] = np.asarray(relevance, np.float64)[None]
+    number = len(pool) if k is None else min(checks.count(op, "k", k), len(pool))
+    asked = request(op, queries, pool, number, lambda_mult, **given)
+    found = answer(asked, of_rule(asked))
     made = int(found.lengths[0])
+    if k is not None and made == len(pool):
+        validate.warn_only_reorders(op, made, k)
     return found.indices[0, :made].tolist(), found.scores[0, :made].tolist()
-
-
-def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[Any] | None:
-    """Return one entry of the metadata of each item, which all of them must have; None without a key."""
-    if key is None:
-        return None
-    values = [each.get(key) for each in metadata]
-    if None in (value if value is None else 0 for value in values):
-        missing = next(i for i, value in enumerate(values) if value is None)
-        raise ValueError(f"{op}: the metadata of every item must have {key!r}, got none in item {missing}")
-    return values
-
-
-def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[float] | None:
-    """Return such a column of numbers."""
-    values = column(op, metadata, key)
-    if values is None:
-        return None
-    found = []
-    for i, value in enumerate(values):
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not abs(number) <= _LARGEST:
-            rule, got = "a number within the range of float32", f"{checks.shown(value)} in item {i}"
-            raise ValueError(f"{op}: the metadata of every item must have {rule} as {key!r}, got {got}")
-        found.append(number)
-    return found
 
 
 def newest(old: Array, new: Array) -> Array:

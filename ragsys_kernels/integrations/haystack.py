@@ -15,15 +15,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._base import checks
 from .._base.types import NDArray as Array
 from ..selection.problem import unit
-from . import _peers
-from ._pools import Method, greedy, matrix, number_of_picks, numbers, select, vector
+from . import _options, _peers
+from ._pools import greedy, matrix, number_of_picks, select, vector
 from .pyversity import Strategy, diversify, strategy_of
 
 with _peers.needed("haystack"):
     from haystack import Document, component, logging
-    from haystack.utils import ComponentDevice, Secret
+    from haystack.utils import ComponentDevice, Secret, deserialize_callable, serialize_callable
     from haystack.utils.hf import deserialize_hf_model_kwargs, serialize_hf_model_kwargs
 
     from ._rankers import Choice, Saved, best_of_each_id, checked_top_k, member, within
@@ -76,7 +77,7 @@ class DiversityRankingSimilarity(Choice):
 
 @component
 class SelectionRanker(Saved):
-    """Selection among retrieved documents that carry their embeddings, by MMR, MMR with bias, or VRSD.
+    """Selection among retrieved documents that carry their embeddings, by a rule of this library.
 
     The embedding of the query comes from the text embedder of the pipeline, those of the documents from a retriever
     with ``return_embedding=True``. The ``score`` of a document that is returned is the value at which it was picked.
@@ -85,38 +86,53 @@ class SelectionRanker(Saved):
     ----------
     top_k : int, default 10
         Documents to return.
-    method : {"mmr", "vrsd"}
     lambda_mult : float in [0, 1], default 0.5
-        Weight of relevance against redundancy (MMR).
-    bias_key : str, optional
-        Entry of the documents' ``meta`` that holds their quality (MMR with bias, RAGSys, Algorithm 1).
-    lambda_b : float in [0, 1], default 0.95
-        Weight of relevance against the bias.
+        ``lambda_d`` of the rule: weight of relevance against redundancy. VRSD and SIFT have none.
     relevance : {"embedding", "score"}
-        The cosine with the query, or the documents' own ``score``, for example a reranker's.
+        The cosine with the query, or the documents' own ``score``, for example a reranker's. ``relevance_scale`` puts
+        scores on another scale.
+    method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
+    bias_key : str, optional
+        Entry of the documents' ``meta`` that holds their quality: ``bias`` of the rule (of MMR RAGSys, Algorithm 1),
+        weighed by ``lambda_b`` (default 0.95).
+    group_key : str, optional
+        Entry that names their groups, of which ``max_per_group`` allows so many picks each.
+    cost_key : str, optional
+        Entry that holds what they cost, with ``budget``.
+    token_counter : callable, optional
+        Returns what the content of a document costs, such as its number of tokens; instead of ``cost_key``. Saved by
+        its name, so that it must be a function of a module.
+    quality_key : str, optional
+        Entry that holds ``quality`` of `dpp`.
+    relevance_scale, max_per_group, max_similarity, budget, ...
+        All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
+        ``metric``: vectors are compared by their cosine.
     """
 
+    @_options.named
     def __init__(
         self,
         top_k: int = 10,
         *,
-        method: Method = "mmr",
         lambda_mult: float = 0.5,
-        bias_key: str | None = None,
-        lambda_b: float = 0.95,
         relevance: Literal["embedding", "score"] = "embedding",
+        **options: Any,
     ) -> None:
         op = "SelectionRanker"
-        if method not in ("mmr", "vrsd"):
-            raise ValueError(f"{op}: method must be 'mmr' or 'vrsd', got {method!r}")
-        if relevance not in ("embedding", "score"):
-            raise ValueError(f"{op}: relevance must be 'embedding' or 'score', got {relevance!r}")
         self.top_k = checked_top_k(op, top_k)
-        self.method = method
-        self.lambda_mult = within(op, "lambda_mult", lambda_mult)
-        self.bias_key = bias_key
-        self.lambda_b = within(op, "lambda_b", lambda_b)
-        self.relevance = relevance
+        self.relevance = checks.choice(op, "relevance", relevance, ("embedding", "score"))
+        self.lambda_mult = lambda_mult
+        scores = "relevance='score'", relevance == "score"
+        self.__dict__ |= _options.checked(op, options, ("lambda_mult", lambda_mult), scores)
+
+    def _write(self, values: dict[str, Any]) -> None:
+        if values["token_counter"] is not None:
+            values["token_counter"] = serialize_callable(values["token_counter"])
+
+    @staticmethod
+    def _read(values: dict[str, Any]) -> None:
+        if values.get("token_counter") is not None:
+            values["token_counter"] = deserialize_callable(values["token_counter"])
 
     @component.output_types(documents=list[Document])
     def run(
@@ -137,15 +153,17 @@ class SelectionRanker(Saved):
         for name in ("embedding", *(["score"] if self.relevance == "score" else [])):
             if missing := [each.id for each in documents if getattr(each, name) is None]:
                 raise ValueError(f"{op}: every document must have {name}, got none for {missing[0]}")
+        metadata = [each.meta for each in documents]
+        arguments = _options.of_items(
+            op, _options.of(self), metadata, lambda: [each.content or "" for each in documents]
+        )
         picks, values = select(
             query_embedding,
             [each.embedding for each in documents],
             wanted,
-            method=self.method,
             lambda_mult=self.lambda_mult if lambda_mult is None else within(op, "lambda_mult", lambda_mult),
-            bias=numbers(op, [each.meta for each in documents], self.bias_key),
-            lambda_b=self.lambda_b,
             relevance=[each.score for each in documents] if self.relevance == "score" else None,
+            **arguments,
         )
         return {"documents": [replace(documents[i], score=value) for i, value in zip(picks, values, strict=True)]}
 
@@ -376,7 +394,7 @@ backend
     ) -> list[int]:
         metric = "cosine" if self.similarity is DiversityRankingSimilarity.COSINE else "dot"
         if strategy is not DiversityRankingStrategy.GREEDY_DIVERSITY_ORDER:
-            method: Method = "vrsd" if strategy is DiversityRankingStrategy.VRSD else "mmr"
+            method = "vrsd" if strategy is DiversityRankingStrategy.VRSD else "mmr"
             return select(query, rows, top_k, method=method, lambda_mult=weight, metric=metric)[0]
         if metric == "cosine":
             rows, query = unit(rows), unit(query)

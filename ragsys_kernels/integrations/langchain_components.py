@@ -1,4 +1,4 @@
-"""LangChain retrievers, document compressors and example selectors that select by MMR, MMR with bias, or VRSD."""
+"""LangChain retrievers, document compressors and example selectors that select by the rules of this library."""
 
 from __future__ import annotations
 
@@ -16,26 +16,28 @@ from langchain_core.example_selectors import MaxMarginalRelevanceExampleSelector
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from ._pools import Method, column, numbers, select
-from .langchain_stores import MaxMarginalRelevanceMixin, asearch, documents_of, embeddings_of, search
+from ..selection.validate import NEEDS_QUERIES
+from . import _models, _options
+from ._options import column, named, numbers, of_items
+from ._pools import select
+from .langchain_stores import MaxMarginalRelevanceMixin, asearch, documents_of, embeddings_of, once, search
 
 
-class _Options(BaseModel):
+class _Options(_models.Options):
     """Options that the classes below select by; a name that none of them has is an error."""
 
-    model_config = ConfigDict(extra="forbid")
-
     k: int = Field(default=4, ge=1)
-    lambda_mult: float = Field(default=0.5, ge=0, le=1)
-    method: Method = "mmr"
-    bias_key: str | None = None
-    lambda_b: float = Field(default=0.95, ge=0, le=1)
+    lambda_mult: float = 0.5
+    relevance_key: str | None = None
+
+    def _rule(self) -> dict[str, Any]:
+        return {"relevance_key": self.relevance_key, **_options.of(self)}
 
 
 class SelectionRetriever(_Options, BaseRetriever):
-    """Retriever from any vector store that then selects by MMR, MMR with bias, or VRSD.
+    """Retriever from any vector store that then selects by a rule of this library.
 
     Parameters
     ----------
@@ -47,20 +49,31 @@ class SelectionRetriever(_Options, BaseRetriever):
     fetch_k : int, at least 1, default 20
         Documents to retrieve, out of which they are selected.
     lambda_mult : float in [0, 1], default 0.5
-        Weight of relevance against redundancy (MMR).
-    method : {"mmr", "vrsd"}
+        ``lambda_d`` of the rule: weight of relevance against redundancy. VRSD and SIFT have none.
+    method : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
+    relevance_key : str, optional
+        Entry of the documents' metadata that holds their relevance, used instead of the cosine with the query.
     bias_key : str, optional
-        Entry of the documents' metadata that holds their quality (MMR).
-    lambda_b : float in [0, 1], default 0.95
-        Weight of relevance against the bias.
+        Entry that holds their quality: ``bias`` of the rule, weighed by ``lambda_b`` (default 0.95).
+    group_key : str, optional
+        Entry that names their groups, of which ``max_per_group`` allows so many picks each.
+    cost_key : str, optional
+        Entry that holds what they cost, with ``budget``.
+    token_counter : callable, optional
+        Returns what a text costs, such as its number of tokens; instead of ``cost_key``.
+    quality_key : str, optional
+        Entry that holds ``quality`` of `dpp`.
+    relevance_scale, max_per_group, max_similarity, budget, ...
+        All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
+        ``metric``: vectors are compared by their cosine.
     search_kwargs : dict
         Other arguments of the store's search, such as a filter.
 
     Notes
     -----
     ``invoke`` and ``ainvoke`` take the options by keyword for one call, as those of LangChain's
-    ``store.as_retriever(search_type="mmr")`` do, and then by its rules: ``k=0`` gives no documents, and without a bias
-    ``lambda_mult`` may be any finite number. Arguments of other names go to the store's search.
+    ``store.as_retriever(search_type="mmr")`` do, and then by its rules: ``k=0`` gives no documents, and without a
+    bias or other options ``lambda_mult`` may be any finite number. Arguments of other names go to the store's search.
     """
 
     vectorstore: VectorStore
@@ -77,7 +90,7 @@ class SelectionRetriever(_Options, BaseRetriever):
         return given
 
     def _arguments(self, of_the_call: dict[str, Any]) -> dict[str, Any]:
-        own: dict[str, Any] = self.model_dump(include={*_Options.model_fields, "fetch_k"})
+        own = {"k": self.k, "fetch_k": self.fetch_k, "lambda_mult": self.lambda_mult, **self._rule()}
         return own | self.search_kwargs | of_the_call
 
     # LangChain hands the arguments of a call on to methods that take some beside the query.
@@ -96,26 +109,23 @@ class SelectionRetriever(_Options, BaseRetriever):
 
 
 class SelectionCompressor(_Options, BaseDocumentCompressor):
-    """Selection among documents already retrieved, by MMR, MMR with bias, or VRSD.
+    """Selection among documents already retrieved, by a rule of this library.
 
     Parameters
     ----------
     embeddings : Embeddings, optional
         Embeds the documents unless ``embedding_key`` is given, and the query unless ``relevance_key`` is given and the
-        method is "mmr". Needed only for those.
-    k, lambda_mult, method, bias_key, lambda_b
-        As for `SelectionRetriever`.
+        method is not "vrsd" or "sift". Needed only for those.
+    k, lambda_mult, method, ...
+        As for `SelectionRetriever`, with all its options.
     embedding_key : str, optional
         Entry of the documents' metadata that holds their vectors.
-    relevance_key : str, optional
-        Entry that holds a reranker's score, used instead of the cosine with the query.
     score_key : str, optional
         Where to write the value of a document when it was picked; the documents given stay as they are.
     """
 
     embeddings: Any = None
     embedding_key: str | None = None
-    relevance_key: str | None = None
     score_key: str | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
@@ -129,7 +139,7 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
 
     @property
     def _asks_the_query(self) -> bool:
-        return self.relevance_key is None or self.method != "mmr"
+        return self.relevance_key is None or self.method in NEEDS_QUERIES
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks = None
@@ -160,16 +170,11 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
         return column("compress_documents", [each.metadata for each in documents], self.embedding_key)
 
     def _picked(self, documents: Sequence[Document], embedding: Any, vectors: Any) -> list[Document]:
-        metadata = [each.metadata for each in documents]
+        op, metadata = "compress_documents", [each.metadata for each in documents]
+        arguments = of_items(op, _options.of(self), metadata, lambda: [each.page_content for each in documents])
+        relevance = numbers(op, metadata, self.relevance_key)
         picks, values = select(
-            embedding,
-            vectors,
-            self.k,
-            method=self.method,
-            lambda_mult=self.lambda_mult,
-            bias=numbers("compress_documents", metadata, self.bias_key),
-            lambda_b=self.lambda_b,
-            relevance=numbers("compress_documents", metadata, self.relevance_key),
+            embedding, vectors, self.k, lambda_mult=self.lambda_mult, relevance=relevance, **arguments
         )
         found = [documents[i] for i in picks]
         if self.score_key is None:
@@ -181,29 +186,34 @@ class SelectionCompressor(_Options, BaseDocumentCompressor):
 
 
 class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
-    """LangChain's example selector, with ``lambda_mult`` and a quality bias.
+    """LangChain's example selector, with ``lambda_mult`` and the other options of a selection; it gives none twice.
 
     Parameters
     ----------
     vectorstore, example_keys, input_keys
         As LangChain's.
-    k, fetch_k, lambda_mult, method, bias_key, lambda_b
-        As for `SelectionRetriever`. An example's quality is its entry ``bias_key``, a number, which is not part of the
-        text that is embedded nor, unless ``example_keys`` names it, of the examples selected.
+    k, fetch_k, lambda_mult, method, ...
+        As for `SelectionRetriever`, with all its options; keys name entries of the examples. Those that hold numbers
+        (``relevance_key``, ``bias_key``, ``cost_key``, ``quality_key``) are not part of the text that is embedded nor,
+        unless ``example_keys`` names them, of the examples selected. ``token_counter`` gets the values of a selected
+        example, joined by spaces.
     vectorstore_kwargs : dict, optional
         Passed to the store's search. LangChain's selector leaves them out.
 
     Notes
     -----
-    Without ``bias_key`` and with "mmr" a store that gives no vectors selects by its own
-    ``max_marginal_relevance_search``, with ``lambda_mult``, if it has one; otherwise the selection is that of
-    `SelectionRetriever`. The store retrieves by similarity alone, the bias counts in the selection.
+    Of equal examples the store's first counts, where LangChain's selector repeats them.
+
+    If no more than MMR is asked for, a store that gives no vectors selects by its own
+    ``max_marginal_relevance_search``, with ``lambda_mult``, if it has one (once more, with all ``fetch_k``, where it
+    repeats an example); otherwise the selection is that of `SelectionRetriever`. The store retrieves by similarity
+    alone, the bias counts in the selection.
     """
 
     def _may_select(self) -> bool:
         """Return whether the store's own call, if it has one, does what is asked for."""
         known = isinstance(self.vectorstore, (MaxMarginalRelevanceMixin, InMemoryVectorStore))
-        return not known and self.bias_key is None and self.method == "mmr"
+        return not known and self.relevance_key is None and _options.are_usual(_options.of(self))
 
     def _theirs(self) -> dict[str, Any]:
         """Return what every store's call takes."""
@@ -211,23 +221,29 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         return options | (self.vectorstore_kwargs or {})
 
     def _arguments(self) -> dict[str, Any]:
-        return {"method": self.method, "bias_key": self.bias_key, "lambda_b": self.lambda_b} | self._theirs()
+        return self._rule() | self._theirs() | {"_example": lambda document: self._documents_to_examples([document])[0]}
 
     def _documents_to_examples(self, documents: list[Document]) -> list[dict[str, Any]]:
         examples: list[dict[str, Any]] = super()._documents_to_examples(documents)
-        if self.example_keys or self.bias_key is None:
-            return examples
-        return [_without(example, self.bias_key) for example in examples]
+        return examples if self.example_keys else [_without(example, self._numbers()) for example in examples]
+
+    def _numbers(self) -> tuple[str | None, ...]:
+        """Return the entries of an example that are no part of its text."""
+        return self.relevance_key, *(getattr(self, name) for name in _options.NUMBERS)
+
+    def _distinct(self, documents: list[Document]) -> list[Document]:
+        found: list[Document] = once(documents, lambda each: self._documents_to_examples([each])[0])
+        return found
 
     def add_example(self, example: dict[str, Any]) -> str:
         """Add an example, with its quality under ``bias_key`` if it has one; return its id."""
-        text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
+        text = self._example_to_text(_without(example, self._numbers()), self.input_keys)
         ids: list[str] = self.vectorstore.add_texts([text], metadatas=[example])
         return ids[0]
 
     async def aadd_example(self, example: dict[str, Any]) -> str:
         """Do what `add_example` does."""
-        text = self._example_to_text(_without(example, self.bias_key), self.input_keys)
+        text = self._example_to_text(_without(example, self._numbers()), self.input_keys)
         ids: list[str] = await self.vectorstore.aadd_texts([text], metadatas=[example])
         return ids[0]
 
@@ -235,8 +251,12 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         """Return the examples for an input, in the order they were picked."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._may_select():
+            asked = self._theirs()
             with suppress(NotImplementedError):  # what LangChain's base class raises
-                return self._documents_to_examples(store.max_marginal_relevance_search(text, **self._theirs()))
+                found = store.max_marginal_relevance_search(text, **asked)
+                if len(self._distinct(found)) < len(found):
+                    found = store.max_marginal_relevance_search(text, **asked | {"k": asked["fetch_k"]})
+                return self._documents_to_examples(self._distinct(found)[: asked["k"]])
         found = search(store, embeddings_of(store).embed_query(text), text, **self._arguments())
         return self._documents_to_examples(documents_of(found))
 
@@ -244,12 +264,17 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         """Do what `select_examples` does."""
         store, text = self.vectorstore, self._example_to_text(input_variables, self.input_keys)
         if self._may_select():
+            asked = self._theirs()
             with suppress(NotImplementedError):
-                return self._documents_to_examples(await store.amax_marginal_relevance_search(text, **self._theirs()))
+                found = await store.amax_marginal_relevance_search(text, **asked)
+                if len(self._distinct(found)) < len(found):
+                    found = await store.amax_marginal_relevance_search(text, **asked | {"k": asked["fetch_k"]})
+                return self._documents_to_examples(self._distinct(found)[: asked["k"]])
         embedding = await embeddings_of(store).aembed_query(text)
         return self._documents_to_examples(documents_of(await asearch(store, embedding, text, **self._arguments())))
 
     @classmethod
+    @named
     def from_examples(
         cls,
         examples: list[dict[str, Any]],
@@ -262,21 +287,19 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         vectorstore_kwargs: dict[str, Any] | None = None,
         *,
         lambda_mult: float = 0.5,
-        method: Method = "mmr",
-        bias_key: str | None = None,
-        lambda_b: float = 0.95,
+        relevance_key: str | None = None,
         **vectorstore_cls_kwargs: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
         """Make a selector over a new store of ``vectorstore_cls`` with the examples.
 
         Arguments as LangChain's, those of this class by keyword; others go to ``vectorstore_cls.from_texts``.
         """
-        texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
-        store = vectorstore_cls.from_texts(texts, embeddings, metadatas=examples, **vectorstore_cls_kwargs)
+        options = vectorstore_cls_kwargs | {"relevance_key": relevance_key}
+        own, texts = cls._own(examples, input_keys, options)
+        store = vectorstore_cls.from_texts(texts, embeddings, metadatas=examples, **options)
         return cls(
             vectorstore=store, k=k, input_keys=input_keys, fetch_k=fetch_k, example_keys=example_keys,
-            vectorstore_kwargs=vectorstore_kwargs, lambda_mult=lambda_mult, method=method, bias_key=bias_key,
-            lambda_b=lambda_b,
+            vectorstore_kwargs=vectorstore_kwargs, lambda_mult=lambda_mult, **own,
         )  # fmt: skip
 
     @classmethod
@@ -286,16 +309,23 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         embeddings: Any,
         vectorstore_cls: type[VectorStore],
         *,
-        bias_key: str | None = None,
         input_keys: list[str] | None = None,
         **options: Any,
     ) -> MaxMarginalRelevanceExampleSelector:
         """Do what `from_examples` does."""
-        own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
-        texts = [cls._example_to_text(_without(example, bias_key), input_keys) for example in examples]
+        own, texts = cls._own(examples, input_keys, options)
         store = await vectorstore_cls.afrom_texts(texts, embeddings, metadatas=examples, **options)
-        return cls(vectorstore=store, input_keys=input_keys, bias_key=bias_key, **own)
+        return cls(vectorstore=store, input_keys=input_keys, **own)
+
+    @classmethod
+    def _own(
+        cls, examples: list[dict[str, Any]], input_keys: list[str] | None, options: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Take out of ``options`` the arguments of this class; return them and the texts to embed."""
+        own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
+        keys = tuple(own.get(name) for name in ("relevance_key", *_options.NUMBERS))
+        return own, [cls._example_to_text(_without(example, keys), input_keys) for example in examples]
 
 
-def _without(example: dict[str, Any], key: str | None) -> dict[str, Any]:
-    return {name: value for name, value in example.items() if name != key}
+def _without(example: dict[str, Any], keys: tuple[str | None, ...]) -> dict[str, Any]:
+    return {name: value for name, value in example.items() if name not in keys}

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document
+from langchain_core.example_selectors import sorted_values
 from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore as TheirStore
 
-from ._pools import Method, numbers, select
+from ._options import DEFAULTS, are_usual, checked, numbers, of_items
+from ._pools import select
 from .langchain_mmr import maximal_marginal_relevance
 
 # A document, its score in the store, and its vector.
 Candidate = tuple[Document, float, Sequence[float]]
+Example = Callable[[Document], dict[str, Any]] | None
 
-_RULE = ("method", "bias_key", "lambda_b")  # of the arguments of a search those that are not the store's
+_OWN = (*DEFAULTS, "relevance_key")  # of the arguments of a search those that are not the store's
+_OP = "max_marginal_relevance_search"
 
 
 def embeddings_of(store: Any) -> Any:
@@ -78,30 +82,35 @@ def _with_vectors(scored: list[tuple[Document, float]], vectors: Iterable[Any]) 
 
 
 def search(
-    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float, **kwargs: Any
-) -> list[tuple[Document, float]]:
+    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float,
+    _example: Example = None, **kwargs: Any,
+) -> list[tuple[Document, float]]:  # fmt: skip
     """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store.
 
-    Other arguments are those of `picked`, or go to the store.
+    ``_example`` returns what a selector gives of a document: of equal ones the first counts, and their texts are those
+    that cost tokens. Other arguments are options to select by, or go to the store.
     """
-    rule = {name: kwargs.pop(name) for name in _RULE if name in kwargs}
+    rule = _taken(kwargs, lambda_mult)
     if _gives_candidates(store):
         found = store.mmr_candidates(embedding, fetch_k, **kwargs)
     else:
         found = nearest(store, embedding, query, fetch_k, **kwargs)
-    return picked(found, embedding, k, lambda_mult, **rule)
+    return picked(found, embedding, k, lambda_mult, rule, _example)
 
 
 async def asearch(
-    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float, **kwargs: Any
-) -> list[tuple[Document, float]]:
+    store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float,
+    _example: Example = None, **kwargs: Any,
+) -> list[tuple[Document, float]]:  # fmt: skip
     """Do what `search` does; the store's own search is awaited, the selection runs in a thread."""
-    rule = {name: kwargs.pop(name) for name in _RULE if name in kwargs}
+    rule = _taken(kwargs, lambda_mult)
     if _gives_candidates(store):
         found = await run_in_executor(None, store.mmr_candidates, embedding, fetch_k, **kwargs)
     else:
         found = await anearest(store, embedding, query, fetch_k, **kwargs)
-    picks: list[tuple[Document, float]] = await run_in_executor(None, picked, found, embedding, k, lambda_mult, **rule)
+    picks: list[tuple[Document, float]] = await run_in_executor(
+        None, picked, found, embedding, k, lambda_mult, rule, _example
+    )
     return picks
 
 
@@ -111,23 +120,52 @@ def _gives_candidates(store: Any) -> bool:
     return isinstance(store, MaxMarginalRelevanceMixin) and theirs is not MaxMarginalRelevanceMixin.mmr_candidates
 
 
+def _taken(kwargs: dict[str, Any], lambda_mult: float) -> dict[str, Any]:
+    """Take the options out of the arguments of a search, checked; none where they ask for no more than MMR."""
+    given = {name: kwargs.pop(name) for name in _OWN if name in kwargs}
+    key = given.pop("relevance_key", None)
+    if key is None and are_usual(given):
+        return {}
+    relevance = "relevance_key", key is not None
+    return {"relevance_key": key} | checked(_OP, given, ("lambda_mult", lambda_mult), relevance)
+
+
+def once(documents: Iterable[Any], example: Callable[[Any], dict[str, Any]]) -> list[Any]:
+    """Return the first of those that are the same example."""
+    first: dict[str, Any] = {}
+    for each in documents:
+        first.setdefault(repr(sorted(example(each).items())), each)
+    return list(first.values())
+
+
 def picked(
     found: list[Candidate],
     embedding: Any,
     k: int,
     lambda_mult: float,
-    method: Method = "mmr",
-    bias_key: str | None = None,
-    lambda_b: float = 0.95,
+    options: dict[str, Any],
+    example: Example = None,
 ) -> list[tuple[Document, float]]:
+    """Return the picks of some candidates, by options as `_taken` returns them."""
+    if example is not None:
+        found = once(found, lambda each: example(each[0]))
     vectors = [vector for *_, vector in found]
-    if method == "mmr" and bias_key is None:
+    if not options:
         picks = maximal_marginal_relevance(embedding, vectors, lambda_mult, k)
     elif min(k, len(found)) <= 0:
         picks = []
     else:
-        bias = numbers("max_marginal_relevance_search", [document.metadata for document, *_ in found], bias_key)
-        picks, _ = select(embedding, vectors, k, method=method, lambda_mult=lambda_mult, bias=bias, lambda_b=lambda_b)
+        documents = [document for document, *_ in found]
+
+        def texts() -> list[str]:
+            if example is None:
+                return [each.page_content for each in documents]
+            return [" ".join(map(str, sorted_values(example(each)))) for each in documents]
+
+        metadata = [each.metadata for each in documents]
+        relevance = numbers(_OP, metadata, options["relevance_key"])
+        arguments = of_items(_OP, options, metadata, texts)
+        picks, _ = select(embedding, vectors, k, lambda_mult=lambda_mult, relevance=relevance, **arguments)
     return [found[i][:2] for i in picks]
 
 
@@ -144,18 +182,14 @@ class MaxMarginalRelevanceMixin:
 
     All methods take LangChain's ``k=4, fetch_k=20, lambda_mult=0.5``, these by keyword, and others for the store:
 
-    method : {"mmr", "vrsd"}
-    bias_key : str, optional
-        Entry of the documents' metadata that holds their quality, for MMR with bias (RAGSys, Algorithm 1);
-        ``lambda_mult`` must then be within [0, 1].
-    lambda_b : float in [0, 1], default 0.95
-        Weight of relevance against the bias.
+    method, relevance_key, bias_key, group_key, cost_key, token_counter, quality_key, ...
+        The options of `SelectionRetriever`.
 
-    Without ``method`` and ``bias_key`` the rule and its errors are those of `maximal_marginal_relevance`. As in
-    LangChain ``fetch_k`` is not raised to ``k``: no more than ``fetch_k`` documents come back. Scores are the store's
-    own, NaN where it gives none. A store that searches by text alone serves the methods that take a text. The methods
-    that begin with ``a`` are those without it, awaitable: they await the embeddings and the store's own awaitable
-    search; `mmr_candidates` and the selection run in a thread.
+    Without any of them the rule and its errors are those of `maximal_marginal_relevance`; with one, ``lambda_mult``
+    must be within [0, 1]. As in LangChain ``fetch_k`` is not raised to ``k``: no more than ``fetch_k`` documents come
+    back. Scores are the store's own, NaN where it gives none. A store that searches by text alone serves the methods
+    that take a text. The methods that begin with ``a`` are those without it, awaitable: they await the embeddings and
+    the store's own awaitable search; `mmr_candidates` and the selection run in a thread.
 
     Examples
     --------

@@ -34,8 +34,8 @@ class Needs(NamedTuple):
         if backend == "reference":
             return None
         module: Any = _dispatch.module_of("selection", backend)
-        rule = self.kind or self.op
-        if rule not in module.RULES:
+        rule = self.op if self.kind is None else self.kind
+        if isinstance(rule, str) and rule not in module.RULES:  # what is no word is refused where it is read
             return f"its kernels have no {rule}"
         lacks = next((name for name in self.constraints if name not in module.CONSTRAINTS), None)
         return lacks and f"its kernels take no {lacks}"

@@ -114,6 +114,7 @@ def conclude(problem: Problem, picks: Selection, asked: Any) -> None:
             short &= spent + remaining(problem, limits.costs).min() <= limits.budget
         needed[short & ~np.isnan(needed)] = -np.inf
     if limits.min_relevance is not None and problem.bias is None:  # rows outside are left out with less than that
-        with np.errstate(over="ignore"):  # below the least float32
-            needed = picks.pool_needed = np.maximum(needed, np.nextafter(limits.min_relevance, np.float32(-np.inf)))
+        with np.errstate(over="ignore"):  # below the least number there is
+            below = np.nextafter(limits.min_relevance, np.float32(-np.inf))
+        needed = picks.pool_needed = np.maximum(needed, below)
     picks.certified = problem.outside <= needed

@@ -16,7 +16,7 @@ from .filters import Filter
 from .parameters import BY_NAME
 from .request import Request
 
-_CEILING = BY_NAME["max_similarity"].range_of("mmr")
+_CEILING, _LEAST = (BY_NAME[name].range_of("mmr") for name in ("max_similarity", "min_relevance"))
 
 
 @dataclasses.dataclass(slots=True, eq=False)  # eq: arrays have none; without it NONE may be a default
@@ -129,7 +129,7 @@ def read(
         cosine = rows.metric == "cosine"
         found.max_similarity = filters.library_of_array(most).where(most >= 1, np.inf, most) if cosine else most
     if request.min_relevance is not None:
-        least = per_query(op, "min_relevance", request.min_relevance, num_queries, -np.inf, np.inf, place, errors)
+        least = per_query(op, "min_relevance", request.min_relevance, num_queries, *_LEAST, place, errors)
         if relevance is None:
             found.min_relevance = least
         else:

@@ -106,9 +106,8 @@ def _call(
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
-    *fields, needed, status, work = _dispatch.extension().select(
-        problem, stage, bounds, _dispatch.isa_index(), num_threads
-    )
+    module, isa = _dispatch.kernels()
+    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads)
     picks = Selection(*fields)
     picks.pool_needed = needed
     return picks, status, work
@@ -134,7 +133,8 @@ def _raise_for(problem: Problem, status: np.ndarray) -> None:
 
 def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> SelectionPath:
     """Return the picks of MMR for every λ_d from low to high."""
-    *fields, status = _dispatch.extension().path(problem, low, high, _dispatch.isa_index(), num_threads)
+    module, isa = _dispatch.kernels()
+    *fields, status = module.path(problem, low, high, isa, num_threads)
     _raise_for(problem, status)
     return SelectionPath(*fields)
 
@@ -172,7 +172,8 @@ def _scan(
     of these values.
     """
     score_weight, bias_weight = weights if problem.bias is not None else (None, None)
-    *found, well = _dispatch.extension().scan(
+    module, isa = _dispatch.kernels()
+    *found, well = module.scan(
         problem,
         vectors,
         n,
@@ -181,7 +182,7 @@ def _scan(
         largest_bias=_largest_bias(problem),
         score_weight=score_weight,
         bias_weight=bias_weight,
-        isa=_dispatch.isa_index(),
+        isa=isa,
         num_threads=num_threads,
     )
     for q in range(0 if well else problem.num_queries):  # a bad row that no query may pick does no harm
@@ -193,14 +194,14 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """Return the k items of largest v of each pool, ties to the lowest position."""
     if problem.candidates is not None:
         return _rank(problem, num_threads)
-    if (few := few_rows(problem)) is not None:
+    if problem.constraints.filter is not None and (few := few_rows(problem)) is not None:
         with suppress(ValueError):
             indices, scores = search(few[0], num_threads)
             return _renumbered(indices, few[1]), scores
     if problem.rows.metric == "dot":
         _check_queries(problem)
-    largest_bias, isa = _largest_bias(problem), _dispatch.isa_index()
-    indices, scores, status = _dispatch.extension().search(problem, largest_bias, isa, num_threads)
+    module, isa = _dispatch.kernels()
+    indices, scores, status = module.search(problem, _largest_bias(problem), isa, num_threads)
     _raise_for(problem, status)
     return indices, scores
 
@@ -228,7 +229,8 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
 def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
     """Return v of the candidates, by the kernels' own dot product; -inf for padding."""
     values: np.ndarray
-    values, status = _dispatch.extension().relevance(problem, _dispatch.isa_index(), num_threads)
+    module, isa = _dispatch.kernels()
+    values, status = module.relevance(problem, isa, num_threads)
     _raise_for(problem, status)
     return values
 

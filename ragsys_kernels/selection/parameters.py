@@ -22,6 +22,9 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
+_LARGEST = 3.4028234663852886e38  # of float32
+
+
 class Parameter(NamedTuple):
     """An argument of a selection, wherever it is given."""
 
@@ -53,8 +56,8 @@ class Parameter(NamedTuple):
     def rule_of(self, rule: str) -> str:
         """Return what an error says that a number must be."""
         low, high = self.range_of(rule)
-        if low == -math.inf and high == math.inf:
-            return "a number"
+        if high == _LARGEST:
+            return "within the range of float32"
         if self.above:
             return f"above {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
         return f"within [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
@@ -108,7 +111,7 @@ TABLE = (
     ),
     Parameter(
         "min_relevance", "The least relevance of a pick, before it is rescaled; items of less are left out", "number",
-        "query", everywhere=False,
+        "query", low=-_LARGEST, high=_LARGEST, everywhere=False,
     ),
     Parameter("quality", "Quality of each item, instead of that by z-scores", "values", "item", ("dpp",), "zscore"),
     Parameter("scale", "Weight of the z-scores", "number", "call", ("dpp",), 1.0, 0),

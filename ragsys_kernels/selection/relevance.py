@@ -228,13 +228,13 @@ def _similarities(problem: Problem, q: int, real: np.ndarray) -> float:
 def _real(problem: Problem, queries: slice | np.ndarray) -> np.ndarray:
     """Return which values of some queries' relevance are finite and of items that these may pick."""
     real: np.ndarray = np.isfinite(problem.relevance[queries])
-    if problem.candidates is not None:
-        real &= problem.candidates[queries] >= 0
+    if problem.candidates is not None:  # of a query without an answer they may be any numbers
+        real &= (problem.candidates[queries] >= 0) & (problem.candidates[queries] < problem.num_ids)
     elif (found := problem.constraints.filter) is not None:
         real &= found.take(queries).keep(np, np.broadcast_to(np.arange(problem.pool), real.shape))
     if (own := problem.constraints.query_groups) is not None:
         ids = np.arange(problem.pool) if problem.candidates is None else problem.candidates[queries]
-        rows = ids + problem.pool_stride * np.arange(problem.num_queries)[queries, None]
+        rows = np.where(real, ids, 0) + problem.pool_stride * np.arange(problem.num_queries)[queries, None]
         real &= problem.constraints.groups[rows] != own[queries, None]
     return real
 

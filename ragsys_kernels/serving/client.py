@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import httpx
+import numpy as np
 
 from . import wire
 from .wire import Picks
@@ -86,7 +87,7 @@ class _Calls:
             url: dict[str, Any] = {}
             if arrow:
                 body, kind = sent.arrow(part)
-                url = {name: "all" if x is None else x for name, x in {**sent.common, **common}.items()}
+                url = {name: _in_url(x) for name, x in {**sent.common, **common}.items()}
             else:
                 body, kind = sent.json(part, common)
             options = {"content": body, "headers": {"content-type": kind}, "params": url}
@@ -190,6 +191,10 @@ def _asked_wait(answer: httpx.Response) -> float:
         return 0.0
 
 
+def _in_url(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else "all" if value is None else value
+
+
 def _given(**values: Any) -> dict[str, Any]:
     return {name: x for name, x in values.items() if x is not None}
 
@@ -262,6 +267,13 @@ class Client(_Calls):
         max_similarity: float | Sequence[float] | None = None,
         min_relevance: float | Sequence[float] | None = None,
         candidate_vectors: Any = None,
+        bias: Any = None,
+        groups: Any = None,
+        query_groups: Any = None,
+        costs: Any = None,
+        lists: Any = None,
+        fusion: str | None = None,
+        fusion_weights: Any = None,
         scale: float | None = None,
         gamma: float | None = None,
         window: int | None = None,
@@ -303,6 +315,14 @@ class Client(_Calls):
             Vectors of the candidates, whose ids may then be any; without ``candidates`` they are 0 to P - 1. No corpus
             is read, and queries are vectors. What stands at padding of the candidates is dropped. With ``metric``,
             "cosine" unless it is "dot".
+        bias, costs : (Q, P) numbers, or Q lists, optional
+        groups : (Q, P) integers or strings, or Q lists, optional
+            What the rules' functions take of items, beside candidate_vectors alone: a corpus has its own.
+        query_groups : (Q,) integers or strings, optional
+            The group of each query, whose candidates it does not get. None: of no group.
+        lists : sequence of (ids, scores), optional
+            What several retrievers found, as `fuse` takes it but with ids of the corpus; instead of candidates and
+            relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
             Options of one rule, as in its function; one value for all queries.
         unknown : "error" | "skip", optional
@@ -324,15 +344,19 @@ class Client(_Calls):
         """
         arguments = {
             "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
-            "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights, "initial":
-            initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group, "budget": budget,
-            "max_similarity": max_similarity, "min_relevance": min_relevance, "scale": scale, "gamma": gamma, "window":
-            window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps, "metric":
-            metric,
+            "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights,
+            "initial": initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group,
+            "budget": budget, "max_similarity": max_similarity, "min_relevance": min_relevance, "bias": bias,
+            "groups": groups, "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma,
+            "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps,
+            "metric": metric,
         }  # fmt: skip
-        sent = wire.Queries(queries, query_ids, arguments, candidate_vectors)
+        sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
         whole = _given(method=method, pool=pool, corpus=self._corpus if corpus is None else corpus, unknown=unknown)
+        whole |= _given(fusion=fusion)
         common = {"pool": None} | {name: wire.one_value(name, x) for name, x in whole.items()}
+        if fusion_weights is not None:
+            common["fusion_weights"] = np.asarray(fusion_weights, float).tolist()
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks
 

@@ -10,13 +10,12 @@ import inspect
 from ..selection import mmr_path
 from ..selection.parameters import RULES, TABLE, Parameter
 
-# What a corpus has itself, and a query not.
-_OF_CORPUS = ("bias", "groups", "costs", "query_groups")
-PARAMETERS = tuple(each for each in TABLE if each.name not in _OF_CORPUS)
+# What comes with vectors alone, for a corpus has its own. Costs are float64, as their sums are.
+OF_VECTORS = ("bias", "groups", "costs", "query_groups")
 
 
 def _names(kind: str, *of: str) -> tuple[str, ...]:
-    return tuple(each.name for each in PARAMETERS if each.kind == kind and each.of in of)
+    return tuple(each.name for each in TABLE if each.kind == kind and each.of in of)
 
 
 NUMBERS = _names("number", "query")
@@ -25,18 +24,19 @@ ID_LISTS = _names("ids", "query")
 OF_CANDIDATES, OF_ASPECTS = _names("values", "candidate", "item"), _names("values", "aspect")
 VECTORS = _names("vectors", "aspect")
 # What stands where a list is shorter than another query's.
-PADDING = {**dict.fromkeys(ID_LISTS, -1), "relevance": 0.0, "quality": 1.0}
+PADDING = {**dict.fromkeys(ID_LISTS, -1), **dict.fromkeys(OF_CANDIDATES, 0), "quality": 1}
 
 # What is one value for all queries that are answered together.
-OF_CALL: dict[str, Parameter] = {each.name: each for each in PARAMETERS if each.of == "call"}
+OF_CALL: dict[str, Parameter] = {each.name: each for each in TABLE if each.of == "call"}
 # What one value must be, and its types in JSON; a choice is a word.
 TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
 }  # fmt: skip
 # Fields that a rule does not have; a cursor holds what was shown before.
-LACKS = {rule: frozenset(each.name for each in PARAMETERS if rule not in each.rules) for rule in RULES}
+LACKS = {rule: frozenset(each.name for each in TABLE if rule not in each.rules) for rule in RULES}
 LACKS = {rule: names | {"cursor"} if "initial" in names else names for rule, names in LACKS.items()}
-OF_PATH = tuple(each for each in PARAMETERS if each.name in inspect.signature(mmr_path).parameters)
+_of_path = inspect.signature(mmr_path).parameters.keys() - OF_VECTORS
+OF_PATH = tuple(each for each in TABLE if each.name in _of_path)
 # Of documents, whose relevance nobody sends, and which come without vectors: numbers and words, and lists.
 OF_RERANK = (*NUMBERS, *(name for name in OF_CALL if name not in ("relevance_scale", "metric")))
 LISTS_OF_RERANK = (*ID_LISTS[1:], *VECTORS, *OF_ASPECTS)

@@ -7,7 +7,7 @@ and pool, and padding of one query never affects another.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import attrgetter, is_
@@ -20,15 +20,16 @@ from .._base import arrays as _arrays
 from .._base import checks
 from .._base.warn import muted
 from ..corpus import certified, retrieve
+from ..selection.parameters import TABLE
 from ..selection.problem import Problem, Rows, Selection
 from ..selection.request import Request
 from ..selection.validate import PoolSizeWarning
 from .corpora import Served
-from .fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, PARAMETERS, VECTORS
+from .fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, VECTORS
 from .limits import FAILED, failed
 
 _NUMBERS = ("k", *NUMBERS)  # one for all queries, or one for each
-_ARRAYS = ("queries", *VECTORS, *OF_ASPECTS, *OF_CANDIDATES, *ID_LISTS)
+_ARRAYS = ("queries", "query_groups", *VECTORS, *OF_ASPECTS, *OF_CANDIDATES, *ID_LISTS)
 _PLAIN = ("mmr", "vrsd")
 _of_call = attrgetter("op", *OF_CALL)
 # An empty list of these is none.
@@ -36,7 +37,7 @@ _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("
 _lists = attrgetter(*_ARRAYS[1:])
 # What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
 _OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
-_others = attrgetter(*(each.name for each in PARAMETERS if each.name not in LACKS["mmr"] | _OF_PLAIN))
+_others = attrgetter(*(each.name for each in TABLE if each.name not in LACKS["mmr"] | _OF_PLAIN))
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")
@@ -52,7 +53,7 @@ class Block:
     The `Request` is what the library is asked for, with rows in the place of ids. Its lists are padded with -1, which
     may also stand between rows. A number is one of all queries, or (Q,) int64 (k), float64 (budget) or float32. If
     candidates come with their vectors, these are its embeddings, of all queries end to end, and rows are places among
-    the query's own candidates.
+    the query's own candidates; what they have beside them, groups too, are lists (Q, P).
     """
 
     served: Served
@@ -145,16 +146,14 @@ class Block:
 
     def named(self, query: int, message: str) -> str:
         """Return an error of the library about a query, with the id that was sent twice in the place of its row."""
+        if self.given is None:
+            return with_id(message, self.served.ids_of)
+        return message if self.names is None else with_id(message, self.names[query].__getitem__)
 
-        def id_of(row: re.Match[str]) -> str:
-            rows = np.array([int(row[0])])
-            if self.given is None:
-                rows = self.served.ids_of(rows)
-            elif self.names is not None:
-                rows = self.names[query][rows]
-            return repr(rows.tolist()[0])
 
-        return _TWICE.sub(id_of, message)
+def with_id(message: str, ids_of: Callable[[np.ndarray], np.ndarray]) -> str:
+    """Return an error of the library with the id that was sent twice in the place of its row."""
+    return _TWICE.sub(lambda row: repr(ids_of(np.array([int(row[0])])).tolist()[0]), message)
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -209,7 +208,7 @@ _BESIDE = ("certified", "cost")
 
 def apart(block: Block, num_threads: int | None = None) -> Selection:
     """Answer in halves the queries of a block whose call failed; a query that fails alone gets the error `FAILED`."""
-    picks, errors = Selection.empty(len(block), block.most), dict[int, str]()
+    picks, errors = _nothing(block), dict[int, str]()
     first: Exception | None = None
     waiting = [range(len(block))]
     while waiting:
@@ -235,6 +234,13 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
     if first is not None:
         failed(f"select: the kernel call of {list(errors.values()).count(FAILED)} queries", first)
     return picks.with_errors(errors)
+
+
+def _nothing(block: Block) -> Selection:
+    """Return no picks for each query of a block."""
+    picks = Selection.empty(len(block), block.most)
+    picks.cost = None if block.request.budget is None else np.zeros(len(block))
+    return picks
 
 
 def split(picks: Selection, blocks: Sequence[Block]) -> list[Selection]:
@@ -267,7 +273,7 @@ def answer(block: Block, num_threads: int | None = None, on_error: str = "skip")
     counts = (request.candidates >= 0).sum(axis=1)
     begins = (np.cumsum(counts) - counts)[:, None]
     if not counts.any():
-        return Selection.empty(len(block), block.most).with_errors({})
+        return _nothing(block).with_errors({})
     lists = {name: each for name in ID_LISTS if (each := getattr(request, name)) is not None}
     moved: dict[str, Any] = {name: np.where(each >= 0, each + begins, -1) for name, each in lists.items()}
     picks = _answer(replace(block, request=request.changed(**moved)), num_threads, on_error)
@@ -315,6 +321,8 @@ def _on_host(picks: Selection) -> Selection:
 def _widened(request: Request, block: Block) -> Request:
     """Return a request with more candidates than picks, so that a query reads the same rows alone and beside others."""
     rows, candidates = request.embeddings, request.candidates
+    if request.groups is not None:  # of rows that are the candidates, end to end
+        request = request.changed(groups=request.groups[candidates >= 0])
     if candidates is None and block.served.rows <= block.most:
         candidates = np.tile(np.arange(block.served.rows), (len(block), 1))
     if candidates is None or candidates.shape[1] > block.most:
@@ -323,7 +331,7 @@ def _widened(request: Request, block: Block) -> Request:
     changes = {
         name: placed(rows, np.pad(host(values), lacking, constant_values=PADDING[name]))
         for name, values in (("candidates", candidates), *((each, getattr(request, each)) for each in OF_CANDIDATES))
-        if values is not None
+        if values is not None and name != "groups"
     }
     return request.changed(**changes)
 

@@ -12,15 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..selection.parameters import BY_NAME
 from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
 _TYPES = {int, float, str, list, type(None)}
+_WIRE = {"query_ids": "query_id"}
 _VALUES = ("scores", "relevance", "redundancy")
-# The largest numbers, which stand for no limit: JSON has no inf.
-_MOST_NUMBER, _MOST_FLOAT32 = (float(np.finfo(dtype).max) for dtype in (np.float64, np.float32))
+_MOST_NUMBER = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,46 +62,61 @@ class Queries:
     """
 
     def __init__(
-        self, queries: Any, query_ids: Any, arguments: Mapping[str, Any], candidate_vectors: Any = None
+        self,
+        queries: Any,
+        query_ids: Any,
+        arguments: Mapping[str, Any],
+        candidate_vectors: Any = None,
+        hits: Sequence[tuple[Any, Any]] | None = None,
     ) -> None:
         arguments = {name: x for name, x in arguments.items() if x is not None}
-        lists = {name: arguments[name] for name in ID_LISTS if name in arguments}
-        values = {name: arguments[name] for name in (*OF_CANDIDATES, *OF_ASPECTS) if name in arguments}
+        names = [name for name in (*ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS) if name in arguments]
         self.vectors = None if queries is None else _vectors(queries)
-        self.query_ids = None if query_ids is None else _listed("query_ids", query_ids, "(Q,) ids")
+        of_queries = {"query_ids": query_ids, "query_groups": arguments.get("query_groups")}
+        self.of_queries = {name: _listed(name, x, "(Q,) ids") for name, x in of_queries.items() if x is not None}
         self.candidate_vectors = (
             None if candidate_vectors is None else _of_vectors("candidate_vectors", candidate_vectors)
         )
         # Lists of vectors: of candidates by their name on the wire.
         self.of_vectors = {name: _of_vectors(name, arguments[name]) for name in VECTORS if name in arguments}
-        rows = {name: _rows(name, x) for name, x in {**lists, **values}.items()}
+        rows = {name: _rows(name, arguments[name]) for name in names}
+        self.hits = None if hits is None else _hits(hits)
         counts = {
             name: len(x)
             for name, x in {
                 "queries": self.vectors,
-                "query_ids": self.query_ids,
+                **self.of_queries,
                 **rows,
                 **self.of_vectors,
                 "candidate_vectors": self.candidate_vectors,
+                "lists": self.hits,
             }.items()
             if x is not None
         }
         if not counts:
-            raise ValueError("select: queries must be given, or query_ids, or relevance of candidates, got none")
+            raise ValueError(
+                "select: queries must be given, or query_ids, or relevance of candidates, or lists, got none"
+            )
         self.count = next(iter(counts.values()))
         for name, count in counts.items():
             if count != self.count:
                 raise ValueError(f"select: {name} must have a row for each of {self.count} queries, got {count}")
-        self._drop_padding([name for name, x in lists.items() if not _is_plain(x)], rows)
+        others = [x for x in (*map(rows.get, OF_CANDIDATES), self.candidate_vectors) if x is not None]
+        for name in names:
+            if name in ID_LISTS and not _is_plain(arguments[name]):
+                _drop_padding(rows[name], others if name == "candidates" else ())
         self.values: dict[str, list[Any]] = {}  # lists of numbers
-        for name, given in values.items():
-            each = rows.pop(name)
+        for name in names:
+            if name in (*ID_LISTS, "groups"):
+                continue
+            each, given = rows.pop(name), arguments[name]
             is_float = isinstance(given, np.ndarray) and given.ndim == 2 and given.dtype.char in "efd"
             self.values[name] = each if is_float else _numbers(name, each)
         self.lists = rows
-        _check_ids("query_ids", [[x for x in self.query_ids or () if x is not None]])
+        for name, ids in self.of_queries.items():
+            _check_ids(name, [[x for x in ids if x is not None]])
         for name, ids in rows.items():
-            if not _is_plain(lists[name]):
+            if not _is_plain(arguments[name]):
                 _check_ids(name, ids)
         named = rows.get("candidates", ())
         if candidate_vectors is not None and None in named and str in _kinds(named):
@@ -115,8 +129,8 @@ class Queries:
                 continue
             array = _array(arguments[name])
             own: Any = array.tolist()
-            if name != "k":
-                own = [_limit(name, x) for x in own] if array.ndim == 1 else _limit(name, own)
+            if name == "budget":
+                own = list(map(_limit, own)) if array.ndim == 1 else _limit(own)
             kinds = set(map(type, own if array.ndim else [own]))
             if array.shape not in ((), (self.count,)) or not kinds <= {int, float, type(None)}:
                 got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(own)[:100]
@@ -125,20 +139,6 @@ class Queries:
                 self.numbers[name] = own
             else:
                 self.common[name] = own
-
-    def _drop_padding(self, names: list[str], rows: dict[str, list[Any]]) -> None:
-        """Drop -1 and None from the lists of ids of these names, and what belongs to such candidates."""
-        others = (rows.get(name) for name in OF_CANDIDATES)
-        beside: list[Any] = [x for x in (*others, self.candidate_vectors) if x is not None]
-        for name in names:
-            for q, ids in enumerate(rows[name]):
-                if ids is None or not (None in ids or -1 in ids):
-                    continue
-                real = [x is not None and x != -1 for x in ids]
-                rows[name][q] = list(compress(ids, real))
-                for column in beside if name == "candidates" else ():
-                    if (each := column[q]) is not None and len(each) == len(real):
-                        column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
 
     def parts(self, size: int) -> Iterator[slice]:
         sizes = [max(each.nbytes for each in lists if each is not None) for lists in self._vectors().values() if lists]
@@ -166,8 +166,9 @@ class Queries:
                     text = base64.b64encode(rows.tobytes()).decode()
                     query[name] = {"b64": text, "shape": list(rows.shape), "dtype": str(rows.dtype)}
         columns: dict[str, Sequence[Any]] = {**self.lists, **self.numbers, **self.values}
-        if self.query_ids is not None:
-            columns["query_id"] = self.query_ids
+        if self.hits is not None:
+            columns["lists"] = self.hits
+        columns |= {_WIRE.get(name, name): ids for name, ids in self.of_queries.items()}
         for name, column in columns.items():
             for query, value in zip(queries, column[part], strict=True):
                 query[name] = value
@@ -188,10 +189,12 @@ class Queries:
         if self.vectors is not None:
             flat = pa.array(np.ascontiguousarray(self.vectors[part]).ravel())
             columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, self.vectors.shape[1])
-        if self.query_ids is not None:
-            columns["query_id"] = pa.array(self.query_ids[part])
+        for name, ids in self.of_queries.items():
+            columns[_WIRE.get(name, name)] = pa.array(ids[part])
         for name, lists in self.lists.items():
             columns[name] = pa.array(lists[part])
+        if self.hits is not None:
+            columns["lists"] = pa.array(self.hits[part])
         for name, lists in self._vectors().items():
             given = lists[part]
             rows = [each for each in given if each is not None]
@@ -203,7 +206,7 @@ class Queries:
             lacking = pa.array([each is None for each in given])
             columns[name] = pa.ListArray.from_arrays(pa.array(offsets), vectors, mask=lacking)
         for name, values in self.values.items():
-            columns[name] = pa.array(values[part], pa.list_(pa.float32()))
+            columns[name] = pa.array(values[part], pa.list_(pa.float64() if name == "costs" else pa.float32()))
         for name, numbers in self.numbers.items():
             columns[name] = pa.array(numbers[part])
         table, out = pa.table(columns), io.BytesIO()
@@ -291,11 +294,9 @@ def _read_arrow(body: bytes) -> Part:
     )
 
 
-def _limit(name: str, value: Any) -> Any:
-    """Return a limit; the largest number for inf, which is none."""
-    if type(value) is not float or not math.isinf(value) or not BY_NAME[name].holds("", value):
-        return value
-    return math.copysign(_MOST_NUMBER if name == "budget" else _MOST_FLOAT32, value)
+def _limit(value: Any) -> Any:
+    """Return a budget; the largest number for inf, which JSON cannot hold."""
+    return _MOST_NUMBER if value == math.inf else value
 
 
 def one_value(name: str, given: Any) -> Any:
@@ -364,6 +365,37 @@ def _listed(name: str, given: Any, rule: str) -> list[Any]:
     return [x.item() if isinstance(x, np.generic) else x for x in found]
 
 
+def _drop_padding(rows: list[Any], others: Iterable[list[Any]]) -> None:
+    """Drop -1 and None from lists of ids, and what other columns have for them."""
+    for q, ids in enumerate(rows):
+        if ids is None or not (None in ids or -1 in ids):
+            continue
+        real = [x is not None and x != -1 for x in ids]
+        rows[q] = list(compress(ids, real))
+        for column in others:
+            if (each := column[q]) is not None and len(each) == len(real):
+                column[q] = each[real] if isinstance(each, np.ndarray) else list(compress(each, real))
+
+
+def _hits(given: Any) -> list[list[dict[str, Any]]]:
+    """Return, for each query, what retrievers found: pairs (ids, scores) as `fuse` takes them."""
+    found: list[list[dict[str, Any]]] = []
+    for pair in given if isinstance(given, (list, tuple)) and given else [given]:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or pair[0] is None:
+            raise ValueError(f"select: lists must be a list of pairs (ids, scores), got {repr(pair)[:100]}")
+        ids = [row or [] for row in _rows("lists", pair[0])]
+        scores = [None] * len(ids) if pair[1] is None else _numbers("lists", _rows("lists", pair[1]))
+        if len(scores) != len(ids) or (found and len(ids) != len(found)):
+            got = sorted({len(ids), len(scores), len(found) or len(ids)})
+            raise ValueError(f"select: lists must have a row for each query, got {got} rows")
+        _drop_padding(ids, [scores])
+        found = found or [[] for _ in ids]
+        for each, x, numbers in zip(found, ids, scores, strict=True):
+            each.append({"ids": x} if numbers is None else {"ids": x, "scores": numbers})
+    _check_ids("lists", [hits["ids"] for each in found for hits in each])
+    return found
+
+
 def _is_plain(ids: Any) -> bool:
     """Return whether lists of ids are an array of integers without padding, in which nothing has to be looked for."""
     fits = isinstance(ids, np.ndarray) and ids.ndim == 2 and ids.dtype.kind in "iu" and ids.dtype != np.uint64
@@ -384,7 +416,8 @@ def _check_ids(name: str, rows: list[list[Any] | None]) -> None:
     every = chain.from_iterable(row or () for row in rows)
     odd = [x for x in every if type(x) is not str and not (type(x) is int and low <= x <= high)]
     got = repr(odd[0])[:100] if odd else "both"
-    raise ValueError(f"select: {name} must be ids, all integers of 64 bits or all strings, got {got}")
+    what = "" if "groups" in name else "ids, "
+    raise ValueError(f"select: {name} must be {what}all integers of 64 bits or all strings, got {got}")
 
 
 def _numbers(name: str, rows: list[list[Any] | None]) -> list[list[float] | None]:

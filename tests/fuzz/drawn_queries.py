@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from fuzz_requests import ODD
 
-from ragsys_kernels.serving.fields import LACKS
+from ragsys_kernels.serving.fields import LACKS, OF_VECTORS
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
 from ragsys_kernels.serving.queries.cursors import encoded
 
 N, D = 40, 6  # rows and dimensions of the corpora
 _BASES = ("query", "vector", "query_id", "vectors")
+FUSED = ("lists", "fusion", "fusion_weights")
 _BAD = {"integer": [0, -1, 10**6], "number": [-2.0, 7.5, 1e39], "string": ["n?"], "choice": ["x"], "boolean": [3]}
 
 
@@ -65,13 +66,22 @@ class Drawer:
         # What one rule alone has comes with it, and sometimes without: then all queries are refused.
         self.covers = "aspects" in names and rng.random() < 0.2
         without = LACKS["coverage"] if self.covers else {"aspects", "weights"} if rng.random() < 0.95 else {}
-        others = sorted(set(names).difference(_BASES, without))
+        self.fuses = "lists" in names and not self.own and rng.random() < 0.2
+        odd = (*OF_VECTORS, *(("candidates", "relevance", "quality") if self.fuses else FUSED))
+        others = sorted(set(names).difference(_BASES, without, odd if rng.random() < 0.95 else ()))
         some = rng.sample(others, min(rng.choice([1, 2, 2, 3, 3, 6]), len(others)))
         if self.own and "relevance" not in some and rng.random() < 0.5:  # then not all vectors are read
             some.append("relevance")
         if self.covers:
             some += ["aspects", *(["weights"] if rng.random() < 0.6 else [])]
-        first = {"candidates": 0, "aspects": 1}  # whose number others have
+        if self.own:  # what limits picks comes with what it goes by
+            limits = (("groups", "max_per_group"), ("groups", "query_groups"), ("costs", "budget"), ("bias",))
+            some += (each for pair in limits if rng.random() < 0.25 for each in pair if each in names)
+        if self.fuses:
+            self.retrievers = rng.choice([1, 2, 3])
+            some += ["lists", *(name for name in FUSED[1:] if name in names and rng.random() < 0.5)]
+        some = list(dict.fromkeys(some))
+        first = {"candidates": 0, "aspects": 1, "lists": 1}  # whose number others have
         self.names = sorted(set(some), key=lambda name: (first.get(name, 2), some.index(name)))
         self.wild = rng.choice([0.0, 0.0, 0.05, 0.2])  # how much is bad
 
@@ -129,14 +139,25 @@ class Drawer:
         most = len(given) if isinstance(given, np.ndarray) else N
         if field.name in ("query", "query_id"):
             return rows(rng, 1)[0].tolist() if field.name == "query" else self.id(rng.randrange(N))
+        if field.name in ("groups", "query_groups"):
+            groups = [self.id(rng.randrange(3)) for _ in range(self.width(query, field.name))]
+            return groups if field.name == "groups" else self.id(rng.randrange(4))
         if field.name == "cursor":
             shown = [self.id(i) for i in rng.sample(range(most), min(2, most))]
             return encoded(np.array(shown, object if self.texts else np.int64))
+        if field.name == "lists":
+            found, scored = [], rng.random() < 0.7
+            for _ in range(self.retrievers if self.fuses and rng.random() < 0.9 else 2):
+                ids = [self.id(i) for i in rng.sample(range(N), rng.choice([0, 1, 2, 5, 20]))]
+                found.append({"ids": ids, "scores": rows(rng, 1, len(ids))[0].tolist()} if scored else {"ids": ids})
+            return found
         if field.kind == "vectors":
             return rows(rng, rng.choice([1, 2, 2, 3, 9])).tolist()
         if field.kind == "floats":
             numbers = rows(rng, 1, self.width(query, field.name))[0]
-            return (np.abs(numbers) + 0.1 if field.name in ("quality", "weights") else numbers).tolist()
+            return (
+                np.abs(numbers) + 0.1 if field.name in ("quality", "weights", "costs", "fusion_weights") else numbers
+            ).tolist()
         if field.kind == "ids":
             named = field.name == "candidates" and given is not None
             size = most if named else rng.randrange(min(9, most) + 1)
@@ -150,6 +171,12 @@ class Drawer:
 
     def bad(self, field: Field, query: dict[str, Any]) -> Any:
         """A value of the right type that breaks a rule."""
+        if field.name == "query_groups":
+            return self.id(N + 7)
+        if field.name == "lists":
+            found, ids = self.value(field, query), [self.id(i) for i in range(3)]
+            found[-1]["ids"] = self.rng.choice([ids + ids[:1], [*ids, self.id(N + 7)], ids])
+            return found
         if field.kind == "ids":
             ids = self.value(field, query)
             return self.rng.choice([[*ids, self.id(N + 7)], [*ids, *ids], [self.id(N + 9)] * 2, ids[1:]])
@@ -164,5 +191,7 @@ class Drawer:
         """How many candidates a query has, as far as it has any; of its weights, how many aspects."""
         if name == "weights":
             return len(query["aspects"]) if isinstance(query.get("aspects"), list) else 2
+        if name == "fusion_weights":
+            return len(query["lists"]) if isinstance(query.get("lists"), list) else self.retrievers if self.fuses else 2
         given = query.get("candidates") if query.get("vectors") is None else query["vectors"]
         return len(given) if isinstance(given, (list, np.ndarray)) else 3

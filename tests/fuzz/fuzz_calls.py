@@ -167,7 +167,7 @@ SELECTION = {
     "lambda_d": number, "lambda_b": number, "groups": integers, "query_groups": integers, "max_per_group": count,
     "initial": integers, "allowed": mask_or_rows, "exclude": mask_or_rows, "metric": text,
     "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
-    "costs": doubles, "budget": number, "max_similarity": number,
+    "costs": doubles, "budget": number, "max_similarity": number, "min_relevance": number,
     "quality": floats, "scale": number, "gamma": number, "window": count, "noise": number, "min_gain": number,
     "kind": text, "aspects": floats, "weights": floats, "density": flag,
 }  # fmt: skip

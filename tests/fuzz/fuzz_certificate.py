@@ -59,6 +59,8 @@ def draw(seed: int, number: int) -> tuple[dict[str, Any], np.ndarray, dict[str, 
         asked["initial"] = np.stack([rng.permutation(N)[:3] for _ in range(Q)])
     if sometimes():
         asked["max_similarity"] = float(rng.choice((0.3, 0.8, 0.99)))
+    if rng.random() < 0.2:
+        asked["min_relevance"] = float(rng.uniform(-0.2, 0.6))
     if sometimes():
         asked["exclude"] = rng.integers(0, N, (Q, 4))
     if sometimes():

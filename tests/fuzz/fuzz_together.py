@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
-from drawn_queries import QUERY, Drawer, Field, N, fields_of, rows
+from drawn_queries import FUSED, QUERY, Drawer, Field, N, fields_of, rows
 from fuzz_requests import call
 from fuzz_runs import Fuzzer, WrongError, main
 
@@ -120,7 +120,7 @@ def by_json(rng: random.Random) -> None:
     def batch() -> tuple[list[dict[str, Any]], Callable[[list[dict[str, Any]]], Asked]]:
         draw = Drawer(rng, QUERY, rules.FIELDS)
         queries = [encoded(draw.query()) for _ in range(300 if rng.random() < 0.005 else rng.choice([2, 3, 5, 9]))]
-        few = rng.sample(sorted(rules.FIELDS - {"vectors", "query", "query_id", "aspects"}), rng.choice([0, 0, 1, 2]))
+        few = rng.sample(sorted(rules.FIELDS - rules._OWN - {"query", "query_id"}), rng.choice([0, 0, 1, 2]))
         common = {name: draw.drawn(QUERY[name], rng.choice(["given", "null", "empty"]), {}) for name in few}
         common = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **common}
         if draw.corpus is not None:
@@ -159,10 +159,12 @@ def column_type(field: Field, texts: bool, rng: random.Random) -> pa.DataType:
     ids = rng.choice([plain, plain, *others, pa.dictionary(pa.int32(), plain)])
     floats = rng.choice([pa.float32(), pa.float64()])
     lists = rng.choice([pa.list_, pa.large_list])
+    if field.name == "lists":
+        return lists(pa.struct({"ids": lists(ids), "scores": lists(floats)}))
     if field.kind == "vectors":
         return lists(lists(floats))
-    if field.name in ("query", "vectors", "query_id"):
-        return {"query": lists(floats), "vectors": lists(pa.list_(pa.float32())), "query_id": ids}[field.name]
+    if field.name in ("query", "vectors", "query_id", "query_groups"):
+        return {"query": lists(floats), "vectors": lists(pa.list_(pa.float32()))}.get(field.name, ids)
     return {"ids": lists(ids), "floats": lists(floats), "integer": pa.int64(), "number": pa.float64()}[field.kind]
 
 
@@ -178,7 +180,9 @@ def table_and_rules(rng: random.Random) -> tuple[pa.Table, dict[str, Any]]:
             values = [x.tolist() if isinstance(x, np.ndarray) else x for x in values]
             column = pa.array(values, column_type(QUERY[name], draw.texts, rng))
             columns["vector" if name == "query" else name] = column
-    common = {name: draw.value(QUERY[name], {}) for name in rng.sample(sorted(rules.SHARED), rng.choice([0, 0, 1, 2]))}
+    few = rng.sample(sorted(rules.SHARED.difference(FUSED)), rng.choice([0, 0, 1, 2]))
+    few += [name for name in FUSED[1:] if rng.random() < (0.5 if draw.fuses else 0.01)]
+    common = {name: draw.value(QUERY[name], {}) for name in few}
     common = {**draw.rule(), "pool": rng.choice([5, 8, 100]), **common}
     if draw.corpus is not None:
         common["corpus"] = draw.corpus
@@ -196,12 +200,16 @@ def stream_of(table: pa.Table) -> bytes:
     return out.getvalue()
 
 
+def in_url(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else "all" if value is None else value
+
+
 def by_arrow(rng: random.Random) -> None:
     table, common = table_and_rules(rng)
     other, of_other = table_and_rules(rng)
 
     def asked(some: pa.Table, common: dict[str, Any] = common) -> Asked:
-        url = urlencode({name: "all" if x is None else x for name, x in common.items()})
+        url = urlencode({name: in_url(x) for name, x in common.items()})
         return f"/v1/select?{url}", ARROW, stream_of(some)
 
     def told(answer: tuple[int, bytes], n: int) -> list[dict[str, Any]]:
@@ -280,7 +288,8 @@ def by_tensors(rng: random.Random) -> None:
     draw = Drawer(rng, QUERY, names, typed=True)
     wide = {name: rng.randrange(1, 9) for name in ("candidates", "initial", "allowed", "exclude")}
     wide["aspects"] = wide["weights"] = rng.choice([1, 2, 5])
-    wide["vectors"] = wide["relevance"] = wide["quality"] = wide["candidates"]
+    beside = (*fields.OF_CANDIDATES, "vectors")
+    wide |= dict.fromkeys(beside, wide["candidates"])
     padding: Any = "" if draw.texts else -1
     arrays: dict[str, np.ndarray] = {}
     chosen = [name for name in draw.names if name != "candidates"] + ["candidates"] * (draw.own or rng.random() < 0.5)
@@ -288,6 +297,10 @@ def by_tensors(rng: random.Random) -> None:
         field = QUERY[name]
         if names[name] == 3:
             arrays[name] = rows(rng, n * wide[name]).reshape(n, wide[name], -1)
+        elif name in ("groups", "query_groups"):
+            shape = (n, wide["candidates"])[: names[name]]
+            array = np.array([draw.id(rng.randrange(3)) for _ in range(np.prod(shape))])
+            arrays[name] = array.astype(object if draw.texts else np.int64).reshape(shape)
         elif field.kind == "ids":
             most = wide["candidates"] if draw.own and name != "candidates" else N
             array = np.full((n, wide[name]), padding, object if draw.texts else np.int64)
@@ -300,7 +313,9 @@ def by_tensors(rng: random.Random) -> None:
         elif names[name] == 2:
             numbers = rows(rng, n, wide[name])
             arrays[name] = (
-                np.abs(numbers) + 0.1 if name in ("quality", "weights") and rng.random() > draw.wild else numbers
+                np.abs(numbers) + 0.1
+                if name in ("quality", "weights", "costs") and rng.random() > draw.wild
+                else numbers
             )
         else:
             values = [draw.bad(field, {}) if rng.random() < draw.wild else draw.value(field, {}) for _ in range(n)]
@@ -316,10 +331,10 @@ def by_tensors(rng: random.Random) -> None:
     def asked(queries: slice, trimmed: bool = False) -> Asked:
         some = {name: array[queries] for name, array in arrays.items()}
         for name, array in list(some.items()) if trimmed else ():
-            if names[name] == 2 and array.dtype.kind in "Oi":
+            if name in fields.ID_LISTS:
                 kept = int((array[0] != padding).sum())  # padding is at the end
                 some[name] = array[:, :kept]
-                for other in ("relevance", "quality", "vectors") if name == "candidates" else ():
+                for other in beside if name == "candidates" else ():
                     if other in some:
                         some[other] = arrays[other][queries][:, :kept]
         with np.errstate(over="ignore"):

@@ -14,7 +14,7 @@ from ragsys_kernels import _dispatch
 ISA = "RAGSYS_KERNELS_ISA"
 OF_QUERIES = (
     "queries", "k", "candidates", "relevance", "initial", "query_groups", "lambda_d", "lambda_b", "budget",
-    "max_similarity", "aspects", "weights",
+    "max_similarity", "min_relevance", "aspects", "weights",
 )  # fmt: skip
 OF_BOTH = ("bias", "costs", "quality", "groups", "allowed", "exclude")  # of the rows, or of each query's
 

@@ -134,7 +134,6 @@ DEFAULTS = [
     *((f"langchain_stores:MaxMarginalRelevanceMixin.{prefix}max_marginal_relevance_{search}", SEARCH)
       for prefix in ("", "a")
       for search in ("search", "search_by_vector", "search_with_score", "search_with_score_by_vector")),
-    ("langchain_stores:picked", "ragsys_kernels:mmr"),
     ("langchain:SelectionRetriever", SEARCH),
     ("langchain:SelectionRetriever", "ragsys_kernels:mmr"),
     ("langchain:SelectionCompressor", SEARCH),
@@ -148,7 +147,7 @@ DEFAULTS = [
     ("llama_index:SelectionPostprocessor", "llama_index.core.indices.vector_store.retrievers:VectorIndexRetriever",
      {"similarity_top_k": "similarity_top_k"}),
     ("llama_index:SelectionPostprocessor", "langchain:maximal_marginal_relevance", {"mmr_threshold": "lambda_mult"}),
-    ("llama_index:SelectionPostprocessor", "ragsys_kernels:mmr"),
+    ("llama_index:SelectionPostprocessor", "ragsys_kernels:mmr", {"lambda_b": "lambda_b"}),
     ("haystack:SentenceTransformersDiversityRanker.run", f"{EMBEDDED}.run"),
     ("haystack:PyversityRanker", SCORED),
     ("haystack:PyversityRanker.run", f"{SCORED}.run"),

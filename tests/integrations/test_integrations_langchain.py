@@ -176,7 +176,7 @@ def test_store_selects_by_bias_and_by_vrsd():
     assert picked(found) == rk.vrsd(query, vectors, 6).indices[0].tolist()
     retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 6, "fetch_k": 30, "method": "vrsd"})
     assert both(retriever, "invoke", "query") == found
-    with pytest.raises(ValueError, match="bias must come with method 'mmr'"):
+    with pytest.raises(ValueError, match="bias_key must be left out with method 'vrsd', got 'quality'"):
         store.max_marginal_relevance_search("query", method="vrsd", bias_key="quality")
     with pytest.raises(ValueError, match="metadata of every item must have 'other', got none in item 0"):
         store.max_marginal_relevance_search("query", bias_key="other")
@@ -310,9 +310,9 @@ def test_retriever_takes_arguments_for_one_call_as_langchains_does():
     assert invoke(retriever, "query", **by_bias) == invoke(made, "query") != expected[:3]
     for options, error, message in (
         ({"lambda_mult": math.nan}, ValueError, "maximal_marginal_relevance: lambda_mult must be finite, got nan"),
-        ({"bias_key": "quality", "lambda_b": 2}, ValueError, r"mmr: lambda_b must be .*, got 2"),
-        ({"bias_key": "quality", "lambda_mult": -1}, ValueError, r"mmr: lambda_d must be .*, got -1"),
-        ({"method": "best"}, ValueError, "select: method must be one of 'mmr', 'vrsd', got 'best'"),
+        ({"bias_key": "quality", "lambda_b": 2}, ValueError, r"search: lambda_b must be .*, got 2"),
+        ({"bias_key": "quality", "lambda_mult": -1}, ValueError, r"search: lambda_mult must be .*, got -1"),
+        ({"method": "best"}, ValueError, "search: method must be one of 'mmr', 'vrsd', .*, got 'best'"),
         ({"lambda_mul": 0.3}, TypeError, "unexpected keyword argument 'lambda_mul'"),  # of the store
     ):
         with pytest.raises(error, match=message):

@@ -247,7 +247,7 @@ def test_postprocessor_takes_the_best_nodes_as_its_pool():
 
 
 def test_postprocessor_is_saved_and_refuses_what_it_does_not_know():
-    select = ours.SelectionPostprocessor(similarity_top_k=3, method="vrsd", bias_key="quality")
+    select = ours.SelectionPostprocessor(similarity_top_k=3, method="msd", bias_key="quality")
     data = select.to_dict()
     assert data["class_name"] == "SelectionPostprocessor"
     for again in (ours.SelectionPostprocessor.from_dict(data), ours.SelectionPostprocessor.from_json(select.to_json())):

@@ -23,6 +23,7 @@ def all_arguments():
         "initial": tensors["candidates"][:, :2].contiguous(),
         "allowed": torch.arange(40) < 38, "exclude": tensors["candidates"][:, 3:4].contiguous(),
         "costs": torch.arange(40.0), "budget": 30.0, "max_similarity": 0.9, "relevance_scale": "rank",
+        "min_relevance": 0.1,
     }  # fmt: skip
     weighed = {**picks, "lambda_d": 0.3, "lambda_b": 0.6}
     yield "mmr", {**weighed, "queries": None}
@@ -59,8 +60,8 @@ def tuples(result):
 @pytest.mark.parametrize(("name", "given"), dict(CALLS).items())
 def test_operator_passes_the_checks_of_torch(name, given):
     """Without what leaves a query too few picks: NaN, which opcheck does not find equal to itself."""
-    left_out = ["max_per_group", "allowed", "exclude", "costs", "budget", "max_similarity", "density", "min_gain"]
-    left_out += ["quality"]  # whose default is text in the function, and no tensor
+    left_out = ["max_per_group", "allowed", "exclude", "costs", "budget", "max_similarity", "min_relevance"]
+    left_out += ["density", "min_gain", "quality"]  # whose default is text in the function, and no tensor
     some = {key: x for key, x in given.items() if key not in left_out or name not in rk.METHODS}
     torch.library.opcheck(getattr(torch.ops.ragsys_kernels, name).default, (), some)
 
@@ -129,7 +130,7 @@ def test_the_order_of_arguments_is_that_of_programs_that_were_exported():
     assert [each.name for each in schema.arguments] == [
         "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "kind", "aspects",
         "weights", "gamma", "density", "groups", "query_groups", "max_per_group", "initial", "allowed", "exclude",
-        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale",
+        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale", "min_relevance",
     ]  # fmt: skip
     queries = {
         name: str(getattr(torch.ops.ragsys_kernels, name).default._schema.arguments[0].type) for name in rk.METHODS

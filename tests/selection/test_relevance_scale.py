@@ -355,3 +355,11 @@ def test_tensors_are_scaled_as_arrays_are(scale):
         found = scaled(torch.from_numpy(SCORES), *given, scale, Torch("cpu"))
         assert found.dtype == torch.float32
         assert found.numpy().tobytes() == scaled(SCORES, candidates, rows, scale, HOST).tobytes()
+
+
+def test_ids_of_a_query_without_an_answer_are_not_looked_at():
+    rows, relevance = np.eye(6, dtype=np.float32), np.full((2, 4), 0.5, np.float32) + np.float32(1e-3) * np.arange(4)
+    candidates = np.array([[2**62, 1, 2, 3], [0, 1, 2, 3]])
+    given = {"candidates": candidates, "relevance": relevance.astype(np.float32), "groups": np.arange(6)}
+    found = rk.mmr(None, rows, 2, query_groups=np.array([1, 5]), on_error="skip", **given)
+    assert [*found.errors] == [0]

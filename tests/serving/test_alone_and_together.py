@@ -42,6 +42,7 @@ def broken(monkeypatch, module, name, is_bad, error):
     monkeypatch.setattr(module, name, call)
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning")
 def test_what_ends_as_none_may_ends_its_own_query_alone(monkeypatch, caplog):
     """Reading a query, the kernels, writing an answer."""
     for module in (batcher, kernel):

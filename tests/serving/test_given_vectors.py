@@ -1,6 +1,7 @@
 """Candidates that come with their vectors: no corpus is needed, and answers have the bits of the rules' functions."""
 
 import asyncio
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,9 @@ import pytest
 import servers
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving import AsyncClient, InvalidRequestError, Limits
+from ragsys_kernels.selection import METHODS
+from ragsys_kernels.serving import AsyncClient, InvalidRequestError, Limits, batcher
+from ragsys_kernels.serving.fields import LACKS
 
 D = 16
 CORPUS = rk.Corpus(np.random.default_rng(1).standard_normal((40, 24), dtype=np.float32))
@@ -74,6 +77,20 @@ BAD = {
     "cursor of others": ({"cursor": "sWyJhIl0="}, "cursor"),
     "budget": ({"budget": 3}, "budget"),
     "max_per_group": ({"max_per_group": 3}, "max_per_group"),
+    "a group of the query": ({"query_groups": 3}, "query_groups"),
+    "groups alone": ({"groups": [1, 2]}, "groups"),
+    "costs alone": ({"costs": [1, 2]}, "costs"),
+    "groups too few": ({"groups": [1], "max_per_group": 1}, "groups"),
+    "groups of two kinds": ({"groups": ["a", 1], "max_per_group": 1}, "groups"),
+    "groups no list": ({"groups": "ab", "max_per_group": 1}, "groups"),
+    "a group of another kind": ({"groups": ["a", "b"], "query_groups": 1}, "query_groups"),
+    "a group that is none": ({"groups": [1, 2], "query_groups": 1.5}, "query_groups"),
+    "costs too many": ({"costs": [1, 2, 3], "budget": 2}, "costs"),
+    "costs below 0": ({"costs": [1, -2], "budget": 2}, "costs"),
+    "costs no numbers": ({"costs": ["1", "2"], "budget": 2}, "costs"),
+    "bias too few": ({"bias": [1]}, "bias"),
+    "bias beyond float32": ({"bias": [1, 1e39]}, "bias"),
+    "bias of a rule without": ({"bias": [1, 2], "method": "vrsd"}, "bias"),
     "metric": ({"metric": "euclid"}, "metric"),
 }
 
@@ -87,8 +104,135 @@ def test_bad_vectors_are_told_and_spoil_no_other_query(corpora):
     assert told == {name: argument for name, (_, argument) in BAD.items()}
     assert [result["ids"] for result in results[1::2]] == [[0, 1]] * len(BAD)
     assert results[0]["error"]["message"] == "select: vectors must be an object with b64, shape and dtype, got a list"
+    costs = results[2 * list(BAD).index("costs below 0")]["error"]["message"]
+    assert costs == "select: costs must be finite and at least 0, got -2.0"
     nan = results[2 * list(BAD).index("nan")]["error"]["message"]
     assert nan.endswith("embeddings must be finite, got NaN or inf in row 1")
+
+
+SIZES = (30, 7, 0, 20)
+TOKENS = [np.array([0.1, 0.2, 0.3, 3.0])[np.arange(n) % 4] for n in SIZES]  # of which 0.1 + 0.2 is above 0.3
+COLUMNS = {
+    "groups": {"groups": [(np.arange(n) * 7 % 5).tolist() for n in SIZES], "max_per_group": 2},
+    "names": {"groups": [[f"doc {i * 7 % 5}" for i in range(n)] for n in SIZES], "max_per_group": 1},
+    "other groups": {"groups": [[f"{i % 3}" for i in range(n)] for n in SIZES], "query_groups": ["1", "?", "", "2"]},
+    "costs": {"costs": [x.tolist() for x in TOKENS], "budget": [6.4, 0.3, 1.0, 0.3]},
+    "bias": {"bias": [np.sin(np.arange(n, dtype=np.float32)).tolist() for n in SIZES], "lambda_b": 0.6},
+}
+COLUMNS["all"] = {**COLUMNS["names"], **COLUMNS["costs"], **COLUMNS["bias"], "query_groups": ["doc 1"] * 4}
+WORDS = pa.dictionary(pa.int32(), pa.string())
+OF_ALL = ("max_per_group", "lambda_b")
+
+
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("method", METHODS)
+def test_they_bring_groups_costs_and_bias(monkeypatch, method, columns):
+    """In JSON alone and beside others, in Arrow and by the client: the bits of the rule's function with dense pools."""
+    monkeypatch.setattr(batcher, "apart", None)  # which would hide that a joint call fails
+    given, k = COLUMNS[columns], 4
+    rng = np.random.default_rng(2)
+    queries, own = (rng.standard_normal((n, D), dtype=np.float32) for n in (4, sum(SIZES)))
+    vectors = np.split(own, np.cumsum(SIZES)[:-1])
+    common = {"method": method, **{name: x for name, x in given.items() if name in OF_ALL}}
+    lists = {name: x for name, x in given.items() if name not in OF_ALL}
+    asked = [
+        {**common, "query": queries[q].tolist(), "vectors": servers.encoded(vectors[q])}
+        | {name: x[q] for name, x in lists.items()}
+        for q in range(4)
+    ]
+    asked[3] = dict(reversed(asked[3].items()))  # a block of its own, in the same call
+    together, alone = results_of(asked, k=k), [results_of([each], k=k)[0] for each in asked]
+    for result in [*together, *alone]:
+        result.get("error", {}).pop("index", None)
+    assert together == alone
+    if lacking := LACKS[method] & given.keys():
+        assert {result["error"]["argument"] for result in together} <= lacking
+        return
+    table = pa.table({"vector": list(queries), "vectors": lists_of(vectors), **lists})
+    for name, kind in (("groups", pa.list_(WORDS)), ("query_groups", WORDS)):
+        if isinstance(np.ravel(lists.get(name, [[0]])[0])[0], str):
+            table = table.set_column(table.column_names.index(name), name, pa.array(lists[name], kind))
+    url = "&".join(f"{name}={x}" for name, x in common.items())
+    arrow = servers.table_of(posted(servers.arrow(table), f"/v1/select?k={k}&{url}", headers=servers.ARROW)).to_pylist()
+
+    async def use(client):
+        return await client.select(queries, k, candidate_vectors=vectors, **lists, **common)
+
+    sent = servers.with_client({}, use, wire="json"), servers.with_client({}, use, wire="arrow")
+    for q, result in enumerate(together):
+        if not SIZES[q]:
+            assert (result["ids"], result.get("cost", 0), arrow[q]["ids"], arrow[q]["error"]) == ([], 0, [], None)
+            continue
+        options = {name: x[[q]] if isinstance(x, np.ndarray) else [x[q]] for name, x in lists.items()}
+        options |= {name: x for name, x in common.items() if name != "method"}
+        picks = getattr(rk, method)(queries[[q]], vectors[q][None], k, num_threads=1, **options)
+        n = int(picks.lengths[0])
+        for ids, scores in (
+            (result["ids"], result["scores"]), (arrow[q]["ids"], arrow[q]["scores"]),
+            *((each.ids[q, :n].tolist(), each.scores[q, :n]) for each in sent),
+        ):  # fmt: skip
+            assert ids == picks.indices[0, :n].tolist()
+            assert np.array(scores, np.float32).tobytes() == picks.scores[0, :n].tobytes()
+        assert [each.lengths[q] for each in sent] == [n, n]
+        assert result.get("cost") == (None if picks.cost is None else picks.cost[0])
+
+
+def test_tensors_bring_them_too():
+    """Padded as candidates are; groups are integers or texts."""
+    vectors = np.random.default_rng(3).standard_normal((2, 6, D)).astype(np.float32)
+    ids, groups = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, -1, -1], np.array([["a", "a", "b", "b", "c", "c"]] * 2)
+    costs = np.tile([1.0, 2.0], (2, 3))
+    costs[1, 4:] = -1  # of no candidate
+    for numbered in (False, True):
+        names = np.unique(groups, return_inverse=True)[1].reshape(2, 6) if numbered else groups
+        of_query = 1 if numbered else "b"
+        tensors = [
+            {"name": "vector", "shape": [2, D], "datatype": "FP32", "data": [1.0] * (2 * D)},
+            {"name": "vectors", "shape": [2, 6, D], "datatype": "FP32", "data": vectors.ravel().tolist()},
+            {"name": "candidates", "shape": [2, 6], "datatype": "INT64", "data": ids},
+            {"name": "groups", "shape": [2, 6], "datatype": "INT64" if numbered else "BYTES",
+             "data": names.ravel().tolist()},
+            {"name": "query_groups", "shape": [2], "datatype": "INT64" if numbered else "BYTES",
+             "data": [of_query] * 2},
+            {"name": "costs", "shape": [2, 6], "datatype": "FP32", "data": costs.ravel().tolist()},
+            {"name": "budget", "shape": [2], "datatype": "FP32", "data": [3.0, 2.0]},
+        ]  # fmt: skip
+        body = json.dumps({"inputs": tensors, "parameters": {"k": 2, "max_per_group": 1}}).encode()
+        outputs = {x["name"]: x["data"] for x in posted(body, "/v2/models/vectors/infer").json()["outputs"]}
+        for q, n in enumerate((6, 4)):
+            picks = rk.mmr(
+                np.ones((1, D), np.float32), vectors[[q], :n], 2, groups=groups[[q], :n], query_groups=["b"],
+                costs=costs[[q], :n], budget=[3.0, 2.0][q], max_per_group=1, num_threads=1,
+            )  # fmt: skip
+            found = [x - 1 for x in outputs["ids"][2 * q : 2 * q + 2] if x > 0]
+            assert found == picks.indices[0, : picks.lengths[0]].tolist()
+
+
+def test_a_corpus_has_its_own():
+    for name, value in {"groups": ["a"], "query_groups": "a", "costs": [1.0], "bias": [1.0]}.items():
+        corpora, query = {"docs": CORPUS}, {"query_id": 1, name: value}
+        [result] = results_of([query], corpora)
+        assert result["error"]["message"] == f"select: {name} must come with vectors, got {name} alone"
+        table = pa.table({"query_id": [1], name: [value]})
+        [row] = servers.table_of(posted(servers.arrow(table), corpora=corpora, headers=servers.ARROW)).to_pylist()
+        assert row["error"] == result["error"]["message"]
+        whole = posted({"queries": [{"query_id": 1}], name: value}, corpora=corpora)
+        assert (whole.status_code, whole.json()["error"]["argument"]) == (422, name)
+
+
+def test_groups_of_no_vectors_are_of_any_kind():
+    """As those of a query for which a store found nothing."""
+    none = {"query": [1.0, 0.0, 0.0], "vectors": {"b64": "", "shape": [0, 3]}, "groups": [], "max_per_group": 1}
+    some = {**none, "vectors": GOOD, "groups": ["a", "b"], "query_groups": "a"}
+    queries = [
+        {**none, "query_groups": "a"},
+        {**none, "query_groups": 1},
+        some,
+        {**some, "groups": [3, 3], "query_groups": 4},
+    ]
+    together = results_of(queries)
+    assert [result["ids"] for result in together] == [[], [], [1], [0]]
+    assert [results_of([query])[0] for query in queries] == together
 
 
 @pytest.mark.parametrize("initial", [["a"], [7]])

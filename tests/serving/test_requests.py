@@ -13,7 +13,7 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels.selection import METHODS
-from ragsys_kernels.serving import Limits, batcher, kernel
+from ragsys_kernels.serving import Limits, batcher, fields, kernel
 from ragsys_kernels.serving.corpora import fingerprint
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
@@ -646,7 +646,7 @@ def test_callers_with_the_same_rules_are_answered_in_the_order_of_their_requests
 
 def test_the_document_has_the_fields_that_are_read(corpus):
     assert set(schemas.Query.model_fields) == rules.FIELDS
-    beside = rules.FIELDS - {"vectors", "aspects"}  # which stand in each query
+    beside = rules.FIELDS - {"vectors", "aspects", *fields.OF_VECTORS}  # which stand in each query
     assert set(schemas.SelectRequest.model_fields) == beside | {"corpus", "queries", "texts"}
 
     async def use(client, _):

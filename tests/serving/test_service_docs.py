@@ -48,7 +48,7 @@ def test_what_is_shown_runs_from_vectors_to_the_last_answer(tmp_path, monkeypatc
                     options[HERE] = server.url
                 elif "curl " in code:
                     answered += check(code, name)
-        assert answered == 11
+        assert answered == 13
 
 
 def check(code, name):

@@ -276,6 +276,7 @@ def test_gist_which_takes_nothing_shown_before_has_no_pages(corpus):
         ("pool=None", "pool must be an integer, or all, got 'None'"),
         ("lambda_d=all", "lambda_d must be a number, got 'all'"),
         ("density=1", "density must be true or false, got '1'"),
+        ("fusion_weights=1;2", "fusion_weights must be numbers with commas, got '1;2'"),
         ("lamda=1", "got '1'"),
     ],
 )

@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-from ...selection.parameters import BY_NAME
-from ..fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, PARAMETERS, VECTORS
+from ...selection.parameters import BY_NAME, TABLE
+from ..fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, OF_VECTORS, VECTORS
+from ..queries.rules import MOST_LISTS
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str
 Name = Literal["mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"]
@@ -41,7 +42,7 @@ def _of_table(*names: str) -> dict[str, Any]:
     """Return fields as the table of parameters has them, which may be null."""
     fields: dict[str, Any] = {}
     for parameter in (BY_NAME[name] for name in names):
-        kind: Any = _KINDS.get(parameter.kind)
+        kind: Any = _KINDS.get(parameter.name) or _KINDS.get(parameter.kind)
         bounds: dict[str, float] = {}
         if parameter.kind == "choice":
             kind = Literal[parameter.choices]
@@ -58,11 +59,10 @@ def _of_table(*names: str) -> dict[str, Any]:
 
 _KINDS: dict[str, Any] = {
     "number": float, "count": int, "flag": bool, "ids": list[Id], "values": list[float],
-    "vectors": list[list[float]] | Vectors,
+    "vectors": list[list[float]] | Vectors, "groups": list[Id], "query_groups": Id,
 }  # fmt: skip
-_OF_VECTORS = "metric"  # which a query without vectors leaves to the corpus
 _PickingFields: Any = create_model(
-    "_PickingFields", __base__=_Strict, **_of_table(*(each.name for each in OF_PATH if each.name != _OF_VECTORS))
+    "_PickingFields", __base__=_Strict, **_of_table(*(each.name for each in OF_PATH if each.name != "metric"))
 )
 
 
@@ -79,18 +79,33 @@ class _Picking(_PickingFields):
     query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
 
-_MORE = (each.name for each in PARAMETERS if each not in OF_PATH and each.name not in VECTORS)
+_MORE = (each.name for each in TABLE if each not in OF_PATH and each.name not in (*VECTORS, *OF_VECTORS))
 _RuleFields: Any = create_model("_RuleFields", __base__=_Picking, **_of_table(*_MORE))
+
+
+class Hits(_Strict):
+    """What a retriever found; without scores, best first."""
+
+    ids: list[Id]
+    scores: list[float] | None = None
 
 
 class Rule(_RuleFields):
     """What to pick, and how."""
 
+    lists: list[Hits] | None = Field(
+        None,
+        min_length=1,
+        max_length=MOST_LISTS,
+        description="Of several retrievers, to fuse into candidates and relevance",
+    )
+    fusion: Literal["rrf", "minmax", "zscore"] | None = Field(None, description="How lists are fused; default: rrf")
+    fusion_weights: list[float] | None = Field(None, description="Of each of the lists; default: 1")
     method: Name | None = Field(None, description="Default: mmr")
     metric: Literal["cosine", "dot"] | None = Field(None, description="Of vectors, default: cosine; or the corpus's")
 
 
-_QueryFields: Any = create_model("_QueryFields", __base__=Rule, **_of_table(*VECTORS))
+_QueryFields: Any = create_model("_QueryFields", __base__=Rule, **_of_table(*VECTORS, *OF_VECTORS))
 
 
 class Query(_QueryFields):

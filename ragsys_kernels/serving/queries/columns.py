@@ -13,13 +13,15 @@ import numpy as np
 
 from ...selection.request import Request
 from ..asked import Asked
-from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CANDIDATES, VECTORS
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CANDIDATES, OF_VECTORS, VECTORS
 from ..kernel import Block
-from ..limits import RefusedError, failed
+from ..limits import RefusedError, failed, shown
 from .own_vectors import Given
-from .rules import Rules, Shared
+from .rules import Hits, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
+# What limits picks, and the values of items that it goes by.
+_LIMITS = {"max_per_group": "groups", "query_groups": "groups", "budget": "costs"}
 
 
 class Columns(Protocol):
@@ -45,16 +47,20 @@ class Columns(Protocol):
     def given(self, metric: str) -> Given | None:
         """Return the candidates that come with their vectors. Called before any other method but `numbers`."""
 
-    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
-        """Return lists of ids end to end, strings if they are ``named``, and the length of each."""
+    def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
+        """Return lists of ids end to end, strings if they are ``named`` (None: as the first is), and their lengths."""
 
-    def query_ids(self, named: bool) -> Ids: ...
+    def hits(self, named: bool) -> list[Hits]:
+        """Return what each of several retrievers found; of as many for each query, scores for all or for none."""
+
+    def of_queries(self, name: str, named: bool | None) -> Ids:
+        """Return an id of each query."""
 
     def vectors(self, dims: int) -> np.ndarray:
         """Return the queries' vectors (n, D) float32, finite."""
 
     def values(self, name: str) -> tuple[np.ndarray, list[int]]:
-        """Return lists of float32 end to end, and the length of each."""
+        """Return lists of float32, costs of float64, end to end, and the length of each."""
 
     def aspects(self, name: str, dims: int) -> tuple[np.ndarray, list[int]]:
         """Return lists of vectors (n, D) float32 end to end, and the length of each; all have the same."""
@@ -96,8 +102,12 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         named, dims, lengths = served.named, served.dims, None
     else:
         named, dims, lengths = given.named, int(given.rows.data.shape[1]), given.lengths
+    _refuse_odd(rules, shared, columns, given is not None)
     lists: dict[str, Any] = {} if given is None else {"candidates": given.candidates}
     skipped: dict[int, dict[Any, None]] | None = {} if shared.skips else None
+    values: dict[str, Any] = {}
+    if "lists" in fields:
+        lists["candidates"], values["relevance"] = rules.fused(columns.hits(named), shared.fusion, skipped)
     for name in ID_LISTS:
         if name in fields and name not in lists:
             ids, sizes = columns.ids(name, named)
@@ -105,11 +115,15 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
             if name == "candidates":
                 lengths = sizes
     vectors = query_rows = numbers_of_aspects = None
-    values: dict[str, Any] = {}
     for name in columns.order:
         if name not in fields:
             continue
-        if name in OF_CANDIDATES:
+        if name == "groups":
+            groups, sizes = columns.ids(name, None)
+            of_queries = columns.of_queries("query_groups", None) if "query_groups" in fields else None
+            numbered, values["query_groups"] = rules.groups(groups, of_queries)
+            values[name] = rules.scores(name, numbered, sizes, lengths)
+        elif name in OF_CANDIDATES:
             values[name] = rules.scores(name, *columns.values(name), lengths)
         elif name in VECTORS:
             flat, numbers_of_aspects = columns.aspects(name, dims)
@@ -121,8 +135,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         elif given is not None:
             raise rules.invalid("query_id", "be left out with vectors", "both")
         else:
-            query_rows = rules.rows("query_id", columns.query_ids(named))
-    _refuse_odd(rules, shared, fields, given is not None)
+            query_rows = rules.rows("query_id", columns.of_queries("query_id", named))
     if vectors is not None and query_rows is not None:
         raise rules.invalid("query", "come without query_id", "both")
     if shared.method == "mmr" and "relevance" in values:  # which stands for the products with the query
@@ -146,16 +159,34 @@ def _shown(rules: Rules, columns: Columns, names: Sequence[str]) -> dict[str, An
     return {name: columns.numbers(name)[0] if name in NUMBERS else columns.first.get(name, []) for name in own}
 
 
-def _refuse_odd(rules: Rules, shared: Shared, fields: Collection[str], own_vectors: bool) -> None:
-    """Refuse fields that exclude each other."""
+def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: bool) -> None:
+    """Refuse fields that exclude each other, and those that lack another."""
+    fields = columns.fields
+    given = {*fields, *shared.options}
+    if "lists" in given:
+        for name in ("vectors", "candidates", "relevance"):
+            if name in given:
+                raise rules.invalid("lists", f"come without {name}", "both")
+    elif shared.fusion:
+        name = "fusion" if "method" in shared.fusion else "fusion_weights"
+        raise rules.invalid(name, "come with lists", f"{name} alone")
     scale = shared.options.get("relevance_scale", "as-is")
-    if scale != "as-is" and "relevance" not in fields:
+    if scale != "as-is" and given.isdisjoint(("relevance", "lists")):
         raise rules.invalid("relevance_scale", "come with relevance", f"{scale!r} alone")
     if shared.options.get("density") and shared.method == "coverage" and "budget" not in fields:
         raise rules.invalid("density", "come with a budget", "density alone")
     if not own_vectors and shared.metric not in (None, rules.served.corpus.metric):
         rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"
         raise rules.invalid("metric", rule, repr(shared.metric))
-    for name in ("max_per_group", "budget") if own_vectors else ():  # which go by columns of a corpus
-        if name in fields or name in shared.options:
-            raise rules.invalid(name, "be left out with vectors", "both")
+    for name in () if own_vectors else OF_VECTORS:
+        if name in given:
+            raise rules.invalid(name, "come with vectors", f"{name} alone")
+    for limit, name in _LIMITS.items():
+        if limit in given and own_vectors and name not in given:
+            raise rules.invalid(limit, f"come with {name} of the vectors", f"{limit} alone")
+        if limit in given and not own_vectors and getattr(rules.served.corpus, name) is None:
+            got = shared.options.get(limit) or shown(columns.numbers(limit)[0])
+            raise rules.invalid(limit, f"be left out: the corpus has no {name}", got)
+    for name in ("groups", "costs"):
+        if name in given and given.isdisjoint(limits := [limit for limit in _LIMITS if _LIMITS[limit] == name]):
+            raise rules.invalid(name, f"come with {' or '.join(limits)}", f"{name} alone")

@@ -16,7 +16,7 @@ from ..limits import Limits, invalid, shown
 from .columns import Ids, add_block
 from .cursors import decoded
 from .own_vectors import Given
-from .rules import FIELDS, MOST_DIMS, SHARED, Rules, rules_of, wrong
+from .rules import FIELDS, MOST_DIMS, MOST_LISTS, SHARED, Hits, Rules, rules_of, wrong
 
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
@@ -69,6 +69,8 @@ def _present(query: dict[str, Any]) -> dict[str, Any]:
 
 def _word(value: Any) -> Any:
     """Return the key of a field that the queries of a block share: its value, or the type of a value to refuse."""
+    if type(value) is list:
+        return tuple([(type(x), x) if isinstance(x, (int, float)) else type(x) for x in value])
     return (type(value), value) if isinstance(value, (str, int, float)) else type(value)
 
 
@@ -99,20 +101,37 @@ class JsonColumns:
             values["initial"] = self._shown_before(initial, values["cursor"], named)
         return found
 
-    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
+    def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
         return ids_of(self._rules, name, self._values[name], named)
 
-    def query_ids(self, named: bool) -> Ids:
-        return _plain(self._rules, "query_id", self._values["query_id"], named)
+    def hits(self, named: bool) -> list[Hits]:
+        rules, given, found = self._rules, self._values["lists"], []
+        for lists in given:
+            if type(lists) is not list or not 1 <= len(lists) <= MOST_LISTS:
+                got = len(lists) if type(lists) is list else shown(lists)
+                raise rules.invalid("lists", f"be a list of 1 to {MOST_LISTS} objects", got)
+            odd = [x for x in lists if type(x) is not dict or not {"ids"} <= x.keys() <= {"ids", "scores"}]
+            if odd:
+                raise rules.invalid("lists", "be objects with ids and scores", shown(odd[0]))
+        for part in zip(*given, strict=True):
+            scores = [x["scores"] for x in part if x.get("scores") is not None]
+            flat = self._numbers("lists.scores", scores, "d") if scores else (None, [])
+            found.append(Hits(*ids_of(rules, "lists.ids", [x["ids"] for x in part], named), *flat))
+        return found
+
+    def of_queries(self, name: str, named: bool | None) -> Ids:
+        return _plain(self._rules, name, self._values[name], named)
 
     def numbers(self, name: str) -> Sequence[Any]:
         return self._values[name]
 
     def values(self, name: str) -> tuple[np.ndarray, list[int]]:
-        rules, lists = self._rules, self._values[name]
+        return self._numbers(name, self._values[name], "d" if name == "costs" else "f")
+
+    def _numbers(self, name: str, lists: list[Any], code: str) -> tuple[np.ndarray, list[int]]:
         if set(map(type, lists)) != {list}:
-            raise rules.invalid(name, "be a list of numbers", wrong(lists, list))
-        return rules.flat(name, _end_to_end(lists), "f"), list(map(len, lists))
+            raise self._rules.invalid(name, "be a list of numbers", wrong(lists, list))
+        return self._rules.flat(name, _end_to_end(lists), code), list(map(len, lists))
 
     def aspects(self, name: str, dims: int) -> tuple[np.ndarray, list[int]]:
         rules, given = self._rules, self._values[name]
@@ -132,11 +151,7 @@ class JsonColumns:
         rules, (vectors, lengths) = self._rules, self._coded("vectors", given)
         if candidates is None:
             return Given(rules, metric, vectors, lengths)
-        if set(map(type, candidates)) != {list}:
-            raise rules.invalid("candidates", "be a list of ids", wrong(candidates, list))
-        named = any(type(ids[0]) is str for ids in candidates if ids)
-        ids = _plain(rules, "candidates", _end_to_end(candidates), named)
-        return Given(rules, metric, vectors, lengths, ids, list(map(len, candidates)))
+        return Given(rules, metric, vectors, lengths, *ids_of(rules, "candidates", candidates, None))
 
     def _coded(self, name: str, given: list[Any]) -> tuple[np.ndarray, list[int]]:
         """Return lists of vectors, little-endian bytes in base64, end to end, and the length of each.
@@ -207,20 +222,23 @@ class JsonColumns:
         return lists
 
 
-def ids_of(rules: Rules, name: str, lists: list[Any], named: bool) -> tuple[Ids, list[int]]:
+def ids_of(rules: Rules, name: str, lists: list[Any], named: bool | None) -> tuple[Ids, list[int]]:
     """Return lists of ids end to end, and their lengths."""
     if set(map(type, lists)) != {list}:
-        raise rules.invalid(name, "be a list of ids", wrong(lists, list))
+        raise rules.invalid(name, f"be a list of {'groups' if name == 'groups' else 'ids'}", wrong(lists, list))
     return _plain(rules, name, _end_to_end(lists), named), list(map(len, lists))
 
 
-def _plain(rules: Rules, name: str, ids: Any, named: bool) -> Ids:
+def _plain(rules: Rules, name: str, ids: Any, named: bool | None) -> Ids:
     """Return ids as `Rules.rows` takes them."""
-    if not named:
+    if named is False:
         return rules.flat(name, ids, "q")
     names = list(ids)
+    if named is None and not (names and type(names[0]) is str):
+        return rules.flat(name, names, "q")
     if not set(map(type, names)) <= {str}:
-        raise rules.invalid(name, "be ids, strings in this corpus", wrong(names, str))
+        rule = "be all integers or all strings" if named is None else "be ids, strings in this corpus"
+        raise rules.invalid(name, rule, wrong(names, str))
     return names
 
 

@@ -10,26 +10,32 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from ...selection import METHODS
+from ...selection.fusion import FUSIONS, fuse
 from ...selection.parameters import BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
-from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, PADDING, TYPES, VECTORS
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, OF_VECTORS, PADDING, TYPES, VECTORS
+from ..kernel import with_id
 from ..limits import Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {
     "method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": BY_NAME["lambda_b"].default
 }  # fmt: skip
-_UNKNOWN = Parameter("unknown", "", "choice", choices=("error", "skip"))
+_WORDS = (
+    Parameter("unknown", "", "choice", choices=("error", "skip")),
+    Parameter("fusion", "", "choice", choices=FUSIONS),
+)
 # What is one value for all queries of a block.
-SHARED = frozenset(("method", "pool", "unknown", *OF_CALL))
-FIELDS = frozenset((*DEFAULTS, *SHARED, *NUMBERS, *ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS, *VECTORS)) | {
+SHARED = frozenset(("method", "pool", "unknown", "fusion", "fusion_weights", *OF_CALL))
+FIELDS = frozenset((*DEFAULTS, *SHARED, *NUMBERS, *ID_LISTS, *OF_CANDIDATES, *OF_ASPECTS, *OF_VECTORS, *VECTORS)) | {
     "query",
     "query_id",
     "vectors",
+    "lists",
     "cursor",
 }
-# Vectors of a query: beside the queries of a request, each of these would have a copy.
-_OWN = frozenset(("vectors", *VECTORS))
+# Vectors of a query, and what comes with them: beside the queries of a request, each of these would have a copy.
+_OWN = frozenset(("vectors", *VECTORS, *OF_VECTORS))
 # What may stand beside the queries of a request, for all of them; its route takes the last three.
 BESIDE = FIELDS - _OWN | {"corpus", "queries", "texts"}
 # What stands in the URL of a request whose body is Arrow.
@@ -37,6 +43,7 @@ OF_URL = ("corpus", "k", *NUMBERS, *sorted(SHARED))
 # The most dimensions of vectors in a query, and values along an axis of a tensor: NumPy multiplies whatever a shape
 # has.
 MOST_DIMS = 1_000_000
+MOST_LISTS = 64  # that are fused for a query
 _MOST_COUNT = (1 << 63) - 1  # as in the library
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
@@ -69,6 +76,15 @@ def text_of(op: str, common: Mapping[str, Any]) -> str:
         raise invalid(op, "body", "nest lists less deeply", "more levels than can be read") from None
 
 
+class Hits(NamedTuple):
+    """What a retriever found for each of some queries, end to end."""
+
+    ids: np.ndarray | list[Any]
+    lengths: list[int]
+    scores: np.ndarray | None  # float64
+    of_scores: list[int]  # their lengths
+
+
 class Shared(NamedTuple):
     """What is one value for all queries of a block."""
 
@@ -76,6 +92,7 @@ class Shared(NamedTuple):
     pool: int | None
     skips: bool  # whether unknown ids are left out
     metric: str | None  # of vectors that come with the queries
+    fusion: Mapping[str, Any]  # arguments of `fuse`
     options: Mapping[str, Any]  # the other arguments that are one value, as far as they are given
 
 
@@ -135,8 +152,6 @@ class Rules:
         """Return the values of a field that is a number: int64 of k, float64 of budgets, float32 of the others."""
         if name == "k":
             return self.counts(name, values, self.limits.k)
-        if name == "budget" and self.served.corpus.costs is None:
-            raise self.invalid(name, "be left out: the corpus has no costs", shown(values[0]))
         if not set(map(type, values)) <= {int, float}:
             raise self.invalid(name, "be a number", wrong(values, int, float))
         low, high = (parameter := BY_NAME[name]).range_of("")
@@ -145,29 +160,31 @@ class Rules:
             raise self.invalid(name, f"be {parameter.rule_of('')}", got)
         if name == "budget":
             return np.array([min(x, _MOST_BUDGET) for x in values], np.float64)
-        with np.errstate(over="ignore"):  # of what has no limit
-            return np.array(values, np.float32)
+        return np.array(values, np.float32)
 
     def shared(self, first: Mapping[str, Any]) -> Shared:
         """Return what queries with these fields have in common."""
         if SHARED.isdisjoint(first) and self._rule is not None:
             return self._rule
-        given = {
-            name: self.common.get(name) if first.get(name) is None else first[name]
-            for name in ("method", "unknown", *OF_CALL)
-        }
-        method, unknown = given.pop("method"), given.pop("unknown")
-        if unknown is not None:
-            self._option(_UNKNOWN, unknown, "")
+        given = {name: self.common.get(name) if first.get(name) is None else first[name] for name in SHARED - {"pool"}}
+        method, weights = given.pop("method"), given.pop("fusion_weights")
+        words = {each.name: given.pop(each.name) for each in _WORDS}
+        for each in _WORDS:
+            if words[each.name] is not None:
+                self._option(each, words[each.name], "")
+        if weights is not None:
+            if type(weights) is not list:
+                raise self.invalid("fusion_weights", "be a list of numbers", shown(weights))
+            weights = self.flat("fusion_weights", weights, "d")
         pool = first.get("pool", self.common["pool"])  # null is a value of it
         if not isinstance(method, str) or method not in METHODS:
             raise self.invalid("method", f"be one of {', '.join(map(repr, METHODS))}", shown(method))
         if pool is not None:
             self.counts("pool", [pool], self.limits.pool)
         options = {name: self._option(OF_CALL[name], x, method) for name, x in given.items() if x is not None}
-        if "max_per_group" in options and self.served.corpus.groups is None:
-            raise self.invalid("max_per_group", "be left out: the corpus has no groups", options["max_per_group"])
-        return Shared(method, pool, (unknown or self.served.unknown) == "skip", options.pop("metric", None), options)
+        skips = (words["unknown"] or self.served.unknown) == "skip"
+        fusion = {name: x for name, x in (("method", words["fusion"]), ("weights", weights)) if x is not None}
+        return Shared(method, pool, skips, options.pop("metric", None), fusion, options)
 
     def _option(self, option: Parameter, value: Any, method: str) -> Any:
         """Return an argument that is one value, checked; whether its rule has it is `fits`."""
@@ -229,6 +246,26 @@ class Rules:
                 skipped.setdefault(query, {})[plain(ids[place])] = None
         return padded(rows, lengths, -1)
 
+    def fused(
+        self, hits: Sequence[Hits], fusion: Mapping[str, Any], skipped: dict[int, dict[Any, None]] | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the candidates (n, P) of queries, and their relevance, fused from what several retrievers found."""
+        self.within("lists", [sum(max(each.lengths) for each in hits)])
+        lists = []
+        for ids, lengths, scores, of_scores in hits:
+            if scores is not None and of_scores != lengths:
+                raise self.invalid("lists.scores", "be a number for each of the ids", "another length")
+            rows = self.id_rows("lists.ids", ids, lengths, skipped)
+            lists.append((rows, None if scores is None else padded(scores, lengths, 0.0)))
+        try:
+            found = fuse(lists, **fusion)
+        except ValueError as error:  # about one query, where it counts
+            text = str(error).removeprefix("fuse: ").removesuffix(" for query 0")
+            if text.startswith("weights"):
+                raise RefusedError(422, f"{self.op}: fusion_{text}", "fusion_weights") from None
+            raise RefusedError(422, f"{self.op}: {with_id(text, self.served.ids_of)}", "lists") from None
+        return found.candidates, found.relevance
+
     def scores(
         self, name: str, values: np.ndarray, lengths: list[int], others: list[int] | None, whose: str = "candidates"
     ) -> np.ndarray:
@@ -236,13 +273,28 @@ class Rules:
         if others is None:
             raise self.invalid(name, f"come with {whose}", f"{name} alone")
         if lengths != others:
+            what = "group" if name == "groups" else "number"
             got = next(f"{n} for {m}" for n, m in zip(lengths, others, strict=True) if n != m)
-            raise self.invalid(name, f"have a number for each of the {whose}", got)
+            raise self.invalid(name, f"have a {what} for each of the {whose}", got)
         if name == "quality" and not (values > 0).all():
             raise self.invalid(name, "be finite and above 0", shown(float(values[~(values > 0)][0])))
-        if whose == "aspects" and not (values >= 0).all():
+        if (whose == "aspects" or name == "costs") and not (values >= 0).all():
             raise self.invalid(name, "be finite and at least 0", shown(float(values[~(values >= 0)][0])))
         return padded(self.finite(name, values), lengths, PADDING.get(name))
+
+    def groups(
+        self, groups: np.ndarray | list[Any], of_queries: np.ndarray | list[Any] | None
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the groups of candidates, end to end, and those of queries as integers; strings are numbered."""
+        if of_queries is not None and len(groups) and type(groups) is not type(of_queries):
+            kind = "strings" if isinstance(groups, list) else "integers"
+            raise self.invalid("query_groups", f"be {kind} as groups are", "others")
+        numbers: dict[Any, int] = {}
+        if isinstance(groups, list):
+            groups = np.fromiter((numbers.setdefault(each, len(numbers)) for each in groups), np.int64, len(groups))
+        if isinstance(of_queries, list):
+            of_queries = np.array([numbers.get(each, -1) for each in of_queries], np.int64)
+        return groups, of_queries
 
     def aspects(self, name: str, vectors: np.ndarray, lengths: list[int]) -> np.ndarray:
         """Return vectors (n, A, D) of queries that have equally many, given end to end."""
@@ -254,7 +306,7 @@ class Rules:
     def finite(self, name: str, values: np.ndarray) -> np.ndarray:
         """Refuse NaN, and what float32 cannot hold."""
         if not np.logical_and.reduce(np.isfinite(values), axis=None):  # `all` has a detour through Python
-            raise self.invalid(name, "be finite float32", "NaN or inf")
+            raise self.invalid(name, f"be finite {'float64' if name == 'costs' else 'float32'}", "NaN or inf")
         return values
 
     def counts(self, name: str, values: Sequence[Any], most: int) -> np.ndarray:
@@ -266,8 +318,8 @@ class Rules:
         return np.array(values, np.int64)
 
     def flat(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:
-        """Return Python's integers ("q") or numbers ("f") as an array; booleans are refused."""
-        given, dtype = tuple(values), np.int64 if code == "q" else np.float32
+        """Return Python's integers ("q") or numbers ("f", "d") as an array of this type; booleans are refused."""
+        given, dtype = tuple(values), np.dtype(code)
         kinds = (int,) if code == "q" else (int, float)
         if set(map(type, given)) <= set(kinds):
             try:  # three times as fast as `array.array`, and neither converts text

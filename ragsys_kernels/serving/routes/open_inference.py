@@ -43,7 +43,7 @@ _INPUTS = {
     "vectors": 3,
     **dict.fromkeys((*OF_CANDIDATES, *OF_ASPECTS), 2),
     **dict.fromkeys(VECTORS, 3),
-    **dict.fromkeys(("k", *NUMBERS), 1),
+    **dict.fromkeys(("k", "query_groups", *NUMBERS), 1),
 }
 _IDS = ("query_id", *ID_LISTS)
 _RULES = ("method", "k", "pool", "unknown", *NUMBERS, *OF_CALL)
@@ -167,7 +167,7 @@ def _metadata(name: str, served: Served) -> dict[str, Any]:
         shape = [-1] * rank
         if each in ("vector", "vectors", *VECTORS) and not served.nothing:
             shape[-1] = served.dims
-        kind = ids if each in _IDS else "INT64" if each == "k" else "FP32"
+        kind = ids if each in _IDS else "INT64" if each in ("k", "groups", "query_groups") else "FP32"
         inputs.append({"name": each, "datatype": kind, "shape": shape})
     kinds = {"ids": (ids, 2), "lengths": ("INT32", 1), "errors": ("BYTES", 1), "skipped": (ids, 2)}
     outputs = [(each, *kinds.get(each, ("FP32", 2))) for each in _OUTPUTS]

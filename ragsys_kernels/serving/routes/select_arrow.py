@@ -1,12 +1,12 @@
 """``POST /v1/select`` with an Arrow stream: queries in columns, picks in the columns of offline jobs.
 
 Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted ``id``, ``candidates``, ``vectors``
-(a list of vectors, those of the candidates), ``k``, and the fields of JSON that are numbers or lists, by their names. A
-null is no value, as in JSON. Rules for all
-queries are in the URL: ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray
-Serve may have lists of ids too, for all queries without one of their own. Columns out: ``query_id`` (the column
-``id``, else the number of the row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not
-known), ``error``, and with the rule ``unknown=skip`` ``skipped``.
+(a list of vectors, those of the candidates), ``lists`` (of structs), ``k``, and the fields of JSON that are numbers or
+lists, by their names. A null is no value, as in JSON. Rules for all queries are in the URL:
+``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
+too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
+row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, and with the rule
+``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
-from ..queries.rules import FIELDS, OF_URL, Rules, rules_of
+from ..queries.rules import FIELDS, MOST_LISTS, OF_URL, Hits, Rules, rules_of
 
 if TYPE_CHECKING:
     from ..service import Service
 
 _COLUMNS = (
     *("id", "vector", "query_id", "candidates", "vectors", *OF_CANDIDATES, *ID_LISTS[1:], "k", *NUMBERS),
-    *(*VECTORS, *OF_ASPECTS),
+    *("query_groups", *VECTORS, *OF_ASPECTS, "lists"),
 )
-_OF_IDS = ("id", "query_id", *ID_LISTS)
+_OF_IDS = ("id", "query_id", "groups", "query_groups", "lists", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
 _KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
@@ -48,11 +48,13 @@ _WRONG = (pa.ArrowException, OSError, ValueError)
 # Rules for all queries of a stream by Flight or of a handle.
 _BESIDE = (*OF_URL, *ID_LISTS)
 # Of what kind a rule in the URL is, where it is no text, and how each kind is read.
-_KINDS_OF = {"k": "count", "pool": "count", **{name: BY_NAME[name].kind for name in (*NUMBERS, *OF_CALL)}}
+_KINDS_OF: dict[str, str] = {name: BY_NAME[name].kind for name in (*NUMBERS, *OF_CALL)}
+_KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers"}
 _READ: dict[str, Callable[[str], Any]] = {
     "number": float,
     "count": int,
     "flag": {"true": True, "false": False}.__getitem__,
+    "numbers": lambda text: list(map(float, text.split(","))),
 }
 
 
@@ -79,7 +81,8 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
         try:
             found[name] = None if (name, value) == ("pool", "all") else _READ.get(kind, str)(value)
         except (KeyError, ValueError):
-            rule = f"be {TYPES[kind][0]}{', or all' if name == 'pool' else ''}"
+            what = "numbers with commas" if kind == "numbers" else TYPES[kind][0]
+            rule = f"be {what}{', or all' if name == 'pool' else ''}"
             raise invalid("select", name, rule, repr(value)[:100]) from None
     _known(found, OF_URL)
     return found
@@ -208,6 +211,10 @@ def _usual(kind: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if is_nested and (usual := _usual(value)) is not value:
         return pa.large_list(usual)
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        made = [field.with_type(_usual(field.type)) for field in fields]
+        return kind if made == fields else pa.struct(made)
     return kind
 
 
@@ -216,6 +223,9 @@ def _spelled_bytes(column: pa.Array) -> int:
     kind = column.type
     if _is_list(kind):
         return _spelled_bytes(column.values)
+    if pa.types.is_struct(kind):
+        each = (column.field(i) for i in range(kind.num_fields))
+        return sum(_spelled_bytes(field) for field in each if _usual(field.type) != field.type)
     if pa.types.is_dictionary(kind):
         words = column.dictionary
         if not (_is_text(words.type) or pa.types.is_binary(words.type) or pa.types.is_large_binary(words.type)):
@@ -391,14 +401,34 @@ class ArrowColumns:
             raise rules.invalid(name, f"be given: ids of the answers are {kind}, those of {whose} are not", "null")
         return found
 
-    def ids(self, name: str, named: bool) -> tuple[Ids, list[int]]:
+    def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
         if name not in self._columns:  # of all queries
             return ids_of(self._rules, name, [self._rules.columns[name]] * self._n, named)
         values, lengths = _lists(self._rules, name, self._columns[name])
         return _plain(self._rules, name, values, named), lengths
 
-    def query_ids(self, named: bool) -> Ids:
-        return _plain(self._rules, "query_id", self._columns["query_id"], named)
+    def hits(self, named: bool) -> list[Hits]:
+        rules, found = self._rules, []
+        structs, counts = _lists(rules, "lists", self._columns["lists"])
+        number, kind = counts[0], structs.type
+        if set(counts) != {number} or not 1 <= number <= MOST_LISTS:
+            raise rules.invalid("lists", f"be lists of 1 to {MOST_LISTS} structs", number)
+        names = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+        if sorted(names) not in (["ids"], ["ids", "scores"]):
+            raise rules.invalid("lists", "be lists of structs with ids and scores", str(kind)[:100])
+        for i in range(number):
+            places = np.arange(i, len(structs), number)
+            parts = {name: _taken(f"lists.{name}", structs.field(name), places) for name in names}
+            flat: tuple[np.ndarray | None, list[int]] = None, []
+            if "scores" in parts and parts["scores"].null_count < self._n:
+                values, lengths = _lists(rules, "lists.scores", _whole(rules, "lists.scores", parts["scores"]))
+                flat = _floats(rules, "lists.scores", values, np.float64), lengths
+            values, lengths = _lists(rules, "lists.ids", _whole(rules, "lists.ids", parts["ids"]))
+            found.append(Hits(_plain(rules, "lists.ids", values, named), lengths, *flat))
+        return found
+
+    def of_queries(self, name: str, named: bool | None) -> Ids:
+        return _plain(self._rules, name, self._columns[name], named)
 
     def numbers(self, name: str) -> Sequence[Any]:
         if name not in self._columns:  # of all queries
@@ -408,7 +438,7 @@ class ArrowColumns:
 
     def values(self, name: str) -> tuple[np.ndarray, list[int]]:
         values, lengths = _lists(self._rules, name, self._columns[name])
-        return _floats(self._rules, name, values), lengths
+        return _floats(self._rules, name, values, np.float64 if name == "costs" else np.float32), lengths
 
     def vectors(self, dims: int) -> np.ndarray:
         rules = self._rules
@@ -455,10 +485,17 @@ class ArrowColumns:
         return numbers.reshape(-1, dims), lengths
 
 
-def _floats(rules: Rules, name: str, values: pa.Array) -> np.ndarray:
-    if not pa.types.is_floating(values.type):
+def _floats(rules: Rules, name: str, values: pa.Array, dtype: Any = np.float32) -> np.ndarray:
+    is_whole = dtype is np.float64 and pa.types.is_integer(values.type)  # such as tokens
+    if not (pa.types.is_floating(values.type) or is_whole):
         raise rules.invalid(name, "be lists of floats", values.type)
-    return _numbers(values, np.float32)
+    return _numbers(values, dtype)
+
+
+def _whole(rules: Rules, name: str, column: pa.Array) -> pa.Array:
+    if column.null_count:
+        raise rules.invalid(name, "hold no null", "null")
+    return column
 
 
 def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
@@ -496,7 +533,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _plain(rules: Rules, name: str, values: pa.Array, named: bool) -> Ids:
+def _plain(rules: Rules, name: str, values: pa.Array, named: bool | None) -> Ids:
     """Return ids as `Rules.rows` takes them: int64, or a list of strings."""
     kind = values.type
     if pa.types.is_null(kind):  # of lists that are all empty

@@ -1,0 +1,192 @@
+"""The options of components that other libraries' pipelines are made of: arguments of the table without arrays.
+
+What has a value for each item is read from its metadata, by a key, or for costs counted from its text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from .._base import checks
+from .._base.arrays import HOST
+from ..corpus.retrieve import completed
+from ..selection import validate
+from ..selection.options import of_rule
+from ..selection.parameters import BY_NAME, OPTIONS, RULES, SCALARS, Parameter
+from ..selection.request import Request
+
+# Entries of metadata, and the arguments whose values for the items are there.
+KEYS = {"bias_key": "bias", "group_key": "groups", "cost_key": "costs", "quality_key": "quality"}
+# Of these, numbers.
+NUMBERS = ("bias_key", "cost_key", "quality_key")
+# What one number, word or flag says. The weight of relevance has other libraries' names, and vectors are compared by
+# their cosine: stores have a metric, under this name, of their own.
+PARAMETERS = tuple(parameter for parameter in SCALARS if parameter.name not in ("lambda_d", "metric"))
+# The options and their defaults; None, for one that only some rules have, stands for that of the rule.
+DEFAULTS: dict[str, Any] = {
+    "method": "mmr",
+    **dict.fromkeys(KEYS),
+    "token_counter": None,
+    **{each.name: None if each in OPTIONS else each.default for each in PARAMETERS},
+}
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def _number(op: str, name: str, value: Any) -> float:
+    number = checks.number(op, name, value)
+    return value if isinstance(value, int) else number  # as errors show it
+
+
+def _choice(op: str, name: str, value: Any) -> str:
+    return checks.choice(op, name, value, BY_NAME[name].choices)
+
+
+_KINDS: dict[str, Callable[[str, str, Any], Any]] = {
+    "number": _number, "count": checks.count, "choice": _choice, "flag": checks.flag
+}  # fmt: skip
+
+
+def annotation(parameter: Parameter) -> Any:
+    """Return the type of a parameter's value."""
+    kinds = {"number": float, "count": int, "flag": bool}
+    found = Literal[parameter.choices] if parameter.kind == "choice" else kinds[parameter.kind]
+    return found if DEFAULTS[parameter.name] is not None else found | None
+
+
+def named(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Name the options, and their defaults, in the signature of a call: ``**options`` says no more than they do."""
+    signature = inspect.signature(call)
+    *own, others = signature.parameters.values()
+    options = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=x) for name, x in DEFAULTS.items()]
+    rest = [] if others.name == "options" else [others]
+    call.__signature__ = signature.replace(parameters=[*own, *options, *rest])  # type: ignore[attr-defined]
+    return call
+
+
+def of(owner: Any) -> dict[str, Any]:
+    """Return the options that an object has as attributes."""
+    return {name: getattr(owner, name) for name in DEFAULTS}
+
+
+def are_usual(options: Mapping[str, Any]) -> bool:
+    """Return whether options ask for no more than MMR; without a bias its weight says nothing."""
+    return all(options.get(name, x) == x for name, x in DEFAULTS.items() if name != "lambda_b")
+
+
+def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevance: tuple[str, bool]) -> dict[str, Any]:
+    """Return the weight and all options with Python's own values; refuse what no call could take.
+
+    The library says what is wrong with them, by the names that the component has.
+
+    Parameters
+    ----------
+    weight
+        The component's name of the weight of relevance, and its value.
+    relevance
+        What the component calls given relevance, and whether it is given.
+    """
+    if unknown := sorted(set(given) - set(DEFAULTS)):
+        raise TypeError(f"{op}: got an unexpected keyword argument {unknown[0]!r}")
+    found = DEFAULTS | dict(given)
+    method = checks.choice(op, "method", found["method"], RULES)
+    for parameter in PARAMETERS:
+        if (value := found[parameter.name]) is not None:
+            found[parameter.name] = _KINDS[parameter.kind](op, parameter.name, value)
+    for name, argument in KEYS.items():
+        key = found[name]
+        if key is not None and not isinstance(key, str):
+            raise TypeError(f"{op}: {name} must be a string, got {checks.shown(key)}")
+        if key is not None and method not in BY_NAME[argument].rules:
+            raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {key!r}")
+    counter = found["token_counter"]
+    if counter is not None and not callable(counter):
+        raise TypeError(f"{op}: token_counter must be a function of a text, got {checks.shown(counter)}")
+    if counter is not None and found["cost_key"] is not None:
+        raise ValueError(f"{op}: token_counter must come without cost_key, got both")
+    name, found[name] = weight[0], _number(op, *weight)
+    names = {"lambda_d": name, "relevance": relevance[0]} | {argument: key for key, argument in KEYS.items()}
+    items: dict[str, Any] = {argument: np.ones(1) for key, argument in KEYS.items() if found[key] is not None}
+    items |= {"groups": np.zeros(1, np.int64)} if "groups" in items else {}
+    items |= {"costs": np.ones(1)} if counter is not None else {}
+    items |= {"relevance": np.ones((1, 1))} if relevance[1] else {}
+    try:
+        one = np.ones((1, 1), np.float32)
+        whole = request(method, one, one, 1, found[name], **items, **of_call(found))
+        validate.problem_of(whole, HOST, options=of_rule(whole))
+    except (TypeError, ValueError) as error:
+        told = str(error).partition(": ")[2]
+        told = re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[0]], told)
+        raise type(error)(f"{op}: {told}") from None
+    return found
+
+
+def of_call(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that are the same for all items."""
+    return {parameter.name: options[parameter.name] for parameter in PARAMETERS}
+
+
+def request(op: str, queries: Any, rows: Any, k: int, weight: float, **given: Any) -> Request:
+    """Return a request with the defaults of its rule; a rule without a weight of relevance leaves it out."""
+    lambda_d = weight if op in BY_NAME["lambda_d"].rules else None
+    return completed(Request(op, queries, rows, k, **{"lambda_d": lambda_d, "lambda_b": None} | given))
+
+
+def of_items(
+    op: str, options: Mapping[str, Any], metadata: Sequence[Mapping[str, Any]], texts: Callable[[], Iterable[str]]
+) -> dict[str, Any]:
+    """Return the arguments of a selection among items that have metadata and texts, all but vectors and relevance."""
+    found = {"method": options["method"], **of_call(options)}
+    found |= {KEYS[name]: numbers(op, metadata, options[name]) for name in NUMBERS}
+    if (groups := column(op, metadata, options["group_key"])) is not None:
+        found["groups"] = _numbered(op, options["group_key"], groups)
+    if (count := options["token_counter"]) is not None:
+        found["costs"] = [checks.number(op, "what token_counter returns", count(text)) for text in texts()]
+    return found
+
+
+def _numbered(op: str, key: str, values: list[Any]) -> list[int]:
+    """Return the numbers of the groups whose names are in metadata."""
+    known: dict[Any, int] = {}
+    found = []
+    for i, value in enumerate(values):
+        try:
+            found.append(known.setdefault(value, len(known)))
+        except TypeError:
+            rule, got = f"a name or number as {key!r}", f"{checks.shown(value)} in item {i}"
+            raise TypeError(f"{op}: the metadata of every item must have {rule}, got {got}") from None
+    return found
+
+
+def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[Any] | None:
+    """Return one entry of the metadata of each item, which all of them must have; None without a key."""
+    if key is None:
+        return None
+    values = [each.get(key) for each in metadata]
+    if None in (value if value is None else 0 for value in values):
+        missing = next(i for i, value in enumerate(values) if value is None)
+        raise ValueError(f"{op}: the metadata of every item must have {key!r}, got none in item {missing}")
+    return values
+
+
+def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[float] | None:
+    """Return such a column of numbers."""
+    values = column(op, metadata, key)
+    if values is None:
+        return None
+    found = []
+    for i, value in enumerate(values):
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not abs(number) <= _LARGEST:
+            rule, got = "a number within the range of float32", f"{checks.shown(value)} in item {i}"
+            raise ValueError(f"{op}: the metadata of every item must have {rule} as {key!r}, got {got}")
+        found.append(number)
+    return found
