@@ -1,16 +1,21 @@
-"""The table of arguments in docs/parameters.md: python -m benchmarks.reports.parameters
+"""The tables of arguments in docs/parameters.md: python -m benchmarks.reports.parameters
 
-Its rows are those of `ragsys_kernels.selection.parameters`, with what only the page says.
+The rows are those of `ragsys_kernels.selection.parameters`, with what only the page says, and where each can be given.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Container
 from pathlib import Path
 
+from ragsys_kernels import Corpus, offline
 from ragsys_kernels.selection.parameters import TABLE, Parameter
+from ragsys_kernels.serving.fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parameters.md"
 HEAD = "| argument | meaning | value | default |\n|---|---|---|---|\n"
+WHERE = "| where | without | values of each query |\n|---|---|---|\n"
 
 # What follows the sentence of the table.
 NOTES = {
@@ -68,12 +73,34 @@ def table() -> str:
     return HEAD + "".join(map(row_of, TABLE))
 
 
+def where() -> str:
+    """Return the table of what each entrance does not take."""
+    of_jobs = inspect.signature(offline.select).parameters
+    each, one = "yes", "no: one for all queries"
+
+    def row(place: str, taken: Container[str], own: str, rule: str | None = None) -> str:
+        lacking = [x.name for x in TABLE if x.name not in taken and (rule is None or rule in x.rules)]
+        return f"| {place} | {', '.join(f'`{name}`' for name in lacking) or 'nothing'} | {own} |\n"
+
+    rows = (
+        row("functions, `Corpus.select`", inspect.signature(Corpus.select).parameters, each),
+        row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in TABLE], each),
+        row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
+        row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),
+        row("jobs, Ray, the command line", {*of_jobs, *(x.removesuffix("_column") for x in of_jobs)}, one),
+        row("`torch.ops`", [x.name for x in TABLE], one),
+    )
+    return WHERE + "".join(rows)
+
+
 def written(page: str) -> str:
-    """Return a page with the table as it is now in the place of the one that it has."""
-    before, _, after = page.partition(HEAD)
-    rows = after.splitlines(keepends=True)
-    end = next((n for n, line in enumerate(rows) if not line.startswith("|")), len(rows))
-    return before + table() + "".join(rows[end:])
+    """Return a page with the tables as they are now in the place of those that it has."""
+    for head, now in ((HEAD, table()), (WHERE, where())):
+        before, found, after = page.partition(head)
+        rows = after.splitlines(keepends=True)
+        end = next((n for n, line in enumerate(rows) if not line.startswith("|")), len(rows))
+        page = before + now + "".join(rows[end:]) if found else page
+    return page
 
 
 if __name__ == "__main__":

@@ -206,13 +206,20 @@ def plain_request(op: str, request: Request) -> Request:
     return request.changed(**{**values, **dict.fromkeys(unset)})
 
 
+_WORDS = {"number": "a number", "count": "an integer", "flag": "True or False", "choice": "a str"}
+# What an option may be, where it is not a number or a str.
+_KINDS = {"k": "an integer", **{parameter.name: _WORDS[parameter.kind] for parameter in SCALARS}}
+
+
 def _plain(op: str, name: str, value: Any) -> Any:
     """Return an option as a value of Python; the library checks which values it takes."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
         value = value.item()
     if not (value is None or isinstance(value, (str, int, float))):
         got = repr(value) if isinstance(value, (type, np.dtype)) else type(value).__name__
-        raise TypeError(f"{op}: {name} must be one value for all queries, a number or a str, got {got}")
+        raise TypeError(
+            f"{op}: {name} must be one value for all queries, {_KINDS.get(name, 'a number or a str')}, got {got}"
+        )
     return value
 
 

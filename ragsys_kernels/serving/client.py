@@ -294,6 +294,7 @@ class Client(_Calls):
         queries : (Q, D) float32 | float16 | others, optional
             Sent as float16 if they are, else as float32; or ``query_ids`` (Q,), ids of the corpus.
         k, lambda_d, lambda_b, budget, max_similarity, min_relevance : number or (Q,)
+            An infinite budget is no limit.
         pool : int or None
             Rows retrieved to pick from; None: the whole corpus, exactly.
         candidates, initial, allowed, exclude : (Q, any) ids, or Q lists
@@ -323,7 +324,7 @@ class Client(_Calls):
             What several retrievers found, as `fuse` takes it but with ids of the corpus; instead of candidates and
             relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
-            Options of one rule, as in its function.
+            Options of one rule, as in its function; one value for all queries.
         unknown : "error" | "skip", optional
             How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
             answered without the id, and ``skipped`` has it. Default: the server's.
@@ -341,8 +342,6 @@ class Client(_Calls):
         DeadlineError
             The time has passed. Also a TimeoutError.
         """
-        if pool is not None and not isinstance(pool, (int, np.integer)):
-            raise ValueError(f"select: pool must be an integer or None, got {pool!r}")
         arguments = {
             "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
             "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights,
@@ -353,10 +352,11 @@ class Client(_Calls):
             "metric": metric,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
+        whole = _given(method=method, pool=pool, corpus=self._corpus if corpus is None else corpus, unknown=unknown)
+        whole |= _given(fusion=fusion)
+        common = {"pool": None} | {name: wire.one_value(name, x) for name, x in whole.items()}
         if fusion_weights is not None:
-            fusion_weights = np.asarray(fusion_weights, float).tolist()
-        fused = _given(fusion=fusion, fusion_weights=fusion_weights)
-        common = {"method": method, "pool": pool} | _given(corpus=corpus or self._corpus, unknown=unknown) | fused
+            common["fusion_weights"] = np.asarray(fusion_weights, float).tolist()
         picks: Picks = self._run(self._select(sent, common, on_error, timeout))
         return picks
 

@@ -28,8 +28,13 @@ PADDING = {**dict.fromkeys(ID_LISTS, -1), **dict.fromkeys(OF_CANDIDATES, 0), "qu
 
 # What is one value for all queries that are answered together.
 OF_CALL: dict[str, Parameter] = {each.name: each for each in TABLE if each.of == "call"}
-# Fields that a rule does not have.
+# What one value must be, and its types in JSON; a choice is a word.
+TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
+}  # fmt: skip
+# Fields that a rule does not have; a cursor holds what was shown before.
 LACKS = {rule: frozenset(each.name for each in TABLE if rule not in each.rules) for rule in RULES}
+LACKS = {rule: names | {"cursor"} if "initial" in names else names for rule, names in LACKS.items()}
 _of_path = inspect.signature(mmr_path).parameters.keys() - OF_VECTORS
 OF_PATH = tuple(each for each in TABLE if each.name in _of_path)
 # Of documents, whose relevance nobody sends, and which come without vectors: numbers and words, and lists.

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
+from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
 _BYTES = 8 << 20  # of the vectors of candidates in one request
 _TYPES = {int, float, str, list, type(None)}
 _WIRE = {"query_ids": "query_id"}
 _VALUES = ("scores", "relevance", "redundancy")
+_MOST_NUMBER = float(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class Picks:
 
 
 class Queries:
-    """The queries of one call. Only what JSON or Arrow cannot hold is refused here; the server checks the rest.
+    """The queries of one call. What JSON or Arrow cannot hold is refused here, and types; the server checks the rest.
 
     ``arguments`` are those of a selection by their names, None where one is not given.
     """
@@ -121,21 +122,23 @@ class Queries:
         if candidate_vectors is not None and None in named and str in _kinds(named):
             rule = "be given for each query where they are strings of candidate_vectors"
             raise ValueError(f"select: candidates must {rule}, got None for query {named.index(None)}")
-        self.common: dict[str, Any] = {name: x for name, x in arguments.items() if name in OF_CALL}
+        self.common: dict[str, Any] = {name: one_value(name, x) for name, x in arguments.items() if name in OF_CALL}
         self.numbers: dict[str, list[Any]] = {}
         for name in ("k", *NUMBERS):
             if name not in arguments:
                 continue
             array = _array(arguments[name])
-            values = array.tolist()
-            kinds = set(map(type, values if array.ndim else [values]))
+            own: Any = array.tolist()
+            if name == "budget":
+                own = list(map(_limit, own)) if array.ndim == 1 else _limit(own)
+            kinds = set(map(type, own if array.ndim else [own]))
             if array.shape not in ((), (self.count,)) or not kinds <= {int, float, type(None)}:
-                got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(values)[:100]
+                got = f"{array.dtype} of shape {array.shape}" if array.ndim else repr(own)[:100]
                 raise ValueError(f"select: {name} must be a number or ({self.count},) numbers, got {got}")
             if array.ndim:
-                self.numbers[name] = values
+                self.numbers[name] = own
             else:
-                self.common[name] = values
+                self.common[name] = own
 
     def parts(self, size: int) -> Iterator[slice]:
         sizes = [max(each.nbytes for each in lists if each is not None) for lists in self._vectors().values() if lists]
@@ -289,6 +292,25 @@ def _read_arrow(body: bytes) -> Part:
         others["certified"],
         {i: names for i, names in enumerate(others["skipped"]) if names},
     )
+
+
+def _limit(value: Any) -> Any:
+    """Return a budget; the largest number for inf, which JSON cannot hold."""
+    return _MOST_NUMBER if value == math.inf else value
+
+
+def one_value(name: str, given: Any) -> Any:
+    """Return an argument that is one value for all queries as Python has it; the server checks its range."""
+    array, option = _array(given), OF_CALL.get(name)
+    value = given if array.ndim else array.tolist()
+    what, types = TYPES["count"] if name == "pool" else ("a string", (str,))
+    if option is not None:
+        what, types = TYPES.get(option.kind) or (f"one of {', '.join(map(repr, option.choices))}", (str,))
+    if type(value) not in types:
+        raise ValueError(f"select: {name} must be {what}, got {repr(value)[:100]}")
+    if type(value) in (int, float) and not abs(value) <= _MOST_NUMBER:  # JSON has no NaN and no inf
+        raise ValueError(f"select: {name} must be a finite number, got {repr(value)[:100]}")
+    return value
 
 
 def _vectors(queries: Any) -> np.ndarray:

@@ -262,6 +262,8 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, data):
     [
         ({"k": [3]}, "list"),
         ({"k": np.array([3])}, "ndarray"),
+        ({"budget": [3.0]}, "list"),
+        ({"max_per_group": [3]}, "list"),
         ({"pool": {5}}, "set"),
         ({"dtype": np.dtype("float16")}, r"dtype\('float16'\)"),
         ({"dtype": np.float16}, "<class 'numpy.float16'>"),
@@ -270,7 +272,8 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, data):
 )
 def test_what_is_no_plain_value_is_refused(tmp_path, data, options, got):
     (name,) = options
-    match = f"^select: {name} must be one value for all queries, a number or a str, got {got}$"
+    what = {"k": "an integer", "budget": "a number", "max_per_group": "an integer"}.get(name, "a number or a str")
+    match = f"^select: {name} must be one value for all queries, {what}, got {got}$"
     check_refused(tmp_path, TypeError, match, **options)
 
 

@@ -176,7 +176,7 @@ BAD = {
     "be one of 'float32', 'float16', got 'int8'": {**servers.encoded(np.zeros((1, D), "i1"))},
 }
 BAD_WEIGHTS = {
-    "have a number for each of the aspects, got another length": [1.0],
+    "have a number for each of the aspects, got 1 for 2": [1.0],
     "be finite and at least 0, got -1.0": [1, -1],
     "be a list of numbers, got 3": 3,
     "be finite float32, got NaN or inf": [1e39, 0],

@@ -12,6 +12,7 @@ import ragsys_kernels as rk
 from ragsys_kernels.selection.parameters import TABLE
 from ragsys_kernels.serving import Client, DeadlineError, InvalidRequestError, ServiceError, UnavailableError
 from ragsys_kernels.serving import wire as client_wire
+from ragsys_kernels.serving.fields import OF_CALL
 
 N, D, Q = 250, 16, 20
 RNG = np.random.default_rng(23)
@@ -390,13 +391,70 @@ def test_answers_that_are_none_are_errors(body, kind):
         assert client.select(QUERIES[:1], k=1).ids.tolist() == [[7]]
 
 
+WORDS = {"number": "a (finite )?number", "count": "an integer", "flag": "true or false", "choice": "one of '.*'"}
+BAD = {
+    "number": ["3", True, float("nan"), float("inf"), 10**400],
+    "count": ["3", 2.0, np.float32(2), True],
+    "flag": ["true", 1],
+    "choice": [1, b"dot"],
+}
+
+
 @pytest.mark.parametrize("how", ["json", "arrow"])
-def test_a_pool_is_a_number_or_none(how):
-    with (
-        Client("http://service", wire=how) as client,
-        pytest.raises(ValueError, match="pool must be an integer"),
-    ):
-        client.select(query_ids=[1], pool="all")
+def test_one_value_for_all_queries_is_no_list_and_of_its_type(how):
+    """In the same words by either wire, before anything is sent: a URL would take the last value of a list."""
+    server, kinds = Flaky(), {name: option.kind for name, option in OF_CALL.items()}
+    names = {**kinds, "pool": "count", "method": "choice", "corpus": "choice", "unknown": "choice"}
+    with server.client(wire=how) as client:
+        for name, kind in names.items():
+            words = "a string" if name in ("method", "corpus", "unknown") else WORDS[kind]
+            for bad in [[1, 2], np.array([0.5, 3.0]), (), {"a": 1}, object(), *BAD[kind]]:
+                with pytest.raises(ValueError, match=f"^select: {name} must be {words}, got "):
+                    client.select(QUERIES, **{name: bad})
+    assert not server.requests
+
+
+NUMPY = [
+    {"method": "ssd", "gamma": np.float32(0.5), "window": np.int32(2), "pool": np.int64(30)},
+    {"method": "coverage", "density": np.bool_(True), "budget": np.float64(9), "kind": np.str_("cover")},
+    {"method": "sift", "noise": np.float32(0.1), "min_gain": np.array(0.01), "k": np.uint8(3)},
+]
+
+
+def with_costs(use, how):
+    corpus = rk.Corpus(ROWS, ids=IDS, costs=np.arange(1.0, N + 1) % 7 + 1)
+    return servers.with_client({"docs": corpus}, use, wire=how)
+
+
+@pytest.mark.parametrize("how", ["json", "arrow"])
+def test_numbers_of_numpy_are_those_of_python(how):
+    async def use(client):
+        plain = [{name: value.item() for name, value in each.items() if name != "method"} for each in NUMPY]
+        return [
+            [await client.select(QUERIES[:3], **{"k": 4, "method": each["method"], **given}) for given in (each, other)]
+            for each, other in zip(NUMPY, plain, strict=True)
+        ]
+
+    for given, expected in with_costs(use, how):
+        assert given.ids.tolist() == expected.ids.tolist()
+        assert given.scores.tobytes() == expected.scores.tobytes()
+
+
+@pytest.mark.parametrize("how", ["json", "arrow"])
+def test_an_infinite_budget_is_none(how):
+    async def use(client):
+        each = await client.select(QUERIES[:2], 4, budget=np.array([np.inf, 5.0]))
+        for name, x in [("max_similarity", np.inf), ("min_relevance", -np.inf), ("budget", -np.inf)]:
+            with pytest.raises(InvalidRequestError, match=f"{name} must be"):
+                await client.select(QUERIES[:2], 4, **{name: x})
+        plain = await client.select(QUERIES[:2], 4), await client.select(QUERIES[:2], 4, budget=5.0)
+        return await client.select(QUERIES[:2], 4, budget=np.inf), each, *plain
+
+    endless, each, plain, limited = with_costs(use, how)
+    assert endless.ids.tolist() == plain.ids.tolist()
+    some = limited.ids[1][limited.ids[1] >= 0].tolist()
+    assert [[x for x in ids if x >= 0] for ids in each.ids.tolist()] == [plain.ids[0].tolist(), some]
+    assert len(some) < 4
 
 
 def test_every_argument_of_the_table_is_sent(monkeypatch):

@@ -314,8 +314,9 @@ def test_paths_that_would_take_long_are_refused():
     query = {"query_id": int(IDS[4])}
     cases = [
         ({"candidates": [query["query_id"]] * 2}, f"repeat an id within a query, got {IDS[4]} twice"),
-        ({"k": 51}, "path: k must be at most 50, got 51"),
-        ({"pool": 201}, "path: pool must be at most 200, got 201"),
+        ({"k": 51}, "path: k must be within [1, 50], got 51"),
+        ({"k": 0}, "path: k must be within [1, 50], got 0"),
+        ({"pool": 201}, "path: pool must be within [1, 200], got 201"),
         ({"pool": None}, "path: pool must be at most 200, got the whole corpus"),
         ({"candidates": IDS[:201].tolist()}, "path: candidates must be at most 200, got 201"),
         ({"method": "vrsd"}, "path: method must be one of allowed"),

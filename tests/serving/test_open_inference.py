@@ -209,6 +209,36 @@ def test_bad_messages_are_refused_in_the_words_of_the_protocol(change, words):
     assert words in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"parameters": {"lambda_d": 0.1}}, "infer: lambda_d must be left out, or 0.9 as in the model, got 0.1"),
+        ({"parameters": {"method": "msd"}}, "infer: method must be left out, or 'mmr' as in the model, got 'msd'"),
+        (
+            {"inputs": [VECTOR, *in_json(lambda_d=np.array([0.5], "f4"))]},
+            "infer: lambda_d must be left out, or 0.9 as in the model, got 0.5",
+        ),
+    ],
+)
+def test_a_rule_in_the_name_of_a_model_is_not_overruled(change, words):
+    same_rule = {"inputs": [VECTOR, *in_json(lambda_d=np.array([0.9]).astype("f4"))], "parameters": {"method": "mmr"}}
+    request = {"inputs": [VECTOR], "parameters": {"lambda_d": 0.9}}
+    refused, plain, told, expected = post(
+        ("/v2/models/docs:mmr:0.9/infer", {"inputs": [VECTOR], **change}, {}),
+        ("/v2/models/docs:mmr:0.9/infer", {"inputs": [VECTOR]}, {}),
+        ("/v2/models/docs:mmr:0.9/infer", same_rule, {}),
+        ("/v2/models/docs/infer", request, {}),
+    )
+    assert (refused.status_code, refused.json()["error"]) == (422, words)
+    assert plain.json()["outputs"] == told.json()["outputs"] == expected.json()["outputs"]
+
+
+def test_rules_in_the_url_are_refused():
+    [answer] = post(("/v2/models/docs/infer?lambda_d=0.5", {"inputs": [VECTOR]}, {}))
+    words = "infer: lambda_d must stand in the body, which is JSON, got it in the URL"
+    assert (answer.status_code, answer.json()["error"]) == (422, words)
+
+
 def test_bad_bytes_models_and_headers_are_refused():
     body, headers = message({"vector": QUERIES})
     names = message({"query_id": np.array(["doc-1"], object)})[0].replace(b"\x05\x00", b"\xff\x00")

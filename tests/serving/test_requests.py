@@ -109,7 +109,6 @@ def test_no_answer_is_422_and_says_why(corpus):
         ({"queries": []}, "queries"),
         ({"queries": [{"query_id": 1}] * 9}, "queries"),
         ({"queries": [{"query_id": 1}], "k": "6"}, "k"),
-        ({"queries": [{"query_id": 1}], "method": "sift", "lambda_b": 0.5}, "lambda_b"),
         ({"queries": [{"query_id": 1}], "corpus": "other"}, "corpus"),
         ({"queries": [{"query_id": 1}], "Corpus": "docs"}, "Corpus"),
         (b"ARROW1" * 9, "body"),

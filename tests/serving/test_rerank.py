@@ -215,6 +215,19 @@ GOOD = {"query": str(IDS[0]), "documents": [str(x) for x in IDS[:5]]}
         ({"query": None}, "query", "be given"),
         ({"query": [1.0, 2.0]}, "query", "16 dimensions"),
         ({"query": str(2**70)}, "query", "be an id"),
+        ({"relevance": [1.0] * 5}, "relevance", "rerank: relevance must be left out: rerank has none, got a list"),
+        ({"relevance_scale": "minmax"}, "relevance_scale", "rerank has none, got 'minmax'"),
+        ({"quality": "x"}, "quality", "rerank has none"),
+        ({"metric": "dot"}, "metric", "rerank has none"),
+        ({"pool": 3}, "pool", "rerank has none"),
+        ({"bias": [1.0] * 5}, "bias", "rerank has none"),
+        ({"k": 3}, "k", "rerank has none"),
+        ({"cursor": "n"}, "cursor", "rerank has none"),
+        ({"lamda_d": 0.1}, "lamda_d", "rerank: lamda_d must be left out: the field is 'lambda_d', got 0.1"),
+        ({"lambda": 0.1}, "lambda", "the field is 'lambda_b'"),
+        ({"max_similarty": 0.1}, "max_similarty", "the field is 'max_similarity'"),
+        ({"maxPerGroup": 1}, "maxPerGroup", "the field is 'max_per_group'"),
+        ({"metrics": "dot"}, "metrics", "the field is 'metric'"),
     ],
 )
 def test_bad_requests_are_refused_with_the_argument(change, argument, words):
@@ -223,6 +236,35 @@ def test_bad_requests_are_refused_with_the_argument(change, argument, words):
     assert answer.status_code == 422
     assert error["argument"] == argument
     assert words in error["message"]
+
+
+FOREIGN = {  # what the documentation of Cohere, Jina, Voyage AI, text-embeddings-inference, vLLM and others has
+    "return_documents": False, "max_tokens_per_doc": 4096, "max_chunks_per_doc": 10, "rank_fields": ["text"],
+    "priority": 0, "truncate": True, "truncation": True, "truncation_direction": "Right", "raw_scores": False,
+    "return_text": False, "return_embeddings": False, "top_k": 3, "user": "u", "instruction": "find", "rank": 1,
+    "truncate_prompt_tokens": 512, "additional_data": None, "input_type": "query", "encoding_format": "float",
+    "passages": [], "scores": [], "normalize": True, "task": "rerank", "embedding_type": "float", "dimensions": 8,
+}  # fmt: skip
+
+
+def test_fields_of_the_services_of_others_change_nothing():
+    plain, foreign, by_url = post(
+        ("/v1/rerank", GOOD), ("/v1/rerank", {**FOREIGN, **GOOD}), ("/v1/rerank?api-version=1", {**GOOD, "scale": None})
+    )
+    assert plain.json()["results"] == foreign.json()["results"] == by_url.json()["results"]
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("lambda_d=0.1", "lambda_d must stand in the body, which is JSON"),
+        ("method=vrsd", "method must stand in the body"),
+        ("top_n=2&top_n=3", "top_n must stand once in the URL, got '2' and '3'"),
+    ],
+)
+def test_rules_in_the_url_are_refused(url, words):
+    [answer] = post((f"/v2/rerank?{url}", GOOD))
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (422, True)
 
 
 def test_a_slice_is_refused_by_header_and_url_too():

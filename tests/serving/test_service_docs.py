@@ -17,7 +17,7 @@ from pages import blocks
 import ragsys_kernels as rk
 from ragsys_kernels.serving import make_service
 from ragsys_kernels.serving.queries.rules import OF_URL
-from ragsys_kernels.serving.routes import select_arrow
+from ragsys_kernels.serving.routes import open_inference, rerank, select_arrow
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -66,6 +66,12 @@ def check(code, name):
     return calls
 
 
+def test_the_page_of_stores_has_the_options_of_rerank():
+    text = (DOCS / "service_stores.md").read_text(encoding="utf-8")
+    options = text[text.index("**Options**") : text.index("What else [a selection")]
+    assert sorted(re.findall(r"`(\w+)`", options)) == sorted({*rerank._RULES, *rerank._FIELDS} - {"query_id"})
+
+
 def test_routes_metrics_and_options_that_the_page_names_exist(command, tmp_path):
     text = (DOCS / "service.md").read_text(encoding="utf-8")
     service = make_service({"docs": rk.Corpus(np.eye(3, dtype=np.float32))})
@@ -75,6 +81,8 @@ def test_routes_metrics_and_options_that_the_page_names_exist(command, tmp_path)
     in_arrow = text[text.index("**In Arrow**") : text.index("**Pages.**")]
     columns = {*select_arrow._COLUMNS, *select_arrow._ANSWER, "skipped"}
     assert set(re.findall(r"`(\w+)`", in_arrow)) == columns | {*OF_URL} | {"cursor", "cost"}
+    as_tensors = text[text.index("Input tensors") : text.index("Pad shorter lists")]
+    assert set(re.findall(r"`(\w+)`", as_tensors)) == set(open_inference._INPUTS)
     metrics = service.metrics.text().decode()
     for metric in re.findall(r"`(ragsys_\w+?)(?:_total)?`", text):
         assert f"# TYPE {metric}" in metrics or metric == "ragsys_kernels", metric

@@ -223,6 +223,94 @@ def test_the_error_of_an_unknown_field_names_those_that_may_stand_there(corpus):
     assert of_handle == of_url | {"candidates", "initial", "allowed", "exclude"}
 
 
+def test_a_default_is_the_error_of_those_queries_alone_whose_rule_lacks_it(corpus):
+    own, other = {"query_id": 7, "method": "ssd"}, {"query_id": 7}
+    expected, mixed, fits = servers.posted(
+        {"docs": corpus},
+        ("/v1/select", {"k": K, "queries": [{**own, "gamma": 0.2}]}),
+        ("/v1/select", {"k": K, "gamma": 0.2, "queries": [own, other]}),
+        ("/v1/select", {"k": K, "gamma": 0.2, "queries": [own]}),
+    )
+    assert fits.json() == expected.json()
+    found, error = mixed.json()["results"]
+    assert found == expected.json()["results"][0]
+    assert error["error"]["message"] == "select: gamma must be left out: mmr has none, got 0.2 for all queries"
+
+
+def test_what_a_rule_lacks_is_told_before_what_else_is_wrong_with_it(corpus):
+    queries = [
+        {"query_id": 1, "weights": [1.0]},
+        {"query_id": 1, "method": "vrsd", "lambda_d": "x"},
+        {"query_id": 1, "method": "gist", "initial": ["x"]},
+        {"query_id": 1, "method": "gist", "cursor": "nonsense"},
+    ]
+    (answer,) = servers.posted({"docs": corpus}, ("/v1/select", {"queries": queries}))
+    assert [each["error"]["message"] for each in answer.json()["results"]] == [
+        "select: weights must be left out: mmr has none, got a list",
+        "select: lambda_d must be left out: vrsd has none, got 'x'",
+        "select: initial must be left out: gist has none, got a list",
+        "select: cursor must be left out: gist has none, got 'nonsense'",
+    ]
+
+
+def test_gist_which_takes_nothing_shown_before_has_no_pages(corpus):
+    query = {"query_id": 1, "candidates": list(range(60)), "k": 2}  # as many as GIST picks
+    answers = servers.posted(
+        {"docs": corpus},
+        *(("/v1/select", {"method": method, "queries": [query] * n}) for method in METHODS for n in (1, 2)),
+    )
+    for method, one, two in zip(METHODS, answers[::2], answers[1::2], strict=True):
+        results = [*one.json()["results"], *two.json()["results"]]
+        assert [len(result["ids"]) for result in results] == [2] * 3
+        assert [result["cursor"] is None for result in results] == [method == "gist"] * 3, method
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("k=2&k=3", "k must stand once in the URL, got '2' and '3'"),
+        ("method=ssd&gamma=.5&gamma=.6", "gamma must stand once in the URL, got '.5' and '.6'"),
+        ("corpus=docs&corpus=docs", "corpus must stand once in the URL, got 'docs' and 'docs'"),
+        ("method=ssd&window=1.0", "window must be an integer, got '1.0'"),
+        ("k=x", "k must be an integer, got 'x'"),
+        ("pool=None", "pool must be an integer, or all, got 'None'"),
+        ("lambda_d=all", "lambda_d must be a number, got 'all'"),
+        ("density=1", "density must be true or false, got '1'"),
+        ("fusion_weights=1;2", "fusion_weights must be numbers with commas, got '1;2'"),
+        ("lamda=1", "got '1'"),
+    ],
+)
+def test_what_a_url_of_arrow_cannot_say(corpus, url, words):
+    table = servers.arrow(pa.table({"query_id": [1]}))
+    (answer,) = servers.posted({"docs": corpus}, (f"/v1/select?{url}", table, servers.ARROW))
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/select", "/v1/path", "/v1/texts", "/v1/encode"])
+def test_fields_in_the_url_of_json_are_refused(corpus, path):
+    (answer,) = servers.posted({"docs": corpus}, (f"{path}?lambda_b=0.1", {}))
+    op = path.rpartition("/")[2]
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"] == (
+        f"{op}: lambda_b must stand in the body, which is JSON, got it in the URL"
+    )
+
+
+@pytest.mark.parametrize("name", ["window", "max_per_group"])
+def test_a_count_may_be_as_large_as_in_the_library(name):
+    rng = np.random.default_rng(9)
+    grouped = rk.Corpus(rng.standard_normal((N, D), dtype=np.float32), groups=np.arange(N) % 9)
+    large, plain, beyond = servers.posted(
+        {"docs": grouped},
+        ("/v1/select", {"method": "ssd", name: 2**63 - 1, "queries": [{"query_id": 1}]}),
+        ("/v1/select", {"method": "ssd", "queries": [{"query_id": 1}]}),
+        ("/v1/select", {"method": "ssd", name: 2**63, "queries": [{"query_id": 1}]}),
+    )
+    assert large.json() == plain.json()
+    assert beyond.json()["error"]["argument"] == name
+
+
 OPTIONS_OF = {
     "dpp": {"scale": 3.0},
     "ssd": {"gamma": 0.2, "window": 2},
@@ -302,7 +390,8 @@ def test_an_option_that_a_rule_lacks_or_that_is_bad_is_refused(corpus, name):
         assert "ids" in good
         if method not in option.rules:
             assert other["error"]["message"] == f"select: {name} must be left out: {method} has none, got {value!r}"
-            assert (common.status_code, common.json()["error"]["argument"]) == (422, name)
+            (refused,) = common.json()["results"]  # its own error too, of a default that it cannot have
+            assert (common.status_code, refused["error"]["argument"]) == (422, name)
             continue
         assert "ids" in other
         bad = {"number": [-1.0, 1e39, True, "x"], "count": [0, 1.5, True], "choice": ["x", 1], "flag": [1, "true"]}
@@ -376,7 +465,7 @@ def test_quality_is_above_0_with_candidates_and_of_dpp(corpus):
     asked = {"query_id": 1, "candidates": [2, 3, 4], "k": 2}
     wrong = {
         "be finite and above 0, got 0.0": {"method": "dpp", "quality": [1, 0, 2]},
-        "have a number for each of the candidates, got another length": {"method": "dpp", "quality": [1, 2]},
+        "have a number for each of the candidates, got 2 for 3": {"method": "dpp", "quality": [1, 2]},
         "be left out: mmr has none, got a list": {"quality": [1, 2, 3]},
         "come with candidates, got quality alone": {"method": "dpp", "quality": [1], "candidates": None},
     }

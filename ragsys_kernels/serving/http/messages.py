@@ -7,6 +7,7 @@ import hmac
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -214,6 +215,23 @@ def number_of(header: bytes) -> int | None:
     return int(header) if header.isdigit() and len(header) <= _DIGITS else None
 
 
+def url_parameters(op: str, query: bytes) -> dict[str, str]:
+    """Return the parameters in the query of a URL; one that stands there twice is refused."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if query else ():
+        if name in found:
+            raise invalid(op, name[:100], "stand once in the URL", f"{shown(found[name])} and {shown(value)}")
+        found[name] = value
+    return found
+
+
+def refuse_url(op: str, query: bytes, fields: Collection[str] = ()) -> None:
+    """Refuse fields in the URL of a request whose body is JSON; without ``fields`` any parameter."""
+    for name in url_parameters(op, query) if query else ():
+        if not fields or name in fields:
+            raise invalid(op, name[:100] or "parameters", "stand in the body, which is JSON", "it in the URL")
+
+
 def object_of(op: str, body: bytes, fields: Collection[str] = ()) -> dict[str, Any]:
     """Return the object that a body is; with ``fields`` others are refused."""
     try:
@@ -224,7 +242,7 @@ def object_of(op: str, body: bytes, fields: Collection[str] = ()) -> dict[str, A
         raise invalid(op, "body", "be an object", shown(content))
     for name in content if fields else ():
         if name not in fields:
-            raise invalid(op, name[:100], f"be one of {', '.join(sorted(fields))}", "another field")
+            raise invalid(op, name[:100], f"be one of {', '.join(sorted(fields))}", shown(content[name]))
     return content
 
 

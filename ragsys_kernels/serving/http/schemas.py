@@ -144,7 +144,9 @@ class Picks(BaseModel):
         None, description="Whether they are proven to be the whole corpus's; null: not known"
     )
     cost: float | None = Field(None, description="Of all picks; with a budget alone")
-    cursor: str | None = Field(None, description="Send it with the same query for the next page; null: no more")
+    cursor: str | None = Field(
+        None, description="Send it with the same query for the next page; null: no more, or GIST"
+    )
     skipped: list[int] | list[str] | None = Field(
         None, description='Unknown ids that were left out, if there were any, with "unknown": "skip"'
     )
@@ -261,7 +263,10 @@ _RerankFields: Any = create_model("_RerankFields", **_of_table(*OF_RERANK, *LIST
 
 
 class RerankRequest(_RerankFields):
-    """What clients of rerank services send; documents in one of three fields, as ids. Other fields are ignored."""
+    """What clients of rerank services send; documents in one of three fields, as ids.
+
+    Other fields of such services are ignored; those of ``/v1/select``, and misspelt ones, are refused.
+    """
 
     model: str | None = Field(
         None, description="corpus:rule:lambda_d, as docs:mmr:0.7 or docs:vrsd; its end may be left out"

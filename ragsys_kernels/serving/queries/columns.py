@@ -45,7 +45,7 @@ class Columns(Protocol):
     def __getitem__(self, part: slice) -> Columns: ...
 
     def given(self, metric: str) -> Given | None:
-        """Return the candidates that come with their vectors. Called before any other method."""
+        """Return the candidates that come with their vectors. Called before any other method but `numbers`."""
 
     def ids(self, name: str, named: bool | None) -> tuple[Ids, list[int]]:
         """Return lists of ids end to end, strings if they are ``named`` (None: as the first is), and their lengths."""
@@ -95,6 +95,8 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     """
     rules.known(columns.first)
     shared, served = rules.shared(columns.first), rules.served
+    lacking = LACKS[shared.method].intersection(columns.fields)
+    rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
     given, fields = columns.given(shared.metric or "cosine"), columns.fields
     if given is None:
         named, dims, lengths = served.named, served.dims, None
@@ -144,8 +146,6 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         raise rules.invalid("query", "be given, or query_id", "neither")
     own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
     numbers = rules.numbers(own, shared.method)
-    lacking = LACKS[shared.method].intersection(fields)
-    rules.fits(shared.method, _shown(rules, columns, sorted(lacking)) if lacking else {})
     rows = served.corpus if given is None else given.rows
     request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **shared.options)
     left_out = {q: list(ids) for q, ids in skipped.items()} if skipped else None

@@ -51,7 +51,8 @@ class Given:
         if ids is None:
             return
         if lengths_of_ids != lengths:
-            raise rules.invalid("candidates", "have an id for each of the vectors", "another number")
+            got = next(f"{n} for {m}" for n, m in zip(lengths_of_ids or (), lengths, strict=True) if n != m)
+            raise rules.invalid("candidates", "have an id for each of the vectors", got)
         flat: np.ndarray = np.empty(len(ids), object) if self.named else np.asarray(ids)
         if self.named:
             flat[:] = ids
@@ -68,7 +69,8 @@ class Given:
         """Return the places of ids among the candidates, as `Rules.id_rows` returns rows."""
         self.rules.within(name, lengths)
         if len(ids) and self.named != isinstance(ids, list):
-            raise self.rules.invalid(name, f"be {'strings' if self.named else 'integers'} as the candidates", "others")
+            kind = "strings" if self.named else "integers"
+            raise self.rules.invalid(name, f"be {kind} as the candidates", shown(plain(ids[0])))
         flat, places, end = list(ids), [], 0
         for q, n in enumerate(lengths):
             own = range(self.lengths[q]) if self.names is None else self.names[q, : self.lengths[q]].tolist()

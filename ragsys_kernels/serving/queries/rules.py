@@ -14,7 +14,7 @@ from ...selection.fusion import FUSIONS, fuse
 from ...selection.parameters import BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
-from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, OF_VECTORS, PADDING, VECTORS
+from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, OF_VECTORS, PADDING, TYPES, VECTORS
 from ..kernel import with_id
 from ..limits import Limits, RefusedError, invalid, shown
 
@@ -44,12 +44,9 @@ OF_URL = ("corpus", "k", *NUMBERS, *sorted(SHARED))
 # has.
 MOST_DIMS = 1_000_000
 MOST_LISTS = 64  # that are fused for a query
-_MOST_COUNT = 1 << 31
+_MOST_COUNT = (1 << 63) - 1  # as in the library
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
-_TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
-    "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
-}  # fmt: skip
 
 
 # Sets of rules that are kept for later requests, and the longest of them.
@@ -121,18 +118,17 @@ class Rules:
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
         self._rule = self.shared({})
         self._beside = {name: x for name, x in common.items() if x is not None}
-        self.fits(self._rule.method, {})
         # What else stands beside the queries and not in them.
         self.columns = {name: x for name, x in self.common.items() if name not in DEFAULTS and name not in SHARED}
 
     def invalid(self, name: str, rule: str, got: object) -> RefusedError:
         return invalid(self.op, name, rule, got)
 
-    def known(self, names: Iterable[str], taken: Collection[str] = FIELDS) -> None:
+    def known(self, given: Mapping[str, Any], taken: Collection[str] = FIELDS) -> None:
         """Refuse unknown fields; the error names those that are ``taken`` where they stand."""
-        for name in names:
+        for name in given:
             if name not in FIELDS:
-                raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", "another field")
+                raise self.invalid(name[:100], f"be one of {', '.join(sorted(taken))}", shown(given[name]))
 
     def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
         """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
@@ -197,7 +193,7 @@ class Rules:
             if type(value) is not str or value not in option.choices:
                 raise self.invalid(name, f"be one of {', '.join(map(repr, option.choices))}", shown(value))
             return value
-        what, types = _TYPES[option.kind]
+        what, types = TYPES[option.kind]
         if type(value) not in types:
             raise self.invalid(name, f"be {what}", shown(value))
         if option.kind == "count":
@@ -221,9 +217,8 @@ class Rules:
     def rows(self, name: str, ids: np.ndarray | list[Any], skips: bool = False) -> np.ndarray:
         """Return the rows of ids, int64 or strings, all of them known; with ``skips`` -1 for those that are not."""
         if self.served.named != isinstance(ids, list) and len(ids):
-            raise self.invalid(
-                name, f"be ids, {'strings' if self.served.named else 'integers'} in this corpus", "others"
-            )
+            kind = "strings" if self.served.named else "integers"
+            raise self.invalid(name, f"be ids, {kind} in this corpus", shown(plain(ids[0])))
         rows = self.served.rows_of(ids)
         if rows is not ids and not skips and rows.size and rows.min() < 0:
             raise self.invalid(name, "be ids of the corpus", shown(plain(ids[int(rows.argmin())])))
@@ -279,7 +274,8 @@ class Rules:
             raise self.invalid(name, f"come with {whose}", f"{name} alone")
         if lengths != others:
             what = "group" if name == "groups" else "number"
-            raise self.invalid(name, f"have a {what} for each of the {whose}", "another length")
+            got = next(f"{n} for {m}" for n, m in zip(lengths, others, strict=True) if n != m)
+            raise self.invalid(name, f"have a {what} for each of the {whose}", got)
         if name == "quality" and not (values > 0).all():
             raise self.invalid(name, "be finite and above 0", shown(float(values[~(values > 0)][0])))
         if (whose == "aspects" or name == "costs") and not (values >= 0).all():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ...selection.validate import PoolSizeWarning, listed
 from ..corpora import Served
 from ..fields import OF_PATH
 from ..http import schemas
-from ..http.messages import JSON, Request, Response, json_response, object_of
+from ..http.messages import JSON, Request, Response, json_response, object_of, refuse_url
 from ..kernel import Block, argument_of, host, placed
 from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.reading import read
@@ -81,6 +82,7 @@ def texts_of(served: Served, rows: np.ndarray, chars: int, limits: Limits) -> li
 
 async def _content(op: str, request: Request, model: type[BaseModel]) -> dict[str, Any]:
     request.check_type(op, JSON)
+    refuse_url(op, request.scope["query_string"])
     return object_of(op, await request.body(), model.model_fields)
 
 
@@ -94,8 +96,8 @@ async def texts(service: Service, request: Request) -> Response:
     if type(ids) is not list or len(ids) > limits.candidates or any(type(each) is not kind for each in ids):
         rule = f"be a list of 0 to {limits.candidates} ids, {'strings' if served.named else 'integers'} in this corpus"
         raise invalid("texts", "ids", rule, f"a list of {len(ids)}" if type(ids) is list else shown(ids))
-    if not served.named and any(not -(2**63) <= each < 2**63 for each in ids):
-        raise invalid("texts", "ids", "be integers of 64 bits", "others")
+    if not served.named and (beyond := [each for each in ids if not -(2**63) <= each < 2**63]):
+        raise invalid("texts", "ids", "be integers of 64 bits", beyond[0])
     if chars is not None and (type(chars) is not int or chars < 1):
         raise invalid("texts", "chars", "be an integer of at least 1", shown(chars))
     asked_for("texts", True, served)  # refuses a corpus without
@@ -129,14 +131,13 @@ async def path(service: Service, request: Request) -> Response:
     deadline, limits = request.deadline(), service.limits
     content = await _content("path", request, schemas.PathRequest)
     served = service.corpora.get(content.pop("corpus", None), "path")
-    asked = read("path", [content], {}, served, limits)
+    most = replace(limits, k=min(limits.k, limits.path_k), pool=min(limits.pool, limits.path_pool))
+    asked = read("path", [content], {}, served, most)
     asked.raise_error()
     [block] = asked.blocks
     k, pool = block.most, block.pool
     if block.request.candidates is not None:
         pool = block.request.candidates.shape[1]
-    if k > limits.path_k:
-        raise invalid("path", "k", f"be at most {limits.path_k}", k)
     items, shown = served.rows if pool is None else pool, len(_shown(block))
     if items + shown > limits.path_pool:
         name = "candidates" if block.request.candidates is not None else "pool"

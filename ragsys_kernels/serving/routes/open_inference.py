@@ -22,10 +22,11 @@ from ..asked import Asked
 from ..corpora import Corpora, Served
 from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
 from ..http import schemas
-from ..http.messages import JSON, Request, Response, json_response, number_of
+from ..http.messages import JSON, Request, Response, json_response, number_of, refuse_url
 from ..limits import Limits, RefusedError, invalid, shown
+from ..queries.rules import FIELDS
 from . import tensors
-from .rerank import rule_of
+from .rerank import agree, rule_of
 from .select import LARGE_BODY, MANY_QUERIES
 from .select_arrow import asked_of
 
@@ -127,6 +128,7 @@ def _in_its_words(handler: Callable[[Request], Awaitable[Response]]) -> Callable
 async def infer(service: Service, request: Request) -> Response:
     """Answer a request."""
     deadline = request.deadline()
+    refuse_url("infer", request.scope["query_string"], FIELDS)
     served, rule = _model(request, service.corpora)
     length, json_bytes = request.headers.get(_LENGTH.encode()), None
     if length is not None and (json_bytes := number_of(length)) is None:
@@ -188,9 +190,13 @@ def _parsed(
     common = dict(rule)
     for name, value in tensors.parameters_of(content).items():
         if name in _RULES:
-            common[name] = value
+            agree("infer", common, name, value)
         elif name not in _OTHERS:
-            raise invalid("infer", f"parameters.{name[:100]}", f"be one of {', '.join(_RULES)}", "another")
+            raise invalid("infer", f"parameters.{name[:100]}", f"be one of {', '.join(_RULES)}", shown(value))
+    for name in given.keys() & rule.keys():
+        others = given[name][given[name] != rule[name]]  # in the type of the tensor
+        for value in others[:1].tolist():
+            agree("infer", rule, name, value)
     return content, asked_of(_columns(given), common, served, limits)
 
 
@@ -253,7 +259,8 @@ def _wanted(content: dict[str, Any], skips: bool) -> list[tuple[str, bool]]:
     found = []
     for output in asked if type(asked) is list else [None]:
         if type(output) is not dict or output.get("name") not in _OUTPUTS:
-            raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", "another")
+            got = shown(output.get("name") if type(output) is dict else asked if output is None else output)
+            raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", got)
         found.append((output["name"], tensors.parameters_of(output).get("binary_data", binary) is True))
     return found
 

@@ -15,20 +15,20 @@ import base64
 import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 
 from ...corpus.ids import integer
 from ...selection import METHODS
+from ...selection.parameters import BY_NAME
 from ..asked import Asked
 from ..corpora import NOTHING, Corpora, Served
 from ..fields import LISTS_OF_RERANK, OF_RERANK
 from ..http import schemas
-from ..http.messages import JSON, Request, Response, json_response, object_of
+from ..http.messages import JSON, Request, Response, json_response, object_of, refuse_url, url_parameters
 from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.reading import read
-from ..queries.rules import rules_of
+from ..queries.rules import FIELDS, rules_of
 from . import rerank_shapes as shapes
 from .select import LARGE_BODY
 
@@ -39,6 +39,7 @@ _PATHS = ("/rerank", "/v1/rerank", "/v2/rerank", "/models/{model}/rerank")
 # Fields of ``/v1/select`` that a body may have; other fields, of the clients' own services, are ignored.
 _RULES = ("method", "unknown", *OF_RERANK)
 _FIELDS = ("query_id", *LISTS_OF_RERANK)
+_OURS = FIELDS.union(BY_NAME)
 # Parameters of the URL, for clients that cannot choose their body.
 _OF_URL = ("model", "top_n", "pool_size", "unknown")
 _INTEGERS = re.compile(r"(?:0|-?[1-9][0-9]{0,17})(?:,(?:0|-?[1-9][0-9]{0,17}))*\Z")
@@ -73,12 +74,10 @@ class Reranking:
             why = "picks of a slice are not those of the pool; send it whole (larger client batches)"
             raise invalid("rerank", "pool_size", rule, f"{size}: {why}")
         self.served, self.common = rule_of(content.get("model"), corpora)
+        _refuse_others(content)
         for name in _RULES:
-            if (value := content.get(name)) is None:
-                continue
-            if self.common.setdefault(name, value) != value:
-                rule = f"be left out, or {self.common[name]!r} as in the model"
-                raise invalid("rerank", name, rule, shown(value))
+            if (value := content.get(name)) is not None:
+                agree("rerank", self.common, name, value)
         self._query = {name: content[name] for name in _FIELDS if content.get(name) is not None}
         self.unknown: list[int] = []  # documents that the corpus does not have, by their places
         skips = rules_of("rerank", self.common, self.served, limits).shared({}).skips
@@ -201,6 +200,33 @@ def _count(content: dict[str, Any], name: str) -> int | None:
     return value
 
 
+def _cut(name: str) -> list[str]:
+    """Return a name without its underscores, and without each of its letters."""
+    word = name.replace("_", "").lower()
+    return [word, *(word[:i] + word[i + 1 :] for i in range(len(word)))]
+
+
+# Fields of `/v1/select` without one of their letters; short ones are near to words of other services.
+_NEAR = {cut: name for name in sorted(_OURS, reverse=True) if len(name) > 4 for cut in _cut(name)}
+
+
+def _refuse_others(content: dict[str, Any]) -> None:
+    """Refuse fields of ``/v1/select`` that are not taken here, and names that are a letter away from one."""
+    for name, value in content.items():
+        if value is None or name in schemas.RerankRequest.model_fields:
+            continue
+        if name in _OURS:
+            raise invalid("rerank", name, "be left out: rerank has none", shown(value))
+        if len(name) < 20 and (near := next((_NEAR[cut] for cut in _cut(name) if cut in _NEAR), None)):
+            raise invalid("rerank", name, f"be left out: the field is {near!r}", shown(value))
+
+
+def agree(op: str, rule: dict[str, Any], name: str, value: Any) -> None:
+    """Add an argument to the rule of a model's name, which may not say otherwise."""
+    if rule.setdefault(name, value) != value:
+        raise invalid(op, name, f"be left out, or {rule[name]!r} as in the model", shown(value))
+
+
 def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served, dict[str, Any]]:
     """Return the corpus and the rule of a model's name: ``docs:mmr:0.7``, its end left out as wanted.
 
@@ -273,8 +299,9 @@ def _parsed(body: bytes, outside: dict[str, Any], service: Service) -> Reranking
 def _outside(request: Request) -> dict[str, Any]:
     """Return fields from the path, the URL and the headers, for bodies that lack them."""
     found: dict[str, Any] = {}
-    query = request.scope["query_string"].decode("latin-1")
-    for name, value in parse_qsl(query, keep_blank_values=True) if query else ():
+    query: bytes = request.scope["query_string"]
+    refuse_url("rerank", query, _OURS.difference(_OF_URL))
+    for name, value in url_parameters("rerank", query).items():
         if name in _OF_URL:
             found[name] = value
     if "model" in request.path_params:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import binascii
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 import orjson
@@ -13,8 +12,9 @@ import orjson
 from ...selection.problem import Selection
 from ..asked import Asked, status_of
 from ..corpora import Corpora, Served
+from ..fields import LACKS
 from ..http import schemas
-from ..http.messages import ARROW, JSON, Request, Response, object_of
+from ..http.messages import ARROW, JSON, Request, Response, object_of, refuse_url
 from ..kernel import Block, split
 from ..limits import Limits, RefusedError, failed, invalid, shown
 from ..queries.cursors import encoded
@@ -54,7 +54,7 @@ async def select(service: Service, request: Request) -> Response:
         from .select_arrow import select_arrow
 
         return await select_arrow(service, request)
-    _refuse_url(request)
+    refuse_url("select", request.scope["query_string"])  # rules of Arrow stand there
     deadline = request.deadline()
     body = await request.body()
     request.stage("read")
@@ -79,13 +79,6 @@ async def select(service: Service, request: Request) -> Response:
     content = await service.beside(asked.count > MANY_QUERIES, written, asked, found)
     request.stage("write")
     return Response(content, asked.status)
-
-
-def _refuse_url(request: Request) -> None:
-    """Refuse rules in the URL of a request in JSON: those of Arrow stand there."""
-    if query := request.scope["query_string"]:
-        name = next(iter(parse_qsl(query.decode("latin-1"), keep_blank_values=True)), ("parameters",))[0]
-        raise invalid("select", name[:100], "stand in the body, which is JSON", "it in the URL")
 
 
 class Share:
@@ -119,7 +112,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
     # A request with its own deadline must be dropped separately when it is late.
     if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
         return None
-    _refuse_url(request)
+    refuse_url("select", request.scope["query_string"])
     served, queries, common = taken(body, service.corpora, service.limits)
     if len(queries) > _FEW or "texts" in common:
         return None
@@ -219,7 +212,7 @@ def _single(block: Block, picks: Selection) -> bytes:
     }
     if block.request.budget is not None:
         answer["cost"] = float(picks.cost[0])
-    if n == block.k:
+    if n == block.k and _has_pages(block):
         seen = ids
         if block.request.initial is not None:
             seen = np.concatenate([block.shown(0), ids])
@@ -260,8 +253,15 @@ def _lists(array: np.ndarray, lengths: list[int]) -> list[bytes]:
     return [orjson.dumps(row[:n], option=_OPTION) for row, n in zip(array, lengths, strict=True)]
 
 
+def _has_pages(block: Block) -> bool:
+    """Return whether the rule takes what was shown before, which a cursor holds."""
+    return "cursor" not in LACKS[block.request.op]
+
+
 def _cursors(block: Block, picks: Selection, ids: np.ndarray, lengths: list[int]) -> list[bytes]:
     """Return the cursors to the next pages as JSON; null where there is nothing more."""
+    if not _has_pages(block):
+        return [b"null"] * len(lengths)
     full = (picks.lengths == block.k).tolist()
     if ids.dtype != object and block.request.initial is None:
         size, stored = ids.shape[1] * 8, np.ascontiguousarray(ids, "<i8").tobytes()

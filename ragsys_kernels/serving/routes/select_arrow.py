@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import numpy as np
 import pyarrow as pa
 
 from ..._base.arrow_sizes import unpacked_bytes
+from ...selection.parameters import BY_NAME
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
-from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
-from ..http.messages import ARROW, Request, Response
-from ..limits import Limits, RefusedError, invalid
+from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
+from ..http.messages import ARROW, Request, Response, url_parameters
+from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
@@ -47,17 +47,15 @@ _DICTIONARIES = 64  # messages beside those of the queries
 _WRONG = (pa.ArrowException, OSError, ValueError)
 # Rules for all queries of a stream by Flight or of a handle.
 _BESIDE = (*OF_URL, *ID_LISTS)
-_OF_KIND: dict[str, Callable[[str], Any]] = {
+# Of what kind a rule in the URL is, where it is no text, and how each kind is read.
+_KINDS_OF: dict[str, str] = {name: BY_NAME[name].kind for name in (*NUMBERS, *OF_CALL)}
+_KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers"}
+_READ: dict[str, Callable[[str], Any]] = {
     "number": float,
     "count": int,
-    "choice": str,
     "flag": {"true": True, "false": False}.__getitem__,
+    "numbers": lambda text: list(map(float, text.split(","))),
 }
-_READ: dict[str, Callable[[str], Any]] = {
-    "k": int, "pool": int, **dict.fromkeys(NUMBERS, float),
-    "fusion_weights": lambda text: list(map(float, text.split(","))),
-    **{name: _OF_KIND[option.kind] for name, option in OF_CALL.items()},
-}  # fmt: skip
 
 
 async def select_arrow(service: Service, request: Request) -> Response:
@@ -78,15 +76,14 @@ async def select_arrow(service: Service, request: Request) -> Response:
 def rules_of_url(query: bytes) -> dict[str, Any]:
     """Return the rules in the query of a URL, as the JSON would have them."""
     found: dict[str, Any] = {}
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+    for name, value in url_parameters("select", query).items():
+        kind = _KINDS_OF.get(name, "choice")
         try:
-            found[name] = _READ.get(name, str)(value)
-        except (KeyError, ValueError) as error:
-            if isinstance(error, KeyError):
-                raise invalid("select", name, "be true or false", repr(value)[:100]) from None
-            if name != "pool" or value != "all":
-                raise invalid("select", name, "be a number", repr(value)[:100]) from None
-            found[name] = None
+            found[name] = None if (name, value) == ("pool", "all") else _READ.get(kind, str)(value)
+        except (KeyError, ValueError):
+            what = "numbers with commas" if kind == "numbers" else TYPES[kind][0]
+            rule = f"be {what}{', or all' if name == 'pool' else ''}"
+            raise invalid("select", name, rule, repr(value)[:100]) from None
     _known(found, OF_URL)
     return found
 
@@ -95,7 +92,7 @@ def _known(rules: Mapping[str, Any], taken: Sequence[str]) -> None:
     """Refuse names that no rule has; those of fields that only a query can have are told by `_check_rules`."""
     for name in rules:
         if name not in FIELDS and name != "corpus":
-            raise invalid("select", name[:100], f"be one of {', '.join(sorted(taken))}", "another rule")
+            raise invalid("select", name[:100], f"be one of {', '.join(sorted(taken))}", shown(rules[name]))
 
 
 def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Limits) -> Asked:
@@ -113,6 +110,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
         raise invalid("select", "queries", f"be 1 to {limits.queries}", table.num_rows)
     _known(common, _BESIDE)
     rules = rules_of("select", common, served, limits)
+    rules.fits(rules.shared({}).method, {})  # it is the rule of all queries
     columns = {name: _one(table.column(name)) for name in names}
     if "vectors" not in columns:
         rules.has_corpus()
@@ -159,7 +157,8 @@ def check_columns(schema: pa.Schema) -> None:
     names = schema.names
     for place, name in enumerate(names):
         if name not in _COLUMNS or name in names[:place]:
-            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", "another")
+            got = "two of it" if name in names[:place] else "another column"
+            raise invalid("select", name[:100], f"be one column of {', '.join(_COLUMNS)}", got)
         kind = schema.field(place).type
         if name in ("k", *NUMBERS) and not _is_number(kind):
             raise invalid("select", name, "be a column of numbers", str(kind)[:100])

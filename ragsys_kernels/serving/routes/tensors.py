@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from ..limits import RefusedError, invalid, shown
-from ..queries.rules import MOST_DIMS
+from ..queries.rules import MOST_DIMS, wrong
 
 DTYPES = {
     "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
@@ -39,13 +39,15 @@ def message_of(body: bytes, json_bytes: int | None) -> tuple[dict[str, Any], dic
         content = orjson.loads(body[:json_bytes])
     except ValueError as error:
         raise RefusedError(422, f"{OP}: body must be JSON: {error}", "body") from None
-    if type(content) is not dict or type(inputs := content.get("inputs")) is not list or not inputs:
-        raise invalid(OP, "inputs", "be a list of tensors", "another body")
+    inputs = content.get("inputs") if type(content) is dict else content
+    if type(content) is not dict or type(inputs) is not list or not inputs:
+        raise invalid(OP, "inputs", "be a list of tensors", "none of them" if inputs == [] else shown(inputs))
     rest = memoryview(body)[len(body) if json_bytes is None else json_bytes :]
     tensors: dict[str, np.ndarray] = {}
     for tensor in inputs:
         if type(tensor) is not dict or type(name := tensor.get("name")) is not str or name in tensors:
-            raise invalid(OP, "inputs", "be tensors with names of their own", "another")
+            got = shown(tensor.get("name") if type(tensor) is dict else tensor)
+            raise invalid(OP, "inputs", "be tensors with names of their own", got)
         tensors[name], rest = _tensor(name[:100], tensor, rest)
     if len(rest):
         raise invalid(OP, "body", "end with the last binary tensor", f"{len(rest)} bytes more")
@@ -107,13 +109,14 @@ def _listed(name: str, data: Any, datatype: str, count: int) -> np.ndarray:
     kinds = set(map(type, data))
     if datatype == "BYTES":
         if not kinds <= {str}:
-            raise invalid(OP, name, "have strings as its data", "others")
+            raise invalid(OP, name, "have strings as its data", wrong(data, str))
         found: np.ndarray = np.empty(count, object)
         found[:] = data
         return found
     real = datatype.startswith("FP")
     if not kinds <= ({int, float} if real else {int}):
-        raise invalid(OP, name, f"have {'numbers' if real else 'integers'} as its data", "others")
+        got = wrong(data, int, *[float] * real)
+        raise invalid(OP, name, f"have {'numbers' if real else 'integers'} as its data", got)
     try:
         with np.errstate(over="ignore"):  # seen as inf
             return np.array(data, DTYPES[datatype])
