@@ -86,6 +86,24 @@ def test_by_codes_in_stages_and_by_certified_pools(dtype, bias):
     assert 0 < expected.lengths.min(initial=12, where=expected.lengths > 0) < 12
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_items_that_codes_cannot_tell_from_enough_are_no_bar_for_others(dtype):
+    """Most are of nearly enough relevance and of more value than those that are of enough."""
+    rng = np.random.default_rng(6)
+    relevance = np.concatenate([np.full(6, 0.6), 0.5 - np.linspace(1e-3, 4e-3, 194)])
+    others = rng.standard_normal((200, 63))
+    others /= np.linalg.norm(others, axis=1, keepdims=True)
+    rows = np.concatenate([relevance[:, None], np.sqrt(1 - relevance[:, None] ** 2) * others], 1).astype(np.float32)
+    corpus = rk.Corpus(rows, bias=np.where(relevance > 0.5, 0, 1).astype(np.float32), dtype=dtype)
+    query, candidates = np.eye(1, 64, dtype=np.float32), rng.permutation(200)[None]
+    least = np.float32(0.51 if dtype == "int8" else 0.5)
+    for lambda_b in (0.95, 0.5):
+        given = {"candidates": candidates, "min_relevance": least, "lambda_b": lambda_b}
+        found = rk.mmr(query, corpus, 8, **given)
+        assert sorted(found.indices[0].tolist()) == [-1, -1, 0, 1, 2, 3, 4, 5]
+        np.testing.assert_array_equal(found.indices, rk.mmr(query, corpus, 8, backend="reference", **given).indices)
+
+
 def test_a_pool_beyond_which_no_row_is_relevant_enough_is_certified():
     corpus, queries, _ = made(5)
     least = 0.3
