@@ -250,7 +250,8 @@ vf Query<Objective>::surely_fit(std::int64_t j, vf least) {
   return (nearest > most) | (relevance - doubt(j, relevance) < wanted) ? splat(-FLT_MAX) : least;
 }
 
-// By how much the value of an item, or its relevance, an upper bound before its row is read, may exceed what it is then.
+// By how much the value of an item, or its relevance, an upper bound before its row is read, may exceed what it is
+// then.
 template <class Objective>
 inline vf Query<Objective>::doubt(std::int64_t j, vf value) const {
   if (!estimated()) return vf{};

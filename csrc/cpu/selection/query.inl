@@ -12,9 +12,9 @@
 //
 // All give the picks of the dense one. With bounds an item meets a pick (a dot product) only while it could still win.
 // With a largest similarity (`limited`) VRSD and MSD leave the codes out: these bound their sums, not the largest term.
-// With a least relevance they do too, unless relevance is given: MMR alone chooses among items that it may yet leave out.
-// SSD's values rise when its window slides, and items meet the picks in it anew. SIFT is dense: its values may rise at
-// any pick.
+// With a least relevance they do too, unless relevance is given: MMR alone chooses among items that it may yet leave
+// out. SSD's values rise when its window slides, and items meet the picks in it anew. SIFT is dense: its values may
+// rise at any pick.
 //
 // What is maximised is the Objective (objectives/), a type that the loop knows by these names:
 //

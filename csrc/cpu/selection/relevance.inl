@@ -22,9 +22,9 @@ inline void Query<Objective>::find_strategy() {
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;
   const bool codes_pay = kCodesPay && !many && items >= (given ? kPrunedPool : kCodedPool);
-  const bool may_be_coded =
-      Objective::kCodes && !packed && (Objective::kNearest || !(limited || args.limits.min_relevance)) && args.codes &&
-      args.unit_rows;
+  const bool may_be_coded = Objective::kCodes && !packed &&
+                            (Objective::kNearest || !(limited || args.limits.min_relevance)) && args.codes &&
+                            args.unit_rows;
   coded = may_be_coded && (args.bounds == Bounds::coded || (automatic && codes_pay));
   const bool triangle_pays = Objective::kTrianglePays && !packed && items >= kPrunedPool;
   const bool may_be_pruned = Objective::kTriangle && args.unit_rows && !coded;
