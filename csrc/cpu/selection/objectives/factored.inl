@@ -109,6 +109,7 @@ struct Factored {
     const double factor = deviation > 0 ? query.lambda_d() * (ssd ? 1.0 : options.scale * kLog2eExact) / deviation : 0;
     for (std::int64_t j = 0; j < items; j += kDoubles)
       store_narrowed(ws.weight + j, (load_widened(ws.value + j) - mean) * factor);
+    for (std::int64_t j = items; j < query.padded(items); ++j) ws.weight[j] = 0.0f;  // 0 may be far from the values
     if (!ssd)
       for (std::int64_t j = 0; j < items; j += W) store(ws.weight + j, exp2_of(load(ws.weight + j)));
     check_weights(query);
