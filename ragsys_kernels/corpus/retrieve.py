@@ -65,9 +65,8 @@ def select(corpus: Any, request: Request, pool: Any, index: Any, route: Route | 
 
 def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Pools:
     """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown."""
-    route: Route | None = routes.of(request, _OP)
-    if route is not None and route.name != "cpu":  # which alone searches for every rule that it has
-        route = None
+    own = routes.of(request, _OP)
+    route = own if own.name == "cpu" else None  # which alone searches for every rule that it has
     _check_columns(request, len(corpus.data))
     changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
     if request.bias is not None or request.groups is not None:

@@ -43,15 +43,13 @@ def search(request: Request, index: Any, route: Route | None = None) -> SearchRe
                 return windows.search(problem, lambda part: implementation.search(part, threads), corpus._memory)
             return implementation.search(problem, threads)
 
-        if errors is None and problem.num_queries:
-            found: Any = answer(problem)
+        nothing = Selection.empty(problem.num_queries, problem.k)[:2]
+        if not problem.num_queries:
+            found: Any = map(place.upload, nothing)
+        elif errors is None:
+            found = answer(problem)
         else:
-            found = Selection.empty(problem.num_queries, problem.k)[:2]
-            if problem.num_queries:
-                assert errors is not None
-                found = answered(problem, answer, found, errors, place, check=False)
-            else:
-                found = map(place.upload, found)
+            found = answered(problem, answer, nothing, errors, place, check=False)
         result = SearchResult(*(found if library == "numpy" else (_arrays.to_library(x, library) for x in found)))
     return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
