@@ -1,6 +1,7 @@
 """The backends under test, Hypothesis profiles, and Python in a sub-process."""
 
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -30,6 +31,7 @@ from backends import missing
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
 from ragsys_kernels._base import arrays as _arrays
+from ragsys_kernels.selection import relevance
 
 # A shell has what it starts in the background ignore this signal, which tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,6 +78,12 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.freeze()  # what is imported is no garbage, and takes a second to go through
+
+
+@pytest.fixture(autouse=True)
+def looks_at_relevance():
+    """Every test begins as a process does: of calls of one query only the first are looked at."""
+    relevance._looks = itertools.count()
 
 
 @pytest.fixture(scope="session", params=_dispatch.BACKENDS["selection"])

@@ -6,6 +6,7 @@ as large, and then every selection is top-k. Scaling is a pass before the kernel
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ _MOST = 10.0
 _LEAST = 1 / 10
 # So many values of the first query tell whether to look at so many queries of a call, and items of each.
 _VALUES, _QUERIES, _ITEMS = 16, 8, 32
+# Of calls of one query whose relevance is narrow, so many are looked at, and then one in so many.
+_ALL_LOOKS, _ONE_LOOK_IN, _looks = 16, 64, itertools.count()
 # Rules whose value does not depend on the unit of relevance, and those without a weight of it in the problem.
 _BY_ZSCORES, _UNWEIGHTED = ("dpp", "ssd"), ("vrsd", "sift", "mmr_path")
 # Rules that take the similarity to picks itself, or sums of it, from relevance: any other may rank by narrow relevance.
@@ -134,7 +137,8 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
 
     Up to eight queries are looked at, if the first one's relevance is narrow. Where that of most is narrow beside their
     similarities, these are selected once more, with relevance that is nearly constant, in O(8 K P D) time. More than
-    half of all that are looked at must keep their picks.
+    half of all that are looked at must keep their picks. Of calls of one query, which this would make twice as long,
+    only the first few are looked at, and then one in 64.
 
     Parameters
     ----------
@@ -151,6 +155,7 @@ def warn_narrow(problem: Problem, picks: Selection, select: Callable[[Problem], 
         or hasattr(rows.similarity, "function")
         or (problem.k == 1 and initial is None)
         or not _first_is_narrow(problem)
+        or (problem.num_queries == 1 and ((look := next(_looks)) >= _ALL_LOOKS and look % _ONE_LOOK_IN))
     ):
         return
     queries = np.arange(0, problem.num_queries, -(-problem.num_queries // _QUERIES))

@@ -212,6 +212,15 @@ def test_relevance_without_a_say_is_warned_of_once(method):
     assert asked(RANKS, metric="dot") == []
 
 
+def test_most_calls_of_one_query_are_not_looked_at():
+    def asked(queries):
+        return warned(lambda: rk.mmr(None, ROWS, 3, candidates=CANDIDATES[:queries], relevance=RANKS[:queries]))
+
+    told = [len(asked(1)) for _ in range(200)]
+    assert np.flatnonzero(told).tolist() == [*range(16), 64, 128, 192]
+    assert all(len(asked(2)) == 1 for _ in range(100))
+
+
 def greedy(unit, relevance, k, weight):
     """Picks by the definition of MMR, in float64: relevance decides the first, and the others by its weight."""
     picks = [int(relevance.argmax())]
