@@ -226,7 +226,7 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     return indices, scores
 
 
-def relevance(problem: Problem, num_threads: int) -> np.ndarray:
+def relevance(problem: Problem, num_threads: int) -> Array:
     """Return v of the items of each pool (Q, P), by the kernels' own dot product; -inf for padding."""
     if problem.candidates is None:
         every = np.tile(np.arange(problem.pool), (problem.num_queries, 1))
