@@ -236,7 +236,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         # The library checks the rest, on one zero row.
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
-        columns = {"groups": np.zeros(1, np.int64), "costs": np.zeros(1), "time": np.zeros(1)}
+        columns: dict[str, Any] = {"groups": np.zeros(1, np.int64), "costs": np.zeros(1), "time": np.zeros(1)}
         corpus = rk.Corpus(zero, **columns, **inputs.held)
         # There is no relevance here.
         request = spec.request.changed(queries=zero, backend=backend, relevance_scale="as-is")

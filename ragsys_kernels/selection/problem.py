@@ -103,7 +103,7 @@ class Selection(_SelectionFields, _Answers):
             ])
             for at, (padding, _) in enumerate(cls.PADDING)
         ]  # fmt: skip
-        joined = cls(*columns, np.concatenate([part.lengths for part in parts]))
+        joined = cls(*[*columns, np.concatenate([part.lengths for part in parts])])
         for name in ("cost", "lambda_d", "certified", "pool_needed"):
             values = [getattr(part, name) for part in parts]
             if all(each is not None for each in values):

@@ -414,7 +414,6 @@ def test_constants_beyond_their_memory_are_made_anew_at_each_call(device, graphs
     assert [len(shared(*graphs[i : i + 2])) for i in (0, 2)] == [1, 0]
 
 
-
 @pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning")
 @pytest.mark.parametrize("pool", [P, None])
 def test_ages_are_those_of_each_call(device, monkeypatch, pool):
