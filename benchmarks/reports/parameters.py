@@ -10,10 +10,11 @@ from collections.abc import Container
 from pathlib import Path
 
 from ragsys_kernels import Corpus, offline
-from ragsys_kernels.selection.parameters import TABLE, Parameter
+from ragsys_kernels.selection.parameters import RECENCY, TABLE, Parameter
 from ragsys_kernels.serving.fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parameters.md"
+ALL = (*TABLE, *RECENCY)
 HEAD = "| argument | meaning | value | default |\n|---|---|---|---|\n"
 WHERE = "| where | without | values of each query |\n|---|---|---|\n"
 
@@ -33,6 +34,9 @@ NOTES = {
     "max_similarity": "[ceilings](rules/constraints.md)",
     "min_relevance": "[limits](rules/constraints.md); the bias does not count",
     "metric": "`dot` is the product of rows as they are",
+    "half_life": "[newer first](hybrid.md#newer-first); with a corpus alone",
+    "now": "without, that of the call or of the job's begin",
+    "decay": "[its form](hybrid.md#newer-first)",
 }
 _SHAPES = {
     ("ids", "query"): "ids (Q, any)", ("values", "item"): "numbers (N,), or (Q, P) for pools of vectors",
@@ -70,7 +74,7 @@ def row_of(parameter: Parameter) -> str:
 
 def table() -> str:
     """Return the whole table."""
-    return HEAD + "".join(map(row_of, TABLE))
+    return HEAD + "".join(map(row_of, ALL))
 
 
 def where() -> str:
@@ -79,12 +83,13 @@ def where() -> str:
     each, one = "yes", "no: one for all queries"
 
     def row(place: str, taken: Container[str], own: str, rule: str | None = None) -> str:
-        lacking = [x.name for x in TABLE if x.name not in taken and (rule is None or rule in x.rules)]
+        lacking = [x.name for x in ALL if x.name not in taken and (rule is None or rule in x.rules)]
         return f"| {place} | {', '.join(f'`{name}`' for name in lacking) or 'nothing'} | {own} |\n"
 
     rows = (
-        row("functions, `Corpus.select`", inspect.signature(Corpus.select).parameters, each),
-        row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in TABLE], each),
+        row("functions", [x.name for x in TABLE], each),
+        row("`Corpus.select`", inspect.signature(Corpus.select).parameters, each),
+        row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in ALL], each),
         row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
         row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),
         row("jobs, Ray, the command line", {*of_jobs, *(x.removesuffix("_column") for x in of_jobs)}, one),

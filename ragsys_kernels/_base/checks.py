@@ -75,6 +75,13 @@ def number(op: str, name: str, value: Any) -> float:
         raise ValueError(f"{op}: {name} must be within the range of float64, got {shown(value)}") from None
 
 
+def seconds(x: Any) -> Any:
+    """Return times of NumPy's datetime64 as seconds since 1970 in float64, NaN for NaT; anything else as it is."""
+    if getattr(getattr(x, "dtype", None), "kind", "") != "M":
+        return x
+    return (np.asarray(x, "datetime64[us]") - np.datetime64(0, "us")) / np.timedelta64(1, "s")
+
+
 def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
     """Check one of the allowed names."""
     if not isinstance(value, str) or value not in allowed:

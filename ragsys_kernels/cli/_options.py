@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from datetime import datetime, timezone
 from typing import Annotated, Any
+
+import typer
 
 from ..selection.parameters import SCALARS
 from ._app import COLUMNS, INPUT, RULE, RUN, option
@@ -23,6 +26,7 @@ ID_COLUMN = option(COLUMNS, "Column of the corpus ids.", show_default="id, else 
 BIAS_COLUMN = option(COLUMNS, "Column of the bias, in the file of --bias, else in that of --corpus.")
 GROUP_COLUMN = option(COLUMNS, "Column of the groups, in the file of --groups, else in that of --corpus.")
 COST_COLUMN = option(COLUMNS, "Column of the costs, in the file of --costs, else in that of --corpus.")
+TIME_COLUMN = option(COLUMNS, "Column of the times, in the file of --time, else in that of --corpus.")
 QUERY_VECTOR_COLUMN = option(COLUMNS, "Column of the query vectors.", show_default="the only float list")
 QUERY_ID_COLUMN = option(COLUMNS, "Column of the query ids.", show_default="id, else row numbers")
 CANDIDATE_COLUMN = option(COLUMNS, "Column of the candidate rows.", show_default="the only integer list")
@@ -46,3 +50,28 @@ def of_table(but: Collection[str]) -> dict[str, Any]:
         default = {} if parameter.kind == "flag" else {"show_default": parameter.default_text()}
         found[parameter.name] = option(RULE, f"{parameter.help}{limits}{rules}.", **metavar, **default)
     return found
+
+
+def seconds(text: str) -> float:
+    """Read 60, 60s, 5m, 1h or 7d."""
+    factor = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(text[-1:], 0)
+    try:
+        found = float(text[:-1] if factor else text) * (factor or 1)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise typer.BadParameter("must be a time above 0, as 60s, 5m, 1h or 7d")
+    return found
+
+
+def moment(text: str) -> float:
+    """Read seconds since 1970, or a time as ISO 8601 writes it, of UTC where it names no other zone."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter("must be seconds since 1970 or a time, as 2026-03-31 or 2026-03-31T12:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

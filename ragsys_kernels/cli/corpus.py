@@ -12,7 +12,7 @@ import ragsys_kernels as rk
 from .. import offline
 from ..corpus.segments import described, problems
 from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option, progress_bar
-from ._options import BAD_ROWS, BIAS_COLUMN, COST_COLUMN, GROUP_COLUMN, ON_DUPLICATE, Quiet
+from ._options import BAD_ROWS, BIAS_COLUMN, COST_COLUMN, GROUP_COLUMN, ON_DUPLICATE, TIME_COLUMN, Quiet, seconds
 from ._takes import takes
 
 corpus = Commands(help="Make the folder of a corpus from files, change, show or check one.", no_args_is_help=True)
@@ -31,6 +31,7 @@ _ROWS = {
         INPUT, "Group of each row, such as its source: integers or strings of shape (N,).", metavar="FILE"
     ),
     "costs": option(INPUT, "What it costs to pick each row, such as its tokens: numbers (N,).", metavar="FILE"),
+    "time": option(INPUT, "When each row was written: times, or seconds since 1970 (N,).", metavar="FILE"),
 }
 _COLUMNS = {
     "vector_column": option(COLUMNS, "Column of the vectors.", show_default="the only float list"),
@@ -40,6 +41,7 @@ _COLUMNS = {
     "bias_column": BIAS_COLUMN,
     "group_column": GROUP_COLUMN,
     "cost_column": COST_COLUMN,
+    "time_column": TIME_COLUMN,
 }
 
 
@@ -65,7 +67,7 @@ _COLUMNS = {
     dtype=option(RULE, "How the rows are stored."),
 )
 def build(**given: Any) -> None:
-    """Write vectors with their ids, bias, groups and costs as one folder, which is loaded in about a millisecond.
+    """Write vectors and what belongs to them as one folder, which is loaded in about a millisecond.
 
     The folder appears whole or not at all. With --overwrite it takes the place of a saved corpus in one step: what is
     loaded meanwhile is the old one or the new one. With --rows-per-segment it is a folder of segments, which corpus
@@ -132,15 +134,6 @@ def compact(**given: Any) -> None:
         print(offline.compact_corpus(**given))
 
 
-def _seconds(text: str) -> float:
-    """Read 60, 60s, 5m or 1h."""
-    factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
-    number = text[:-1] if factor else text
-    if not number.isdecimal() or not int(number):
-        raise typer.BadParameter("must be a time above 0, as 60s, 5m or 1h")
-    return float(int(number) * (factor or 1))
-
-
 @corpus.command()
 @takes(
     offline.sync_corpus,
@@ -162,7 +155,7 @@ def _seconds(text: str) -> float:
 def sync(
     every: Annotated[
         float | None,
-        option(INPUT, "Go on, and look again so often: 60s, 5m, 1h.", parser=_seconds, metavar="TIME"),
+        option(INPUT, "Go on, and look again so often: 60s, 5m, 1h.", parser=seconds, metavar="TIME"),
     ] = None,
     quiet: Quiet = False,
     **given: Any,

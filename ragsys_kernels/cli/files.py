@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import offline
+from ..selection.parameters import BY_NAME
 from . import _options
 from ._app import (
     CLUSTER,
@@ -89,6 +90,9 @@ def _pool(text: str) -> int | str:
         INPUT, "Group of each corpus row, such as its source: integers or strings of shape (N,).", metavar="FILE"
     ),
     costs=option(INPUT, "What each corpus row costs, such as its tokens: numbers of shape (N,).", metavar="FILE"),
+    time=option(
+        INPUT, "When each corpus row was written: times, or seconds since 1970, of shape (N,).", metavar="FILE"
+    ),
     query_groups=option(
         INPUT,
         "Group of each query, integers or strings of shape (Q,); no query gets rows of its own group.",
@@ -102,6 +106,7 @@ def _pool(text: str) -> int | str:
     bias_column=_options.BIAS_COLUMN,
     group_column=_options.GROUP_COLUMN,
     cost_column=_options.COST_COLUMN,
+    time_column=_options.TIME_COLUMN,
     query_vector_column=_options.QUERY_VECTOR_COLUMN,
     query_id_column=_options.QUERY_ID_COLUMN,
     query_group_column=option(
@@ -132,7 +137,15 @@ def _pool(text: str) -> int | str:
         metavar="N|all|certified",
         show_default="100",
     ),
-    **_options.of_table(but=("relevance_scale", "metric")),
+    **_options.of_table(but=("relevance_scale", "metric", "half_life", "now")),
+    half_life=option(RULE, f"{BY_NAME['half_life'].help}; or 12h, 7d.", parser=_options.seconds, metavar="TIME"),
+    now=option(
+        RULE,
+        f"{BY_NAME['now'].help}; or 2026-03-31, 2026-03-31T12:00.",
+        parser=_options.moment,
+        metavar="TIME",
+        show_default="when the job began",
+    ),
     metric=option(
         RULE,
         "Similarity of vectors: cosine normalises them, dot takes them as they are.",

@@ -12,11 +12,22 @@ from .._base import checks
 from .._base.arrays import HOST
 from .._base.hints import hinted
 from .._base.tables import padded
-from .._base.types import Array, ArrayLike, Backend, Method, Metric, OnError, PathLike, RelevanceScale, Storage
+from .._base.types import (
+    Array,
+    ArrayLike,
+    Backend,
+    Decay,
+    Method,
+    Metric,
+    OnError,
+    PathLike,
+    RelevanceScale,
+    Storage,
+)
 from .._gpu.plans import planned
 from ..selection import METHODS
 from ..selection.parameters import DEFAULTS
-from ..selection.problem import Rows, SearchResult, Selection
+from ..selection.problem import COLUMNS, Rows, SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
 from . import faiss_index, folder, retrieve, search, segments, windows
@@ -26,7 +37,7 @@ from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of,
 
 
 class Corpus(Rows):
-    """Rows normalised and checked once, with their bias, groups, ids and costs.
+    """Rows normalised and checked once, with their bias, groups, ids, costs and times.
 
     Parameters
     ----------
@@ -58,6 +69,9 @@ class Corpus(Rows):
         calls take and return rows; ``corpus.ids[rows]`` and `rows_of` translate.
     costs : (N,) floats or integers, optional
         Cost of picking each row, such as its number of tokens: finite and at least 0, stored as float64.
+    time : (N,) datetime64, floats or integers, optional
+        When each row was written, for ``half_life``: numbers are seconds since 1970. Stored as float64. NaT or NaN: the
+        row has no time, and counts as older than all others.
 
     Attributes
     ----------
@@ -101,12 +115,13 @@ class Corpus(Rows):
         *,
         ids: ArrayLike | Sequence[str] | None = None,
         costs: ArrayLike | None = None,
+        time: ArrayLike | None = None,
     ) -> None:
         op = "Corpus"
         checks.choice(op, "metric", metric, ("cosine", "dot"))
         checks.choice(op, "dtype", dtype, _arrays.CORPUS_STORAGE)
-        arrays = {"embeddings": embeddings, "bias": bias, "groups": groups, "costs": costs}
-        source = checks.same_device(op, arrays)
+        own = {"bias": bias, "groups": groups, "costs": costs, "time": time}
+        source = checks.same_device(op, {"embeddings": embeddings, **own})
         place = place_of(op, source if device is None else device)
         if source != "cpu" and place is HOST:
             raise ValueError(f"{op}: embeddings must be on the host with device='cpu', got {source}; copy them first")
@@ -122,7 +137,7 @@ class Corpus(Rows):
             max_norm=max_norm,
             codes=codes,
             code_error=code_error,
-            **columns(op, {"bias": bias, "groups": groups, "costs": costs}, len(data), place),
+            **columns(op, own, len(data), place),
         )
         object.__setattr__(self, "ids", make(op, ids, len(data)))
 
@@ -193,7 +208,7 @@ class Corpus(Rows):
         return self if lies_on(self, place) else moved(self, place, (*folder.ARRAYS, "live"))
 
     def __repr__(self) -> str:
-        extras = "".join(f", {name}" for name in ("bias", "groups", "costs") if getattr(self, name) is not None)
+        extras = "".join(f", {name}" for name in COLUMNS if getattr(self, name) is not None)
         extras = extras if self.group_names is None else extras.replace("groups", "groups=str")
         extras += f", ids={self.ids.kind}" if self.ids.kind != "row" else ""
         extras += f", deleted={len(self) - self.num_live}" if self.live is not None else ""
@@ -304,6 +319,10 @@ class Corpus(Rows):
         weights: ArrayLike | None = None,
         density: bool | None = None,
         eps: float | None = None,
+        half_life: float | None = None,
+        now: float | np.datetime64 | None = None,
+        decay: Decay = "exp",
+        decay_floor: float = 0.0,
         metric: Metric = "cosine",
         check_values: bool | None = None,
         backend: Backend = "auto",
@@ -333,6 +352,17 @@ class Corpus(Rows):
             are (N,).
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Options of one rule, as in its function.
+        half_life : float, optional
+            Seconds after which a candidate keeps half of its relevance, computed or given, by the ``time`` of its row.
+            It falls as by `decayed`, before ``min_relevance`` and ``relevance_scale`` apply. Pools are retrieved as
+            without it: a larger one has more recent rows, and with ``pool=None`` or "certified" the picks are those of
+            all rows. Rows of the future have the age 0. Computed relevance below 0 stays as it is, given one is an
+            error. If ``time`` and ``now`` are in another unit, so is this.
+        now : float or datetime64, optional
+            The time that ages are counted from, seconds since 1970. Default: that of the call.
+        decay : {"exp", "gauss", "linear"}
+        decay_floor : float, in [0, 1]
+            ``kind`` and ``floor`` of `decayed`.
         backend, num_threads, on_error
             As in `mmr`.
 
@@ -349,7 +379,7 @@ class Corpus(Rows):
             method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
             padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, min_relevance, metric,
             check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma,
-            window, noise, min_gain, kind, aspects, weights, density, eps,
+            window, noise, min_gain, kind, aspects, weights, density, eps, half_life, now, decay, decay_floor,
         )  # fmt: skip
         return self._select(request, pool, index)
 
@@ -402,6 +432,7 @@ class Corpus(Rows):
         *,
         ids: ArrayLike | Sequence[str] | None = None,
         costs: ArrayLike | None = None,
+        time: ArrayLike | None = None,
         on_duplicate: Literal["error", "replace"] = "error",
     ) -> Corpus:
         """Return a corpus with more rows, numbered from N on; this one stays as it is.
@@ -409,8 +440,8 @@ class Corpus(Rows):
         Parameters
         ----------
         embeddings : (M, D) float32 | float16 | bfloat16, or a Corpus
-            Stored as the rows of this corpus are. A corpus has its own bias, groups, ids and costs.
-        bias, groups, costs : (M,), optional
+            Stored as the rows of this corpus are. A corpus has its own bias, groups, ids, costs and times.
+        bias, groups, costs, time : (M,), optional
             As of `Corpus`; given if and only if this corpus has them.
         ids : (M,) integers or str, optional
             As of `Corpus`; given if and only if this corpus has ids of that kind.
@@ -440,14 +471,15 @@ class Corpus(Rows):
         checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
         if self.device != "cpu":
             raise ValueError(f"{op}: the corpus must be on the host, got one on {self.device}")
+        own: dict[str, Any] = {"bias": bias, "groups": groups, "costs": costs, "time": time}
         if isinstance(embeddings, Corpus):
-            for name, value in {"bias": bias, "groups": groups, "ids": ids, "costs": costs}.items():
+            for name, value in {**own, "ids": ids}.items():
                 if value is not None:
                     raise ValueError(f"{op}: {name} must be left out with a Corpus, got an array")
             new = embeddings.to("cpu")
         else:
             kind: Any = self.dtype
-            new = Corpus(embeddings, bias, groups, cast(Metric, self.metric), kind, "cpu", ids=ids, costs=costs)
+            new = Corpus(embeddings, metric=cast(Metric, self.metric), dtype=kind, device="cpu", ids=ids, **own)
         return type(self)._of(segments.appended((self, self.ids, self._parts), (new, new.ids), on_duplicate, op))
 
     def delete(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "skip"] = "raise") -> Corpus:

@@ -34,10 +34,10 @@ from .._base.lock import LOCK_FILE
 from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.codes import row_bytes
-from ..selection.problem import Rows
+from ..selection.problem import COLUMNS, Rows
 from . import groups, ids, spans
 
-ARRAYS = ("data", "scales", "bias", "groups", "costs", "codes")
+ARRAYS = ("data", "scales", *COLUMNS, "codes")
 
 DESCRIPTION = "corpus.json"
 _FORMAT = 2
@@ -434,9 +434,7 @@ def _fitting(
     kinds = {
         "data": (_STORED.get(str(dtype)), (num_rows, elements)),
         "scales": ("float32", (num_rows,)),
-        "bias": ("float32", (num_rows,)),
-        "groups": ("int64", (num_rows,)),
-        "costs": ("float64", (num_rows,)),
+        **{name: (kind, (num_rows,)) for name, kind in COLUMNS.items()},
         "codes": ("uint8", (num_rows, row_bytes(dims))),
         "ids": ("int64", (num_rows,)),
         "id_text": ("uint8", (int(arrays["id_offsets"].flat[-1]) if "id_offsets" in arrays else 0,)),

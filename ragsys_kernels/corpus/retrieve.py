@@ -14,8 +14,8 @@ from ..selection.parameters import DEFAULTS, OF_RULES
 from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
-from ..selection.run import planned_run, run
-from . import certified, windows
+from ..selection.run import in_library, planned_run, run
+from . import certified, recency, windows
 from .rows import place_of, with_columns
 
 _OP = "select"
@@ -36,6 +36,7 @@ def select(corpus: Any, request: Request, pool: Any, index: Any, route: Route | 
 
     ``route``: that of its `retrieve`, if this has been called already.
     """
+    request = recency.settled(corpus, request)
     if isinstance(pool, str):
         if pool != "certified":
             raise ValueError(f"{_OP}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
@@ -52,6 +53,10 @@ def select(corpus: Any, request: Request, pool: Any, index: Any, route: Route | 
     memory = getattr(corpus, "_memory", None)  # of rows that are mapped; rows without a corpus are not
     if memory is not None and not (whole or request.allowed is not None or request.exclude is not None):
         request, numbers = windows.pools(request, request.embeddings._copied)
+    if request.half_life is not None:
+        if whole and (step := recency.step_of(corpus, request)):
+            return _in_parts(corpus, request, step)
+        request, route = recency.aged(request, route)
     picks: Selection = planned_run(request) if route is None else run(request, route)
     if numbers is not None:
         picks = picks._replace(indices=np.where(picks.indices < 0, -1, numbers[picks.indices]))
@@ -100,6 +105,19 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
     if provable and (route is not None or certified.is_exact(corpus, request.backend)):
         changes["outside"] = certified.outside(found, num_live, sizes)
     return Pools(request.changed(**changes), found.errors, route)
+
+
+def _in_parts(corpus: Any, request: Request, step: int) -> Selection:
+    """Return the picks out of the whole corpus, for so many queries at a time."""
+    raises = checks.skipped(_OP, request.on_error) is None
+    asked = request.changed(on_error="skip")
+    begins = range(0, _shape(request.queries)[0], step)
+    parts = [select(corpus, asked.take(slice(at, at + step)), None, None) for at in begins]
+    picks = Selection.joined(parts)
+    errors = picks.errors or {}
+    if raises and errors:
+        raise ValueError(f"{errors[min(errors)]} for query {min(errors)}")
+    return in_library(picks, arrays.library_of(parts[0].indices)).with_errors(None if raises else errors)
 
 
 def add_errors(picks: Selection, errors: dict[int, str] | None) -> None:

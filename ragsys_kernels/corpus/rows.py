@@ -18,7 +18,7 @@ from .._base.arrays import HOST, Host, Place, Torch
 from .._base.extras import absent
 from .._base.tables import holds_text
 from ..selection import codes
-from ..selection.problem import divide, unit
+from ..selection.problem import COLUMNS, divide, unit
 from . import groups, torch_rows
 
 # Bytes of a block of rows while they are normalised, in float64.
@@ -198,7 +198,7 @@ def _blocks(array: Any, size: int) -> Iterator[np.ndarray]:
 
 
 def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict[str, Any]:
-    """Check ``bias``, ``groups`` and ``costs``, one value per row; ``group_names`` comes with groups."""
+    """Check what belongs to rows (`COLUMNS`), one value per row; ``group_names`` comes with groups."""
     found: dict[str, Any] = {}
     for name, x in given.items():
         if name == "groups":
@@ -210,7 +210,7 @@ def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict
 
 
 def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    array = _COLUMNS[name](op, name, x, place)
+    array = _READ[COLUMNS[name]](op, name, checks.seconds(x) if name == "time" else x, place)
     if array.shape != (num_rows,):
         raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {checks.shape_text(array.shape)}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
@@ -220,10 +220,13 @@ def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
         if (bad := ~(np.isfinite(host) & (host >= 0))).any():
             row = int(np.argmax(bad))
             raise ValueError(f"{op}: costs must be finite and at least 0, got {host[row]:g} in row {row}")
+    if name == "time" and np.isinf(host := _arrays.to_host(array)).any():
+        row = int(np.argmax(np.isinf(host)))
+        raise ValueError(f"{op}: time must be finite, or NaN for none, got {host[row]:g} in row {row}")
     return array
 
 
-_COLUMNS = {"bias": checks.floats, "groups": checks.integers, "costs": checks.doubles}
+_READ = {"float32": checks.floats, "int64": checks.integers, "float64": checks.doubles}
 
 
 def place_of(op: str, device: str) -> Host | Torch:

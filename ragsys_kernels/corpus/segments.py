@@ -36,7 +36,7 @@ from .._base import files as _files
 from .._base.checks import shown
 from .._base.npy import HEADER, header
 from .._base.types import PathLike
-from ..selection.problem import Rows
+from ..selection.problem import COLUMNS, Rows
 from . import folder, groups, ids, joined_ids, spans
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .joined_ids import Joined
@@ -301,7 +301,7 @@ def joined_live(masks: list[np.ndarray | None], lengths: list[int]) -> np.ndarra
 
 def columns_of(rows: Rows, known: ids.Ids) -> list[str]:
     """Return what belongs to rows, as descriptions and errors name it."""
-    names = [name for name in ("bias", "groups", "costs") if getattr(rows, name) is not None]
+    names = [name for name in COLUMNS if getattr(rows, name) is not None]
     if rows.group_names is not None:
         names[names.index("groups")] = "groups of str"
     return names + ([] if known.kind == "row" else [f"ids of {known.kind}"])

@@ -50,8 +50,8 @@ class Held:
             return cls(inputs.saved, None, lookup)
         if column is not None and lookup is None:  # which has looked
             check_unique("select", ids, column)
-        costs = {} if inputs.costs is None else {"costs": inputs.costs.whole()}
-        corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**costs, **inputs.held})
+        more = {name: column.whole() for name in ("costs", "time") if (column := getattr(inputs, name)) is not None}
+        corpus = load_corpus(inputs.corpus, inputs.bias, inputs.groups, {**more, **inputs.held})
         return cls(corpus, None if ids is None else takeable(ids), lookup, inputs.usable.alone())
 
 

@@ -18,10 +18,13 @@ from .._base.types import PathLike
 from ..corpus import retrieve
 from ..selection.capabilities import Needs
 from ..selection.parameters import OF_RULES, SCALARS, SCALES
+from ..selection.problem import COLUMNS
 from ..selection.request import Request
 
 # Names of files and columns of what belongs to the rows of a corpus.
-OF_ROWS = ("ids", "bias", "groups", "costs", "vector_column", "id_column", "bias_column", "group_column", "cost_column")
+OF_ROWS = (
+    "ids", *COLUMNS, "vector_column", "id_column", "bias_column", "group_column", "cost_column", "time_column",
+)  # fmt: skip
 # These, but for a file of ids, and how a corpus is held: a saved one says it itself.
 OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
 # How this process runs the job: no option of what it is.
@@ -48,12 +51,14 @@ class JobSpec:
     bias: PathLike | None = None
     groups: PathLike | None = None
     costs: PathLike | None = None
+    time: PathLike | None = None
     query_groups: PathLike | None = None
     vector_column: str | None = None
     id_column: str | None = None
     bias_column: str | None = None
     group_column: str | None = None
     cost_column: str | None = None
+    time_column: str | None = None
     query_vector_column: str | None = None
     query_id_column: str | None = None
     query_group_column: str | None = None

@@ -15,6 +15,7 @@ from .._base.warn import muted
 from ..corpus import retrieve
 from ..corpus.certified import BACKENDS
 from ..selection.parameters import DEFAULTS, LIMITS
+from ..selection.problem import COLUMNS
 from . import sources
 from ._device import Selector
 from ._options import OF_CORPUS, JobSpec
@@ -35,6 +36,7 @@ class Inputs:
     bias: Column | None = None
     groups: Column | None = None
     costs: Column | None = None
+    time: Column | None = None
     queries: Column
     query_ids: Column | None = None
     query_groups: Column | None = None
@@ -125,7 +127,7 @@ class Inputs:
         return {name: column for name, column in found.items() if column is not None and name not in others}
 
     def has(self, name: str) -> bool:
-        """Whether the rows of the corpus have bias, groups or costs."""
+        """Whether the rows of the corpus have bias, groups, costs or times."""
         return getattr(self, name) is not None or getattr(self.saved, name, None) is not None
 
     def certifies(self, spec: JobSpec) -> bool:
@@ -165,7 +167,7 @@ class Inputs:
                 f"got {self.queries.dims} in {self.queries.path}"
             )
         owners = {
-            "corpus": ("corpus_ids", "bias", "groups", "costs"),
+            "corpus": ("corpus_ids", *COLUMNS),
             "queries": ("query_ids", "query_groups", "candidates", "relevance"),
         }
         for owner, argument in ((owner, argument) for owner, arguments in owners.items() for argument in arguments):
@@ -234,7 +236,8 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         # The library checks the rest, on one zero row.
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
-        corpus = rk.Corpus(zero, groups=np.zeros(1, np.int64), costs=np.zeros(1), **inputs.held)
+        columns: dict[str, Any] = {"groups": np.zeros(1, np.int64), "costs": np.zeros(1), "time": np.zeros(1)}
+        corpus = rk.Corpus(zero, **columns, **inputs.held)
         # There is no relevance here.
         request = spec.request.changed(queries=zero, backend=backend, relevance_scale="as-is")
         Selector(corpus, device).select(request, pool)
@@ -254,7 +257,7 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     request = spec.request
     if candidates is not None and spec.pool is not None:
         refuse("pool", "be left out when candidates are given", spec.pool)
-    scored = inputs.relevance is not None or isinstance(candidates, sources.Fused)
+    scored = inputs.relevance is not None or isinstance(candidates, sources.Fused) or request.half_life is not None
     if request.relevance_scale != "as-is" and not scored:
         refuse("relevance_scale", "come with relevance_column", f"{request.relevance_scale!r} alone")
     if spec.relevance_column is not None and spec.unknown_ids == "skip" and spec.skips != ("raise", "error"):
@@ -287,6 +290,10 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if (budget is not None and not inputs.has("costs")) or (budget is None and inputs.costs is not None):
         got = f"a budget of {budget} alone" if inputs.costs is None else "costs alone"
         refuse("costs and budget", "come together", got)
+    if request.half_life is not None and not inputs.has("time"):
+        refuse("half_life", "come with times of the corpus", f"{request.half_life} alone")
+    if request.half_life is None and inputs.time is not None:
+        refuse("time", "come with half_life", "time alone")
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
         got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
         refuse("memory", "come with pools that the host searches for", got)

@@ -289,7 +289,7 @@ class Worker:
         if not isinstance(piece.queries, Placed):
             _make_harmless(piece)
         runs = [slice(0, len(piece.queries))] if piece.candidates is None else piece.candidates.runs()
-        picks = _joined([self._selection(piece, run) for run in runs])
+        picks = rk.Selection.joined([self._selection(piece, run) for run in runs])
         for query, error in (picks.errors or {}).items():
             row, reason = piece.start + query, error.partition(": ")[2]
             if self.spec.on_error == "raise":
@@ -388,17 +388,6 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
             *([("certified", pa.bool_())] if inputs.certifies(spec) else []),
         ]
     )
-
-
-def _joined(parts: list[rk.Selection]) -> rk.Selection:
-    """Return the selections for queries that follow each other as one."""
-    if len(parts) == 1:
-        return parts[0]
-    errors, first = {}, 0
-    for part in parts:
-        errors.update({first + query: error for query, error in (part.errors or {}).items()})
-        first += len(part.lengths)
-    return rk.Selection(*map(np.concatenate, zip(*parts, strict=True))).with_errors(errors)
 
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:

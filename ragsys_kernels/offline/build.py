@@ -42,11 +42,13 @@ def build_corpus(
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     costs: PathLike | None = None,
+    time: PathLike | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     bias_column: str | None = None,
     group_column: str | None = None,
     cost_column: str | None = None,
+    time_column: str | None = None,
     metric: Metric = "cosine",
     dtype: Storage = "float32",
     overwrite: bool = False,
@@ -55,7 +57,7 @@ def build_corpus(
     bad_rows: BadRows = "raise",
     on_duplicate: OnDuplicate = "error",
 ) -> rk.Corpus:
-    """Write the vectors of a file, with their ids, bias, groups and costs, as a folder that `Corpus.load` maps.
+    """Write the vectors of a file, with their ids, bias, groups, costs and times, as a folder that `Corpus.load` maps.
 
     Parameters
     ----------
@@ -63,13 +65,13 @@ def build_corpus(
         Vectors (N, D), in any format that `select` takes.
     out : path
         The folder, a local one; see `Corpus.save`.
-    ids, bias, groups, costs : path or URL, optional
-        Files of what belongs to the rows: integers or strings, floats, integers or strings, floats or integers. The
+    ids, bias, groups, costs, time : path or URL, optional
+        Files of what belongs to the rows: integers or strings, floats, integers or strings, numbers, times. The
         first may be any such file but a ``.npy`` file of strings; or a text file, with any suffix that no format has,
         or a pipe, with an id in each line, which LF or CRLF ends. There, and in a CSV, ids are integers if all of them
         are written so, in plain decimal form.
-    vector_column, id_column, bias_column, group_column, cost_column : str, optional
-        Columns, in the files of ``ids`` to ``costs`` where given, else in that of ``corpus``. Ids are in the column
+    vector_column, id_column, bias_column, group_column, cost_column, time_column : str, optional
+        Columns, in the files of ``ids`` to ``time`` where given, else in that of ``corpus``. Ids are in the column
         "id" by default; where there is none, rows are known by their numbers.
     metric, dtype
         As of `Corpus`.
@@ -105,8 +107,9 @@ def build_corpus(
         ``out`` exists and must not be replaced.
     """
     named = {
-        "ids": ids, "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column,
+        "ids": ids, "bias": bias, "groups": groups, "costs": costs, "time": time, "vector_column": vector_column,
         "id_column": id_column, "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column,
+        "time_column": time_column,
     }  # fmt: skip
     check_local(_OP, "out", out)
     replaces = checks.flag(_OP, "overwrite", overwrite)
@@ -182,7 +185,7 @@ def columns_of(
 
 def loaded(vectors: Column, given: dict[str, Column], options: dict[str, Any]) -> rk.Corpus:
     """Read the vectors, and what belongs to their rows, into memory."""
-    more: dict[str, Any] = {name: given[name].whole() for name in ("ids", "costs") if name in given}
+    more: dict[str, Any] = {name: given[name].whole() for name in ("ids", "costs", "time") if name in given}
     return sources.load_corpus(vectors, given.get("bias"), given.get("groups"), {**more, **options})
 
 

@@ -30,11 +30,13 @@ def append_corpus(
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     costs: PathLike | None = None,
+    time: PathLike | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     bias_column: str | None = None,
     group_column: str | None = None,
     cost_column: str | None = None,
+    time_column: str | None = None,
     on_duplicate: Literal["error", "replace"] = "error",
 ) -> rk.Corpus:
     """Add the vectors of a file, or a corpus, to a folder of segments.
@@ -48,7 +50,7 @@ def append_corpus(
         Vectors (M, D), in any format that `build_corpus` takes; a folder that `Corpus.load` maps; or a corpus.
     to : path
         A folder that `build_corpus` wrote with ``rows_per_segment``.
-    ids, bias, groups, costs, vector_column, id_column, bias_column, group_column, cost_column
+    ids, bias, groups, costs, time, vector_column, id_column, bias_column, group_column, cost_column, time_column
         As of `build_corpus`. New rows have what the rows before have, and nothing else.
     on_duplicate : {"error", "replace"}
         How to treat an id that is already in the corpus. "replace": the row that has it is deleted.
@@ -67,8 +69,9 @@ def append_corpus(
     """
     op = "append_corpus"
     named = {
-        "ids": ids, "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column,
+        "ids": ids, "bias": bias, "groups": groups, "costs": costs, "time": time, "vector_column": vector_column,
         "id_column": id_column, "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column,
+        "time_column": time_column,
     }  # fmt: skip
     checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
     with words_of(op), versions.changing(op, to) as version:

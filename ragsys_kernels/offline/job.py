@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from .._base import env
-from .._base.types import BadRows, Method, OnDuplicate, PathLike, RelevanceScale, Storage
+from .._base.types import BadRows, Decay, Method, OnDuplicate, PathLike, RelevanceScale, Storage
+from ..corpus import recency
 from ..selection.request import Request
 from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
 from ._options import JobSpec
@@ -102,12 +103,14 @@ def select(
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     costs: PathLike | None = None,
+    time: PathLike | None = None,
     query_groups: PathLike | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     bias_column: str | None = None,
     group_column: str | None = None,
     cost_column: str | None = None,
+    time_column: str | None = None,
     query_vector_column: str | None = None,
     query_id_column: str | None = None,
     query_group_column: str | None = None,
@@ -136,6 +139,10 @@ def select(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     eps: float | None = None,
+    half_life: float | None = None,
+    now: float | None = None,
+    decay: Decay = "exp",
+    decay_floor: float = 0.0,
     metric: Literal["cosine", "dot"] | None = None,
     dtype: Storage | None = None,
     device: str | None = None,
@@ -176,7 +183,7 @@ def select(
         an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package datasets saved to disk; a
         tensor of ``.safetensors``. float32, float16, bfloat16 in tensors, and float64, which is read as float32. See
         `offline.sources`. The corpus may also be a folder that `Corpus.save` or ``corpus build`` wrote: it is mapped
-        into memory, with its ids, bias, groups and costs, which are then no options.
+        into memory, with its ids, bias, groups, costs and times, which are then no options.
     out : path
         Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
         URL; there other processes are not kept out. No input may be in it, nor it in an input.
@@ -223,9 +230,12 @@ def select(
     costs : path, optional
         (N,) numbers, what it costs to pick each corpus row, such as its tokens; or name a column with `cost_column`.
         With a `budget`.
+    time : path, optional
+        (N,) times, or seconds since 1970: when each corpus row was written; or name a column with `time_column`.
+        A row may have none. With a `half_life`.
     vector_column, query_vector_column, candidate_column : str, optional
         Columns or tensors; needed if a file has several of that kind (none of them called "embedding" or "vector").
-    bias_column, group_column, cost_column, query_group_column : str, optional
+    bias_column, group_column, cost_column, time_column, query_group_column : str, optional
         Columns of the files above where they are given, else of the vectors' file.
     id_column, query_id_column : str, optional
         Default: the column or tensor "id", if the file has one; where it has others only, that is noted in the log.
@@ -247,6 +257,13 @@ def select(
         The largest similarity that a pick may have to an earlier one, in [-1, 1].
     min_relevance : float, optional
         The least relevance of a pick, before ``relevance_scale``.
+    half_life : float, optional
+        Seconds after which a row keeps half of its relevance, by its time, as of `Corpus.select`.
+    now : float, optional
+        The time that ages are counted from, in seconds since 1970. Default: when the job began.
+    decay : {"exp", "gauss", "linear"}
+    decay_floor : float
+        ``kind`` and ``floor`` of `decayed`.
     scale, gamma, window, noise, min_gain, kind, density, eps : optional
         Options of one rule, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
         ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage, ``eps`` of GIST.
@@ -324,10 +341,12 @@ def select(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
         max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
         scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps,
+        half_life=half_life, now=now, decay=decay, decay_floor=decay_floor,
         backend=backend, num_threads=num_threads,
     )  # fmt: skip
     spec = JobSpec(
         queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,
+        time=time, time_column=time_column,
         query_groups=query_groups, vector_column=vector_column, id_column=id_column, bias_column=bias_column,
         group_column=group_column, cost_column=cost_column, query_vector_column=query_vector_column,
         query_id_column=query_id_column, query_group_column=query_group_column, candidate_column=candidate_column,
@@ -366,6 +385,9 @@ def _run(
     with owned(folder), ExitStack() as stack:
         check_folder(folder, spec.overwrite)  # once more: another process may have used the folder meanwhile
         before = None if spec.overwrite else Manifest.read(folder)
+        if before is not None and spec.request.half_life is not None and spec.request.now is None:
+            spec = replace(spec, request=spec.request.changed(now=before.description["options"].get("now")))
+        spec = replace(spec, request=recency.dated(spec.request))
         fingerprint = spec.fingerprint or (before.description["fingerprint"] if before else "sampled")
         now = describe(spec, inputs, result_schema(spec, inputs), fingerprint)
         files = now["inputs"] if fingerprint == "sampled" else described(inputs, "sampled")

@@ -23,6 +23,7 @@ from .._base.types import Metric, PathLike, Storage
 from ..corpus import rows as stored_rows
 from ..corpus import segments, versions
 from ..corpus.ids import Ids, make
+from ..selection.problem import COLUMNS
 from . import stores
 from ._pipeline import ahead
 from .build import columns_of, of_source, words_of
@@ -31,7 +32,7 @@ _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
 # A folder of more segments, or of which a larger share is deleted, is compacted.
 _SEGMENTS, _DELETED = 64, 0.3
-_COLUMNS = ("bias", "groups", "costs")
+
 
 # Ids, vectors, and what belongs to the rows.
 _Rows = tuple[Any, np.ndarray, dict[str, Any]]
@@ -61,6 +62,7 @@ def sync_corpus(
     bias_column: str | None = None,
     group_column: str | None = None,
     cost_column: str | None = None,
+    time_column: str | None = None,
     metric: Metric | None = None,
     dtype: Storage | None = None,
     rows_per_segment: int = 100_000,
@@ -81,7 +83,7 @@ def sync_corpus(
         options.
     to : path
         The folder, which is made if there is none: one of `build_corpus` with ``rows_per_segment``, with ids.
-    vector_column, id_column, bias_column, group_column, cost_column : str, optional
+    vector_column, id_column, bias_column, group_column, cost_column, time_column : str, optional
         Columns of a file, as of `build_corpus`.
     metric, dtype : optional
         Of a new folder, as of `Corpus`; default: "cosine" and "float32". A folder that exists keeps its own.
@@ -111,7 +113,7 @@ def sync_corpus(
     """
     columns = {
         "vector_column": vector_column, "id_column": id_column, "bias_column": bias_column,
-        "group_column": group_column, "cost_column": cost_column,
+        "group_column": group_column, "cost_column": cost_column, "time_column": time_column,
     }  # fmt: skip
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     with words_of(_OP), closing(ahead(_read(source, to, columns, progress), 2)) as rows:
@@ -260,7 +262,7 @@ class _Batch:
         self._old = old
         self._vectors, self._dtype = stored_rows.as_is("Corpus", vectors, HOST)
         self._kind = make("Corpus", ids[:1], len(ids[:1])).kind  # the others are checked as they are looked up
-        self._columns = stored_rows.columns("Corpus", dict.fromkeys(_COLUMNS) | given, len(vectors), HOST)
+        self._columns = stored_rows.columns("Corpus", dict.fromkeys(COLUMNS) | given, len(vectors), HOST)
         dims = self._vectors.shape[1]
         if old.dtype == "binary" and self._dtype in BYTES:  # packed signs
             dims *= 8
@@ -269,7 +271,7 @@ class _Batch:
         if self._kind != old.ids.kind:
             had, got = ({"str": "strings", "int64": "integers"}[kind] for kind in (old.ids.kind, self._kind))
             raise ValueError(f"ids must be {had} as in the folder, got {got}")
-        for name in _COLUMNS:
+        for name in COLUMNS:
             if (getattr(old, name) is None) != (self._columns[name] is None):
                 has = "have" if self._columns[name] is None else "have no"
                 raise ValueError(f"source must {has} {name}, as the folder does")
@@ -279,12 +281,13 @@ class _Batch:
         old = self._old
         equal = stored_rows.equal(self._vectors, self._dtype, old.metric, old.data, old.dtype, old.scales, places)
         rows = np.flatnonzero(equal)
-        for name in _COLUMNS:
+        for name in COLUMNS:
             if self._columns[name] is not None:
                 had, has = getattr(old, name)[places[rows]], self._columns[name][rows]
                 if name == "groups":
                     had, has = _named(had, old.group_names), _named(has, self._columns["group_names"])
-                equal[rows] &= had == has
+                same = had == has
+                equal[rows] &= same | ((had != had) & (has != has)) if name == "time" else same  # of NaN, no time
         return equal
 
 

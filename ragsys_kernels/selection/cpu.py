@@ -218,7 +218,7 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
             assert part.candidates is not None
             own = part.constraints.groups[part.candidates] == part.constraints.query_groups[:, None]
             part.candidates = np.where(own, -1, part.candidates)
-        values = _relevance(part, num_threads)
+        values = relevance(part, num_threads)
         order = np.argsort(-values, axis=1, kind="stable")[:, : problem.k]
         assert part.candidates is not None
         indices[block, : order.shape[1]] = np.take_along_axis(part.candidates, order, 1)
@@ -226,8 +226,11 @@ def _rank(problem: Problem, num_threads: int) -> tuple[np.ndarray, np.ndarray]:
     return indices, scores
 
 
-def _relevance(problem: Problem, num_threads: int) -> np.ndarray:
-    """Return v of the candidates, by the kernels' own dot product; -inf for padding."""
+def relevance(problem: Problem, num_threads: int) -> Array:
+    """Return v of the items of each pool (Q, P), by the kernels' own dot product; -inf for padding."""
+    if problem.candidates is None:
+        every = np.tile(np.arange(problem.pool), (problem.num_queries, 1))
+        problem = dataclasses.replace(problem, candidates=every)
     values: np.ndarray
     module, isa = _dispatch.kernels()
     values, status = module.relevance(problem, isa, num_threads)

@@ -15,6 +15,7 @@ WEIGHTED = tuple(rule for rule in RULES if rule not in ("vrsd", "sift"))
 _ONE_BY_ONE = tuple(rule for rule in RULES if rule != "gist")
 _OF_ALL = (RULES, _ONE_BY_ONE)
 SCALES = ("as-is", "minmax", "zscore", "rank")
+DECAYS = ("exp", "gauss", "linear")
 KINDS = ("facility", "cover", "xquad")
 
 
@@ -129,11 +130,23 @@ TABLE = (
     Parameter("eps", "Step of the distances that are tried", "number", "call", ("gist",), 0.1, 0, 1, above=True),
     Parameter("metric", "Similarity of vectors", "choice", default="cosine", choices=("cosine", "dot")),
 )  # fmt: skip
-BY_NAME = {parameter.name: parameter for parameter in TABLE}
+# What a corpus whose rows have times takes beside these; a function gets what `decayed` returns as relevance.
+RECENCY = (
+    Parameter(
+        "half_life", "Seconds after which an item keeps half of its relevance, by the times of the corpus", "number",
+        low=0, above=True,
+    ),
+    Parameter(
+        "now", "The time, in seconds since 1970, at which items have their age", "number", low=-_LARGEST, high=_LARGEST,
+    ),
+    Parameter("decay", "How relevance falls with the age", "choice", default="exp", choices=DECAYS),
+    Parameter("decay_floor", "The least share of relevance that an item keeps", "number", default=0.0, low=0, high=1),
+)  # fmt: skip
+BY_NAME = {parameter.name: parameter for parameter in (*TABLE, *RECENCY)}
 # What one number, word or flag says, for all queries of a call: what jobs and the command line take beside files.
-SCALARS = tuple(parameter for parameter in TABLE if parameter.kind in ("number", "count", "choice", "flag"))
+SCALARS = tuple(each for each in (*TABLE, *RECENCY) if each.kind in ("number", "count", "choice", "flag"))
 # Of these, limits: with one of them fewer than k items may be picked though there are more.
-LIMITS = tuple(parameter.name for parameter in SCALARS if parameter.default is None and parameter.rules in _OF_ALL)
+LIMITS = tuple(each.name for each in SCALARS if each.default is None and each.rules in _OF_ALL and each in TABLE)
 # What a backend may lack; a certificate is asked for by pools alone.
 NOT_EVERYWHERE = (*(parameter.name for parameter in TABLE if not parameter.everywhere), "outside")
 ONE_BY_ONE = tuple(parameter.name for parameter in TABLE if parameter.rules is _ONE_BY_ONE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -88,6 +89,30 @@ class Selection(_SelectionFields, _Answers):
     def empty(cls, num_queries: int, k: int) -> Selection:
         fields = (np.full((num_queries, k), value, dtype) for value, dtype in cls.PADDING)
         return cls(*[*fields, np.zeros(num_queries, np.int32)])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Selection]) -> Selection:
+        """Return the picks of queries that follow one another, with arrays on the host, as those of one call."""
+        if len(parts) == 1:
+            return parts[0]
+        width = max(part.indices.shape[1] for part in parts)
+        columns = [
+            np.concatenate([
+                np.pad(np.asarray(part[at]), ((0, 0), (0, width - part.indices.shape[1])), constant_values=padding)
+                for part in parts
+            ])
+            for at, (padding, _) in enumerate(cls.PADDING)
+        ]  # fmt: skip
+        joined = cls(*[*columns, np.concatenate([part.lengths for part in parts])])
+        for name in ("cost", "lambda_d", "certified", "pool_needed"):
+            values = [getattr(part, name) for part in parts]
+            if all(each is not None for each in values):
+                setattr(joined, name, np.concatenate(values))
+        errors, first = {}, 0
+        for part in parts:
+            errors.update({first + query: why for query, why in (part.errors or {}).items()})
+            first += len(part.lengths)
+        return joined.with_errors(errors)
 
 
 class _SearchFields(NamedTuple):
@@ -203,6 +228,10 @@ class SelectionPath(_PathFields):
         return cls(np.cumsum([0, *counts]), *(np.concatenate(fields) for fields in list(zip(*parts, strict=True))[1:]))
 
 
+# What may belong to each row, as a `Corpus` and its folder have it: (N,) of these types.
+COLUMNS = {"bias": "float32", "groups": "int64", "costs": "float64", "time": "float64"}
+
+
 @dataclass(frozen=True)
 class Rows:
     """Embeddings as they are stored, and how a stored row becomes the vector of the formulas.
@@ -220,6 +249,7 @@ class Rows:
     bias: Any = None  # (N,) float32
     groups: Any = None  # (N,) int64
     costs: Any = None  # (N,) float64
+    time: Any = None  # (N,) float64, seconds since 1970; NaN: none
     max_norm: float | None = None  # the largest norm of a vector of the formulas; None: the rows are not checked yet
     codes: Any = None  # (N, stride) uint8, csrc/cpu/simd/codes.inl; on a device int8, codes.py
     code_error: float = 0.0  # the largest error of a code row
@@ -239,7 +269,7 @@ class Rows:
         own = vars(self)
         if own.get("_mark", (None,))[0] != id(self):  # a copy has that of its original
             own["_mark"] = id(self), object()
-        arrays = (self.data, self.scales, self.bias, self.groups, self.costs, self.codes, self.live)
+        arrays = (self.data, self.scales, *(getattr(self, name) for name in COLUMNS), self.codes, self.live)
         return own["_mark"][1], [x for x in arrays if x is not None]
 
     @property

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
 from .._base import arrays as _arrays
 from .._base import checks
 from .._base.hints import hinted
-from .._base.types import Array, ArrayLike
+from .._base.types import Array, ArrayLike, Decay
 from . import filters
+from .parameters import DECAYS
 
-DECAYS = ("exp", "gauss", "linear")
 _OP = "decayed"
 
 
@@ -21,7 +21,7 @@ def decayed(
     relevance: ArrayLike,
     age: ArrayLike,
     half_life: float,
-    kind: Literal["exp", "gauss", "linear"] = "exp",
+    kind: Decay = "exp",
     floor: float = 0,
 ) -> Array:
     """Return relevance that falls with the age of the items, to half at an age of ``half_life``: for `mmr` and others.
@@ -99,11 +99,16 @@ def decayed(
                 cure = "put it on a scale from 0 to 1 first, as relevance_scale='minmax' does"
                 raise ValueError(f"{error}; {cure}") from None
             checks.good_values(_OP, "age", np.broadcast_to(ages, shape), dated, "at least 0", None)
-        with np.errstate(over="ignore", invalid="ignore"):  # of the largest ages, and of what stays as it is
-            times = ages / half
-            if kind == "linear":
-                factor = 1 - times / 2
-            else:
-                factor = xp.exp2(-times if kind == "exp" else -times * times)
-            made = xp.where(finite, values * xp.where(factor > least, factor, least), values)
-        return _arrays.to_library(place.float32(xp.where(good & dated, made, np.nan), "float64"), library)
+        made = xp.where(good & dated, fallen(xp, values, ages, half, kind, least), np.nan)
+        return _arrays.to_library(place.float32(made, "float64"), library)
+
+
+def fallen(xp: Any, values: Any, ages: Any, half_life: float, kind: str, floor: float) -> Any:
+    """Return relevance, float64 as the ages are, that has fallen with the age; what is not finite stays."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of the largest ages, and of what stays as it is
+        times = ages / half_life
+        if kind == "linear":
+            factor = 1 - times / 2
+        else:
+            factor = xp.exp2(-times if kind == "exp" else -times * times)
+        return xp.where(xp.isfinite(values), values * xp.where(factor > floor, factor, floor), values)

@@ -157,6 +157,15 @@ def mmr_path(problem: Problem, low: float, high: float, num_threads: int) -> Sel
     return path.path_of(problem, low, high)
 
 
+def relevance(problem: Problem, num_threads: int) -> Array:
+    """Return v of the items of each pool (Q, P) float32; -inf where there is none."""
+    values = np.full((problem.num_queries, problem.pool), -np.inf, np.float32)
+    for q in range(problem.num_queries):
+        pool = pool_of(problem, q)
+        values[q, pool.positions] = pool.v
+    return values
+
+
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     """Return the k rows of largest v, ties to the lowest row. float32 products leave a few rows, float64 ranks them."""
     indices = np.full((problem.num_queries, problem.k), -1, np.int64)

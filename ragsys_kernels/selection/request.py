@@ -54,6 +54,10 @@ class Request:
     weights: Any = None
     density: Any = None
     eps: Any = None
+    half_life: Any = None
+    now: Any = None
+    decay: Any = "exp"
+    decay_floor: Any = 0.0
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other values."""

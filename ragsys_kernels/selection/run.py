@@ -63,7 +63,7 @@ def run(request: Request, route: Route | None = None) -> Selection:
         if adaptive:
             result.lambda_d = problem.lambda_d
         if library != "numpy" or name in ("triton", "torch"):
-            result = _in_library(result, library)
+            result = in_library(result, library)
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
 
@@ -130,7 +130,7 @@ def _answered(
     return result
 
 
-def _in_library(result: Selection, library: str) -> Selection:
+def in_library(result: Selection, library: str) -> Selection:
     changed = Selection(*(_arrays.to_library(field, library) for field in result))
     for name in ("cost", "lambda_d", "certified", "pool_needed"):
         if (values := getattr(result, name)) is not None:

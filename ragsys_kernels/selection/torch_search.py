@@ -1,4 +1,4 @@
-"""The search on a device: torch's matrix product and its top-n."""
+"""The search, and the relevance of pools, on a device: torch's products of matrices and its top-n."""
 
 from __future__ import annotations
 
@@ -36,6 +36,31 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     return indices, scores
 
 
+def relevance(problem: Problem, num_threads: int) -> Array:
+    """Return v of the items of each pool (Q, P), by products as of `search`; of padding, anything."""
+    import torch
+
+    problem = arrays.tensors(problem)
+    data, ids = problem.rows.data, problem.candidates
+    queries = unit(problem.queries.double()).float() if problem.unit_queries else problem.queries
+    found = arrays.empty(problem.lambda_b, (problem.num_queries, problem.pool), "float32")
+    step = max(1, _BLOCK // (problem.pool if ids is None else problem.pool * data.shape[1]))
+    for begin in range(0, problem.num_queries, step):
+        part = slice(begin, begin + step)
+        if ids is None:
+            for first in range(0, len(data), _BLOCK // step):
+                block = slice(first, first + _BLOCK // step)
+                products = arrays.empty(queries, (len(queries[part]), len(data[block])), "float32")
+                torch.mm(queries[part], data[block].float().T, out=products)
+                found[part, block] = _values(problem, products, part, block)
+        else:
+            pools = ids[part].long().clamp(0, len(data) - 1)
+            products = arrays.empty(queries, (*pools.shape, 1), "float32")
+            torch.bmm(data[pools].float(), queries[part, :, None], out=products)
+            found[part] = _values(problem, products[..., 0], part, pools)
+    return found
+
+
 def _search(torch: Any, problem: Problem, queries: Any, part: slice) -> tuple[Any, Any]:
     data, num_rows = problem.rows.data, len(problem.rows.data)
     step = max(problem.k, _BLOCK // len(queries))
@@ -53,8 +78,8 @@ def _search(torch: Any, problem: Problem, queries: Any, part: slice) -> tuple[An
     return rows.where(best > float("-inf"), -1), best
 
 
-def _values(problem: Problem, products: Any, part: slice, block: slice) -> Any:
-    """Return v of a block of rows, -inf for a row that is left out."""
+def _values(problem: Problem, products: Any, part: slice, block: Any) -> Any:
+    """Return v of a block of rows, or of the rows of pools, -inf for a row that is left out."""
     if problem.rows.scales is not None:
         products = products * problem.rows.scales[block]
     if problem.bias is not None:

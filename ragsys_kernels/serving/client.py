@@ -282,6 +282,10 @@ class Client(_Calls):
         kind: str | None = None,
         density: bool | None = None,
         eps: float | None = None,
+        half_life: float | None = None,
+        now: float | None = None,
+        decay: str | None = None,
+        decay_floor: float | None = None,
         metric: str | None = None,
         unknown: str | None = None,
         on_error: str = "raise",
@@ -325,6 +329,8 @@ class Client(_Calls):
             relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
             Options of one rule, as in its function; one value for all queries.
+        half_life, now, decay, decay_floor : optional
+            How relevance falls with the age of rows, as of `Corpus.select`; one value for all queries.
         unknown : "error" | "skip", optional
             How to treat an id that is not in the corpus. "error": its query is not answered. "skip": the query is
             answered without the id, and ``skipped`` has it. Default: the server's.
@@ -349,7 +355,7 @@ class Client(_Calls):
             "budget": budget, "max_similarity": max_similarity, "min_relevance": min_relevance, "bias": bias,
             "groups": groups, "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma,
             "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps,
-            "metric": metric,
+            "metric": metric, "half_life": half_life, "now": now, "decay": decay, "decay_floor": decay_floor,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
         whole = _given(method=method, pool=pool, corpus=self._corpus if corpus is None else corpus, unknown=unknown)

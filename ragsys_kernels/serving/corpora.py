@@ -98,6 +98,7 @@ class Served:
             "ids": "string" if self.named else "int64",
             "bias": corpus.bias is not None,
             "groups": corpus.groups is not None,
+            "time": corpus.time is not None,
             "unknown": self.unknown,
             "texts": 0 if self.texts is None else self.texts.count,
             "version": self.version,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 
 from ..selection import mmr_path
-from ..selection.parameters import RULES, TABLE, Parameter
+from ..selection.parameters import RECENCY, RULES, TABLE, Parameter
 
 # What comes with vectors alone, for a corpus has its own. Costs are float64, as their sums are.
 OF_VECTORS = ("bias", "groups", "costs", "query_groups")
@@ -27,7 +27,7 @@ VECTORS = _names("vectors", "aspect")
 PADDING = {**dict.fromkeys(ID_LISTS, -1), **dict.fromkeys(OF_CANDIDATES, 0), "quality": 1}
 
 # What is one value for all queries that are answered together.
-OF_CALL: dict[str, Parameter] = {each.name: each for each in TABLE if each.of == "call"}
+OF_CALL: dict[str, Parameter] = {each.name: each for each in (*TABLE, *RECENCY) if each.of == "call"}
 # What one value must be, and its types in JSON; a choice is a word.
 TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))

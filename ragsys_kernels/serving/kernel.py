@@ -37,7 +37,7 @@ _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("
 _lists = attrgetter(*_ARRAYS[1:])
 # What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
 _OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
-_others = attrgetter(*(each.name for each in TABLE if each.name not in LACKS["mmr"] | _OF_PLAIN))
+_others = attrgetter("half_life", *(each.name for each in TABLE if each.name not in LACKS["mmr"] | _OF_PLAIN))
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
 _ERROR = re.compile(r"\w+: (\w+) must")

@@ -29,7 +29,7 @@ def expected_of(corpus, queries, n, lambda_b, query_groups):
         if len(rows) == 0:
             continue
         one = dataclasses.replace(problem.take(slice(q, q + 1)), candidates=rows[None], pool=len(rows))
-        v = cpu._relevance(dataclasses.replace(one, constraints=constraints.NONE), 1)[0]
+        v = cpu.relevance(dataclasses.replace(one, constraints=constraints.NONE), 1)[0]
         order = np.argsort(-v, kind="stable")[:n]
         indices[q, : len(order)], scores[q, : len(order)] = rows[order], v[order]
     return indices, scores

@@ -414,4 +414,20 @@ def test_constants_beyond_their_memory_are_made_anew_at_each_call(device, graphs
     assert [len(shared(*graphs[i : i + 2])) for i in (0, 2)] == [1, 0]
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning")
+@pytest.mark.parametrize("pool", [P, None])
+def test_ages_are_those_of_each_call(device, monkeypatch, pool):
+    """Of calls that are alike in all but the time at which they are made; with a bias, which pools are retrieved by."""
+    rng = np.random.default_rng(1)
+    rows, queries = rng.standard_normal((N, D), np.float32), rng.standard_normal((Q, D), np.float32)
+    columns = {"time": rng.uniform(0, 100, N), "bias": rng.normal(0, 0.1, N).astype(np.float32)}
+    there, here = rk.Corpus(rows, **columns, device="cuda"), rk.Corpus(rows, **columns)
+    for now in (100.0, 100.0, 100.0, 150.0, 900.0):
+        monkeypatch.setattr(corpus.recency.time, "time", lambda now=now: now)
+        found = there.select(torch.from_numpy(queries), K, pool=pool, half_life=40.0, decay_floor=0.01)
+        expected = here.select(queries, K, pool=pool, half_life=40.0, now=now, decay_floor=0.01)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_allclose(found.relevance, expected.relevance, atol=1e-6)
+
+
 interpreted.elsewhere(globals())

@@ -76,6 +76,8 @@ def check_defaults(command, defaults, seen):
 FORMS = {
     "pool": ("7", 7),
     "memory": ("2G", "2G"),
+    "half_life": ("7d", 604_800.0),
+    "now": ("2026-03-31", 1_774_915_200.0),
     "sets": ("sst-2, jigsaw", ["sst-2", "jigsaw"]),
     "lambdas": ("0, 0.5", [0.0, 0.5]),
     "methods": ("msd, dpp", ["msd", "dpp"]),

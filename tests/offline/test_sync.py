@@ -305,7 +305,7 @@ def test_the_command(tmp_path, command):
     shown = command(tmp_path, "corpus", "sync", "--from", "lancedb:nowhere", "--to", to)
     assert shown.returncode == 1
     assert "lancedb must have a table, as lancedb:PLACE?table=NAME, got none" in shown.stderr
-    for wrong in ("0s", "x", "5d", "-1"):
+    for wrong in ("0s", "x", "5w", "-1"):
         shown = command(tmp_path, "corpus", "sync", "--from", source.folder, "--to", to, "--every", wrong)
         assert shown.returncode == 2
 

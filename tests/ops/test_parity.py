@@ -87,5 +87,5 @@ def test_public_names_are_those_of_the_specification():
         "out_of_range", "partials", "check_values", "backend", "num_threads",
     ]  # fmt: skip
     assert [*inspect.signature(rk.Corpus).parameters] == [
-        "embeddings", "bias", "groups", "metric", "dtype", "device", "ids", "costs",
+        "embeddings", "bias", "groups", "metric", "dtype", "device", "ids", "costs", "time",
     ]  # fmt: skip

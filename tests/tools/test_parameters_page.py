@@ -14,7 +14,7 @@ def test_page_has_the_table_as_it_is(module):
     page = PAGE.read_text(encoding="utf-8")
     assert page.count(parameters.HEAD) == page.count(parameters.WHERE) == 1
     assert parameters.written(page) == page, "python -m benchmarks.reports.parameters writes it again"
-    assert set(parameters.NOTES) <= {each.name for each in parameters.TABLE}
+    assert set(parameters.NOTES) <= {each.name for each in parameters.ALL}
     assert "| `lambda_b` | Weight of relevance against the bias; 1 ignores the bias; *not of vrsd and sift* | " in page
     rows = dict(line.split(" | ")[:2] for line in parameters.where().splitlines()[2:])
     assert rows["| jobs, Ray, the command line"] == "`initial`, `allowed`, `exclude`, `quality`, `aspects`, `weights`"

@@ -10,9 +10,10 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._base import checks, env
-from ..._base.types import Backend, Method, PathLike, RelevanceScale, Storage
+from ..._base.types import Backend, Decay, Method, PathLike, RelevanceScale, Storage
 from ..._base.types import NDArray as Array
 from ..._base.warn import muted
+from ...corpus import recency
 from ...corpus.ids import Ids, make
 from ...selection.parameters import SCALES
 from ...selection.request import Request
@@ -33,11 +34,13 @@ def selector_for_ray(
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     costs: PathLike | None = None,
+    time: PathLike | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     bias_column: str | None = None,
     group_column: str | None = None,
     cost_column: str | None = None,
+    time_column: str | None = None,
     metric: Literal["cosine", "dot"] | None = None,
     dtype: Storage | None = None,
     device: str | None = None,
@@ -64,6 +67,10 @@ def selector_for_ray(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     eps: float | None = None,
+    half_life: float | None = None,
+    now: float | None = None,
+    decay: Decay = "exp",
+    decay_floor: float = 0.0,
     backend: Backend = "auto",
     num_threads: int | None = None,
     memory: int | str | None = None,
@@ -93,8 +100,10 @@ def selector_for_ray(
         The candidates are ids of the corpus, integers or strings.
     k : int
     method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, min_relevance, scale, gamma, window, \
-        noise, min_gain, kind, density, eps, backend
+        noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
         As in `select`; pool None, like "all", is the whole corpus.
+    now : float, optional
+        As in `select`. Default: when this is called.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
     memory : int or str, optional
@@ -131,21 +140,22 @@ def selector_for_ray(
     >>> picks.write_parquet("picks")
     """
     ray = import_ray(_OP)
-    request = plain_request(_OP, Request(
+    request = recency.dated(plain_request(_OP, Request(
         checks.choice(_OP, "method", method, rk.METHODS), None, None, k, relevance_scale=relevance_scale,
         lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget, max_similarity=max_similarity,
         min_relevance=min_relevance, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind,
-        density=density, eps=eps, backend=backend, num_threads=num_threads,
-    ))  # fmt: skip
+        density=density, eps=eps, half_life=half_life, now=now, decay=decay, decay_floor=decay_floor, backend=backend,
+        num_threads=num_threads,
+    )))  # fmt: skip
     if checks.choice(_OP, "relevance_scale", request.relevance_scale, SCALES) != "as-is" and relevance_column is None:
         raise ValueError(f"{_OP}: relevance_scale must come with relevance_column, got {relevance_scale!r} alone")
     if relevance_column is not None and candidate_column is None:
         raise ValueError(f"{_OP}: relevance_column must come with candidate_column, got {relevance_column!r} alone")
     whole = None if isinstance(pool, str) and pool == "all" else pool
     given: dict[str, Any] = {
-        "bias": bias, "groups": groups, "costs": costs, "vector_column": vector_column, "id_column": id_column,
-        "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column, "metric": metric,
-        "dtype": dtype,
+        "bias": bias, "groups": groups, "costs": costs, "time": time, "vector_column": vector_column,
+        "id_column": id_column, "bias_column": bias_column, "group_column": group_column, "cost_column": cost_column,
+        "time_column": time_column, "metric": metric, "dtype": dtype,
     }  # fmt: skip
     ids: Any = None
     if memory is not None:

@@ -93,6 +93,7 @@ _ARRAYS: dict[str, Callable[[Place, str], _named.Arrays]] = {
 _FLOATS = ("float32", "float16", "float64")
 _BYTES = ("int8", "uint8")  # vectors that are quantised already
 _INTEGERS = ("int64", "int32")
+_TIMES = (pa.types.is_timestamp, pa.types.is_date)
 _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], bool], pa.DataType]] = {
     float: ("floats", _FLOATS, pa.types.is_floating, pa.float32()),
     int: ("integers", _INTEGERS, pa.types.is_integer, pa.int64()),
@@ -108,6 +109,12 @@ _NUMBERS[str] = (
     _INTEGERS,
     lambda kind: bool(pa.types.is_integer(kind)) or _is_text(_plain(kind)),
     pa.int64(),
+)
+_NUMBERS[np.datetime64] = (
+    "numbers or times",
+    (*_FLOATS, *_INTEGERS, *(f"datetime64[{unit}]" for unit in ("D", "s", "ms", "us", "ns"))),
+    lambda kind: any(check(kind) for check in (*_TIMES, pa.types.is_floating, pa.types.is_integer)),
+    pa.float64(),
 )
 _USUAL = ("embedding", "embeddings", "vector", "vectors")
 
@@ -277,7 +284,8 @@ def numbers(
 ) -> Column | None:
     """Open one ``float`` or ``int`` a row, of a file of its own or, where only a column is named, of `owner`.
 
-    `kind` None: either of the two; ``str``: integers, or strings, which stay Arrow's.
+    `kind` None: either of the two; ``str``: integers, or strings, which stay Arrow's; `numpy.datetime64`: numbers, or
+    times, which become seconds since 1970, NaN where there is none.
     """
     if file is None and column is None:
         return None
@@ -293,24 +301,30 @@ def numbers(
     if isinstance(source, Place):
         if source.suffix != ".npy":
             raise ValueError(f"select: {argument} must be one number a row, got {place}")
-        return npy(source, argument, rank=1, dtypes=dtypes)
+        found = npy(source, argument, rank=1, dtypes=dtypes)
+        return found.as_seconds() if kind is np.datetime64 else found
     if not isinstance(source, Table):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
         return _tensor(source, argument, column, widened, 1, (argument,))
-    name, found = _find(source, argument, column, what, accepts, (argument,))
-    plain = _plain(found)
+    name, stored = _find(source, argument, column, what, accepts, (argument,))
+    plain = _plain(stored)
 
     def convert(values: pa.Array, rows: RowSource) -> Any:
         if _is_text(plain):
             return _rows.present(values.cast(plain), rows, argument)
-        return _rows.numbers(values, rows, read_as)
+        return _rows.seconds(values) if kind is np.datetime64 else _rows.numbers(values, rows, read_as)
 
     return TableColumn(source, argument, name, convert)
 
 
 def of_rows(owner: PathLike, given: Mapping[str, Any]) -> dict[str, Column | None]:
-    """Open bias, groups and costs of the corpus's rows: each a file or a column of it, else a column of `owner`."""
-    kinds = (("bias", float, "bias_column"), ("groups", str, "group_column"), ("costs", None, "cost_column"))
+    """Open what belongs to the corpus's rows (`COLUMNS`): each a file or a column of it, else a column of `owner`."""
+    kinds = (
+        ("bias", float, "bias_column"),
+        ("groups", str, "group_column"),
+        ("costs", None, "cost_column"),
+        ("time", np.datetime64, "time_column"),
+    )
     return {name: numbers(name, kind, given[name], given[column], owner) for name, kind, column in kinds}
 
 

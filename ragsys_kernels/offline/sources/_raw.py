@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._base import checks
 from ..._base.arrays import HOST
 from ..._base.npy import HEADER, can_be, header
 from ..._base.types import NDArray as Array
@@ -83,6 +84,11 @@ class ArrayColumn(Column):
         """Return the column, elements of these types as float32."""
         if self._dtype.name in kinds:
             self._convert = self._finish = partial(np.asarray, dtype=np.float32)
+        return self
+
+    def as_seconds(self) -> ArrayColumn:
+        """Return the column, times as seconds since 1970 in float64, numbers as they are stored."""
+        self._convert = self._finish = checks.seconds
         return self
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:

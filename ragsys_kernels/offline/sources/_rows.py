@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..._base import checks
 from ..._base.types import NDArray as Array
 
 
@@ -99,6 +100,12 @@ def numbers(values: pa.Array, rows: RowSource, kind: pa.DataType) -> Array:
     large = _beyond_int64(values)
     rows.refuse(large, "be at most 2^63 - 1", lambda row: str(values[row]))
     return np.array(numpy(values.cast(kind, safe=not large.any()).fill_null(0)))
+
+
+def seconds(values: pa.Array) -> Array:
+    """Return times, or numbers, as seconds since 1970 in float64; NaN where there is none."""
+    found = checks.seconds(numpy(values))
+    return np.array(found, np.float64)
 
 
 def present(values: pa.Array, rows: RowSource, what: str) -> pa.Array:

@@ -108,6 +108,8 @@ def _bad(argument: str, given: dict[str, Column], named: str) -> dict[int, str]:
         for values in column.chunks(size, bad=bad):
             if name == "costs":
                 reason, good = "costs must be finite and at least 0, got another", np.isfinite(values) & (values >= 0)
+            elif name == "time":  # NaN is none
+                reason, good = "time must be finite, got inf", ~np.isinf(values)
             elif isinstance(values, np.ndarray) and values.dtype.kind == "f":
                 reason = f"{name} must be finite, got NaN or inf"
                 good = np.isfinite(values).reshape(len(values), -1).all(axis=1)

@@ -48,6 +48,10 @@ def msd(problem: Problem, num_threads: int) -> Selection:
     return _select(problem)
 
 
+def relevance(problem: Problem, num_threads: int) -> Array:
+    return torch_search.relevance(problem, num_threads)
+
+
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     # A product of matrices, which torch's library does best.
     return torch_search.search(problem, num_threads)

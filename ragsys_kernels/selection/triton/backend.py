@@ -13,7 +13,7 @@ from ..._base import arrays, env
 from ..._base.types import Array
 from ..._dispatch import BackendUnavailableError
 from ..._gpu import compilers
-from .. import filtered_problems
+from .. import filtered_problems, torch_search
 from ..problem import Problem, Selection
 from . import bounds, gram, stream, whole_corpus
 from .launch import num_initial, outputs
@@ -22,6 +22,10 @@ from .objectives import OBJECTIVES
 # What the kernels have (capabilities.py), some of it not in all regimes.
 RULES = frozenset(OBJECTIVES)
 CONSTRAINTS = frozenset(("budget", "max_similarity"))
+
+
+def relevance(problem: Problem, num_threads: int) -> Array:
+    return torch_search.relevance(problem, num_threads)
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-from ...selection.parameters import BY_NAME, TABLE
+from ...selection.parameters import BY_NAME, RECENCY, TABLE
 from ..fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK, OF_VECTORS, VECTORS
 from ..queries.rules import MOST_LISTS
 
@@ -79,7 +79,7 @@ class _Picking(_PickingFields):
     query_id: Id | None = Field(None, description="An id of the corpus, whose vector is the query")
 
 
-_MORE = (each.name for each in TABLE if each not in OF_PATH and each.name not in (*VECTORS, *OF_VECTORS))
+_MORE = (each.name for each in (*TABLE, *RECENCY) if each not in OF_PATH and each.name not in (*VECTORS, *OF_VECTORS))
 _RuleFields: Any = create_model("_RuleFields", __base__=_Picking, **_of_table(*_MORE))
 
 
@@ -223,6 +223,7 @@ class CorpusInfo(BaseModel):
     ids: Literal["int64", "string"]
     bias: bool
     groups: bool
+    time: bool
     unknown: Literal["error", "skip"] = Field(description="How to treat an id that is not in it")
     texts: int = Field(description="Rows that have a text")
     version: str

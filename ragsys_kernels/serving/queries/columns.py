@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ...selection.parameters import RECENCY
 from ...selection.request import Request
 from ..asked import Asked
 from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CANDIDATES, OF_VECTORS, VECTORS
@@ -171,13 +172,14 @@ def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: boo
         name = "fusion" if "method" in shared.fusion else "fusion_weights"
         raise rules.invalid(name, "come with lists", f"{name} alone")
     scale = shared.options.get("relevance_scale", "as-is")
-    if scale != "as-is" and given.isdisjoint(("relevance", "lists")):
+    if scale != "as-is" and given.isdisjoint(("relevance", "lists", "half_life")):
         raise rules.invalid("relevance_scale", "come with relevance", f"{scale!r} alone")
     if shared.options.get("density") and shared.method == "coverage" and "budget" not in fields:
         raise rules.invalid("density", "come with a budget", "density alone")
     if not own_vectors and shared.metric not in (None, rules.served.corpus.metric):
         rule = f"be left out without vectors: that of the corpus is {rules.served.corpus.metric!r}"
         raise rules.invalid("metric", rule, repr(shared.metric))
+    _refuse_undated(rules, shared, own_vectors, given)
     for name in () if own_vectors else OF_VECTORS:
         if name in given:
             raise rules.invalid(name, "come with vectors", f"{name} alone")
@@ -190,3 +192,19 @@ def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: boo
     for name in ("groups", "costs"):
         if name in given and given.isdisjoint(limits := [limit for limit in _LIMITS if _LIMITS[limit] == name]):
             raise rules.invalid(name, f"come with {' or '.join(limits)}", f"{name} alone")
+
+
+def _refuse_undated(rules: Rules, shared: Shared, own_vectors: bool, given: Collection[str]) -> None:
+    """Refuse a half-life where there are no times, and what says more of one that is not there."""
+    if "half_life" not in given:
+        for each in RECENCY:
+            if each.name in given:
+                raise rules.invalid(each.name, "come with half_life", f"{each.name} alone")
+        return
+    corpus, got = rules.served.corpus, shared.options["half_life"]
+    if own_vectors or corpus.time is None:
+        raise rules.invalid(
+            "half_life", f"be left out: {'vectors have' if own_vectors else 'the corpus has'} no times", got
+        )
+    if shared.method == "vrsd" and corpus.metric == "dot" and not {"relevance", "lists"} & {*given}:
+        raise rules.invalid("half_life", "come with relevance for vrsd and metric 'dot'", got)
