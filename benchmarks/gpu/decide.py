@@ -60,7 +60,7 @@ class Decision:
 
 
 TRITON, CUDA, HELD = Form("triton"), Form("cuda"), Form("cuda", "pools=held")
-DENSE, BESIDE, TMA = (Form("triton", name) for name in ("corpus=dense", "gram=query-beside", "linear=tma"))
+DENSE, BESIDE = (Form("triton", name) for name in ("corpus=dense", "gram=query-beside"))
 
 # Files by the part of the package that they are.
 SELECT = tuple(
@@ -102,7 +102,6 @@ def _large(op: str) -> tuple[Pools | Scores, ...]:
 
 
 LOGITS, LINEAR = _shapes("token_logprobs"), _shapes("answer_logprobs")
-MANY = tuple(shape for shape in LINEAR if isinstance(shape, Scores) and shape.T > 64)
 
 DECISIONS = (
     *(
@@ -136,12 +135,6 @@ DECISIONS = (
         (Choice("bits", TRITON, ("bits as a search of their own, by which proofs draft",)),),
     ),
     Decision("log p by CUDA C++", LOGITS + LINEAR, Choice("Triton", TRITON), (Choice("CUDA C++", CUDA, SCORING),)),
-    Decision(
-        "log p of many hidden states",
-        MANY,
-        Choice("tiles", TRITON),
-        (Choice("tma", TMA, ("ragsys_kernels/scoring/triton/linear_tma.py", "the switch linear")),),
-    ),
 )
 
 

@@ -230,7 +230,6 @@ def _of_triton(few: bool) -> Made:
     ways: list[dict[str, Any]] = [{}, {"grouped": True}, RANKS, ALONE]
     yield "logits", "", _logits(few, (20_008, 20_003), ways)
     yield "linear", "", _linear(("bfloat16",) if few else every[:3], ((3, 128), (70, 128), (70, 72)), ways)
-    yield "linear", "linear=tma", _linear(SIXTEEN[: 1 if few else 2], ((70, 128), (200, 64)), [ALONE])
 
 
 def _logits(few: bool, vocabularies: Iterable[int], ways: Iterable[Mapping[str, Any]]) -> list[Small]:

@@ -301,18 +301,6 @@ def test_hidden_states_have_their_bits_in_any_batch(backend, device, dtype, D):
                 assert torch.equal(getattr(last, field), getattr(together, field)[512 - T :]), (field, T)
 
 
-def test_variants_of_the_linear_form_leave_the_same_bits(backend, device, monkeypatch):
-    if backend != "triton":
-        pytest.skip("a variant of Triton's kernels")
-    hidden = torch.randn((300, 256), device=device, dtype=torch.bfloat16)
-    weight = torch.randn((70_001, 256), device=device, dtype=torch.bfloat16)
-    targets = torch.randint(70_001, (300,), device=device)
-    call = {"hidden": hidden, "weight": weight, "targets": targets, "reduce": ("sum",), "backend": backend}
-    want = rk.answer_logprobs(**call)
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "linear=tma")
-    assert torch.equal(rk.answer_logprobs(**call).logp, want.logp)
-
-
 def test_no_rows(backend, device):
     result = rk.token_logprobs(torch.zeros((0, 9), device=device), torch.zeros(0, dtype=torch.int64, device=device))
     assert result.shape == (0,)

@@ -78,7 +78,6 @@ TRITON = (
     Budget("_logprob_linear_kernel, float32 x *", 255, 255, 255, 240),
     Budget("_logprob_linear_kernel, float16 x *", 232, 232, 216, 240),
     Budget("_logprob_linear_kernel, bfloat16 x *", 255, 232, 255, 288),
-    Budget("_logprob_linear_tma_kernel, *", 0, 255, 240),  # as many as a thread can have
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
     Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 168, 176),
     Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 200, 240, 224),

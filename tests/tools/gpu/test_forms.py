@@ -39,7 +39,6 @@ OWN = {
     "triton search, search=values": ("corpus_found_kernel", {}, "filter_.*"),
     "triton logits": ("logprob_logits_kernel", {}, ""),
     "triton linear": ("logprob_linear_kernel", {}, ""),
-    "triton linear, linear=tma": ("logprob_linear_tma_kernel", {}, "logprob_linear_kernel"),
     "cuda small": (r"rsk_\w+_small_\w+", {}, ""),
     "cuda held, pools=held": (r"rsk_\w+_held_\w+", {}, ""),
     "cuda rows": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
@@ -110,8 +109,6 @@ def test_each_triton_and_cuda_problem_takes_the_path_of_its_form(launched, few):
     for form in every:
         wanted, arguments, other = OWN[form.name]
         for small, listed in launched(form).items():
-            if "tma" in form.name and small.dtype == "bfloat16":
-                continue  # which the interpreter does not multiply in 16 bits
             own = [given for name, given in listed if re.fullmatch(wanted, name)]
             assert own, f"{form.name}, {small.name}: {[name for name, _ in listed]}"
             for given in own:
