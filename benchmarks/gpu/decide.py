@@ -70,13 +70,6 @@ SELECT = tuple(
         "select_relevance.cuh", "select_rows.cuh", "selector.cuh",
     )
 )  # fmt: skip
-SCORING = (
-    *(f"csrc/cuda/answer_logprob.{suffix}" for suffix in ("cu", "cuh")),
-    *(f"csrc/cuda/score_{name}.cuh" for name in ("finish", "linear", "logits", "pairs")),
-    *(f"ragsys_kernels/scoring/cuda/{name}.py" for name in ("backend", "configuration")),
-    "tests/gpu/test_cuda_scoring.py",
-    "tests/cuda_on_cpu/scoring.py",
-)
 PROOF = tuple(
     f"ragsys_kernels/selection/triton/{name}.py" for name in ("proof", "proof_kernels", "proof_product_kernels")
 )
@@ -100,8 +93,6 @@ def _on_chip(op: str) -> tuple[Pools | Scores, ...]:
 def _large(op: str) -> tuple[Pools | Scores, ...]:
     return _shapes(op, P=1000, K=10)
 
-
-LOGITS, LINEAR = _shapes("token_logprobs"), _shapes("answer_logprobs")
 
 DECISIONS = (
     *(
@@ -134,7 +125,6 @@ DECISIONS = (
         Choice("values", Form("triton", "search=values"), ("the switch search: values only for n near N",)),
         (Choice("bits", TRITON, ("bits as a search of their own, by which proofs draft",)),),
     ),
-    Decision("log p by CUDA C++", LOGITS + LINEAR, Choice("Triton", TRITON), (Choice("CUDA C++", CUDA, SCORING),)),
 )
 
 

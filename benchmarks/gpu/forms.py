@@ -88,7 +88,6 @@ def _of_scores(shape: Scores) -> Iterator[Form]:
         for change, dims in SLICES.items():
             if shape.D % dims == 0:
                 yield Form("triton", "", change)
-    yield Form("cuda")
 
 
 # --- Other libraries, those first that decide most.

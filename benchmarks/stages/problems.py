@@ -196,11 +196,6 @@ def _of_cuda(few: bool) -> Made:
     streaming = _each(((700, 384),), SELECTED, ("float16",) if few else ("float32", *SIXTEEN, "int8"))
     yield "rows", "", [*resident, *streaming]
     yield "corpus", "", [corpora(op, "float16", 5, N=700) for op in ("mmr", "vrsd")]
-    capped: list[dict[str, Any]] = [{"softcap": 20.0}, {"softcap": 20.0, "grouped": True}]
-    ways: list[dict[str, Any]] = [{}, {"grouped": True}, RANKS, ALONE]
-    yield "logits", "", _logits(few, (20_008, 5_003), [*ways, *capped])
-    linear = ((3, 72), (70, 72))
-    yield "hidden", "", _linear(("bfloat16",) if few else ("float32", "bfloat16"), linear, ways[:2])
 
 
 def _of_triton(few: bool) -> Made:

@@ -9,7 +9,6 @@ from . import validate
 from ._call import Call
 from ._namespace import namespace
 from .problem import GivenPairs, Partials
-from .top import lacking
 
 
 @planned("logprob_partials")
@@ -112,7 +111,7 @@ def logprob_partials(
         for name in ("cu_answers", "answer_ids", "target_logits"):
             if arrays[name] is not None:
                 raise ValueError(f"{op}: {name} must come with targets, got it without")
-    call = Call(op, arrays, backend, num_threads, check_values, None if k is None else lacking)
+    call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         total = count(op, "vocab_size", vocab_size)

@@ -43,8 +43,6 @@ OWN = {
     "cuda held, pools=held": (r"rsk_\w+_held_\w+", {}, ""),
     "cuda rows": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
     "cuda corpus": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
-    "cuda logits": (r"rsk_score_logits_\w+", {}, ""),
-    "cuda hidden": (r"rsk_score_hidden_\w+", {}, ""),
 }
 
 # What no call of these reaches: it puts together the splits of calls that end at partials.
@@ -81,9 +79,8 @@ def launched(monkeypatch):
     monkeypatch.setattr(_dispatch, "choose", chosen)
     monkeypatch.setattr(cuda_module, "load", lambda source: Module(seen))
     # Scoring has a way of its own for tensors of a device.
-    monkeypatch.setattr(
-        arrays, "place_of", lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS else place_of(device, *of)
-    )
+    backends = _dispatch.DEVICE_BACKENDS["selection"]
+    monkeypatch.setattr(arrays, "place_of", lambda device, *of: there if of[0] in backends else place_of(device, *of))
     executor = importlib.import_module("triton.runtime.interpreter").GridExecutor
     monkeypatch.setattr(executor, "__call__", lambda this, *args, **kwargs: seen.append((this.fn.__name__, kwargs)))
 
