@@ -66,17 +66,12 @@ DENSE, BESIDE = (Form("triton", name) for name in ("corpus=dense", "gram=query-b
 SELECT = tuple(
     f"csrc/cuda/{name}"
     for name in (
-        "greedy_select.cu", "select_bounds.cuh", "select_meet.cuh", "select_picks.cuh", "select_pool.cuh",
-        "select_relevance.cuh", "select_rows.cuh", "selector.cuh",
+        "greedy_select.cu", "select_meet.cuh", "select_picks.cuh", "select_pool.cuh", "select_relevance.cuh",
+        "select_rows.cuh", "selector.cuh",
     )
 )  # fmt: skip
 PROOF = tuple(
     f"ragsys_kernels/selection/triton/{name}.py" for name in ("proof", "proof_kernels", "proof_product_kernels")
-)
-# Deleted whatever the race says.
-ANYWAY = (
-    "whole corpora by CUDA C++, which then refuses them by name: an earlier measurement has 41 ms a call, where Triton "
-    "took 1.4",
 )
 
 
@@ -393,7 +388,6 @@ def report(rows: Sequence[Row], published: Sequence[Row]) -> str:
         text += [f"  undecided: {line}" for line in outcome.open]
     sections = {
         "Goes": list(gone(outcomes)),
-        "Goes whatever the race says": ANYWAY,
         "Experiments that are faster than all that the package has": list(changes(times)),
         "Times that stay as they are published": [f"{goal.title}: {why}" for goal, why in stay.items()],
         "Preferences, in ragsys_kernels/_gpu/preference.py": preference.lines(source, table),

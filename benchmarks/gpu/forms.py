@@ -66,7 +66,6 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
         return
     sixteen = shape.dtype in SIXTEEN_BITS
     if shape.P is None:
-        # One call of CUDA C++ reads the corpus K times: 41 ms on an H200, and nothing of it was changed since.
         if shape.op == "mmr" and sixteen and 2 <= shape.K <= 16 and min(96, shape.N // 256) >= 4 * shape.K:
             yield Form("triton", "corpus=dense")
             yield Form("triton", "gram=query-beside")  # the kernel that makes the drafts

@@ -254,16 +254,14 @@ def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator
                     for dtype in ("float32", "float16"):
                         how = kernels.configure(op, dtype, P, D, K, False, PROCESSORS[arch].shared_block)
                         read, resident = Q * P * D * BYTES[dtype], "streaming" not in how.kernel
-                        reads = MMR_READS if op == "mmr" else K
-                        # With bounds, rows meet two vectors or more at a time.
-                        products = 2 * K if op == "vrsd" else K if resident else 2 * MMR_READS
+                        products = 2 * K if op == "vrsd" else K
                         if small := "small" in how.kernel:  # upper tiles of the products of all slots
                             slots = int(how.kernel.split("_")[3])
                             products = slots * (slots + 16) / 2 / P
                         yield Case(
                             op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
                             programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
-                            again=0 if resident else (reads - 1) * read, working_set=read / Q,
+                            again=0 if resident else (K - 1) * read, working_set=read / Q,
                             flops=2 * read / BYTES[dtype] * products, archs=(arch,),
                             threads=how.threads, shared=how.shared, matrix=small,
                         )  # fmt: skip

@@ -195,7 +195,6 @@ def _of_cuda(few: bool) -> Made:
     resident = [*_each(((57, 33), (201, 37)), SELECTED, ("float32",)), *_each(((201, 40),), SELECTED, stored)]
     streaming = _each(((700, 384),), SELECTED, ("float16",) if few else ("float32", *SIXTEEN, "int8"))
     yield "rows", "", [*resident, *streaming]
-    yield "corpus", "", [corpora(op, "float16", 5, N=700) for op in ("mmr", "vrsd")]
 
 
 def _of_triton(few: bool) -> Made:

@@ -72,7 +72,7 @@ def logprob_partials(
     target_logits : (M',) floating point, optional
         z of each target, in the order of ``Partials.target``; ranks count what exceeds it.
     k : int, optional
-        Keep the k largest z of each slot, with their ids in the whole vocabulary. Without backend "cuda".
+        Keep the k largest z of each slot, with their ids in the whole vocabulary.
     rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, check_values, backend,
     num_threads
         As for `answer_logprobs`. Answers matter for a temperature (A,) only.

@@ -54,7 +54,7 @@ def top_logprobs(
     Parameters
     ----------
     logits, hidden, weight, bias, logit_scale, softcap, vocab_size, allowed, check_values, backend, num_threads
-        As for `answer_logprobs`, without backend "cuda".
+        As for `answer_logprobs`.
     k : int
         At least 1. Where fewer columns have a logit above -inf, the rest of a row is id -1 and log p -inf.
     rows : (R,) integers, optional

@@ -29,7 +29,7 @@ from cuda_selection import (
 )
 
 from ragsys_kernels import Corpus, testing
-from ragsys_kernels.selection import filtered_problems, reference
+from ragsys_kernels.selection import reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
@@ -238,21 +238,6 @@ def test_corpus(run, dtype, place):
         for op in OPS:
             testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1))
             assert run.kernel.endswith(dtype)
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_rows_of_a_whole_corpus_that_may_be_picked(run, monkeypatch, op):
-    rng = np.random.default_rng(12)
-    rows, queries = rng.standard_normal((30, 12)).astype(np.float32), rng.standard_normal((3, 12)).astype(np.float32)
-    arguments = {"queries": queries, "embeddings": rows, "k": 8, "initial": np.array([[1, 2], [3, -1], [-1, -1]])}
-    arguments.update(allowed=rng.random((3, 30)) < 0.3, exclude=np.array([[4], [-1], [6]]))
-    together = run(op, arguments)
-    testing.check_selection(op, arguments, together)
-    # Ids of the rows are made for one query at a time.
-    monkeypatch.setattr(filtered_problems, "_WORKSPACE_BYTES", 1)
-    run.launches.clear()
-    assert_same(run(op, arguments), together)
-    assert [grid for _, grid, _, _ in run.launches] == [(1, 1, 1)] * 3
 
 
 @pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))

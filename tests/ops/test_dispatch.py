@@ -283,7 +283,7 @@ def test_arrays_on_another_device_are_refused(backend):
         message = "no backend runs on arrays on 'cuda:0': triton: .+; cuda: .+"
         with pytest.raises(rk.BackendUnavailableError, match=f"^mmr: {message}$"):
             rk.mmr(OnDevice(), OnDevice(), 2)
-        with pytest.raises(rk.BackendUnavailableError, match="^token_logprobs: no backend runs .+: triton: .+$"):
+        with pytest.raises(rk.BackendUnavailableError, match=r"^token_logprobs: no backend runs .+: triton: .+$"):
             rk.token_logprobs(OnDevice(), OnDevice(), temperature=OnDevice())
 
 

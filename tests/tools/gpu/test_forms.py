@@ -42,7 +42,6 @@ OWN = {
     "cuda small": (r"rsk_\w+_small_\w+", {}, ""),
     "cuda held, pools=held": (r"rsk_\w+_held_\w+", {}, ""),
     "cuda rows": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
-    "cuda corpus": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
 }
 
 # What no call of these reaches: it puts together the splits of calls that end at partials.
