@@ -4,10 +4,10 @@
     python -m benchmarks.gpu.traffic --corpus 20000 [--queries 16] [--picks 6] [--dtype float32]
 
 Prints, for each source of vectors, order of the pool and λ_d, the bytes that loads of rows move over those of one read
-of the pool, and what the rest moves (running vectors, ids, queries, results), likewise. With ``--corpus``: for each variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16
-are a block), what is read of rows, and what all else moves. Each load counts the sectors that it touches
-(`tests/helpers/traffic.py`): no cache is assumed. `static.py` has its bytes
-from here.
+of the pool, and what the rest moves (running vectors, ids, queries, results), likewise. With ``--corpus``: for each
+variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16 are a block), what is
+read of rows, and what all else moves. Each load counts the sectors that it touches (`tests/helpers/traffic.py`): no
+cache is assumed. `static.py` has its bytes from here.
 """
 
 from __future__ import annotations
