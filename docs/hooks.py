@@ -28,7 +28,6 @@ PAGES = {
     "design/selection_triton.md": "ragsys_kernels/selection/triton/README.md",
     "design/selection_cuda.md": "ragsys_kernels/selection/cuda/README.md",
     "design/scoring_triton.md": "ragsys_kernels/scoring/triton/README.md",
-    "design/scoring_cuda.md": "ragsys_kernels/scoring/cuda/README.md",
     "examples/quickstart.md": "examples/quickstart.ipynb",
     "examples/which_rule.md": "examples/which_rule.ipynb",
 }

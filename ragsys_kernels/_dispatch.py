@@ -18,7 +18,9 @@ from ._gpu import plans, preference
 # Backends of each family of operations for CPU arrays, in the order that `auto` tries them.
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
 # Backends for arrays on a device; which comes first is for the shape to say.
-DEVICE_BACKENDS = preference.BACKENDS
+DEVICE_BACKENDS = {"selection": preference.BACKENDS, "scoring": ("triton",)}
+# Why a family has not the backend of another.
+_WITHOUT = "log-probabilities have no kernels in CUDA C++; Triton has them"
 
 # Where the functions of a backend are, if not in the module of its name.
 MODULES = {"numpy": "numpy_kernels", "triton": "triton.backend", "cuda": "cuda.backend"}
@@ -156,9 +158,11 @@ def choose(
         return "cpu", module_of(family, "cpu")
 
     def reason_of(name: str) -> str | None:
+        if name not in BACKENDS[family] and name not in DEVICE_BACKENDS[family]:
+            return _WITHOUT
         return why_not(name) or (lacking(name) if lacking is not None else None)
 
-    backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *DEVICE_BACKENDS))
+    backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *preference.BACKENDS))
     order = _order(family, device, call)
     if backend == "auto":
         for name in order:
@@ -169,7 +173,7 @@ def choose(
         reasons = "; ".join(f"{name}: {reason_of(name)}" for name in order) or "no kernels for such a device"
         raise BackendUnavailableError(f"{op}: no backend runs on arrays on {device!r}: {reasons}")
     reason = reason_of(backend)
-    if backend not in order and (reason is None or backend not in DEVICE_BACKENDS):
+    if backend not in order and (reason is None or backend not in preference.BACKENDS):
         reason = f"the arrays are on {device!r}"
     if reason is not None:
         others = [repr(name) for name in order if name != backend and reason_of(name) is None]
@@ -185,7 +189,7 @@ def _order(family: str, device: str, call: tuple[str, str, int, int] | None) -> 
     kind = device.partition(":")[0]
     if kind == "cuda":
         plans.watch()
-        return preference.order(call)
+        return preference.order(call) if family == "selection" else DEVICE_BACKENDS[family]
     if kind != "cpu":
         return ()
     return (*BACKENDS[family], "triton") if env.triton_interpreter() else BACKENDS[family]

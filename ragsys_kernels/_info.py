@@ -37,10 +37,10 @@ def config() -> str:
         f"Python {platform.python_version()} on {platform.system()} {platform.machine()}",
         "libraries: " + ", ".join(f"{name} {_version(name)}" for name in _LIBRARIES),
     ]
-    families = _dispatch.BACKENDS
-    known = (*(name for names in families.values() for name in names), *_dispatch.DEVICE_BACKENDS)
-    for backend in dict.fromkeys(known):
-        having = [family for family, names in families.items() if backend in (*names, *_dispatch.DEVICE_BACKENDS)]
+    families = {family: (*names, *_dispatch.DEVICE_BACKENDS[family]) for family, names in _dispatch.BACKENDS.items()}
+    on_host = (name for names in _dispatch.BACKENDS.values() for name in names)
+    for backend in dict.fromkeys([*on_host, *preference.BACKENDS]):
+        having = [family for family, names in families.items() if backend in names]
         of = "" if len(having) == len(families) else f" ({', '.join(having)})"
         reason = _dispatch.why_not(backend)
         lines.append(f"backend {backend}{of}: " + ("available" if reason is None else f"unavailable: {reason}"))

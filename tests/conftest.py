@@ -110,14 +110,6 @@ def scoring_with(scorer):
         with scoring_device.interpreted_backend(scorer):
             yield scorer
         return
-    if scorer == "cuda":
-        from cuda_on_cpu import scoring
-
-        if scoring.why_not():
-            missing("cuda", scoring.why_not())
-        with scoring.as_backend() as name:
-            yield name
-        return
     name, _, isa = scorer.partition("-")
     reason = _dispatch.why_not(name)
     if reason is not None:
@@ -139,10 +131,8 @@ def each_of(scorers):
     return scorer
 
 
-# Every backend of scoring: the compiled one with each instruction set of this processor, CUDA's kernels on it; those
-# built for a processor, for tests that take long or are of its threads; the compiled one, for what only it does.
-scorer = each_of((*SCORERS, "cuda") if COMPILED_SCORERS else SCORERS)
-host_scorer = each_of(SCORERS)
+# Every backend of scoring, the compiled one with each instruction set of this processor; that one alone.
+scorer = each_of(SCORERS)
 compiled_scorer = each_of(COMPILED_SCORERS)
 
 

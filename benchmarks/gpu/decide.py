@@ -60,30 +60,18 @@ class Decision:
 
 
 TRITON, CUDA, HELD = Form("triton"), Form("cuda"), Form("cuda", "pools=held")
-DENSE, BESIDE, TMA = (Form("triton", name) for name in ("corpus=dense", "gram=query-beside", "linear=tma"))
+DENSE, BESIDE = (Form("triton", name) for name in ("corpus=dense", "gram=query-beside"))
 
 # Files by the part of the package that they are.
 SELECT = tuple(
     f"csrc/cuda/{name}"
     for name in (
-        "greedy_select.cu", "select_bounds.cuh", "select_meet.cuh", "select_picks.cuh", "select_pool.cuh",
-        "select_relevance.cuh", "select_rows.cuh", "selector.cuh",
+        "greedy_select.cu", "select_meet.cuh", "select_picks.cuh", "select_pool.cuh", "select_relevance.cuh",
+        "select_rows.cuh", "selector.cuh",
     )
 )  # fmt: skip
-SCORING = (
-    *(f"csrc/cuda/answer_logprob.{suffix}" for suffix in ("cu", "cuh")),
-    *(f"csrc/cuda/score_{name}.cuh" for name in ("finish", "linear", "logits", "pairs")),
-    *(f"ragsys_kernels/scoring/cuda/{name}.py" for name in ("backend", "configuration")),
-    "tests/gpu/test_cuda_scoring.py",
-    "tests/cuda_on_cpu/scoring.py",
-)
 PROOF = tuple(
     f"ragsys_kernels/selection/triton/{name}.py" for name in ("proof", "proof_kernels", "proof_product_kernels")
-)
-# Deleted whatever the race says.
-ANYWAY = (
-    "whole corpora by CUDA C++, which then refuses them by name: an earlier measurement has 41 ms a call, where Triton "
-    "took 1.4",
 )
 
 
@@ -100,9 +88,6 @@ def _on_chip(op: str) -> tuple[Pools | Scores, ...]:
 def _large(op: str) -> tuple[Pools | Scores, ...]:
     return _shapes(op, P=1000, K=10)
 
-
-LOGITS, LINEAR = _shapes("token_logprobs"), _shapes("answer_logprobs")
-MANY = tuple(shape for shape in LINEAR if isinstance(shape, Scores) and shape.T > 64)
 
 DECISIONS = (
     *(
@@ -134,13 +119,6 @@ DECISIONS = (
         _shapes("search"),
         Choice("values", Form("triton", "search=values"), ("the switch search: values only for n near N",)),
         (Choice("bits", TRITON, ("bits as a search of their own, by which proofs draft",)),),
-    ),
-    Decision("log p by CUDA C++", LOGITS + LINEAR, Choice("Triton", TRITON), (Choice("CUDA C++", CUDA, SCORING),)),
-    Decision(
-        "log p of many hidden states",
-        MANY,
-        Choice("tiles", TRITON),
-        (Choice("tma", TMA, ("ragsys_kernels/scoring/triton/linear_tma.py", "the switch linear")),),
     ),
 )
 
@@ -410,7 +388,6 @@ def report(rows: Sequence[Row], published: Sequence[Row]) -> str:
         text += [f"  undecided: {line}" for line in outcome.open]
     sections = {
         "Goes": list(gone(outcomes)),
-        "Goes whatever the race says": ANYWAY,
         "Experiments that are faster than all that the package has": list(changes(times)),
         "Times that stay as they are published": [f"{goal.title}: {why}" for goal, why in stay.items()],
         "Preferences, in ragsys_kernels/_gpu/preference.py": preference.lines(source, table),

@@ -66,7 +66,6 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
         return
     sixteen = shape.dtype in SIXTEEN_BITS
     if shape.P is None:
-        # One call of CUDA C++ reads the corpus K times: 41 ms on an H200, and nothing of it was changed since.
         if shape.op == "mmr" and sixteen and 2 <= shape.K <= 16 and min(96, shape.N // 256) >= 4 * shape.K:
             yield Form("triton", "corpus=dense")
             yield Form("triton", "gram=query-beside")  # the kernel that makes the drafts
@@ -85,13 +84,9 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
 def _of_scores(shape: Scores) -> Iterator[Form]:
     yield Form("triton")
     if shape.D is not None and shape.T > 64 and shape.D % 64 == 0 and shape.dtype in SIXTEEN_BITS:
-        yield Form("triton", "linear=tma")
         for change, dims in SLICES.items():
             if shape.D % dims == 0:
                 yield Form("triton", "", change)
-                if dims == 128:  # with more dimensions two do not fit
-                    yield Form("triton", "linear=tma", change)
-    yield Form("cuda")
 
 
 # --- Other libraries, those first that decide most.
@@ -170,13 +165,12 @@ def _one_block() -> Iterator[None]:
 
 @contextmanager
 def _slices(dims: int) -> Iterator[None]:
-    """Let the linear forms add slices of more dimensions: fewer additions, but truncation shifts the sums more."""
-    from ragsys_kernels.scoring.triton import linear_tma
+    """Let the linear form add slices of more dimensions: fewer additions, but truncation shifts the sums more."""
 
     def longer(tile: Any) -> Any:
         return tile._replace(dims=dims, num_stages=3 if dims == 128 else 2)
 
-    with _tile("scoring.triton.linear", "tile_of", longer), mock.patch.object(linear_tma, "DIMS", dims):
+    with _tile("scoring.triton.linear", "tile_of", longer):
         yield
 
 

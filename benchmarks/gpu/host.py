@@ -139,7 +139,6 @@ def calls() -> dict[str, Callable[[], Any]]:
         "mmr, ids, Q2000 P100 K10": lambda: rk.mmr(queries, rows, 10, candidates=ids, lambda_d=0.7),
         "token_logprobs, T64 V32000": lambda: rk.token_logprobs(logits, targets),
         "mmr, the same by CUDA C++": lambda: rk.mmr(queries, rows, 10, candidates=ids, lambda_d=0.7, backend="cuda"),
-        "token_logprobs, the same by CUDA C++": lambda: rk.token_logprobs(logits, targets, backend="cuda"),
         "Corpus.select, pool=100, Q64 K10": lambda: held.select(few, 10, pool=100),
     }
 

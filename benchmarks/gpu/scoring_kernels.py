@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks.gpu.compilation import Compilation, by_generation, describe
 from ragsys_kernels._gpu.compilers import float32_precision
-from ragsys_kernels.scoring.triton import linear_tma as tma
 from ragsys_kernels.scoring.triton.answers import ANSWER_BLOCK, logprob_answers_kernel
 from ragsys_kernels.scoring.triton.finish import logprob_finish_kernel
 from ragsys_kernels.scoring.triton.linear import (
@@ -24,7 +23,6 @@ from ragsys_kernels.scoring.triton.slots import (
     logprob_aligned_slots_kernel,
     logprob_slots_kernel,
 )
-from ragsys_kernels.scoring.triton.tile import COLUMNS
 from ragsys_kernels.scoring.triton.top import BLOCK, MOST, list_shape, logprob_top_kernel
 
 _POINTERS = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
@@ -88,7 +86,7 @@ def _without(features: str, *missing: str) -> tuple[str, ...]:
 
 def ahead_of_time() -> list[Compilation]:
     """Return the kernels with features in the combinations that matter."""
-    others = [*_slots(), *_logits(), *_merges(), *_linear_tma(), *_finish(), *_answers(), *_tops()]
+    others = [*_slots(), *_logits(), *_merges(), *_finish(), *_answers(), *_tops()]
     return [*others, *by_generation(_linear)]
 
 
@@ -235,29 +233,6 @@ def _linear_forms(
         types = {**types, "order": "*i64"}
         found.append(describe(name_of, kernel, types, constexprs, absent=absent, num_stages=TARGET_STAGES, **common))
     return found
-
-
-def _linear_tma() -> list[Compilation]:
-    return [
-        describe(
-            f"_logprob_linear_tma_kernel, {dtype} x {dtype}",
-            tma.logprob_linear_tma_kernel,
-            {
-                **_TYPES,
-                "hidden": _POINTERS[dtype],
-                "weight": f"tensordesc<{_POINTERS[dtype][1:]}[{COLUMNS},{tma.DIMS}]>",
-            },
-            {"ROWS": tma.ROWS, "COLUMNS": COLUMNS, "DIMS": tma.DIMS},
-            multiples=("stride_hidden", "dims"),
-            num_warps=tma.WARPS,
-            num_stages=tma.STAGES,
-            dot16=True,
-            wide_loads=True,
-            fp_fusion=False,
-            archs=("sm_90", "sm_100"),
-        )
-        for dtype in ("float16", "bfloat16")
-    ]
 
 
 def _tops() -> list[Compilation]:

@@ -122,7 +122,6 @@ def cases() -> Iterator[Case]:
     yield from selection()
     yield from scoring()
     yield from cuda_selection()
-    yield from cuda_scoring()
 
 
 def selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator[Case]:
@@ -255,41 +254,17 @@ def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator
                     for dtype in ("float32", "float16"):
                         how = kernels.configure(op, dtype, P, D, K, False, PROCESSORS[arch].shared_block)
                         read, resident = Q * P * D * BYTES[dtype], "streaming" not in how.kernel
-                        reads = MMR_READS if op == "mmr" else K
-                        # With bounds, rows meet two vectors or more at a time.
-                        products = 2 * K if op == "vrsd" else K if resident else 2 * MMR_READS
+                        products = 2 * K if op == "vrsd" else K
                         if small := "small" in how.kernel:  # upper tiles of the products of all slots
                             slots = int(how.kernel.split("_")[3])
                             products = slots * (slots + 16) / 2 / P
                         yield Case(
                             op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
                             programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
-                            again=0 if resident else (reads - 1) * read, working_set=read / Q,
+                            again=0 if resident else (K - 1) * read, working_set=read / Q,
                             flops=2 * read / BYTES[dtype] * products, archs=(arch,),
                             threads=how.threads, shared=how.shared, matrix=small,
                         )  # fmt: skip
-
-
-def cuda_scoring() -> Iterator[Case]:
-    kernels = importlib.import_module("ragsys_kernels.scoring.cuda.configuration")
-    for V, D in VOCABULARIES.items():
-        for T in TOKENS:
-            for dtype, suffix in (("float32", "f32"), ("bfloat16", "bf16")):
-                size = BYTES[dtype]
-                common = {"dtype": dtype, "unit": "rows", "units": T, "threads": kernels.THREADS}
-                parts = -(-V // kernels.COLUMNS)
-                yield Case(
-                    **common, op="token_logprobs", shape=f"T{T}-V{V}", words=(f"rsk_score_logits_{suffix}_own",),
-                    programs=T * parts, floor=T * V * size, once=T * (V * size + 16 * parts), flops=5 * T * V,
-                    shared=kernels.LOGITS_SHARED,
-                )  # fmt: skip
-                rows = kernels.tile_slots(T)
-                tiles, slabs = -(-T // rows), -(-V // kernels.SLAB)
-                yield Case(
-                    **common, op="answer_logprobs", shape=f"T{T}-V{V}-D{D}", words=(f"rsk_score_hidden_{rows}",),
-                    programs=tiles * slabs, floor=(T + V) * D * size, once=(T + V) * D * size + 16 * T * slabs,
-                    flops=2 * V * D * tiles * rows, shared=kernels.hidden_shared(rows),
-                )  # fmt: skip
 
 
 # --- The ledger.

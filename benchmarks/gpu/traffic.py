@@ -1,15 +1,13 @@
-"""How often kernels read the rows of a pool or a corpus, counted on real vectors: in Triton's interpreter, and for CUDA
-C++ where its threads run on a CPU.
+"""How often Triton's kernels read the rows of a pool or a corpus, counted on real vectors in its interpreter.
 
     python -m benchmarks.gpu.traffic [--queries 3] [--pool 1000] [--picks 10] [--dtype float32]
     python -m benchmarks.gpu.traffic --corpus 20000 [--queries 16] [--picks 6] [--dtype float32]
 
-Prints, for each source of vectors, backend, order of the pool and λ_d, the bytes that loads of rows move over those of
-one read of the pool, and for Triton what the rest moves (running vectors, ids, queries, results), likewise. With
-``--corpus``: for each variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16
-are a block), what is read of rows, and what all else moves. Each load counts the sectors that it touches
-(`tests/helpers/traffic.py`, `Reads` in `tests/cuda_on_cpu/fibers.hpp`): no cache is assumed. `static.py` has its bytes
-from here.
+Prints, for each source of vectors, order of the pool and λ_d, the bytes that loads of rows move over those of one read
+of the pool, and what the rest moves (running vectors, ids, queries, results), likewise. With ``--corpus``: for each
+variant of the whole corpus and λ_d, over one read of so many rows, for all queries together (16 are a block), what is
+read of rows, and what all else moves. Each load counts the sectors that it touches (`tests/helpers/traffic.py`): no
+cache is assumed. `static.py` has its bytes from here.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before the kernels are imported
 
@@ -31,10 +28,7 @@ from benchmarks.harness import data
 from benchmarks.harness.ledger import ROOT
 from ragsys_kernels._base import arrays as _arrays
 from ragsys_kernels._base import env as _env
-from ragsys_kernels._gpu import cuda_module, variants
-from ragsys_kernels.selection import validate
-from ragsys_kernels.selection.cuda import backend as cuda_kernels
-from ragsys_kernels.selection.cuda import configuration as cuda_configuration
+from ragsys_kernels._gpu import variants
 
 SECTOR = 32
 # Rows that pools are taken from: the most frequent words, or all texts.
@@ -57,10 +51,8 @@ def one_read(rows: np.ndarray, candidates: np.ndarray) -> int:
     return int(SECTOR * (-(-end // SECTOR) - begin // SECTOR).sum())
 
 
-def of_pools(
-    source: str, num_queries: int, P: int, K: int, dtype: str
-) -> Iterator[tuple[str, float, float, float | None]]:
-    """Yield backend and order of the pool, λ_d, reads of rows and of all else for MMR out of pools."""
+def of_pools(source: str, num_queries: int, P: int, K: int, dtype: str) -> Iterator[tuple[str, float, float, float]]:
+    """Yield order of the pool, λ_d, reads of rows and of all else for MMR out of pools."""
     counted = importlib.import_module("traffic").counted  # of the tests
     queries, rows, nearest = pools(source, num_queries, P)
     corpus = rk.Corpus(rows, dtype=dtype)  # type: ignore[arg-type]
@@ -71,21 +63,7 @@ def of_pools(
             with counted(rows=_arrays.tensors(corpus).data) as moved:
                 rk.mmr(queries, corpus, K, candidates=candidates, lambda_d=lambda_d, backend="triton")
             rest = moved.read["others"] + moved.written["others"]
-            yield f"triton {order}", lambda_d, moved.read["rows"] / once, rest / once
-            yield f"cuda   {order}", lambda_d, by_cuda(queries, corpus, candidates, lambda_d, K) / once, None
-
-
-def by_cuda(queries: np.ndarray, corpus: Any, candidates: np.ndarray, lambda_d: float, K: int) -> int:
-    """Return the bytes of rows that CUDA C++ reads out of pools which do not fit on chip."""
-    emulator = importlib.import_module("cuda_on_cpu.emulator")  # of the tests
-    module = emulator.load(cuda_configuration.SOURCE)
-    module.shared_limit = min(emulator.MAX_SHARED, candidates.shape[1] * corpus.data.strides[0])
-    problem = validate.selection(
-        "mmr", queries=queries, embeddings=corpus, k=K, candidates=candidates, lambda_d=lambda_d, lambda_b=1.0
-    )
-    with mock.patch.object(cuda_module, "load", emulator.load), module.counted(corpus.data) as read:
-        cuda_kernels.mmr(problem, 1)
-        return int(read())
+            yield order, lambda_d, moved.read["rows"] / once, rest / once
 
 
 def of_corpus(
@@ -126,9 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
                 parts = "  ".join(f"{name} {reads:5.2f}" for name, reads in moved.items())
                 print(f"{source:7} {form:10}  λ_d {lambda_d:4}  {parts}  in all {sum(moved.values()):5.2f}", flush=True)
             continue
-        for form, lambda_d, reads, rest in of_pools(source, queries, given.pool, K, given.dtype):
-            others = "" if rest is None else f"  all else {rest:5.2f}"
-            print(f"{source:7} {form:17}  λ_d {lambda_d:4}  rows {reads:5.2f}{others}", flush=True)
+        for order, lambda_d, reads, rest in of_pools(source, queries, given.pool, K, given.dtype):
+            print(f"{source:7} {order:10}  λ_d {lambda_d:4}  rows {reads:5.2f}  all else {rest:5.2f}", flush=True)
 
 
 if __name__ == "__main__":

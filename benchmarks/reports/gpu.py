@@ -68,7 +68,7 @@ def executed(compiled: list[Row], measured: list[Row], processors: list[Row]) ->
 ARCHITECTURES = tuple(dict.fromkeys(device.arch for device in DEVICES))
 # Where each way of execution is tested.
 TRITON_TESTS = {"test_triton_selection.py", "test_triton_scoring.py"}
-CUDA_TESTS = {"test_cuda_selection.py", "test_cuda_scoring.py"}
+CUDA_TESTS = {"test_cuda_selection.py"}
 
 
 def is_cuda(kernel: str) -> bool:

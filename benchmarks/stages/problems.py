@@ -195,12 +195,6 @@ def _of_cuda(few: bool) -> Made:
     resident = [*_each(((57, 33), (201, 37)), SELECTED, ("float32",)), *_each(((201, 40),), SELECTED, stored)]
     streaming = _each(((700, 384),), SELECTED, ("float16",) if few else ("float32", *SIXTEEN, "int8"))
     yield "rows", "", [*resident, *streaming]
-    yield "corpus", "", [corpora(op, "float16", 5, N=700) for op in ("mmr", "vrsd")]
-    capped: list[dict[str, Any]] = [{"softcap": 20.0}, {"softcap": 20.0, "grouped": True}]
-    ways: list[dict[str, Any]] = [{}, {"grouped": True}, RANKS, ALONE]
-    yield "logits", "", _logits(few, (20_008, 5_003), [*ways, *capped])
-    linear = ((3, 72), (70, 72))
-    yield "hidden", "", _linear(("bfloat16",) if few else ("float32", "bfloat16"), linear, ways[:2])
 
 
 def _of_triton(few: bool) -> Made:
@@ -230,7 +224,6 @@ def _of_triton(few: bool) -> Made:
     ways: list[dict[str, Any]] = [{}, {"grouped": True}, RANKS, ALONE]
     yield "logits", "", _logits(few, (20_008, 20_003), ways)
     yield "linear", "", _linear(("bfloat16",) if few else every[:3], ((3, 128), (70, 128), (70, 72)), ways)
-    yield "linear", "linear=tma", _linear(SIXTEEN[: 1 if few else 2], ((70, 128), (200, 64)), [ALONE])
 
 
 def _logits(few: bool, vocabularies: Iterable[int], ways: Iterable[Mapping[str, Any]]) -> list[Small]:

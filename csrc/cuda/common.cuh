@@ -155,11 +155,6 @@ __device__ inline float warp_sum(float x) {
   for (int d = kWarp / 2; d > 0; d /= 2) x += __shfl_xor_sync(kAll, x, d);
   return x;
 }
-__device__ inline float warp_max(float x) {
-#pragma unroll
-  for (int d = kWarp / 2; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, d));
-  return x;
-}
 
 // Whether (value a, position i) comes before (b, j): larger, or equal and at a lower position. Never for a NaN value
 // against a number.

@@ -2,14 +2,12 @@
 // the rules for bad values and ties are those of every backend.
 //
 // Resident kernels bring the rows of the pool to shared memory once; streaming kernels read them again, from memory, as
-// the pools of all blocks at work do not fit in the L2 cache together: VRSD and MSD at every step, MMR only those whose
-// bound calls for it. An item belongs to one lane, which alone reads and writes what is kept of the item; so a step
+// the pools of all blocks at work do not fit in the L2 cache together, at every step. An item belongs to one lane, which alone reads and writes what is kept of the item; so a step
 // needs one barrier, before the bests of the warps are compared (VRSD: one more, for its sum).
 //
 // Eight lanes share a row, 16 bytes of it at a time, and a lane takes part in four rows at once. Accumulation is in
 // float32 in a fixed order and every rounding is written out, so a query's bits depend on no other query, neither on
 // the size of the block nor on the kind of kernel.
-#include "select_bounds.cuh"
 #include "select_meet.cuh"
 #include "select_picks.cuh"
 #include "select_pool.cuh"
@@ -91,11 +89,7 @@ __device__ inline void Selector<T, kOp, kResident>::run() {
   extern "C" __global__ void __launch_bounds__(rsk::kMaxThreads, blocks) \
       name(const __grid_constant__ rsk::SelectArgs args) {               \
     DYN_SHARED(unsigned char, shared);                                   \
-    rsk::Selector<T, op, resident> selector(args, shared);               \
-    if constexpr (selector.kBounds)                                      \
-      selector.run_by_bounds();                                          \
-    else                                                                 \
-      selector.run();                                                    \
+    rsk::Selector<T, op, resident>(args, shared).run();                  \
   }
 
 // Blocks that a multiprocessor has registers for: resident, streaming MMR, streaming VRSD and MSD.

@@ -11,7 +11,6 @@ enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
 struct SelectArgs {
   long long first_query, num_ids, row_stride, pool_stride, max_per_group;
   int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
-  int kept;                       // MMR from memory: turns, initial items and picks, with rows in shared memory too
   float far;                      // MSD: the distance of items without similarity
   const void* rows;               // (N, D)
   const float* scales;            // (N,)

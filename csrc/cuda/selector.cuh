@@ -4,9 +4,8 @@
 //   1. which items may be picked, their rows        select_pool.cuh
 //   2. the query, relevance of the items            select_relevance.cuh
 //   3. items meet a pick: similarities, the best    select_meet.cuh
-//   4. the same where only the best bounds do       select_bounds.cuh
-//   5. the best of all warps, groups, outputs       select_picks.cuh
-//   the order of all that: run()                    greedy_select.cu, run_by_bounds() in select_bounds.cuh
+//   4. the best of all warps, groups, outputs       select_picks.cuh
+//   the order of all that: run()                    greedy_select.cu
 #pragma once
 #include "select_args.cuh"
 #include "select_rows.cuh"
@@ -15,8 +14,7 @@ namespace rsk {
 
 constexpr int kMaxThreads = 256;
 constexpr int kMaxWarps = kMaxThreads / kWarp;
-constexpr int kTopBytes = 2 * kMaxWarps * int(sizeof(float) + sizeof(int));
-constexpr int kBestBytes = kTopBytes + 4 * int(sizeof(long long));
+constexpr int kBestBytes = 2 * kMaxWarps * int(sizeof(float) + sizeof(int));
 constexpr int kNone = 0x7fffffff;
 // Squared norms of queries outside this range lose precision or overflow in float32; such queries are first multiplied
 // by a power of two.
@@ -31,30 +29,21 @@ struct Selector {
   const int warp, warps, lane;
   const int packs;  // of a row, the last one perhaps partial
   const int whole;  // of them, those that can be loaded with 16 bytes from global memory
-  // Whether only items of the best bounds meet the picks: MMR out of pools that stay in memory.
-  static constexpr bool kBounds = kOp == kMmr && !kResident;
   // The state of the selection.
   float* sum;                // VRSD: the sum of the picks, padded with zeros
-  long long* turn_rows;      // with bounds: the rows of the initial items, then of the picks,
-  float* turn_scales;        // and their scales
   long long* picked_groups;  // the group of each pick
   // The bests of the warps and their items, an array each for even and for odd steps.
   __device__ float* bests(int step) const { return reinterpret_cast<float*>(shared) + (step & 1) * kMaxWarps; }
   __device__ int* their_items(int step) const {
-    return reinterpret_cast<int*>(shared + kTopBytes / 2) + (step & 1) * kMaxWarps;
-  }
-  // With bounds: the best score that is known, for steps that follow one another. See key_of().
-  __device__ unsigned long long& top(int step) const {
-    return reinterpret_cast<unsigned long long*>(shared + kTopBytes)[step % 3];
+    return reinterpret_cast<int*>(shared + kBestBytes / 2) + (step & 1) * kMaxWarps;
   }
   // Arrays of a number for each item: v (VRSD: relevance), which is NaN once the item can't be picked (any more);
   // the max similarity to the picks (MSD: the sum of those; VRSD: the length); the scale that makes the stored row the
-  // vector of the formulas; with bounds, how many turns it has met.
+  // vector of the formulas.
   float* values;
   __device__ float& value(int item) const { return values[item]; }
   __device__ float& aux(int item) const { return values[(long long)a.pool + item]; }
   __device__ float& scale(int item) const { return values[2ll * a.pool + item]; }
-  __device__ int& met(int item) const { return reinterpret_cast<int*>(values)[3ll * a.pool + item]; }
   float query_factor = 1.0f, query_scale = 1.0f;
   float best = -infinity();
   int at = kNone;
@@ -69,19 +58,12 @@ struct Selector {
         packs((args.dims + kElements - 1) / kElements),
         whole(aligned16(args.rows) && args.row_stride % kElements == 0 ? args.dims / kElements : 0) {
     // Resident kernels keep the state in shared memory always: known to the compiler, its loads are shorter.
-    float* state = reinterpret_cast<float*>(shared + kBestBytes +
-                                            (kResident ? a.pool
-                                             : kBounds ? a.kept
-                                                       : 0) *
-                                                packs * 16);
+    float* state = reinterpret_cast<float*>(shared + kBestBytes + (kResident ? a.pool : 0) * packs * 16);
     if (!kResident && a.workspace) state = a.workspace + blockIdx.x * a.workspace_stride;
     sum = state;
     if (kOp == kVrsd) state += packs * kElements;
-    const long long turns = kBounds ? (long long)a.num_initial + a.k : 0;
-    turn_rows = reinterpret_cast<long long*>(state);
-    picked_groups = turn_rows + turns;
-    turn_scales = reinterpret_cast<float*>(a.max_per_group ? picked_groups + a.k : picked_groups);
-    values = turn_scales + turns;
+    picked_groups = reinterpret_cast<long long*>(state);
+    values = reinterpret_cast<float*>(a.max_per_group ? picked_groups + a.k : picked_groups);
   }
 
   __device__ const T* stored_row(long long row) const { return static_cast<const T*>(a.rows) + row * a.row_stride; }
@@ -90,7 +72,6 @@ struct Selector {
   }
   __device__ long long row_of(int item) const { return id_of(item) + q * a.pool_stride; }
   __device__ Row<T> global_row(long long row) const { return {stored_row(row), a.dims, whole}; }
-  // Of an item; with bounds, of a turn.
   __device__ T* resident_row(int item) const { return reinterpret_cast<T*>(shared + kBestBytes + item * packs * 16); }
   // Padded with zeros to whole packs.
   __device__ Row<T> pool_row(int item, long long row) const {
@@ -101,20 +82,8 @@ struct Selector {
   __device__ int item_at(int base, int u) const { return base + kWarp / kLanes * u + lane / kLanes; }
   __device__ int own_item(int base) const { return item_at(base, lane % kLanes / 2); }
   __device__ bool owner() const { return lane % 2 == 0; }
-  // With bounds a group of eight lanes has items of its own, and of them each lane. Neighbours, of like relevance in a
-  // pool that comes best first, are in different groups; those of a warp are in different banks of shared memory.
-  __device__ int groups() const { return blockDim.x / kLanes; }
-  __device__ int first_dealt() const {
-    const int member = threadIdx.x % kLanes;
-    return groups() * member + (threadIdx.x / kLanes + 4 * member) % groups();
-  }
-  __device__ int dealt_to(int item) const {  // a thread
-    const int i = item % int(blockDim.x), member = i / groups();
-    return (i % groups() + kLanes * groups() - 4 * member) % groups() * kLanes + member;
-  }
   // Whether this lane owns the item.
   __device__ bool owns(int item) const {
-    if (kBounds) return int(threadIdx.x) == dealt_to(item);
     return owner() && item / kGroup % warps == warp && own_item(item / kGroup * kGroup) == item;
   }
   // Whether item_at(base, u) is open, from the owners' votes.
@@ -148,20 +117,6 @@ struct Selector {
   __device__ void add_all(float sum_query, float sum_lengths, int pick, bool bars, long long barred);
   __device__ void clear_sum();
   __device__ void add(const Row<T>& row, float its_scale);
-
-  // select_bounds.cuh
-  __device__ void take(int turn, long long row, float its_scale, int me, int all);
-  __device__ int start();
-  __device__ void share(int step, bool waits, float& w, int& item);
-  __device__ void relate_and_meet(int turns);
-  __device__ void after_the_first(int first, float its_scale);
-  __device__ float score(int item) const;
-  __device__ void look(int turns, float& bound, int& bound_at);
-  __device__ void close(int pick, bool bars, long long barred);
-  __device__ void meet_turns(const T* row, const T* others, int stride, int many, float (&products)[kRowsAtOnce]) const;
-  __device__ void catch_up(int item, bool active, int turns);
-  __device__ void meet_best(int step, int turns);
-  __device__ void run_by_bounds();
 
   // select_picks.cuh
   __device__ void compare(int step);

@@ -6,8 +6,7 @@ cannot run is passed over, and one that is asked for by name is taken whatever s
 ``python -m benchmarks.gpu.preference`` writes the table anew, by measured times once there are some and by computed
 bounds until then: to be run after a change of what a kernel reads or multiplies.
 
-Scoring is not in it. A row has the same bits whatever else is in a call, so its backend may not follow the number of
-rows, and by all else Triton's kernels are at least as fast.
+Scoring is not in it: only Triton has its kernels for a device.
 """
 
 from __future__ import annotations

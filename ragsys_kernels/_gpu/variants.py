@@ -19,8 +19,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "pools": ("read", "held"),
     # Search: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),
-    # Log-probs of many rows of hidden states: tiles of 64 rows, or of 128 whose weights come by tensor descriptors.
-    "linear": ("tiles", "tma"),
     # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all
     # rows a pick.
     "corpus": ("bits", "dense"),

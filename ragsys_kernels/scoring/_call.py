@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .. import _dispatch
@@ -24,14 +23,13 @@ class Call:
         backend: str,
         num_threads: int | None,
         check_values: bool | None,
-        lacking: Callable[[str], str | None] | None = None,
     ) -> None:
         self.op, self.check_values = op, checks.check_values(op, check_values)
         self.checked: dict[str, Any] | None = None  # fields of a layout whose values were checked on the host
         if validate.is_number(arrays.get("temperature")):  # a number is on no device
             arrays["temperature"] = None
         self.library, device = checks.library_and_device(op, arrays)
-        name, self.backend = _dispatch.choose(op, "scoring", device, backend, lacking=lacking)
+        name, self.backend = _dispatch.choose(op, "scoring", device, backend)
         self.place = _arrays.place_of(device, name, self.library)
         # To count the processors takes time, and kernels of a device ask for none.
         self.threads = 1 if num_threads is None and self.place is not HOST else checks.threads(op, num_threads)

@@ -220,7 +220,7 @@ def answer_logprobs(
         ``softcap`` and ``allowed``, so do not pass these.
     check_values : bool, optional
         True: check values on a device too, which synchronises. On the host they are always checked.
-    backend : {"auto", "cpu", "numpy", "reference", "triton", "cuda"}
+    backend : {"auto", "cpu", "numpy", "reference", "triton"}
     num_threads : int, optional
         Default: RAGSYS_KERNELS_NUM_THREADS, else all processors of the process.
 

@@ -9,7 +9,6 @@ from . import validate
 from ._call import Call
 from ._namespace import namespace
 from .problem import GivenPairs, Partials
-from .top import lacking
 
 
 @planned("logprob_partials")
@@ -73,7 +72,7 @@ def logprob_partials(
     target_logits : (M',) floating point, optional
         z of each target, in the order of ``Partials.target``; ranks count what exceeds it.
     k : int, optional
-        Keep the k largest z of each slot, with their ids in the whole vocabulary. Without backend "cuda".
+        Keep the k largest z of each slot, with their ids in the whole vocabulary.
     rows, cu_answers, answer_ids, temperature, logit_scale, softcap, ignore_index, out_of_range, check_values, backend,
     num_threads
         As for `answer_logprobs`. Answers matter for a temperature (A,) only.
@@ -112,7 +111,7 @@ def logprob_partials(
         for name in ("cu_answers", "answer_ids", "target_logits"):
             if arrays[name] is not None:
                 raise ValueError(f"{op}: {name} must come with targets, got it without")
-    call = Call(op, arrays, backend, num_threads, check_values, None if k is None else lacking)
+    call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)
         total = count(op, "vocab_size", vocab_size)

@@ -27,11 +27,6 @@ class TopLogprobs(NamedTuple):
     log_probs: Array
 
 
-def lacking(backend: str) -> str | None:
-    """Return why a backend has not the largest z of a row, or None if it has."""
-    return "it has no kernel that keeps the largest logits of a row; 'triton' has" if backend == "cuda" else None
-
-
 @planned("top_logprobs")
 def top_logprobs(
     logits: ArrayLike | None = None,
@@ -59,7 +54,7 @@ def top_logprobs(
     Parameters
     ----------
     logits, hidden, weight, bias, logit_scale, softcap, vocab_size, allowed, check_values, backend, num_threads
-        As for `answer_logprobs`, without backend "cuda".
+        As for `answer_logprobs`.
     k : int
         At least 1. Where fewer columns have a logit above -inf, the rest of a row is id -1 and log p -inf.
     rows : (R,) integers, optional
@@ -109,7 +104,7 @@ def top_logprobs(
             source[name] = None if validate.is_number(number) and number == 1 else number
         validate.for_partials(op, partials, source)
         arrays["partials"] = partials.ref
-    call = Call(op, arrays, backend, num_threads, check_values, None if partials is not None else lacking)
+    call = Call(op, arrays, backend, num_threads, check_values)
     with call.current:
         if partials is None:
             form, T, V = validate.source(op, logits, hidden, weight, bias, call.place)

@@ -9,8 +9,8 @@ from .. import _dispatch
 from .parameters import NOT_EVERYWHERE
 from .request import Request
 
-# Among the constraints that a backend has.
-BINARY = "rows of dtype 'binary'"
+# Among the constraints that a backend has; the second is looked at on a device.
+BINARY, WHOLE = "rows of dtype 'binary'", "corpus without candidates"
 
 
 _not_everywhere = attrgetter(*NOT_EVERYWHERE)
@@ -21,13 +21,13 @@ class Needs(NamedTuple):
 
     op: str
     kind: str | None = None  # of coverage
-    constraints: tuple[str, ...] = ()  # of `NOT_EVERYWHERE` and `BINARY`
+    constraints: tuple[str, ...] = ()  # of `NOT_EVERYWHERE`, `BINARY` and `WHOLE`
 
     @classmethod
-    def of(cls, request: Request, binary: bool = False) -> Needs:
+    def of(cls, request: Request, binary: bool = False, whole: bool = False) -> Needs:
         given = zip(NOT_EVERYWHERE, _not_everywhere(request), strict=True)
-        asked = tuple(name for name, value in given if value is not None)
-        return cls(request.op, request.kind, (*asked, BINARY) if binary else asked)
+        asked = [name for name, value in given if value is not None]
+        return cls(request.op, request.kind, (*asked, *[BINARY] * binary, *[WHOLE] * whole))
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""

@@ -118,16 +118,6 @@ def test_kernels_keep_to_their_budgets(recorded, backend, tasks):
     assert not unmatched, f"budgets without a kernel: {unmatched}"
 
 
-def test_kernels_of_scoring_have_loads_of_sixteen_bytes(recorded):
-    for kernel in (report.compiled_of(row) for row in recorded["cuda"] if row["kernel"].startswith("rsk_score_")):
-        loads = kernel.loads.get(16, 0)
-        if "logits" in kernel.name:
-            # Of an aligned part one for each 16 bytes that a thread has, of a shifted one two.
-            assert loads >= 3 * 32 * (4 if "_f32" in kernel.name else 2) // 16, kernel
-        elif "hidden" in kernel.name:
-            assert loads >= 4, kernel
-
-
 def _afresh(backend, tasks, recorded, compiled):
     """Compile what the ledger does not vouch for, each configuration for one architecture, and compare with it."""
     here = report.installed() if backend == "triton" else report.nvcc()

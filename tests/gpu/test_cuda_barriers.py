@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from clustered_pools import pools
 from cuda_on_cpu import emulator
-from cuda_selection import IN_MEMORY, OPS, WITHOUT_VARIANT, assert_same, problem_of
+from cuda_selection import OPS, WITHOUT_VARIANT, assert_same, problem_of
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -15,9 +15,6 @@ pytestmark = pytest.mark.sampled(6)
 BARRIERS = {
     1: "the best item of every warp is there before it is compared, and the pick's row before it is read",
     2: "VRSD: the sum is whole before items are added to it",
-    3: "MMR from memory: the initial items and the empty bests are there before they are read",
-    4: "MMR from memory: a pick's row, and at first what is known of the items, is there before others read it",
-    5: "MMR from memory: the scores of a step's first round are known before more items are read",
     6: "small pools: a slice of the rows is there before it is multiplied",
     7: "small pools: all slices are multiplied before the products take their place",
     8: "small pools: all products are there before a warp picks",
@@ -32,19 +29,18 @@ BARRIERS = {
     16: "initial items are there before they are met",
     17: "the group of an initial item is there before others are compared with it",
 }
-# Without 3 reads go astray, without 5 they are more, without 14 what a warp tells comes after what it has read: an
-# answer may still be right.
+# Without 14 what a warp tells comes after what it has read: an answer may still be right.
 NEEDED = [
     *((op, 1, place) for op in OPS for place in WITHOUT_VARIANT),
     *(("vrsd", 2, place) for place in WITHOUT_VARIANT),
-    *(("mmr", 4, place) for place in IN_MEMORY),
     *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
     ("vrsd", 13, "held"),
     *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 10, 11, 12, 15, 16, 17)),
 ]
 RACES = [
     *((op, 1, "resident") for op in OPS),
-    *(("mmr", 3, "streaming"), ("mmr", 4, "streaming"), ("msd", 1, "streaming"), ("vrsd", 2, "resident")),
+    *((op, 1, "streaming") for op in ("mmr", "msd")),
+    ("vrsd", 2, "resident"),
     *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
     *(("vrsd", barrier, "held") for barrier in (9, 12, 13)),
     *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 12, 14)),
@@ -90,8 +86,7 @@ def _that_needs(op, barrier, place, dtype):
         return against_the_first(200, 80)
     if place != "held":
         few = place != "resident" or barrier > 5
-        arguments = problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
-        return arguments | ({"initial": np.array([[7, 21, 35, 40]])} if barrier in (3, 4, 5) else {})
+        return problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
     arguments = problem_of(op, 1, 200, 6, 80, dtype=dtype, kind="clustered", seed=6)
     if barrier > 14:
         arguments["initial"] = np.arange(40)[None] * 9 % 200
@@ -150,5 +145,4 @@ def _that_races(op, barrier, place):
     if place == "held":
         return against_the_first(140, 40)
     few = place != "resident" or barrier > 5
-    arguments = problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)
-    return arguments | ({"initial": np.array([[7, 21]])} if barrier == 3 else {})
+    return problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)

@@ -29,7 +29,7 @@ from cuda_selection import (
 )
 
 from ragsys_kernels import Corpus, testing
-from ragsys_kernels.selection import filtered_problems, reference
+from ragsys_kernels.selection import reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
 
@@ -240,21 +240,6 @@ def test_corpus(run, dtype, place):
             assert run.kernel.endswith(dtype)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_rows_of_a_whole_corpus_that_may_be_picked(run, monkeypatch, op):
-    rng = np.random.default_rng(12)
-    rows, queries = rng.standard_normal((30, 12)).astype(np.float32), rng.standard_normal((3, 12)).astype(np.float32)
-    arguments = {"queries": queries, "embeddings": rows, "k": 8, "initial": np.array([[1, 2], [3, -1], [-1, -1]])}
-    arguments.update(allowed=rng.random((3, 30)) < 0.3, exclude=np.array([[4], [-1], [6]]))
-    together = run(op, arguments)
-    testing.check_selection(op, arguments, together)
-    # Ids of the rows are made for one query at a time.
-    monkeypatch.setattr(filtered_problems, "_WORKSPACE_BYTES", 1)
-    run.launches.clear()
-    assert_same(run(op, arguments), together)
-    assert [grid for _, grid, _, _ in run.launches] == [(1, 1, 1)] * 3
-
-
 @pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("op", OPS)
 def test_what_cannot_be_picked(run, op, dtype, place):
@@ -448,26 +433,12 @@ def test_workspace_is_bounded(run, monkeypatch):
     """Queries whose state takes too much memory run a few at a time."""
     arguments = problem_of("mmr", 7, 40, 3, 8)
     together = run("mmr", arguments, place="streaming")
-    # Four numbers for each item, three for each pick.
-    monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * (40 * 4 + 3 * 3 + 3) * 4)
+    # Three numbers for each item.
+    monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * 40 * 3 * 4)
     run.launches.clear()
     monkeypatch.setitem(PLACES, "workspace", 300)
     assert_same(run("mmr", arguments, place="workspace"), together)
     assert [grid for _, grid, _, _ in run.launches] == [(2, 1, 1)] * 3 + [(1, 1, 1)]
-
-
-@pytest.mark.parametrize(("lambda_d", "most"), [(0.75, 1.3), (0.5, 2.0)])
-def test_rows_in_memory_are_hardly_read_more_than_once(run, monkeypatch, lambda_d, most):
-    """Without bounds it is 10. The bits are those of the kernel in which all items meet all picks."""
-    problem = pools(600, 32, "best first") | {"k": 10, "lambda_d": lambda_d, "metric": "dot"}
-    problem["embeddings"] = rows = cuda_selection.of_a_sector(problem["embeddings"])
-    monkeypatch.setitem(PLACES, "streaming", 600 * 32 * 4)
-    with cuda_selection.kernels("greedy_select", "float32").counted(rows) as reads:
-        found = run("mmr", problem, place="streaming")
-        times = reads() / (600 * 32 * 4)
-    assert run.kernel == "rsk_mmr_streaming_float32"
-    assert 1 <= times <= most
-    assert_same(found, run("mmr", problem))
 
 
 @pytest.mark.parametrize("place", WITHOUT_VARIANT)
@@ -479,17 +450,6 @@ def test_pools_in_any_order(run, place):
         problem["embeddings"][::9] = 0
         assert_same(run("mmr", problem, place=place, seed=seed), run("mmr", problem))
         testing.check_selection("mmr", problem, run("mmr", problem, place=place))
-
-
-def test_items_that_no_round_has_come_to(run):
-    """With relevance given nothing bounds the items of the second step: all must meet the first pick."""
-    rows = np.ones((1200, 4), np.float32)
-    arguments = {"queries": None, "relevance": np.ones((1, 1200), np.float32), "k": 2, "lambda_d": 0.5, "metric": "dot"}
-    for position in range(1100, 1107):
-        other = rows.copy()
-        other[position] = -1
-        found = run("mmr", arguments | {"embeddings": other}, place="workspace")
-        assert found.indices.tolist() == [[0, position]]
 
 
 def test_no_query(run):

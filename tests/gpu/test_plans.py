@@ -10,12 +10,11 @@ import weakref
 import interpreted
 import numpy as np
 import pytest
-from cuda_on_cpu import scoring as emulated
 
 import ragsys_kernels as rk
-from ragsys_kernels import corpus
+from ragsys_kernels import _dispatch, corpus
 from ragsys_kernels._base import arrays as _arrays
-from ragsys_kernels._gpu import plans
+from ragsys_kernels._gpu import cuda_module, plans
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -24,8 +23,11 @@ pytestmark = pytest.mark.slow
 
 if interpreted.HERE:
     import proof_problems
+    from cuda_on_cpu import emulator
+    from cuda_selection import kernels
 
     from ragsys_kernels._gpu import recording
+    from ragsys_kernels.selection.cuda import backend as cuda_kernels
 
 Q, N, P, D, K = 3, 40, 12, 24, 4
 
@@ -208,19 +210,14 @@ def test_planned_log_probabilities_have_the_same_bits(device, case):
     check(device, SCORING[case])
 
 
-@pytest.mark.skipif(emulated.why_not() is not None, reason=str(emulated.why_not()))
-def test_planned_log_probabilities_by_cuda_have_the_same_bits(device):
-    """Of two parts, which count themselves in memory that all calls share."""
-
-    def call(seed):
-        given = scored(seed)
-        given["logits"] = torch.randn(6, 8200, generator=torch.Generator().manual_seed(seed))
-        return rk.answer_logprobs(**given, want=("logp", "rank", "entropy", "max"), backend="cuda")
-
-    empty = _arrays.empty
-    with emulated.as_backend(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_arrays, "empty", empty)
-        check(device, call)
+def test_a_planned_selection_by_cuda_has_the_same_bits(device, monkeypatch):
+    if reason := emulator.why_not():
+        pytest.skip(reason)
+    choose = _dispatch.choose
+    found = {"cuda": ("cuda", cuda_kernels)}
+    monkeypatch.setattr(_dispatch, "choose", lambda *given, **lacking: found.get(given[3]) or choose(*given, **lacking))
+    monkeypatch.setattr(cuda_module, "load", lambda source: kernels(source, "float16"))
+    check(device, lambda seed: rk.mmr(**selection(seed, groups=True, query_groups=True), backend="cuda"))
 
 
 CHANGES = {

@@ -133,36 +133,6 @@ def test_bits_do_not_depend_on_the_rows_of_a_tile(monkeypatch, rows):
         np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
 
 
-def test_tiles_with_descriptors_leave_the_same_bits(monkeypatch):
-    arguments, _ = normal(70, 160, 128)
-    arguments["targets"] %= 150
-    arguments["targets"][[0, 40, 69]] = [149, -100, 0]
-    call = {**arguments, "rows": np.arange(70)[::-1], "want": ("logp", "lse"), "vocab_size": 150, "reduce": ("sum",)}
-    call["backend"] = "triton"
-    want = rk.answer_logprobs(**call)
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "linear=tma")
-    with traffic.counted() as moved:
-        found = rk.answer_logprobs(**call)
-    assert moved.launches["logprob_linear_tma_kernel"] == 1
-    assert moved.launches["logprob_linear_kernel"] == moved.launches["logprob_linear_target_kernel"] == 0
-    for name in call["want"]:
-        np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
-
-
-@pytest.mark.parametrize(
-    ("T", "D", "options"),
-    [(64, 64, {}), (70, 96, {}), (70, 64, {"want": ("entropy",)}), (70, 64, {"allowed": [1, 2]}),
-     (70, 64, {"softcap": 9.0})],
-    ids=["few rows", "odd slice", "entropy", "allowed", "softcap"],
-)  # fmt: skip
-def test_descriptors_are_for_what_they_can_take(monkeypatch, T, D, options):
-    arguments, _ = normal(T, 40, D)
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "linear=tma")
-    with traffic.counted() as moved:
-        rk.answer_logprobs(**arguments, **options, reduce=("sum",), backend="triton")
-    assert moved.launches["logprob_linear_kernel"] == 1
-
-
 def test_splits_are_cut_by_the_number_of_columns_alone():
     for columns, tiles in ((1, 1), (65_536, 1), (65_537, 2), (152_064, 2), (262_144, 2), (262_145, 4), (10**6, 8)):
         assert triton_linear.tiles_of_a_split(columns) == tiles

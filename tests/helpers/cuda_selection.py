@@ -18,8 +18,7 @@ STORED = ("float32", "float16", "bfloat16", "int8")  # the last of a corpus
 # Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 or 8 bits;
 # only the state; neither. And rows in the registers of a cluster, which are of 16 bits and 129 or more.
 PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700, "held": emulator.MAX_SHARED}
-IN_MEMORY = ("streaming", "workspace")
-WITHOUT_VARIANT = ("resident", *IN_MEMORY)
+WITHOUT_VARIANT = ("resident", "streaming", "workspace")
 # The most items and initial items of a small pool; the query has slots too.
 SMALL = {"float16": 126, "bfloat16": 125, "int8": 124}
 # Types and places of every kernel; of each kind of kernel.

@@ -78,7 +78,6 @@ TRITON = (
     Budget("_logprob_linear_kernel, float32 x *", 255, 255, 255, 240),
     Budget("_logprob_linear_kernel, float16 x *", 232, 232, 216, 240),
     Budget("_logprob_linear_kernel, bfloat16 x *", 255, 232, 255, 288),
-    Budget("_logprob_linear_tma_kernel, *", 0, 255, 240),  # as many as a thread can have
     Budget("_logprob_linear_target_kernel, float32 x *", 208, 192, 192, 120),
     Budget("_logprob_linear_target_kernel, float16 x *", 128, 128, 168, 176),
     Budget("_logprob_linear_target_kernel, bfloat16 x *", 136, 200, 240, 224),
@@ -107,14 +106,6 @@ CUDA = (
     # Two blocks of four warps share a multiprocessor, or one of eight. None for sm_80.
     Budget("rsk_*_held_*", 0, 255, 255, wide_loads=True),
     Budget("rsk_*[gt]_int8", 128, 128, 128, wide_loads=True),
-    Budget("rsk_score_logits_*_own", 64, 64, 112, wide_loads=True),
-    Budget("rsk_score_logits_*[!n]", 64, 64, 64, wide_loads=True),
-    Budget("rsk_score_hidden_16", 128, 128, 128, wide_loads=True),
-    Budget("rsk_score_hidden_64", 128, 128, 128, wide_loads=True),
-    Budget("rsk_score_answers", 40, 40, 40),
-    Budget("rsk_score_slots", 64, 64, 64),
-    Budget("rsk_score_aligned_slots", 32, 32, 32),
-    Budget("rsk_score_targets", 40, 40, 40),
 )
 
 
@@ -152,10 +143,9 @@ SPILLED = {
 }
 
 
-# By the newest NVRTC, which compiles the same sources on a device: it takes 80 registers where nvcc 13.0 takes 57, and
-# all 255 where that takes a few less.
+# By the newest NVRTC, which compiles the same sources on a device: it takes all 255 registers where nvcc 13.0 takes a
+# few less.
 SPILLED_BY_NVRTC = {
-    ("rsk_score_logits_*_softcap_own", "sm_90"): 56,
     ("rsk_vrsd_held_*_384_float16", "sm_90"): 8,
 }
 

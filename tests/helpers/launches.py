@@ -1,4 +1,4 @@
-"""Counts what a call has a device launch: operations of torch, and kernels of Triton and CUDA C++.
+"""Counts what a call has a device launch: operations of torch, and kernels of Triton.
 
     with Launches() as launched:
         rk.token_logprobs(logits, targets, backend="triton")
@@ -17,12 +17,12 @@ _NOTHING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_stri
 
 
 class Launches(TorchDispatchMode, Counter):
-    """Launches by the name of the operation or kernel, in Triton's interpreter or, with ``module``, the emulator."""
+    """Launches by the name of the operation or kernel, in Triton's interpreter."""
 
-    def __init__(self, module=None):
+    def __init__(self):
         TorchDispatchMode.__init__(self)
         Counter.__init__(self)
-        self.module, self.stack = module, contextlib.ExitStack()
+        self.stack = contextlib.ExitStack()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.overloadpacket.__name__
@@ -32,17 +32,12 @@ class Launches(TorchDispatchMode, Counter):
         return function(*args, **(kwargs or {}))
 
     def __enter__(self):
-        if self.module is not None:
-            self.launches_before = len(self.module.launches)
-        else:
-            self._count_triton()
+        self._count_triton()
         return TorchDispatchMode.__enter__(self)
 
     def __exit__(self, *error):
         TorchDispatchMode.__exit__(self, *error)
         self.stack.close()
-        if self.module is not None:
-            self.update(name for name, *_ in self.module.launches[self.launches_before :])
 
     def _count_triton(self):
         from triton.runtime import interpreter

@@ -49,7 +49,7 @@ class Device:
         patch.setattr(
             _arrays,
             "place_of",
-            lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS else place_of(device, *of),
+            lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS["scoring"] else place_of(device, *of),
         )
         self.waiting = interpreted.NoWaiting
 

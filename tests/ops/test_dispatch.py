@@ -283,7 +283,7 @@ def test_arrays_on_another_device_are_refused(backend):
         message = "no backend runs on arrays on 'cuda:0': triton: .+; cuda: .+"
         with pytest.raises(rk.BackendUnavailableError, match=f"^mmr: {message}$"):
             rk.mmr(OnDevice(), OnDevice(), 2)
-        with pytest.raises(rk.BackendUnavailableError, match=f"^token_logprobs: {message}$"):
+        with pytest.raises(rk.BackendUnavailableError, match=r"^token_logprobs: no backend runs .+: triton: .+$"):
             rk.token_logprobs(OnDevice(), OnDevice(), temperature=OnDevice())
 
 
@@ -316,16 +316,29 @@ def test_missing_library_of_a_device_is_named_with_its_installation(monkeypatch,
     rows = np.eye(3, dtype=np.float32)
     with pytest.raises(rk.BackendUnavailableError, match=f"{library} is not installed: pip install '.*\\[cuda\\]'"):
         rk.mmr(rows, rows, 2, backend=backend)
-    assert f"backend {backend}: unavailable: {library} is not installed: " in _info.config()
+    of = " (selection)" if backend == "cuda" else ""
+    assert f"backend {backend}{of}: unavailable: {library} is not installed: " in _info.config()
 
 
 def test_backend_of_a_device_says_what_is_missing():
     """Arrays of the host, and a torch without GPUs or a machine without a driver."""
     rows = np.eye(3, dtype=np.float32)
-    for backend in _dispatch.DEVICE_BACKENDS:
+    for backend in _dispatch.DEVICE_BACKENDS["selection"]:
         reason = _dispatch.why_not(backend) or "the arrays are on 'cpu'"
         message = (
             f"mmr: backend '{backend}' was requested but cannot run here: {reason}. Available for arrays on 'cpu': "
         )
         with pytest.raises(rk.BackendUnavailableError, match=f"^{re.escape(message)}"):
             rk.mmr(rows, rows, 2, backend=backend)
+
+
+@pytest.mark.parametrize("op", ["token_logprobs", "top_logprobs"])
+def test_log_probabilities_by_cuda_are_refused_by_name(monkeypatch, op):
+    rest = {"token_logprobs": {"targets": [0]}, "top_logprobs": {"k": 1}}[op]
+    reason = "log-probabilities have no kernels in CUDA C\\+\\+; Triton has them"
+    message = f"^{op}: backend 'cuda' was requested but cannot run here: {reason}. Available for arrays on 'cpu': 'cpu'"
+    with pytest.raises(rk.BackendUnavailableError, match=message):
+        getattr(rk, op)(np.zeros((1, 3), np.float32), **rest, backend="cuda")
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "cuda")
+    with pytest.raises(rk.BackendUnavailableError, match=message):
+        getattr(rk, op)(np.zeros((1, 3), np.float32), **rest)

@@ -68,8 +68,8 @@ def test_selection_reads_what_arrays_say(backend, name):
 
 
 @pytest.mark.parametrize("name", SCORING)
-def test_scoring_reads_what_arrays_say(host_scorer, name):
-    check(name, *SCORING[name], backend=host_scorer)
+def test_scoring_reads_what_arrays_say(scorer, name):
+    check(name, *SCORING[name], backend=scorer)
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -67,21 +67,21 @@ def check(form, T, V, scorer, same=same):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "T{}-V{}".format(*s))
-def test_rows_of_logits_have_their_bits_in_any_batch(host_scorer, dtype, shape):
+def test_rows_of_logits_have_their_bits_in_any_batch(scorer, dtype, shape):
     T, V = shape
-    T = 3 if host_scorer == "reference" and V > 40000 else T  # it is slow
-    check({"logits": logits(T, V, dtype)[0]}, T, V, host_scorer)
+    T = 3 if scorer == "reference" and V > 40000 else T  # it is slow
+    check({"logits": logits(T, V, dtype)[0]}, T, V, scorer)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", LINEAR, ids=lambda s: "T{}-V{}-D{}".format(*s))
-def test_rows_of_hidden_states_have_their_bits_in_any_batch(host_scorer, dtype, shape):
+def test_rows_of_hidden_states_have_their_bits_in_any_batch(scorer, dtype, shape):
     T, V, D = shape
-    if host_scorer == "reference":  # a loop over rows, and slow
+    if scorer == "reference":  # a loop over rows, and slow
         T = 3 if V > 2000 else 9
     form, _, floor = linear(T, V, D, dtype, dtype)
-    promised = host_scorer != "numpy" or blas_keeps_bits(V, D)
-    check(form, T, V, host_scorer, same if promised else close(floor))
+    promised = scorer != "numpy" or blas_keeps_bits(V, D)
+    check(form, T, V, scorer, same if promised else close(floor))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -209,9 +209,9 @@ def test_bad_arguments_are_named(table, error):
             check_error(op, arguments, error, message)
 
 
-def test_the_good_calls_are_good(host_scorer):
+def test_the_good_calls_are_good(scorer):
     for arguments in (good(), hidden(), by_id([0, 1, 0, 2, 2])):
-        assert np.isfinite(rk.answer_logprobs(**arguments, backend=host_scorer).logp).all()
+        assert np.isfinite(rk.answer_logprobs(**arguments, backend=scorer).logp).all()
 
 
 def test_bad_partials():
@@ -304,16 +304,16 @@ def test_tensors_that_require_grad_are_taken_and_results_do_not():
     np.testing.assert_array_equal(found, rk.token_logprobs(x.detach(), [1, 2, 3]))
 
 
-def test_strided_logits_are_read_in_place(host_scorer):
+def test_strided_logits_are_read_in_place(scorer):
     torch = pytest.importorskip("torch")
     x, _ = logits(5, 300)
-    want = rk.token_logprobs(x, [0, 1, 2, 3, 299], backend=host_scorer)
+    want = rk.token_logprobs(x, [0, 1, 2, 3, 299], backend=scorer)
     wide = np.full((10, 400), NAN, np.float32)
     wide[::2, 37:337] = x
     for strided in (wide[::2, 37:337], torch.from_numpy(wide)[::2, 37:337]):
-        np.testing.assert_array_equal(rk.token_logprobs(strided, [0, 1, 2, 3, 299], backend=host_scorer), want)
+        np.testing.assert_array_equal(rk.token_logprobs(strided, [0, 1, 2, 3, 299], backend=scorer), want)
     one = np.broadcast_to(x[3], (4, 300))
-    assert len(set(rk.token_logprobs(one, [3, 3, 3, 3], backend=host_scorer).tolist())) == 1
+    assert len(set(rk.token_logprobs(one, [3, 3, 3, 3], backend=scorer).tolist())) == 1
 
 
 def test_integers_of_any_size():
@@ -323,7 +323,7 @@ def test_integers_of_any_size():
         np.testing.assert_array_equal(rk.answer_logprobs(**good(**integers)).logp, want.logp, err_msg=str(dtype))
 
 
-def test_nothing_is_modified(host_scorer):
+def test_nothing_is_modified(scorer):
     options = {"temperature": np.array([1.0, 2.0, 3.0]), "allowed": np.arange(9)}
     for given in (
         good(**options, targets=[0, 8, 3, 3, -100]),
@@ -332,7 +332,7 @@ def test_nothing_is_modified(host_scorer):
         arguments = {name: np.array(value) for name, value in given.items() if value is not None}
         for value in arguments.values():
             value.flags.writeable = False
-        rk.answer_logprobs(**arguments, softcap=3.0, logit_scale=2.0, backend=host_scorer)
+        rk.answer_logprobs(**arguments, softcap=3.0, logit_scale=2.0, backend=scorer)
         for name, value in arguments.items():
             np.testing.assert_array_equal(value, given[name])
 

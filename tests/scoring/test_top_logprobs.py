@@ -39,16 +39,16 @@ def check(found, z, k, floor=2e-6):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("T", "V", "k"), [(3, 1, 1), (5, 17, 4), (9, 700, 20), (2, 9001, 33)])
-def test_logits(host_scorer, T, V, k, dtype):
+def test_logits(scorer, T, V, k, dtype):
     """Of 16 bits many are equal."""
     x, z = logits(T, V, dtype)
-    check(rk.top_logprobs(x, k=k, backend=host_scorer), z, k)
+    check(rk.top_logprobs(x, k=k, backend=scorer), z, k)
 
 
-def test_hard_rows(host_scorer):
+def test_hard_rows(scorer):
     rows = [row for row, _ in hard_rows(300).values()]
     x = np.stack(rows)
-    found = arrays(rk.top_logprobs(x, k=7, backend=host_scorer))
+    found = arrays(rk.top_logprobs(x, k=7, backend=scorer))
     check(found, x.astype(np.float64), 7)
     assert len(set(np.isnan(found.log_probs).any(1))) == 2
 
@@ -73,57 +73,57 @@ def test_values_that_come_late_few_or_again(compiled_scorer, k):
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float32")])
-def test_hidden_states(host_scorer, dtypes, bias):
+def test_hidden_states(scorer, dtypes, bias):
     arguments, z, floor = linear(20, 700, 40, *dtypes, bias=bias)
     gaps = np.diff(np.sort(z)[:, -10:])
     sure = (gaps > 2 * floor).all(1)  # others may come in either order
     assert sure.sum() > 10
-    found = arrays(rk.top_logprobs(**arguments, k=9, backend=host_scorer))
+    found = arrays(rk.top_logprobs(**arguments, k=9, backend=scorer))
     check(type(found)(found.ids[sure], found.log_probs[sure]), z[sure], 9, floor)
 
 
 @pytest.mark.parametrize("form", ["logits", "hidden"])
-def test_ids_have_the_log_probability_of_a_target(host_scorer, form):
+def test_ids_have_the_log_probability_of_a_target(scorer, form):
     """Bit for bit: what is kept is what is summed. NumPy's products have other shapes for targets."""
     arguments = {"logits": logits(9, 2000)[0]} if form == "logits" else linear(9, 2000, 33)[0]
-    options = {"temperature": 0.7, "softcap": 20.0, "logit_scale": 1.3, "backend": host_scorer}
+    options = {"temperature": 0.7, "softcap": 20.0, "logit_scale": 1.3, "backend": scorer}
     found = arrays(rk.top_logprobs(**arguments, k=12, **options))
     targets = {"targets": found.ids.ravel(), "rows": np.repeat(np.arange(9), 12)}
     logp = np.asarray(rk.answer_logprobs(**arguments, **targets, **options).logp).reshape(9, 12)
-    if form == "logits" or host_scorer not in ("numpy", "triton", "triton-device"):
+    if form == "logits" or scorer not in ("numpy", "triton", "triton-device"):
         np.testing.assert_array_equal(found.log_probs, logp)
     assert_close(found.log_probs, logp)
     assert (np.diff(found.log_probs) <= 0).all()
 
 
-def test_options(host_scorer):
+def test_options(scorer):
     x, z = logits(6, 900)
     options = {"softcap": 5.0, "logit_scale": 1.5}
     allowed = np.array([0, 3, 299, 300, 301, 700, 850])
     rows, temperature = np.array([4, 1, 1, 5]), np.array([0.5, 1.0, 2.0, 3.0])
-    found = rk.top_logprobs(x, k=9, **options, rows=rows, temperature=temperature, backend=host_scorer)
+    found = rk.top_logprobs(x, k=9, **options, rows=rows, temperature=temperature, backend=scorer)
     want = [scaled(z[r], 1.5, 5.0, t) for r, t in zip(rows, temperature, strict=True)]
     logps = best(np.stack(want), 9)[1]  # near ties of the capped may be equal in float32
     assert_close(arrays(found).log_probs, logps, 4e-6)
     masked = np.full_like(z, -INF)
     masked[:, allowed] = z[:, allowed]
     masked[:, 800:] = -INF
-    found = rk.top_logprobs(x, k=9, allowed=allowed[:-1], vocab_size=800, backend=host_scorer)
+    found = rk.top_logprobs(x, k=9, allowed=allowed[:-1], vocab_size=800, backend=scorer)
     check(found, masked, 9)  # more than are allowed
     check(
-        rk.top_logprobs(x, k=3, allowed=allowed, backend=host_scorer),
+        rk.top_logprobs(x, k=3, allowed=allowed, backend=scorer),
         np.where(np.isin(np.arange(900), allowed), z, -INF),
         3,
     )
 
 
-def test_more_than_there_are_and_nothing_at_all(host_scorer):
+def test_more_than_there_are_and_nothing_at_all(scorer):
     x, z = logits(3, 5)
-    check(rk.top_logprobs(x, k=40, backend=host_scorer), z, 40)
-    none = arrays(rk.top_logprobs(np.zeros((0, 9), np.float32), k=4, backend=host_scorer))
+    check(rk.top_logprobs(x, k=40, backend=scorer), z, 40)
+    none = arrays(rk.top_logprobs(np.zeros((0, 9), np.float32), k=4, backend=scorer))
     assert none.ids.shape == none.log_probs.shape == (0, 4)
-    assert rk.top_logprobs(x, k=4, rows=np.zeros(0, int), backend=host_scorer).ids.shape == (0, 4)
-    part = rk.logprob_partials(x, first_column=90, vocab_size=90, k=4, backend=host_scorer)
+    assert rk.top_logprobs(x, k=4, rows=np.zeros(0, int), backend=scorer).ids.shape == (0, 4)
+    part = rk.logprob_partials(x, first_column=90, vocab_size=90, k=4, backend=scorer)
     assert np.asarray(part.top_ids).tolist() == [[-1] * 4] * 3
 
 
@@ -143,9 +143,9 @@ def test_bits_are_those_of_any_number_of_threads(compiled_scorer, form):
 
 
 @pytest.mark.parametrize("form", ["logits", "hidden"])
-def test_shards_of_the_vocabulary(host_scorer, form):
+def test_shards_of_the_vocabulary(scorer, form):
     arguments, V = ({"logits": logits(6, 900)[0]}, 900) if form == "logits" else (linear(6, 900, 33)[0], 900)
-    options = {"rows": np.array([5, 0, 0, 3]), "temperature": np.array([1.0, 0.5, 1.0, 2.0]), "backend": host_scorer}
+    options = {"rows": np.array([5, 0, 0, 3]), "temperature": np.array([1.0, 0.5, 1.0, 2.0]), "backend": scorer}
     whole = arrays(rk.top_logprobs(**arguments, k=20, **options))
     parts = []
     for begin, end in itertools.pairwise([0, 3, 403, 900, 910]):
@@ -159,18 +159,18 @@ def test_shards_of_the_vocabulary(host_scorer, form):
             parts.append(rk.logprob_partials(**cut, first_column=begin, vocab_size=V, k=20, **options))
     for order in (parts, parts[::-1]):
         found = arrays(rk.top_logprobs(partials=rk.merge_partials(order), k=20))
-        if form == "logits" or host_scorer != "numpy":
+        if form == "logits" or scorer != "numpy":
             np.testing.assert_array_equal(found.ids, whole.ids)
         assert_close(found.log_probs, whole.log_probs, 1e-5)
     first = parts[0]._replace(top=parts[0].top[:, :2], top_ids=parts[0].top_ids[:, :2])
     assert rk.merge_partials([first, *parts[1:]]).top.shape == (4, 2)  # what it leaves out may be the third
     fewer = arrays(rk.top_logprobs(partials=rk.merge_partials(parts), k=3))
-    np.testing.assert_array_equal(fewer.ids, found.ids[:, :3] if host_scorer != "numpy" else fewer.ids)
+    np.testing.assert_array_equal(fewer.ids, found.ids[:, :3] if scorer != "numpy" else fewer.ids)
 
 
-def test_partials_have_targets_and_the_best_together(host_scorer):
+def test_partials_have_targets_and_the_best_together(scorer):
     x, z = logits(4, 50)
-    part = rk.logprob_partials(x, targets=[3, 4, -100, 49], vocab_size=50, k=6, backend=host_scorer)
+    part = rk.logprob_partials(x, targets=[3, 4, -100, 49], vocab_size=50, k=6, backend=scorer)
     found = arrays(rk.top_logprobs(partials=part, k=6))
     ids, logps = best(z[[0, 1, 3]], 6)
     live = [0, 1, 3] if len(found.ids) == 4 else slice(None)  # on a device a slot stays that nothing reads
@@ -183,15 +183,15 @@ def test_partials_have_targets_and_the_best_together(host_scorer):
     masked=st.sampled_from([0, 0.1, 0.9]), data=st.data(),
 )  # fmt: skip
 @pytest.mark.sampled(3)
-def test_any_rows_cut_anywhere(host_scorer, seed, T, V, k, spread, masked, data):
+def test_any_rows_cut_anywhere(scorer, seed, T, V, k, spread, masked, data):
     """Logits in eighths, of which many are equal, whole and as shards in any order."""
     rng = np.random.default_rng(seed)
     x = (np.round(rng.standard_normal((T, V)) * spread) / 8).astype(np.float32)
     x[rng.random((T, V)) < masked] = -INF
-    check(rk.top_logprobs(x, k=k, backend=host_scorer), x.astype(np.float64), k)
+    check(rk.top_logprobs(x, k=k, backend=scorer), x.astype(np.float64), k)
     cuts = sorted(data.draw(st.sets(st.integers(1, V - 1), max_size=4))) if V > 1 else []
     parts = [
-        rk.logprob_partials(x[:, a:b], first_column=a, vocab_size=V, k=k, backend=host_scorer)
+        rk.logprob_partials(x[:, a:b], first_column=a, vocab_size=V, k=k, backend=scorer)
         for a, b in itertools.pairwise([0, *cuts, V])
     ]
     parts = data.draw(st.permutations(parts))
@@ -233,8 +233,3 @@ def test_what_partials_must_have():
         rk.top_logprobs(k=3, partials=tuple(part))
     with pytest.raises(ValueError, match="merge_partials: parts must be of the same targets, whose top has shape"):
         rk.merge_partials([part, part._replace(top=part.top[:3])])
-
-
-def test_cuda_has_none_and_says_so():
-    with pytest.raises(rk.BackendUnavailableError, match="top_logprobs: backend 'cuda' was requested but cannot run"):
-        rk.top_logprobs(logits(2, 9)[0], k=2, backend="cuda")

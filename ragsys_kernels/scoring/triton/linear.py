@@ -13,8 +13,7 @@ import triton.language as tl
 from ..._base import arrays, env
 from ..._gpu.compilers import float32_precision, is_hopper
 from ..._gpu.plans import launch
-from ..._gpu.variants import variant
-from . import linear_tma, top
+from . import top
 from .merge import Parts, workspace
 from .scale import nan_for_inf, scaled, scales
 from .tile import COLUMNS, columns_of, enter, leave_unread, slots_of
@@ -438,9 +437,6 @@ def parts_of(problem: Any, rank: Any = None) -> Parts:
         "splits": splits,
         "tiles": tiles,
     }
-    if variant("linear") == "tma" and linear_tma.fits(problem, common["DOT16"]):
-        linear_tma.launch(problem, **{name: common[name] for name in linear_tma.SHARED}, **sums)
-        return parts._replace(target=target, rank=rank)
     launch(
         logprob_linear_kernel,
         (-(-R // tile.rows), splits),

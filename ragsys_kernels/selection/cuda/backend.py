@@ -9,7 +9,7 @@ import numpy as np
 from ..._base import arrays
 from ..._base.types import Array
 from ..._gpu import cuda_module, plans, variants
-from .. import filtered_problems, torch_search
+from .. import torch_search
 from ..problem import Problem, Selection
 from .configuration import (
     HELD_CAPABILITY,
@@ -70,26 +70,14 @@ def _select(problem: Problem) -> Selection:
         redundancy=arrays.empty(like, (Q, K), "float32"),
         lengths=arrays.empty(like, (Q,), "int32"),
     )
-    if problem.constraints.filter is None:
-        _run(problem, result)
-        return result
-    for part, piece in filtered_problems.in_parts(problem):
-        _run(filtered_problems.as_pools(piece), Selection(*(field[part] for field in result)))
-    return result
-
-
-def _run(problem: Problem, result: Selection) -> None:
-    """Launch the kernel for pools, or for a whole corpus that has no filter."""
-    rows, Q, P, K = problem.rows, problem.num_queries, problem.pool, problem.k
-    like, D = rows.data, rows.data.shape[1]
     if Q == 0:
-        return
+        return result
     capped = problem.constraints.max_per_group > 0
     num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
     module = cuda_module.load(SOURCE)
     capability = module.capability(like)
-    by = configure if capability >= SMALL_CAPABILITY else configure_rows
-    how = by(problem.op, rows.dtype, P, D, K, capped, module.max_shared(like), num_initial)
+    sizes = problem.op, rows.dtype, P, D, K, capped, module.max_shared(like)
+    how = configure(*sizes, num_initial) if capability >= SMALL_CAPABILITY else configure_rows(*sizes)
     if how.source == SOURCE and capability >= HELD_CAPABILITY and _may_be_held(problem):
         how = configure_held(problem.op, rows.dtype, P, D, K, capped, num_initial) or how
     module = cuda_module.load(how.source)
@@ -107,6 +95,7 @@ def _run(problem: Problem, result: Selection) -> None:
             arguments=(_arguments(problem, first, workspace, how, result),),
             like=like,
         )
+    return result
 
 
 def _may_be_held(problem: Problem) -> bool:
@@ -142,7 +131,6 @@ def _arguments(
         id_bytes=np.int32(_id_bytes(candidates)),
         initial_bytes=np.int32(_id_bytes(initial)),
         bias_per_item=np.int32(per_item),
-        kept=np.int32(how.kept),
         far=np.float32(rows.metric == "cosine"),
         rows=rows.data,
         scales=rows.scales,

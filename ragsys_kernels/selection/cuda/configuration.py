@@ -17,13 +17,10 @@ OPS = ("mmr", "vrsd", "msd")
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 # As in the source: rows that a warp takes at a time, the most warps of a block, and the bests: of each at even and odd
-# steps, a float and an int, and those of the block.
+# steps, a float and an int.
 _GROUP = 16
 _MAX_WARPS = 8
-_BESTS = _MAX_WARPS * 2 * 8 + 32
-
-# Rows of picks, which others meet, that a block keeps in shared memory: more would leave room for fewer blocks.
-_KEPT_BYTES = 32 << 10
+_BESTS = _MAX_WARPS * 2 * 8
 
 
 # As in the source of small pools: slots of a kernel and its threads; parts of a query, which take slots too; slices of
@@ -47,7 +44,6 @@ class Configuration(NamedTuple):
     threads: int
     shared: int  # bytes of dynamic shared memory
     workspace: int  # floats of each block, 0 where its state is in shared memory
-    kept: int = 0  # MMR from memory: initial items and picks whose rows are in shared memory too
     source: str = SOURCE
     blocks: int = 1  # of a query
 
@@ -61,12 +57,10 @@ def configure(
     small = configure_small(op, dtype, P + num_initial, D)
     if small is not None and small.shared <= max_shared:
         return small
-    return configure_rows(op, dtype, P, D, K, capped, max_shared, num_initial)
+    return configure_rows(op, dtype, P, D, K, capped, max_shared)
 
 
-def configure_rows(
-    op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int, num_initial: int = 0
-) -> Configuration:
+def configure_rows(op: str, dtype: str, P: int, D: int, K: int, capped: bool, max_shared: int) -> Configuration:
     """Return how a problem is launched where picks meet rows.
 
     A step of a resident pool reads it at the speed of shared memory, several times that of the L2 cache, which is worth
@@ -80,15 +74,11 @@ def configure_rows(
     resident = _BESTS + P * row_bytes + 4 * state
     if resident <= max_shared:
         return Configuration(f"rsk_{op}_resident_{dtype}", 32 * warps, resident, 0)
-    turns = num_initial + K if op == "mmr" else 0
-    if op == "mmr":  # how many turns each item has met, and for each turn a row and its scale
-        state += P + 3 * turns
     workspace = 0
     streaming = _BESTS + 4 * state
     if streaming > max_shared:
         workspace, streaming = -(-state // 4) * 4, _BESTS
-    kept = min(turns, min(_KEPT_BYTES, max_shared - streaming) // row_bytes)
-    return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming + kept * row_bytes, workspace, kept)
+    return Configuration(f"rsk_{op}_streaming_{dtype}", 32 * warps, streaming, workspace)
 
 
 def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | None:

@@ -14,6 +14,7 @@ from ..._base.types import Array
 from ..._dispatch import BackendUnavailableError
 from ..._gpu import compilers
 from .. import filtered_problems, torch_search
+from ..capabilities import WHOLE
 from ..problem import Problem, Selection
 from . import bounds, gram, stream, whole_corpus
 from .launch import num_initial, outputs
@@ -21,7 +22,7 @@ from .objectives import OBJECTIVES
 
 # What the kernels have (capabilities.py), some of it not in all regimes.
 RULES = frozenset(OBJECTIVES)
-CONSTRAINTS = frozenset(("budget", "max_similarity"))
+CONSTRAINTS = frozenset(("budget", "max_similarity", WHOLE))
 
 
 def relevance(problem: Problem, num_threads: int) -> Array:

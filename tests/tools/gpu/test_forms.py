@@ -39,13 +39,9 @@ OWN = {
     "triton search, search=values": ("corpus_found_kernel", {}, "filter_.*"),
     "triton logits": ("logprob_logits_kernel", {}, ""),
     "triton linear": ("logprob_linear_kernel", {}, ""),
-    "triton linear, linear=tma": ("logprob_linear_tma_kernel", {}, "logprob_linear_kernel"),
     "cuda small": (r"rsk_\w+_small_\w+", {}, ""),
     "cuda held, pools=held": (r"rsk_\w+_held_\w+", {}, ""),
     "cuda rows": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
-    "cuda corpus": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
-    "cuda logits": (r"rsk_score_logits_\w+", {}, ""),
-    "cuda hidden": (r"rsk_score_hidden_\w+", {}, ""),
 }
 
 # What no call of these reaches: it puts together the splits of calls that end at partials.
@@ -82,9 +78,8 @@ def launched(monkeypatch):
     monkeypatch.setattr(_dispatch, "choose", chosen)
     monkeypatch.setattr(cuda_module, "load", lambda source: Module(seen))
     # Scoring has a way of its own for tensors of a device.
-    monkeypatch.setattr(
-        arrays, "place_of", lambda device, *of: there if of[0] in _dispatch.DEVICE_BACKENDS else place_of(device, *of)
-    )
+    backends = _dispatch.DEVICE_BACKENDS["selection"]
+    monkeypatch.setattr(arrays, "place_of", lambda device, *of: there if of[0] in backends else place_of(device, *of))
     executor = importlib.import_module("triton.runtime.interpreter").GridExecutor
     monkeypatch.setattr(executor, "__call__", lambda this, *args, **kwargs: seen.append((this.fn.__name__, kwargs)))
 
@@ -110,8 +105,6 @@ def test_each_triton_and_cuda_problem_takes_the_path_of_its_form(launched, few):
     for form in every:
         wanted, arguments, other = OWN[form.name]
         for small, listed in launched(form).items():
-            if "tma" in form.name and small.dtype == "bfloat16":
-                continue  # which the interpreter does not multiply in 16 bits
             own = [given for name, given in listed if re.fullmatch(wanted, name)]
             assert own, f"{form.name}, {small.name}: {[name for name, _ in listed]}"
             for given in own:
