@@ -18,7 +18,7 @@ from .._base.arrays import HOST
 from ..corpus.retrieve import completed
 from ..selection import validate
 from ..selection.options import of_rule
-from ..selection.parameters import BY_NAME, OPTIONS, RULES, SCALARS, Parameter
+from ..selection.parameters import BY_NAME, OF_RESULT, OPTIONS, RULES, SCALARS, Parameter
 from ..selection.request import Request
 
 # Entries of metadata, and the arguments whose values for the items are there.
@@ -27,7 +27,7 @@ KEYS = {"bias_key": "bias", "group_key": "groups", "cost_key": "costs", "quality
 NUMBERS = ("bias_key", "cost_key", "quality_key")
 # What one number, word or flag says. The weight of relevance has other libraries' names, and vectors are compared by
 # their cosine: stores have a metric, under this name, of their own.
-PARAMETERS = tuple(parameter for parameter in SCALARS if parameter.name not in ("lambda_d", "metric"))
+PARAMETERS = tuple(parameter for parameter in SCALARS if parameter.name not in ("lambda_d", "metric", *OF_RESULT))
 # The options and their defaults; None, for one that only some rules have, stands for that of the rule.
 DEFAULTS: dict[str, Any] = {
     "method": "mmr",

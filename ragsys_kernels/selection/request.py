@@ -54,6 +54,7 @@ class Request:
     weights: Any = None
     density: Any = None
     eps: Any = None
+    nearest: Any = False
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other values."""

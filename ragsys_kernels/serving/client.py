@@ -266,6 +266,7 @@ class Client(_Calls):
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
         min_relevance: float | Sequence[float] | None = None,
+        nearest: bool | None = None,
         candidate_vectors: Any = None,
         bias: Any = None,
         groups: Any = None,
@@ -323,6 +324,8 @@ class Client(_Calls):
         lists : sequence of (ids, scores), optional
             What several retrievers found, as `fuse` takes it but with ids of the corpus; instead of candidates and
             relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
+        nearest : bool, optional
+            Whether ``nearest`` of the picks says which earlier one each is most similar to.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
             Options of one rule, as in its function; one value for all queries.
         unknown : "error" | "skip", optional
@@ -349,7 +352,7 @@ class Client(_Calls):
             "budget": budget, "max_similarity": max_similarity, "min_relevance": min_relevance, "bias": bias,
             "groups": groups, "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma,
             "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps,
-            "metric": metric,
+            "metric": metric, "nearest": nearest,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
         whole = _given(method=method, pool=pool, corpus=self._corpus if corpus is None else corpus, unknown=unknown)

@@ -225,6 +225,8 @@ def _options(rng, case, shape, Q, P, N, K):
         options["max_similarity"] = rng.uniform(-0.2, 0.6, Q).astype(np.float32)
     if shape != "search" and rng.random() < 0.2:
         options["min_relevance"] = rng.uniform(-0.3, 0.4, Q).astype(np.float32)
+    if shape != "search" and rng.random() < 0.2:
+        options["nearest"] = True
     options.update(_of_rule(rng, case, Q, items))
     if options.get("density") and "budget" not in options:
         options["density"] = False
