@@ -216,7 +216,7 @@ class Replay:
             if alike:
                 error = 2 * self.tolerance * max(1.0, *(abs(x) for x in alike.values()))
                 assert alike[name] >= max(alike.values()) - error, (
-                    f"{where} has nearest {name}, of similarity {alike[name]:.9g}; the largest is {max(alike.values()):.9g}"
+                    f"{where} has nearest {name}, of similarity {alike[name]:.9g}, not {max(alike.values()):.9g}"
                 )
             before[step] = own
 

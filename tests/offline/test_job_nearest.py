@@ -1,6 +1,7 @@
 """A job with ``nearest`` writes which earlier pick each is most similar to, and `show` names it."""
 
 import json
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -48,7 +49,9 @@ def test_of_candidates_with_their_vectors(tmp_path):
     )  # fmt: skip
     expected = [[]] * 4
     for q in (0, 2, 3):
-        picks = rk.mmr(queries[q : q + 1], vectors[q], 4, nearest=True)
+        with warnings.catch_warnings():  # of a pool that leaves no choice
+            warnings.simplefilter("ignore")
+            picks = rk.mmr(queries[q : q + 1], vectors[q], 4, nearest=True)
         expected[q] = lists(picks)[0]
     assert read(tmp_path / "out")["nearest"].to_pylist() == expected
 
@@ -73,7 +76,7 @@ def test_show_names_the_pick(tmp_path, picks, command):
     assert all(pick.nearest is None for pick in offline.show(picks=tmp_path / "plain", texts=tmp_path / "texts.jsonl"))
 
     def printed(kind, name="picks"):
-        return command("show", tmp_path / name, "--texts", tmp_path / "texts.jsonl", "--format", kind).stdout
+        return command(tmp_path, "show", tmp_path / name, "--texts", tmp_path / "texts.jsonl", "--format", kind).stdout
 
     rows = [line.split(" | ") for line in printed("md").splitlines() if line.startswith("| ") and "#" not in line]
     assert [row[3] for row in rows] == ["–" if rank is None else str(rank) for rank in expected]
