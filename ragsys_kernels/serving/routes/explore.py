@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -269,9 +270,11 @@ def _likeness(vectors: np.ndarray, picks: np.ndarray, shown: np.ndarray) -> tupl
     for begin in range(0, len(picks), _SEGMENTS):
         part = slice(begin, begin + _SEGMENTS)
         taken = np.concatenate([np.broadcast_to(shown, (len(picks[part]), len(shown))), picks[part]], axis=1)
-        found = vectors[taken].astype(np.float64)
-        nearest[part], likeness[part] = nearest_earlier(
-            taken, len(shown), lambda column, found=found: np.einsum("qd,qtd->qt", found[:, column], found[:, :column])
-        )
+        nearest[part], likeness[part] = nearest_earlier(taken, len(shown), partial(_to_earlier, vectors[taken]))
     likeness[nearest == -1] = 0
     return likeness, nearest
+
+
+def _to_earlier(vectors: np.ndarray, column: int) -> np.ndarray:
+    found: np.ndarray = np.einsum("qd,qtd->qt", vectors[:, column], vectors[:, :column], dtype=np.float64)
+    return found

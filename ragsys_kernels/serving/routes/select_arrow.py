@@ -288,8 +288,8 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
     flat += [values.slice(i * len(rows), len(rows)) for i in range(3)]
     begins = _arrow(offsets, pa.int32())
     if asked.nearest:
-        places = [_end_to_end(picked.nearest, picked.lengths, full) for picked in picks]
-        flat.append(_arrow(np.concatenate([*places, np.zeros(0, np.int32)]), pa.int32()))
+        nearest = [_end_to_end(picked.nearest, picked.lengths, full) for picked in picks]
+        flat.append(_arrow(np.concatenate([*nearest, np.zeros(0, np.int32)]), pa.int32()))
     lists = [pa.ListArray.from_arrays(begins, each) for each in flat]
     if taken is not None:
         lists = [each.take(taken) for each in lists]
@@ -298,8 +298,8 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
         errors = pa.array(
             [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
         )
-    lists, nearest = lists[:4], lists[4:]
-    columns, names = [ids, *lists, _certified(asked), errors, *nearest], [*_ANSWER, *["nearest"] * asked.nearest]
+    lists, more = lists[:4], lists[4:]
+    columns, names = [ids, *lists, _certified(asked), errors, *more], [*_ANSWER, *["nearest"] * asked.nearest]
     if asked.skips:
         skipped = asked.skipped()
         columns.append(pa.array([skipped.get(i, []) for i in range(asked.count)], lists[0].type))
