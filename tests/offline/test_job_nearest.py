@@ -35,7 +35,8 @@ def test_the_column_is_what_the_library_says(tmp_path, data, given):
     assert "nearest" not in read(tmp_path / "plain").column_names
 
 
-def test_of_candidates_with_their_vectors(tmp_path):
+@pytest.mark.parametrize("chunk_size", [1, 100])
+def test_of_candidates_with_their_vectors(tmp_path, chunk_size):
     rng = np.random.default_rng(2)
     sizes, queries = [5, 0, 1, 9], rng.standard_normal((4, 6), dtype=np.float32)
     vectors = [rng.standard_normal((n, 6), dtype=np.float32) for n in sizes]
@@ -45,7 +46,7 @@ def test_of_candidates_with_their_vectors(tmp_path):
     pq.write_table(pa.table(table), tmp_path / "candidates.parquet")
     offline.select(
         queries=tmp_path / "queries.npy", candidates=tmp_path / "candidates.parquet", candidate_vector_column="vectors",
-        k=4, out=tmp_path / "out", nearest=True,
+        k=4, out=tmp_path / "out", nearest=True, chunk_size=chunk_size,
     )  # fmt: skip
     expected = [[]] * 4
     for q in (0, 2, 3):

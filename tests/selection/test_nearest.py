@@ -95,14 +95,26 @@ def test_of_dense_pools_and_in_blocks(monkeypatch):
     np.testing.assert_array_equal(found.nearest, again.nearest)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        ("float32", False),
+        ("float16", False),
+        ("bfloat16", False),
+        ("float32", True),
+        ("bfloat16", True),
+        ("int8", True),
+    ],
+)
 def test_where_arrays_of_a_device_are(dtype, stored):
     """By torch, in the place of a device."""
     torch = pytest.importorskip("torch")
     rows = rows_of(dtype)
     problem = selection_problem(Q, P, K, D, N=N, ragged=True)
-    problem["embeddings"] = rows if stored else torch.from_numpy(rows.vectors(slice(None))).to(getattr(torch, dtype))
+    if not stored:  # of any length
+        long = rows.vectors(slice(None)) * np.geomspace(0.1, 10, N)[:, None]
+        rows = torch.from_numpy(long).to(getattr(torch, dtype))
+    problem["embeddings"] = rows
     problem["initial"] = np.array([[0, -1], [1, 2], [-1, -1], [30, 31]])
     picks = rk.mmr(**problem, nearest=True)
     checked = arrays.tensors(checked_problem("mmr", problem))
@@ -113,7 +125,7 @@ def test_where_arrays_of_a_device_are(dtype, stored):
     assert (picks.nearest >= 0).any()
 
 
-def test_of_given_similarities():
+def test_of_given_similarities(monkeypatch):
     """The similarity of an item to an earlier one is in the row of that one; by a function and of sparse rows too."""
     rng = np.random.default_rng(5)
     pairs, relevance = rng.random((Q, P, P)).astype(np.float32), rng.random((Q, P)).astype(np.float32)
@@ -127,6 +139,9 @@ def test_of_given_similarities():
         named = rk.mmr(k=K, similarity=pairs, candidates=names, **given)
         np.testing.assert_array_equal(named.nearest, found.nearest)
         np.testing.assert_array_equal(named.indices, np.take_along_axis(names, found.indices, 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(nearest, "_BLOCK_BYTES", 1)
+            np.testing.assert_array_equal(rk.mmr(k=K, similarity=pairs, **given).nearest, found.nearest)
 
     by_name = rng.random((100, 100))
     called = rk.mmr(
@@ -172,6 +187,16 @@ def test_of_queries_that_fail_and_of_none():
     assert (found.nearest[[0, 3], 0] == -2).all()
     assert rk.mmr(queries[:0], corpus, K, nearest=True).nearest.shape == (0, K)
     assert rk.mmr(queries[:1], corpus, 100, candidates=np.array([[1, 2]]), nearest=True).nearest.shape == (1, 100)
+
+
+def test_similarities_that_float32_cannot_tell_apart_tie():
+    """Whatever the last bits of a product are: the earliest counts, initial items before picks."""
+    rows = np.array([[1, 0], [1, 1e-5], [1, 1e-5], [0, 1]], np.float32)  # the first two have cosine 1 - 5e-11
+    relevance = np.array([[0.9, 0.8, 0.7, 0.1]], np.float32)
+    found = rk.mmr(None, rows, 3, relevance=relevance, lambda_d=1.0, nearest=True)
+    assert (found.indices.tolist(), found.nearest.tolist()) == ([[0, 1, 2]], [[-1, 0, 0]])
+    found = rk.mmr(None, rows, 2, relevance=relevance, lambda_d=1.0, initial=np.array([[3, 0]]), nearest=True)
+    assert (found.indices.tolist(), found.nearest.tolist()) == ([[1, 2]], [[-3, -3]])
 
 
 def test_results_are_in_the_callers_library():

@@ -66,6 +66,14 @@ def test_every_wire_has_the_places_of_the_library(monkeypatch, method):
         assert sent.nearest.dtype == np.int32
 
 
+def test_of_candidates_alone():
+    """What most requests are, which else go to the kernels by a quicker way."""
+    asked = {"corpus": "docs", "k": 4, "nearest": True, "queries": [{"query_id": 1, "candidates": list(range(2, 40))}]}
+    (answer,) = servers.posted(CORPORA, ("/v1/select", asked))
+    expected = rk.mmr(ROWS[1:2], CORPORA["docs"], 4, candidates=np.arange(2, 40)[None], nearest=True)
+    assert answer.json()["results"][0]["nearest"] == expected.nearest[0].tolist()
+
+
 def test_tensors():
     """A tensor more where the parameter is given, and an error where it alone is asked for."""
     vector = {"name": "vector", "shape": [4, D], "datatype": "FP32", "data": QUERIES.ravel().tolist()}
