@@ -1,7 +1,6 @@
 """A job with ``nearest`` writes which earlier pick each is most similar to, and `show` names it."""
 
 import json
-import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +34,7 @@ def test_the_column_is_what_the_library_says(tmp_path, data, given):
     assert "nearest" not in read(tmp_path / "plain").column_names
 
 
+@pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 @pytest.mark.parametrize("chunk_size", [1, 100])
 def test_of_candidates_with_their_vectors(tmp_path, chunk_size):
     rng = np.random.default_rng(2)
@@ -50,9 +50,7 @@ def test_of_candidates_with_their_vectors(tmp_path, chunk_size):
     )  # fmt: skip
     expected = [[]] * 4
     for q in (0, 2, 3):
-        with warnings.catch_warnings():  # of a pool that leaves no choice
-            warnings.simplefilter("ignore")
-            picks = rk.mmr(queries[q : q + 1], vectors[q], 4, nearest=True)
+        picks = rk.mmr(queries[q : q + 1], vectors[q], 4, nearest=True)
         expected[q] = lists(picks)[0]
     assert read(tmp_path / "out")["nearest"].to_pylist() == expected
 
