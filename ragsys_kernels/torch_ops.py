@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from . import scoring, selection
-from .selection.parameters import OF_RULES, TABLE, Parameter
+from .selection.parameters import OF_RESULT, OF_RULES, TABLE, Parameter
 from .selection.validate import NEEDS_QUERIES
 
 _TYPES = {"number": "float", "count": "int", "choice": "str", "flag": "bool"}  # of what is one value; all else: Tensor
@@ -36,7 +36,8 @@ def _argument(parameter: Parameter, rule: str) -> str:
 def _arguments(rule: str) -> str:
     """Return the arguments of a rule: those that all share, with those of this rule after the first of them."""
     queries = "Tensor" if rule in NEEDS_QUERIES else "Tensor?"
-    known = {parameter.name: _argument(parameter, rule) for parameter in TABLE} | {"backend": "str backend='auto'"}
+    taken = (parameter for parameter in TABLE if parameter.name not in OF_RESULT)  # the results have one form
+    known = {parameter.name: _argument(parameter, rule) for parameter in taken} | {"backend": "str backend='auto'"}
     own = [parameter.name for parameter in OF_RULES if rule in parameter.rules]
     apart = {*_FIRST, *_LAST, *(parameter.name for parameter in OF_RULES)}
     names = (*_FIRST, *own, *(name for name in known if name not in apart), *_LAST)

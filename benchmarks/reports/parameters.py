@@ -10,7 +10,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from ragsys_kernels import Corpus, offline
-from ragsys_kernels.selection.parameters import RECENCY, TABLE, Parameter
+from ragsys_kernels.selection.parameters import OF_RESULT, RECENCY, TABLE, Parameter
 from ragsys_kernels.serving.fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parameters.md"
@@ -33,6 +33,7 @@ NOTES = {
     "budget": "[budgets](rules/constraints.md)",
     "max_similarity": "[ceilings](rules/constraints.md)",
     "min_relevance": "[limits](rules/constraints.md); the bias does not count",
+    "nearest": "`nearest` of the result, [how it counts](#which-pick-made-an-item-redundant)",
     "metric": "`dot` is the product of rows as they are",
     "half_life": "[newer first](hybrid.md#newer-first); with a corpus alone",
     "now": "without, that of the call or of the job's begin",
@@ -93,7 +94,7 @@ def where() -> str:
         row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
         row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),
         row("jobs, Ray, the command line", {*of_jobs, *(x.removesuffix("_column") for x in of_jobs)}, one),
-        row("`torch.ops`", [x.name for x in TABLE], one),
+        row("`torch.ops`", [x.name for x in TABLE if x.name not in OF_RESULT], one),
     )
     return WHERE + "".join(rows)
 

@@ -200,7 +200,8 @@ def select(quiet: Quiet = False, **given: Any) -> None:
     Each row has query_id and four lists: ids (the picks, best first), scores (the value of each when it was picked),
     relevance, and redundancy (the largest similarity with an earlier pick with mmr and gist, the mean with msd; NaN
     with other rules, but the largest with --max-similarity). MMR out of pools that it searches for itself adds
-    certified: whether the picks are proven to be those of the whole corpus. Memory holds the corpus and a few chunks of
+    certified: whether the picks are proven to be those of the whole corpus; --nearest adds nearest: the place, from 0,
+    of the earlier pick that each is most similar to. Memory holds the corpus and a few chunks of
     queries. A job that was killed or stopped is resumed when the same command is run again; see also the commands job
     status and job verify.
 

@@ -89,7 +89,8 @@ def show(
     format: Annotated[Format, option(RUN, "How the picks are written.")] = Format.table,
     **given: Any,
 ) -> None:
-    """Show the picks of each query beside their texts, with relevance and redundancy."""
+    """Show the picks of each query beside their texts, with relevance and redundancy; after select --nearest also which
+    earlier pick each is like."""
     with one_line_errors("show"):
         if given["limit"] is None and format is Format.table and not query:
             given["limit"] = 10
@@ -104,11 +105,13 @@ def _table(picks: Sequence[offline.Pick]) -> None:
         question = rows[0].question
         title = Text(f"{query}" if question is None else f"{query}: {question}")  # no markup: these are others' texts
         table = Table(title=title, title_justify="left", expand=True)
-        for name in ("#", "relevance", "redundancy"):
+        like = any(pick.nearest for pick in rows)
+        for name in ("#", "relevance", "redundancy", *["like #"] * like):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("text", ratio=1)
         for pick in rows:
-            table.add_row(str(pick.rank), _number(pick.relevance), _number(pick.redundancy), Text(pick.text))
+            numbers = [str(pick.rank), _number(pick.relevance), _number(pick.redundancy), *[_rank(pick.nearest)] * like]
+            table.add_row(*numbers, Text(pick.text))
         console.print(table)
 
 
@@ -117,13 +120,20 @@ def _markdown(picks: Sequence[offline.Pick]) -> None:
         rows = list(some)
         question = rows[0].question
         print(f"\n**{_cell(str(query))}**" + ("" if question is None else f" {_cell(question)}"))
-        print("\n| # | relevance | redundancy | text |\n|---:|---:|---:|---|")
+        like = any(pick.nearest for pick in rows)
+        print(f"\n| # | relevance | redundancy |{' like # |' * like} text |\n|---:|---:|---:|{'---:|' * like}---|")
         for pick in rows:
-            print(f"| {pick.rank} | {_number(pick.relevance)} | {_number(pick.redundancy)} | {_cell(pick.text)} |")
+            near = f" {_rank(pick.nearest)} |" * like
+            numbers = f"{pick.rank} | {_number(pick.relevance)} | {_number(pick.redundancy)}"
+            print(f"| {numbers} |{near} {_cell(pick.text)} |")
 
 
 def _number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}"  # a rule without redundancy, as VRSD
+
+
+def _rank(rank: int | None) -> str:
+    return "–" if rank is None else str(rank)
 
 
 def _cell(text: str) -> str:

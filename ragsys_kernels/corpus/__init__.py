@@ -308,6 +308,7 @@ class Corpus(Rows):
         budget: float | ArrayLike | None = None,
         max_similarity: float | ArrayLike | None = None,
         min_relevance: float | ArrayLike | None = None,
+        nearest: bool = False,
         quality: ArrayLike | None = None,
         scale: float | None = None,
         gamma: float | None = None,
@@ -345,7 +346,7 @@ class Corpus(Rows):
         index : faiss.Index, usearch.index.Index or Corpus, optional
             Retrieves the pools, as in `search`.
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
-            exclude, costs, budget, max_similarity, min_relevance, metric, check_values
+            exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             depends on the rule. With ``relevance`` nothing is retrieved; without ``candidates`` it has a value for
             every row. ``bias``, ``groups``, ``costs`` replace the corpus's; with a retrieved pool they and ``quality``
@@ -379,7 +380,7 @@ class Corpus(Rows):
             method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
             padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, min_relevance, metric,
             check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma,
-            window, noise, min_gain, kind, aspects, weights, density, eps, half_life, now, decay, decay_floor,
+            window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life, now, decay, decay_floor,
         )  # fmt: skip
         return self._select(request, pool, index)
 

@@ -76,35 +76,30 @@ def select(corpus: Any, request: Request, index: Any, call: Callable[..., Select
     picks = call(corpus, request, min(pool, max(1, corpus.num_live)), None)
     library = arrays.library_of(picks.indices)
     # Not by `np.array`: some releases of torch warn of its copies.
-    fields = [np.asarray(field).copy() for field in picks]
-    cost = None if picks.cost is None else np.asarray(picks.cost).copy()
-    needed, certified = np.asarray(picks.pool_needed).copy(), np.asarray(picks.certified).copy()
+    result = picks.mapped(lambda array: np.asarray(array).copy())
+    needed, certified = result.pool_needed, result.certified
     errors = dict(picks.errors or {})
     waiting = np.setdiff1d(np.flatnonzero(~certified), list(errors))
     while waiting.size:
         pool *= _GROWTH
-        larger = waiting[_near(fields[2][waiting], needed[waiting])]
+        larger = waiting[_near(result.relevance[waiting], needed[waiting])]
         if pool > _SHARE * corpus.num_live or not larger.size:
             larger = waiting[:0]
         for queries, size in ((larger, pool), (np.setdiff1d(waiting, larger), None)):
             if not queries.size:
                 continue
             found = call(corpus, request.take(queries), size, None)
-            for field, values in zip(fields, found, strict=True):
-                values = np.asarray(values)
-                if values.ndim == 1:
-                    field[queries] = values
-                else:  # columns of padding are missing where the largest k is another query's
-                    field[queries, : values.shape[1]] = values
-            if cost is not None:
-                cost[queries] = found.cost
+            for column, values in zip(result.columns, map(np.asarray, found.columns), strict=True):
+                # Columns of padding are missing where the largest k is another query's.
+                column[queries, : values.shape[1]] = values
+            result.lengths[queries] = found.lengths
+            if result.cost is not None:
+                result.cost[queries] = found.cost
             certified[queries] = found.certified
             needed[queries] = -np.inf if size is None else found.pool_needed
             errors.update({int(queries[q]): why for q, why in (found.errors or {}).items()})
         waiting = np.setdiff1d(larger[~certified[larger]], list(errors))
-    result = Selection(*(arrays.to_library(field, library) for field in fields))
-    result.cost = None if cost is None else arrays.to_library(cost, library)
-    result.certified, result.pool_needed = (arrays.to_library(x, library) for x in (certified, needed))
+    result = result.mapped(lambda array: arrays.to_library(array, library))
     return result.with_errors(None if picks.errors is None else dict(sorted(errors.items())))
 
 

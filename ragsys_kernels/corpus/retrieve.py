@@ -14,7 +14,7 @@ from ..selection.parameters import DEFAULTS, OF_RULES
 from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
-from ..selection.run import in_library, planned_run, run
+from ..selection.run import planned_run, run
 from . import certified, recency, windows
 from .rows import place_of, with_columns
 
@@ -117,7 +117,8 @@ def _in_parts(corpus: Any, request: Request, step: int) -> Selection:
     errors = picks.errors or {}
     if raises and errors:
         raise ValueError(f"{errors[min(errors)]} for query {min(errors)}")
-    return in_library(picks, arrays.library_of(parts[0].indices)).with_errors(None if raises else errors)
+    library = arrays.library_of(parts[0].indices)
+    return picks.mapped(lambda array: arrays.to_library(array, library)).with_errors(None if raises else errors)
 
 
 def add_errors(picks: Selection, errors: dict[int, str] | None) -> None:

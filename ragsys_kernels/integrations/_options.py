@@ -18,7 +18,7 @@ from .._base.arrays import HOST
 from ..corpus.retrieve import completed
 from ..selection import validate
 from ..selection.options import of_rule
-from ..selection.parameters import BY_NAME, OPTIONS, RECENCY, RULES, SCALARS, Parameter
+from ..selection.parameters import BY_NAME, OF_RESULT, OPTIONS, RECENCY, RULES, SCALARS, Parameter
 from ..selection.request import Request
 
 # Entries of metadata, and the arguments whose values for the items are there.
@@ -27,7 +27,8 @@ KEYS = {"bias_key": "bias", "group_key": "groups", "cost_key": "costs", "quality
 NUMBERS = ("bias_key", "cost_key", "quality_key")
 # What one number, word or flag says. The weight of relevance has other libraries' names, and vectors are compared by
 # their cosine: stores have a metric, under this name, of their own.
-PARAMETERS = tuple(each for each in SCALARS if each.name not in ("lambda_d", "metric") and each not in RECENCY)
+_WITHOUT = ("lambda_d", "metric", *OF_RESULT, *(each.name for each in RECENCY))
+PARAMETERS = tuple(parameter for parameter in SCALARS if parameter.name not in _WITHOUT)
 # The options and their defaults; None, for one that only some rules have, stands for that of the rule.
 DEFAULTS: dict[str, Any] = {
     "method": "mmr",
@@ -98,17 +99,16 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
     for parameter in PARAMETERS:
         if (value := found[parameter.name]) is not None:
             found[parameter.name] = _KINDS[parameter.kind](op, parameter.name, value)
-    for name, argument in KEYS.items():
+    for name in KEYS:
         key = found[name]
         if key is not None and not isinstance(key, str):
             raise TypeError(f"{op}: {name} must be a string, got {checks.shown(key)}")
-        if key is not None and method not in BY_NAME[argument].rules:
-            raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {key!r}")
     counter = found["token_counter"]
     if counter is not None and not callable(counter):
         raise TypeError(f"{op}: token_counter must be a function of a text, got {checks.shown(counter)}")
     if counter is not None and found["cost_key"] is not None:
         raise ValueError(f"{op}: token_counter must come without cost_key, got both")
+    _fits(op, method, found)
     name, found[name] = weight[0], _number(op, *weight)
     names = {"lambda_d": name, "relevance": relevance[0]} | {argument: key for key, argument in KEYS.items()}
     items: dict[str, Any] = {argument: np.ones(1) for key, argument in KEYS.items() if found[key] is not None}
@@ -124,6 +124,22 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
         told = re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[0]], told)
         raise type(error)(f"{op}: {told}") from None
     return found
+
+
+def _fits(op: str, method: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the rule does not have, and those that lack another, by the names of a component."""
+    for name, value in options.items():
+        argument = "costs" if name == "token_counter" else KEYS.get(name, name)
+        if argument in BY_NAME and value != DEFAULTS[name] and method not in BY_NAME[argument].rules:
+            got = checks.shown(value)
+            raise ValueError(f"{op}: {name} must be left out with method {method!r}, got {got}")
+    costs = next((name for name in ("cost_key", "token_counter") if options[name] is not None), None)
+    if costs is not None and options["budget"] is None:
+        raise ValueError(f"{op}: {costs} must come with a budget, got {costs} alone")
+    if costs is None and options["budget"] is not None:
+        raise ValueError(f"{op}: budget must come with cost_key or token_counter, got neither")
+    if options["group_key"] is not None and options["max_per_group"] is None:
+        raise ValueError(f"{op}: group_key must come with max_per_group, got {options['group_key']!r} alone")
 
 
 def of_call(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,11 +158,14 @@ def of_items(
 ) -> dict[str, Any]:
     """Return the arguments of a selection among items that have metadata and texts, all but vectors and relevance."""
     found = {"method": options["method"], **of_call(options)}
-    found |= {KEYS[name]: numbers(op, metadata, options[name]) for name in NUMBERS}
+    least = {"cost_key": 0.0}
+    found |= {KEYS[name]: numbers(op, metadata, options[name], least.get(name, -_LARGEST)) for name in NUMBERS}
     if (groups := column(op, metadata, options["group_key"])) is not None:
         found["groups"] = _numbered(op, options["group_key"], groups)
     if (count := options["token_counter"]) is not None:
         found["costs"] = [checks.number(op, "what token_counter returns", count(text)) for text in texts()]
+        if odd := [cost for cost in found["costs"] if not 0 <= cost <= _LARGEST]:
+            raise ValueError(f"{op}: what token_counter returns must be at least 0, got {odd[0]:g}")
     return found
 
 
@@ -174,8 +193,10 @@ def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> l
     return values
 
 
-def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[float] | None:
-    """Return such a column of numbers."""
+def numbers(
+    op: str, metadata: Sequence[Mapping[str, Any]], key: str | None, least: float = -_LARGEST
+) -> list[float] | None:
+    """Return such a column of numbers of at least so much."""
     values = column(op, metadata, key)
     if values is None:
         return None
@@ -185,8 +206,9 @@ def numbers(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> 
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not abs(number) <= _LARGEST:
-            rule, got = "a number within the range of float32", f"{checks.shown(value)} in item {i}"
+        if not least <= number <= _LARGEST:
+            range_of = "of at least 0" if least == 0 else "within the range of float32"
+            rule, got = f"a number {range_of}", f"{checks.shown(value)} in item {i}"
             raise ValueError(f"{op}: the metadata of every item must have {rule} as {key!r}, got {got}")
         found.append(number)
     return found

@@ -104,7 +104,7 @@ class SelectionRanker(Saved):
         its name, so that it must be a function of a module.
     quality_key : str, optional
         Entry that holds ``quality`` of `dpp`.
-    relevance_scale, max_per_group, max_similarity, budget, ...
+    relevance_scale, min_relevance, max_per_group, max_similarity, budget, ...
         All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
         ``metric``: vectors are compared by their cosine.
     """

@@ -18,6 +18,7 @@ from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from .._base import checks
 from ..selection.validate import NEEDS_QUERIES
 from . import _models, _options
 from ._options import column, named, numbers, of_items
@@ -63,7 +64,7 @@ class SelectionRetriever(_Options, BaseRetriever):
         Returns what a text costs, such as its number of tokens; instead of ``cost_key``.
     quality_key : str, optional
         Entry that holds ``quality`` of `dpp`.
-    relevance_scale, max_per_group, max_similarity, budget, ...
+    relevance_scale, min_relevance, max_per_group, max_similarity, budget, ...
         All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
         ``metric``: vectors are compared by their cosine.
     search_kwargs : dict
@@ -91,7 +92,7 @@ class SelectionRetriever(_Options, BaseRetriever):
 
     def _arguments(self, of_the_call: dict[str, Any]) -> dict[str, Any]:
         own = {"k": self.k, "fetch_k": self.fetch_k, "lambda_mult": self.lambda_mult, **self._rule()}
-        return own | self.search_kwargs | of_the_call
+        return own | self.search_kwargs | of_the_call | {"_op": type(self).__name__}
 
     # LangChain hands the arguments of a call on to methods that take some beside the query.
 
@@ -196,7 +197,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         As for `SelectionRetriever`, with all its options; keys name entries of the examples. Those that hold numbers
         (``relevance_key``, ``bias_key``, ``cost_key``, ``quality_key``) are not part of the text that is embedded nor,
         unless ``example_keys`` names them, of the examples selected. ``token_counter`` gets the values of a selected
-        example, joined by spaces.
+        example, joined by spaces. A group that is no string is not embedded either.
     vectorstore_kwargs : dict, optional
         Passed to the store's search. LangChain's selector leaves them out.
 
@@ -221,7 +222,8 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         return options | (self.vectorstore_kwargs or {})
 
     def _arguments(self) -> dict[str, Any]:
-        return self._rule() | self._theirs() | {"_example": lambda document: self._documents_to_examples([document])[0]}
+        example = lambda document: self._documents_to_examples([document])[0]  # noqa: E731
+        return self._rule() | self._theirs() | {"_example": example, "_op": type(self).__name__}
 
     def _documents_to_examples(self, documents: list[Document]) -> list[dict[str, Any]]:
         examples: list[dict[str, Any]] = super()._documents_to_examples(documents)
@@ -235,15 +237,30 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         found: list[Document] = once(documents, lambda each: self._documents_to_examples([each])[0])
         return found
 
+    @classmethod
+    def _text_of(
+        cls, example: dict[str, Any], input_keys: list[str] | None, numbers: tuple[str | None, ...], group_key: Any
+    ) -> str:
+        """Return the text of an example that is embedded: without numbers, and without a group that is no string."""
+        group = None if isinstance(example.get(group_key), str) else group_key
+        words = _without(example, (*numbers, group))
+        for name in input_keys or words:
+            if not isinstance(words.get(name, ""), str):
+                got = checks.shown(words[name])
+                rule = f"have strings as its text, got {got} as {name!r}; input_keys names the entries that are text"
+                raise TypeError(f"{cls.__name__}: an example must {rule}")
+        text: str = cls._example_to_text(words, input_keys)
+        return text
+
     def add_example(self, example: dict[str, Any]) -> str:
         """Add an example, with its quality under ``bias_key`` if it has one; return its id."""
-        text = self._example_to_text(_without(example, self._numbers()), self.input_keys)
+        text = self._text_of(example, self.input_keys, self._numbers(), self.group_key)
         ids: list[str] = self.vectorstore.add_texts([text], metadatas=[example])
         return ids[0]
 
     async def aadd_example(self, example: dict[str, Any]) -> str:
         """Do what `add_example` does."""
-        text = self._example_to_text(_without(example, self._numbers()), self.input_keys)
+        text = self._text_of(example, self.input_keys, self._numbers(), self.group_key)
         ids: list[str] = await self.vectorstore.aadd_texts([text], metadatas=[example])
         return ids[0]
 
@@ -324,7 +341,7 @@ class MaxMarginalRelevanceExampleSelector(_Options, TheirSelector):
         """Take out of ``options`` the arguments of this class; return them and the texts to embed."""
         own = {name: options.pop(name) for name in list(options) if name in cls.model_fields}
         keys = tuple(own.get(name) for name in ("relevance_key", *_options.NUMBERS))
-        return own, [cls._example_to_text(_without(example, keys), input_keys) for example in examples]
+        return own, [cls._text_of(example, input_keys, keys, own.get("group_key")) for example in examples]
 
 
 def _without(example: dict[str, Any], keys: tuple[str | None, ...]) -> dict[str, Any]:

@@ -83,33 +83,33 @@ def _with_vectors(scored: list[tuple[Document, float]], vectors: Iterable[Any]) 
 
 def search(
     store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float,
-    _example: Example = None, **kwargs: Any,
+    _example: Example = None, _op: str = _OP, **kwargs: Any,
 ) -> list[tuple[Document, float]]:  # fmt: skip
     """Pick from the ``fetch_k`` nearest documents of a store; return the picks with the scores of the store.
 
     ``_example`` returns what a selector gives of a document: of equal ones the first counts, and their texts are those
-    that cost tokens. Other arguments are options to select by, or go to the store.
+    that cost tokens. Errors name ``_op``. Other arguments are options to select by, or go to the store.
     """
-    rule = _taken(kwargs, lambda_mult)
+    rule = _taken(_op, kwargs, lambda_mult)
     if _gives_candidates(store):
         found = store.mmr_candidates(embedding, fetch_k, **kwargs)
     else:
         found = nearest(store, embedding, query, fetch_k, **kwargs)
-    return picked(found, embedding, k, lambda_mult, rule, _example)
+    return picked(_op, found, embedding, k, lambda_mult, rule, _example)
 
 
 async def asearch(
     store: Any, embedding: Any, query: str | None, /, k: int, fetch_k: int, lambda_mult: float,
-    _example: Example = None, **kwargs: Any,
+    _example: Example = None, _op: str = _OP, **kwargs: Any,
 ) -> list[tuple[Document, float]]:  # fmt: skip
     """Do what `search` does; the store's own search is awaited, the selection runs in a thread."""
-    rule = _taken(kwargs, lambda_mult)
+    rule = _taken(_op, kwargs, lambda_mult)
     if _gives_candidates(store):
         found = await run_in_executor(None, store.mmr_candidates, embedding, fetch_k, **kwargs)
     else:
         found = await anearest(store, embedding, query, fetch_k, **kwargs)
     picks: list[tuple[Document, float]] = await run_in_executor(
-        None, picked, found, embedding, k, lambda_mult, rule, _example
+        None, picked, _op, found, embedding, k, lambda_mult, rule, _example
     )
     return picks
 
@@ -120,14 +120,14 @@ def _gives_candidates(store: Any) -> bool:
     return isinstance(store, MaxMarginalRelevanceMixin) and theirs is not MaxMarginalRelevanceMixin.mmr_candidates
 
 
-def _taken(kwargs: dict[str, Any], lambda_mult: float) -> dict[str, Any]:
+def _taken(op: str, kwargs: dict[str, Any], lambda_mult: float) -> dict[str, Any]:
     """Take the options out of the arguments of a search, checked; none where they ask for no more than MMR."""
     given = {name: kwargs.pop(name) for name in _OWN if name in kwargs}
     key = given.pop("relevance_key", None)
     if key is None and are_usual(given):
         return {}
     relevance = "relevance_key", key is not None
-    return {"relevance_key": key} | checked(_OP, given, ("lambda_mult", lambda_mult), relevance)
+    return {"relevance_key": key} | checked(op, given, ("lambda_mult", lambda_mult), relevance)
 
 
 def once(documents: Iterable[Any], example: Callable[[Any], dict[str, Any]]) -> list[Any]:
@@ -139,6 +139,7 @@ def once(documents: Iterable[Any], example: Callable[[Any], dict[str, Any]]) -> 
 
 
 def picked(
+    op: str,
     found: list[Candidate],
     embedding: Any,
     k: int,
@@ -163,8 +164,8 @@ def picked(
             return [" ".join(map(str, sorted_values(example(each)))) for each in documents]
 
         metadata = [each.metadata for each in documents]
-        relevance = numbers(_OP, metadata, options["relevance_key"])
-        arguments = of_items(_OP, options, metadata, texts)
+        relevance = numbers(op, metadata, options["relevance_key"])
+        arguments = of_items(op, options, metadata, texts)
         picks, _ = select(embedding, vectors, k, lambda_mult=lambda_mult, relevance=relevance, **arguments)
     return [found[i][:2] for i in picks]
 

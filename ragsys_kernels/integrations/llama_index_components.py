@@ -42,7 +42,7 @@ class SelectionPostprocessor(_models.Options, BaseNodePostprocessor):
         ``cost_key``. It is not saved, as ``embed_model`` is not.
     quality_key : str, optional
         Entry that holds ``quality`` of `dpp`.
-    relevance_scale, max_per_group, max_similarity, budget, ...
+    relevance_scale, min_relevance, max_per_group, max_similarity, budget, ...
         All arguments of the rule that are one number, word or flag, with its names, defaults and errors, but
         ``metric``: vectors are compared by their cosine.
     mmr_prefetch_factor : float, at least 1, default 4.0

@@ -73,7 +73,7 @@ class Selector:
         picks = _select(request.changed(queries=placed.queries, check_values=check, **moved), pool, index)
         reason = f"{request.op}: queries must be finite, got NaN or inf"
         errors = {**dict.fromkeys(placed.bad.tolist(), reason), **(picks.errors or {})}
-        return rk.Selection(*(np.asarray(arrays.to_host(column)) for column in picks)).with_errors(errors)
+        return picks.mapped(lambda array: np.asarray(arrays.to_host(array))).with_errors(errors)
 
     def _moved(self, array: Any) -> Any:
         return None if array is None or self._place is None else self._place.upload(array)

@@ -204,10 +204,10 @@ FILES = tuple(field.name for field in fields(JobSpec) if str(field.type).startsw
 
 
 def plain_request(op: str, request: Request) -> Request:
-    """Return a request with Python's own values; a flag that is not set is not given."""
+    """Return a request with Python's own values; a flag of one rule that is not set is not given."""
     names = ("op", "k", *(parameter.name for parameter in SCALARS), "backend", "num_threads")
     values = {name: _plain(op, "method" if name == "op" else name, getattr(request, name)) for name in names}
-    unset = (parameter.name for parameter in SCALARS if parameter.kind == "flag" and values[parameter.name] is False)
+    unset = (parameter.name for parameter in OF_RULES if values.get(parameter.name) is False)
     return request.changed(**{**values, **dict.fromkeys(unset)})
 
 

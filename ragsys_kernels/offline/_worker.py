@@ -317,7 +317,7 @@ class Worker:
         lengths, begins = own.lengths[run], own.offsets[run.start : run.stop]
         width = max(1, int(lengths.max(initial=0)))
         if not lengths.any():
-            return rk.Selection.empty(len(lengths), self.spec.request.k).with_errors({})
+            return rk.Selection.empty(len(lengths), self.spec.request.k, self.spec.request.nearest).with_errors({})
         first, places = int(begins[0]), np.arange(width)
         candidates = np.where(places < lengths[:, None], (begins - first)[:, None] + places, -1)
         picks: rk.Selection = planned_run(retrieve.completed(self.spec.request).changed(
@@ -341,12 +341,11 @@ class Worker:
         lengths[bad - start] = 0
         offsets = np.zeros(len(lengths) + 1, np.int32)
         np.cumsum(lengths, out=offsets[1:])
-        columns = (picks.indices, picks.scores, picks.relevance, picks.redundancy)
         if (lengths == picks.indices.shape[1]).all():
-            flat, *values = (pa.array(np.ravel(column)) for column in columns)
+            flat, *values = (pa.array(np.ravel(column)) for column in picks.columns)
         else:
             real = np.arange(picks.indices.shape[1]) < lengths[:, None]
-            flat, *values = (pa.array(column[real]) for column in columns)
+            flat, *values = (pa.array(column[real]) for column in picks.columns)
         kind = self.schema.field("ids").type.value_type
         names = self._corpus_ids if picked.ids is None else picked.ids
         ids = flat if names is None else names.take(flat).cast(kind)
@@ -385,6 +384,7 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
             ("scores", values),
             ("relevance", values),
             ("redundancy", values),
+            *([("nearest", pa.list_(pa.int32()))] if spec.request.nearest else []),
             *([("certified", pa.bool_())] if inputs.certifies(spec) else []),
         ]
     )

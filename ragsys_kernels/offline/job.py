@@ -131,6 +131,7 @@ def select(
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
+    nearest: bool = False,
     scale: float | None = None,
     gamma: float | None = None,
     window: int | None = None,
@@ -190,7 +191,8 @@ def select(
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
         those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
-        search finds on the host has ``certified`` too: whether the picks are proven to be those of the whole corpus.
+        search finds on the host has ``certified`` too: whether the picks are proven to be those of the whole corpus;
+        with `nearest` a job has that column, integers.
         Shard i has the queries from row i * `shard_size` on, in their order.
     candidates : path, or several, optional
         Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
@@ -264,6 +266,8 @@ def select(
     decay : {"exp", "gauss", "linear"}
     decay_floor : float
         ``kind`` and ``floor`` of `decayed`.
+    nearest : bool
+        Whether a column says which earlier pick each is most similar to: its place in the list from 0; -1: none.
     scale, gamma, window, noise, min_gain, kind, density, eps : optional
         Options of one rule, as in its function: ``scale`` of DPP, ``gamma`` of SSD and coverage, ``window`` of SSD,
         ``noise`` and ``min_gain`` of SIFT, ``kind`` and ``density`` of coverage, ``eps`` of GIST.
@@ -340,8 +344,8 @@ def select(
     request = Request(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
         max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
-        scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps,
-        half_life=half_life, now=now, decay=decay, decay_floor=decay_floor,
+        nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind,
+        density=density, eps=eps, half_life=half_life, now=now, decay=decay, decay_floor=decay_floor,
         backend=backend, num_threads=num_threads,
     )  # fmt: skip
     spec = JobSpec(

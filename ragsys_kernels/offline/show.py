@@ -32,6 +32,7 @@ class Pick(NamedTuple):
     relevance: float
     redundancy: float
     text: str
+    nearest: int | None = None  # rank of the earlier pick that it is most similar to, where the job has asked for it
 
 
 def show(
@@ -83,10 +84,12 @@ def show(
     for row in rows:
         query = row["query_id"]
         question = None if of_queries is None else _text(op, "queries", of_queries, query)
-        parts = zip(row["ids"], row["scores"], row["relevance"], row["redundancy"], strict=True)
-        for rank, (item, score, relevance, redundancy) in enumerate(parts, 1):
+        nearest = row.get("nearest") or [-1] * len(row["ids"])
+        parts = zip(row["ids"], row["scores"], row["relevance"], row["redundancy"], nearest, strict=True)
+        for rank, (item, score, relevance, redundancy, near) in enumerate(parts, 1):
             text = _text(op, "texts", of_items, item)
-            shown.append(Pick(query, question, rank, item, score, relevance, redundancy, text))
+            like = None if near < 0 else near + 1
+            shown.append(Pick(query, question, rank, item, score, relevance, redundancy, text, like))
     return shown
 
 
@@ -127,9 +130,10 @@ def _row_groups(op: str, file: Path) -> Iterator[tuple[list[str], Callable[[], p
         names = opened.schema_arrow.names
         if not set(names) >= {*_COLUMNS, "query_id"}:
             raise ValueError(f"{op}: picks must be files that select wrote, got columns {names} in {file}")
+        wanted = [name for name in names if name in {*_COLUMNS, "query_id", "nearest"}]
         for group in range(opened.num_row_groups):
             queries = opened.read_row_group(group, ["query_id"])["query_id"]
-            yield list(map(str, queries.to_pylist())), partial(opened.read_row_group, group, ["query_id", *_COLUMNS])
+            yield list(map(str, queries.to_pylist())), partial(opened.read_row_group, group, wanted)
 
 
 def _by_id(

@@ -39,6 +39,7 @@ def mmr(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     outside: float | ArrayLike | None = None,
     metric: Metric = "cosine",
     check_values: bool | None = None,
@@ -115,6 +116,9 @@ def mmr(
     min_relevance : float or (Q,), optional
         Items of less relevance, as computed or given and before ``relevance_scale``, are left out of the pool, and the
         rest of a row is padding. The bias does not count.
+    nearest : bool
+        Whether the result has ``nearest``: which earlier pick, or initial item, each pick is most similar to. It is
+        computed from the picks, in O(Q K^2 D) time.
     outside : float or (Q,), optional
         Upper bound of v over the rows outside the pool that the query may pick. If the pool holds the best rows of the
         corpus, pass its smallest v; if no row is outside, -inf. ``certified`` and ``pool_needed`` of the result then
@@ -151,7 +155,8 @@ def mmr(
 
         The result also has attributes that are not in the tuple, None without the argument in brackets: ``errors``, a
         dict from query numbers to reasons (``on_error="skip"``); ``cost`` (Q,) float64, the total cost of the picks
-        (``budget``); ``certified`` (Q,) bool and ``pool_needed`` (Q,) float32 (``outside``).
+        (``budget``); ``certified`` (Q,) bool and ``pool_needed`` (Q,) float32 (``outside``); ``nearest`` (Q, K) int32
+        (``nearest``), the column of the most similar earlier pick, as `Selection` has it.
 
     Raises
     ------
@@ -193,7 +198,7 @@ def mmr(
     return run(Request(
         "mmr", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b, outside,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b, outside, nearest=nearest,
     ))  # fmt: skip
 
 
@@ -216,6 +221,7 @@ def vrsd(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -262,5 +268,5 @@ def vrsd(
     return run(Request(
         "vrsd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error,
+        num_threads, on_error, nearest=nearest,
     ))  # fmt: skip

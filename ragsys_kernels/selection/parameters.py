@@ -114,6 +114,9 @@ TABLE = (
         "min_relevance", "The least relevance of a pick, before it is rescaled; items of less are left out", "number",
         "query", low=-_LARGEST, high=_LARGEST, everywhere=False,
     ),
+    Parameter(
+        "nearest", "Whether the result says which earlier pick each is most similar to", "flag", default=False
+    ),
     Parameter("quality", "Quality of each item, instead of that by z-scores", "values", "item", ("dpp",), "zscore"),
     Parameter("scale", "Weight of the z-scores", "number", "call", ("dpp",), 1.0, 0),
     Parameter("noise", "Variance of an observation", "number", "call", ("sift",), 0.01, 0, above=True),
@@ -147,6 +150,8 @@ BY_NAME = {parameter.name: parameter for parameter in (*TABLE, *RECENCY)}
 SCALARS = tuple(each for each in (*TABLE, *RECENCY) if each.kind in ("number", "count", "choice", "flag"))
 # Of these, limits: with one of them fewer than k items may be picked though there are more.
 LIMITS = tuple(each.name for each in SCALARS if each.default is None and each.rules in _OF_ALL and each in TABLE)
+# What asks for more of the result, and changes no pick.
+OF_RESULT = ("nearest",)
 # What a backend may lack; a certificate is asked for by pools alone.
 NOT_EVERYWHERE = (*(parameter.name for parameter in TABLE if not parameter.everywhere), "outside")
 ONE_BY_ONE = tuple(parameter.name for parameter in TABLE if parameter.rules is _ONE_BY_ONE)

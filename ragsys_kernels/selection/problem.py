@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ class _Answers:
     lambda_d: Any = None
     certified: Any = None
     pool_needed: Any = None
+    nearest: Any = None
 
     def with_errors(self: _Answer, errors: dict[int, str] | None) -> _Answer:
         self.errors = errors
@@ -75,6 +76,10 @@ class Selection(_SelectionFields, _Answers):
         contains all rows with a larger v certifies the picks if it gives the same ones. -inf: only the whole corpus
         certifies them. inf: any pool does. NaN: no pool in this order does, because a pick was tied with a lower row at
         a later position.
+    nearest : (Q, K) int32, or None
+        With ``nearest=True``: the column of the earlier pick that a pick is most similar to, or -2 - j for the initial
+        item in column j. Ties go to the earliest, initial items first. -1: there is none, as for the first pick. The
+        similarities are those of MMR's ``redundancy``, of which this is the argument, up to rounding.
     """
 
     __module__ = "ragsys_kernels"  # where pickles look for it, whichever file it is in
@@ -85,10 +90,31 @@ class Selection(_SelectionFields, _Answers):
     def _replace(self, /, **fields: Any) -> Selection:
         return super()._replace(**fields).with_attributes(self)
 
+    @property
+    def columns(self) -> list[Any]:
+        """The arrays (Q, K)."""
+        return [*self[:-1], *([] if self.nearest is None else [self.nearest])]
+
+    def mapped(self, change: Callable[[Any], Any]) -> Selection:
+        """Return the selection with all its arrays changed."""
+        made = Selection(*map(change, self))
+        for name, values in vars(self).items():
+            setattr(made, name, values if values is None or name == "errors" else change(values))
+        return made
+
     @classmethod
-    def empty(cls, num_queries: int, k: int) -> Selection:
-        fields = (np.full((num_queries, k), value, dtype) for value, dtype in cls.PADDING)
-        return cls(*[*fields, np.zeros(num_queries, np.int32)])
+    def of_columns(cls, columns: Iterable[Any], lengths: Any) -> Selection:
+        """Return the selection of arrays that `columns` may have returned."""
+        indices, scores, relevance, redundancy, *nearest = columns
+        made = cls(indices, scores, relevance, redundancy, lengths)
+        made.nearest = nearest[0] if nearest else None
+        return made
+
+    @classmethod
+    def empty(cls, num_queries: int, k: int, nearest: bool = False) -> Selection:
+        padding = (*cls.PADDING, *[(-1, "int32")] * nearest)
+        columns = (np.full((num_queries, k), value, dtype) for value, dtype in padding)
+        return cls.of_columns(columns, np.zeros(num_queries, np.int32))
 
     @classmethod
     def joined(cls, parts: Sequence[Selection]) -> Selection:
@@ -96,14 +122,15 @@ class Selection(_SelectionFields, _Answers):
         if len(parts) == 1:
             return parts[0]
         width = max(part.indices.shape[1] for part in parts)
+        padding = (*(value for value, _ in cls.PADDING), -1)
         columns = [
             np.concatenate([
-                np.pad(np.asarray(part[at]), ((0, 0), (0, width - part.indices.shape[1])), constant_values=padding)
-                for part in parts
+                np.pad(np.asarray(array), ((0, 0), (0, width - array.shape[1])), constant_values=value)
+                for array in arrays
             ])
-            for at, (padding, _) in enumerate(cls.PADDING)
+            for value, *arrays in zip(padding, *(part.columns for part in parts), strict=False)  # nearest is optional
         ]  # fmt: skip
-        joined = cls(*[*columns, np.concatenate([part.lengths for part in parts])])
+        joined = cls.of_columns(columns, np.concatenate([part.lengths for part in parts]))
         for name in ("cost", "lambda_d", "certified", "pool_needed"):
             values = [getattr(part, name) for part in parts]
             if all(each is not None for each in values):

@@ -54,6 +54,7 @@ class Request:
     weights: Any = None
     density: Any = None
     eps: Any = None
+    nearest: Any = False
     half_life: Any = None
     now: Any = None
     decay: Any = "exp"

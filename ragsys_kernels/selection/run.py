@@ -13,6 +13,7 @@ from .._gpu.plans import planned
 from . import certificate, options, validate
 from . import route as routes
 from .filtered_problems import narrowed
+from .nearest import nearest_of
 from .problem import Problem, Selection
 from .relevance import warn_narrow, warn_range
 from .request import Request
@@ -30,6 +31,7 @@ def run(request: Request, route: Route | None = None) -> Selection:
     make_options = options.of_rule(request)
     if check_values is not None:
         check_values = checks.check_values(op, check_values)
+    nearest = request.nearest is not False and checks.flag(op, "nearest", request.nearest)
     name, implementation, place, library, threads, errors = route or routes.of(request, op)
     adaptive = op == "msd" and isinstance(request.lambda_d, str)
     if adaptive:
@@ -58,12 +60,14 @@ def run(request: Request, route: Route | None = None) -> Selection:
             result = _picks(request, problem, implementation, threads, place, check_values, errors)
         if problem.constraints.costs is not None:
             result.cost = place.upload(cost_of(problem, result))
+        if nearest:
+            result.nearest = nearest_of(problem, result, place)
         if names is not None:  # of the positions that have been picked
             result = by_similarity.named(result, names)
         if adaptive:
             result.lambda_d = problem.lambda_d
         if library != "numpy" or name in ("triton", "torch"):
-            result = in_library(result, library)
+            result = result.mapped(lambda array: _arrays.to_library(array, library))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 
 
@@ -128,14 +132,6 @@ def _answered(
     result = Selection(*fields[:5])
     result.pool_needed = fields[5] if len(fields) > 5 else None
     return result
-
-
-def in_library(result: Selection, library: str) -> Selection:
-    changed = Selection(*(_arrays.to_library(field, library) for field in result))
-    for name in ("cost", "lambda_d", "certified", "pool_needed"):
-        if (values := getattr(result, name)) is not None:
-            setattr(changed, name, _arrays.to_library(values, library))
-    return changed
 
 
 def _padded(result: Selection, columns: int) -> Selection:

@@ -31,6 +31,7 @@ class Asked:
     ids: pa.Array | None = None  # names of the queries in a table of answers; None: their numbers
     strings: bool = False  # whether ids of picks are strings
     skips: bool = False  # whether unknown ids are left out, in all blocks
+    nearest: bool = False  # whether a table of answers says what is nearest, in all blocks
     chars: int | None = None  # characters to return of the text of each pick; 0: all, None: no texts
 
     def add(self, block: Block, positions: Sequence[int], limits: Limits) -> None:

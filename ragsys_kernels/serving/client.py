@@ -266,6 +266,7 @@ class Client(_Calls):
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
         min_relevance: float | Sequence[float] | None = None,
+        nearest: bool | None = None,
         candidate_vectors: Any = None,
         bias: Any = None,
         groups: Any = None,
@@ -327,6 +328,8 @@ class Client(_Calls):
         lists : sequence of (ids, scores), optional
             What several retrievers found, as `fuse` takes it but with ids of the corpus; instead of candidates and
             relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
+        nearest : bool, optional
+            Whether ``nearest`` of the picks says which earlier one each is most similar to.
         scale, gamma, window, noise, min_gain, kind, density, eps : optional
             Options of one rule, as in its function; one value for all queries.
         half_life, now, decay, decay_floor : optional
@@ -356,6 +359,7 @@ class Client(_Calls):
             "groups": groups, "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma,
             "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps,
             "metric": metric, "half_life": half_life, "now": now, "decay": decay, "decay_floor": decay_floor,
+            "nearest": nearest,
         }  # fmt: skip
         sent = wire.Queries(queries, query_ids, arguments, candidate_vectors, lists)
         whole = _given(method=method, pool=pool, corpus=self._corpus if corpus is None else corpus, unknown=unknown)

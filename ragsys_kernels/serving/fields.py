@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 
 from ..selection import mmr_path
-from ..selection.parameters import RECENCY, RULES, TABLE, Parameter
+from ..selection.parameters import OF_RESULT, RECENCY, RULES, TABLE, Parameter
 
 # What comes with vectors alone, for a corpus has its own. Costs are float64, as their sums are.
 OF_VECTORS = ("bias", "groups", "costs", "query_groups")
@@ -37,6 +37,7 @@ LACKS = {rule: frozenset(each.name for each in TABLE if rule not in each.rules) 
 LACKS = {rule: names | {"cursor"} if "initial" in names else names for rule, names in LACKS.items()}
 _of_path = inspect.signature(mmr_path).parameters.keys() - OF_VECTORS
 OF_PATH = tuple(each for each in TABLE if each.name in _of_path)
-# Of documents, whose relevance nobody sends, and which come without vectors: numbers and words, and lists.
-OF_RERANK = (*NUMBERS, *(name for name in OF_CALL if name not in ("relevance_scale", "metric")))
+# Of documents, whose relevance nobody sends, and which come without vectors: numbers and words, and lists. Answers have
+# the form of other services.
+OF_RERANK = (*NUMBERS, *(name for name in OF_CALL if name not in ("relevance_scale", "metric", *OF_RESULT)))
 LISTS_OF_RERANK = (*ID_LISTS[1:], *VECTORS, *OF_ASPECTS)

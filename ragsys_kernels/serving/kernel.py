@@ -36,7 +36,7 @@ _of_call = attrgetter("op", *OF_CALL)
 _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("initial", "exclude")))
 _lists = attrgetter(*_ARRAYS[1:])
 # What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
-_OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
+_OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric", "nearest"}
 _others = attrgetter("half_life", *(each.name for each in TABLE if each.name not in LACKS["mmr"] | _OF_PLAIN))
 
 # The wording of the library's errors: "mmr: queries must be finite, got ...".
@@ -222,7 +222,7 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
             else:
                 first, errors[part[0]] = first or error, FAILED
             continue
-        for whole, some in zip(picks[:-1], found[:-1], strict=True):
+        for whole, some in zip(picks.columns, found.columns, strict=True):
             whole[rows, : some.shape[1]] = some
         picks.lengths[rows] = found.lengths
         errors.update({part[q]: why for q, why in (found.errors or {}).items()})
@@ -238,7 +238,7 @@ def apart(block: Block, num_threads: int | None = None) -> Selection:
 
 def _nothing(block: Block) -> Selection:
     """Return no picks for each query of a block."""
-    picks = Selection.empty(len(block), block.most)
+    picks = Selection.empty(len(block), block.most, bool(block.request.nearest))
     picks.cost = None if block.request.budget is None else np.zeros(len(block))
     return picks
 
@@ -251,8 +251,8 @@ def split(picks: Selection, blocks: Sequence[Block]) -> list[Selection]:
     for block in blocks:
         end = begin + len(block)
         errors = {q - begin: why for q, why in (picks.errors or {}).items() if begin <= q < end}
-        arrays = [array[begin:end, : block.most] for array in picks[:-1]]
-        part = Selection(*[*arrays, picks.lengths[begin:end]]).with_errors(errors)
+        columns = [each[begin:end, : block.most] for each in picks.columns]
+        part = Selection.of_columns(columns, picks.lengths[begin:end]).with_errors(errors)
         for name in _BESIDE:
             if (values := getattr(picks, name)) is not None:
                 setattr(part, name, values[begin:end])
@@ -307,15 +307,7 @@ def _answer(block: Block, num_threads: int | None, on_error: str) -> Selection:
     retrieve.add_errors(picks, errors)
     if block.pool is None and block.request.candidates is None and rows.device == "cpu":
         certified.of_all_rows(picks)  # also of rows that `_widened` has named
-    return picks if isinstance(picks.indices, np.ndarray) else _on_host(picks)
-
-
-def _on_host(picks: Selection) -> Selection:
-    found = Selection(*map(host, picks)).with_errors(picks.errors)
-    for name in _BESIDE:
-        if (values := getattr(picks, name)) is not None:
-            setattr(found, name, host(values))
-    return found
+    return picks if isinstance(picks.indices, np.ndarray) else picks.mapped(host)
 
 
 def _widened(request: Request, block: Block) -> Request:
@@ -349,6 +341,7 @@ def plain(block: Block) -> Problem | None:
         or candidates is None
         or queries is None
         or not isinstance(rows.data, np.ndarray)
+        or request.nearest
         or not all(map(is_, _others(request), repeat(None)))
     ):
         return None

@@ -40,6 +40,9 @@ class Picks:
         Whether the picks are proven to be those of the whole corpus; None where the server does not know it of all.
     skipped : dict of int to list
         Ids that the corpus does not have, of the queries that were answered without them (``unknown="skip"``).
+    nearest : (Q, K) int32, or None
+        With ``nearest=True``, as `Selection` has it: the column of the most similar earlier pick, -2 - j for the id in
+        place j of ``initial``; -1 where there is none.
     """
 
     ids: np.ndarray
@@ -50,6 +53,7 @@ class Picks:
     errors: dict[int, str]
     certified: np.ndarray | None = None
     skipped: dict[int, list[Any]] = field(default_factory=dict)
+    nearest: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -224,12 +228,14 @@ class Part(NamedTuple):
     errors: dict[int, str]
     proven: list[bool | None]
     skipped: dict[int, list[Any]]
+    nearest: np.ndarray | None  # where that is asked for
 
 
 def read(body: bytes, content_type: str) -> Part:
     """Return what an answer says; `ValueError`, `KeyError` or `TypeError` where it is none."""
     part = _read_arrow(body) if content_type.startswith(_ARROW) else _read_json(body)
-    if any(len(flat) != part.lengths.sum() for flat in (part.ids, *part.values)):
+    others = () if part.nearest is None else (part.nearest,)
+    if any(len(flat) != part.lengths.sum() for flat in (part.ids, *part.values, *others)):
         raise ValueError("lists of a query that differ in length")
     return part
 
@@ -244,6 +250,10 @@ def joined(parts: list[Part]) -> Picks:
     numbers = {name: np.full(real.shape, np.nan, np.float32) for name in _VALUES}
     for i, array in enumerate(numbers.values()):
         array[real] = np.concatenate([np.zeros(0, np.float32), *(part.values[i] for part in parts)])
+    nearest = None
+    if found := [part.nearest for part in parts if part.nearest is not None]:
+        nearest = np.full(real.shape, -1, np.int32)
+        nearest[real] = np.concatenate(found)
     proven: list[bool | None] = []
     errors: dict[int, str] = {}
     skipped: dict[int, list[Any]] = {}
@@ -255,7 +265,7 @@ def joined(parts: list[Part]) -> Picks:
     certified = None
     if all(each is not None or i in errors for i, each in enumerate(proven)):
         certified = np.array([each is True for each in proven], bool)
-    return Picks(ids, lengths=lengths, errors=errors, certified=certified, skipped=skipped, **numbers)
+    return Picks(ids, lengths=lengths, errors=errors, certified=certified, skipped=skipped, nearest=nearest, **numbers)
 
 
 def _read_json(body: bytes) -> Part:
@@ -263,6 +273,8 @@ def _read_json(body: bytes) -> Part:
     lists = [result.get("ids", []) for result in results]
     ids = [x for each in lists for x in each]
     values = [[np.nan if x is None else x for each in results for x in each.get(name, [])] for name in _VALUES]
+    nearest = [x for each in results for x in each.get("nearest", [])]
+    asked = any("nearest" in result for result in results)
     return Part(
         np.array(ids, object if type(next(iter(ids), None)) is str else np.int64),
         [np.array(each, np.float32) for each in values],
@@ -270,6 +282,7 @@ def _read_json(body: bytes) -> Part:
         {i: result["error"]["message"] for i, result in enumerate(results) if "error" in result},
         [result.get("certified") for result in results],
         {i: result["skipped"] for i, result in enumerate(results) if "skipped" in result},
+        np.array(nearest, np.int32) if asked else None,
     )
 
 
@@ -279,18 +292,20 @@ def _read_arrow(body: bytes) -> Part:
     with pa.ipc.open_stream(body) as reader:
         table = reader.read_all()
     table.validate(full=True)  # before anything follows its offsets
-    lists = [table.column(name).combine_chunks() for name in ("ids", *_VALUES)]
+    names = ("ids", *_VALUES, *(["nearest"] if "nearest" in table.column_names else []))
+    lists = [table.column(name).combine_chunks() for name in names]
     lists = [x.chunk(0) if isinstance(x, pa.ChunkedArray) else x for x in lists]
     ids, *values = (column.flatten().to_numpy(zero_copy_only=False) for column in lists)
     others: dict[str, list[Any]] = {"certified": [None] * table.num_rows, "skipped": []}
     others |= {name: table.column(name).to_pylist() for name in others if name in table.column_names}
     return Part(
         ids.astype(object if pa.types.is_string(lists[0].type.value_type) else np.int64, copy=False),
-        values,
+        values[: len(_VALUES)],
         np.array([n or 0 for n in lists[0].value_lengths().to_pylist()], np.int64),
         {i: why for i, why in enumerate(table.column("error").to_pylist()) if why is not None},
         others["certified"],
         {i: names for i, names in enumerate(others["skipped"]) if names},
+        values[-1] if len(values) > len(_VALUES) else None,
     )
 
 

@@ -190,7 +190,7 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
     ------
     AssertionError
         With query and step: an item was not available or not best; the number of picks or the padding is wrong; a
-        score, relevance or redundancy is not that of the item.
+        score, relevance, redundancy or nearest pick is not that of the item.
     """
     if method not in _REPLAYED:
         raise ValueError(f"check_selection: method must be one of {', '.join(map(repr, _REPLAYED))}, got {method!r}")
@@ -209,3 +209,5 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
         assert padded and np.isnan([relevance[q, rest], redundancy[q, rest]]).all(), (
             f"query {q}: padding after {made} picks"
         )
+        if problem.get("nearest"):
+            replay.check_nearest(q, indices[q, :made], np.asarray(result.nearest)[q])

@@ -203,6 +203,23 @@ class Replay:
             total += found.scores[i]
         return self._ended(q, wanted, total, singles)
 
+    def check_nearest(self, q: int, picks: np.ndarray, nearest: np.ndarray) -> None:
+        """Check to which earlier pick, or initial item, each pick of a query is most similar."""
+        columns = [] if self.initial is None else np.asarray(self.initial)[q].tolist()
+        before = {-2 - j: self.e[item + q * self.base] for j, item in enumerate(columns) if item >= 0}
+        assert (nearest[len(picks) :] == -1).all(), f"query {q}: nearest after {len(picks)} picks"
+        for step, item in enumerate(picks.tolist()):
+            where, name = f"query {q}, step {step}: item {item}", int(nearest[step])
+            own = self.e[item + q * self.base]
+            alike = {place: float(vector @ own) for place, vector in before.items()}
+            assert name in alike or (name == -1 and not alike), f"{where} has nearest {name} of {sorted(alike)}"
+            if alike:
+                error = 2 * self.tolerance * max(1.0, *(abs(x) for x in alike.values()))
+                assert alike[name] >= max(alike.values()) - error, (
+                    f"{where} has nearest {name}, of similarity {alike[name]:.9g}, not {max(alike.values()):.9g}"
+                )
+            before[step] = own
+
     def _pool(self, q: int) -> Pool:
         base = q * self.base
         positions = np.flatnonzero(self.candidates[q] >= 0)

@@ -169,7 +169,7 @@ SELECTION = {
     "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
     "costs": doubles, "budget": number, "max_similarity": number, "min_relevance": number,
     "quality": floats, "scale": number, "gamma": number, "window": count, "noise": number, "min_gain": number,
-    "kind": text, "aspects": floats, "weights": floats, "density": flag,
+    "kind": text, "aspects": floats, "weights": floats, "density": flag, "nearest": flag,
 }  # fmt: skip
 CORPUS = {
     "embeddings": floats, "bias": floats, "groups": external_ids, "metric": text, "dtype": text, "device": text,

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_runs import Fuzzer, WrongError, main
-from selecting import ISA, draw_isa, in_words, of_queries, same, short, strict
+from selecting import BESIDE, ISA, draw_isa, in_words, of_queries, same, short, strict
 
 import ragsys_kernels as rk
 from ragsys_kernels import testing
@@ -225,6 +225,8 @@ def _options(rng, case, shape, Q, P, N, K):
         options["max_similarity"] = rng.uniform(-0.2, 0.6, Q).astype(np.float32)
     if shape != "search" and rng.random() < 0.2:
         options["min_relevance"] = rng.uniform(-0.3, 0.4, Q).astype(np.float32)
+    if shape != "search" and rng.random() < 0.2:
+        options["nearest"] = True
     options.update(_of_rule(rng, case, Q, items))
     if options.get("density") and "budget" not in options:
         options["density"] = False
@@ -325,7 +327,8 @@ def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None
         if not case.corpus:
             options["metric"] = case.metric
         found = getattr(rk, case.method)(chosen, embeddings, k, backend=case.backend, **options)
-    return [np.asarray(x) for x in (*found, getattr(found, "cost", None)) if x is not None]
+    beside = (getattr(found, name, None) for name in BESIDE)
+    return [np.asarray(x) for x in (*found, *beside) if x is not None]
 
 
 # The check
@@ -349,7 +352,9 @@ def judge(case: Case, found: list[np.ndarray]) -> None:
     few = np.arange(len(case.queries))[:: 8 if len(case.rows) > 1_000 else 1]
     problem_of_few, tolerance = of_queries(problem, few), 0.0 if case.exact and case.method == "mmr" else None
     width = np.max(problem_of_few["k"])
-    picks = [x[few, :width] if x.ndim == 2 else x[few] for x in found[:5]]
+    some = [x[few, :width] if x.ndim == 2 else x[few] for x in found]
+    picks = rk.Selection(*some[:5])
+    picks.nearest = some[-1] if "nearest" in options else None
     testing.check_selection(case.method, problem_of_few, picks, tolerance=tolerance)
     _, of_row = np.unique(case.rows.reshape(-1, case.rows.shape[-1]), axis=0, return_inverse=True)
     for q in few.tolist():

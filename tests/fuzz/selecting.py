@@ -50,9 +50,13 @@ def of_queries(arguments: dict[str, Any], queries: Any) -> dict[str, Any]:
     return part
 
 
+# What a selection may have beside its tuple, as far as it is compared.
+BESIDE = ("cost", "nearest")
+
+
 def same(first: list[np.ndarray], second: list[np.ndarray], what: str) -> None:
     """Refuse fields that differ by a bit."""
-    for name, one, other in zip((*rk.Selection._fields, "cost"), first, second, strict=False):
+    for name, one, other in zip((*rk.Selection._fields, *BESIDE), first, second, strict=False):
         if other.ndim == 2:
             one = one[:, : other.shape[1]]  # k of the queries at hand may be less
         if one.dtype != other.dtype or not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):

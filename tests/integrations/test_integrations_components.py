@@ -42,6 +42,10 @@ def tokens(text):
     return text.split()
 
 
+def below_zero(text):
+    return -1
+
+
 def setup_module():
     """The libraries take seconds to load, and each process collects this file."""
     global Document, HaystackDocument, InMemoryVectorStore, Table, TextNode, NodeWithScore, QueryBundle
@@ -246,12 +250,12 @@ def test_what_no_call_could_take_is_refused_when_a_component_is_made(name):
         ({"max_per_group": 0, "group_key": "g"}, "max_per_group must be at least 1, got 0"),
         ({"max_per_group": 1.5, "group_key": "g"}, "max_per_group must be an integer, got float"),
         ({"max_per_group": 1}, "max_per_group must come with group_key, got group_key=None"),
-        ({"group_key": "g"}, "group_key must come with query_groups or max_per_group, got neither"),
+        ({"group_key": "g"}, "group_key must come with max_per_group, got 'g' alone"),
         ({"group_key": 3, "max_per_group": 1}, "group_key must be a string, got 3"),
-        ({"budget": 10}, "budget must come with cost_key, got cost_key=None"),
+        ({"budget": 10}, "budget must come with cost_key or token_counter, got neither"),
         ({"budget": -1, "cost_key": "c"}, "budget must be at least 0, got -1"),
-        ({"cost_key": "c"}, "cost_key must come with a budget, got budget=None"),
-        ({"token_counter": words}, "cost_key must come with a budget, got budget=None"),
+        ({"cost_key": "c"}, "cost_key must come with a budget, got cost_key alone"),
+        ({"token_counter": words}, "token_counter must come with a budget, got token_counter alone"),
         ({"token_counter": "words", "budget": 1}, "token_counter must be a function of a text, got 'words'"),
         ({"token_counter": words, "cost_key": "c", "budget": 1}, "token_counter must come without cost_key, got both"),
         ({"relevance_scale": "minmax"}, f"relevance_scale must come with {score}, got 'minmax' alone"),
@@ -261,8 +265,9 @@ def test_what_no_call_could_take_is_refused_when_a_component_is_made(name):
         ({"method": "vrsd", "bias_key": "b"}, "bias_key must be left out with method 'vrsd', got 'b'"),
         ({"method": "vrsd", "lambda_b": 0.3}, "lambda_b must be left out with method 'vrsd', got 0.3"),
         ({"quality_key": "q"}, "quality_key must be left out with method 'mmr', got 'q'"),
-        ({"method": "gist", "max_similarity": 0.5}, "max_similarity must be left out, got 0.5"),
-        ({"method": "gist", "max_per_group": 1, "group_key": "g"}, "max_per_group must be left out.*, got 1"),
+        ({"method": "gist", "max_similarity": 0.5}, "max_similarity must be left out with method 'gist', got 0.5"),
+        ({"method": "gist", "token_counter": words, "budget": 9}, "token_counter must be left out with method 'gist'"),
+        ({"method": "gist", "max_per_group": 1, "group_key": "g"}, "max_per_group must be left out with method 'gist'"),
         ({"method": "coverage", "gamma": 2}, r"gamma must be above 0 and at most 1, got 2"),
         ({"method": "coverage", "kind": "all"}, "kind must be one of .*, got 'all'"),
         ({"method": "coverage", "density": True}, "density must come with a budget, got budget=None"),
@@ -280,20 +285,23 @@ def test_metadata_that_cannot_be_used_is_named(picks_of, monkeypatch):
         ("g", None, "the metadata of every item must have 'g', got none in item"),
         ("g", ["a"], "the metadata of every item must have a name or number as 'g', got list in item"),
         ("g", ("a", ["b"]), "every item must have a name or number as 'g', got tuple in item"),
-        ("c", "much", "must have a number within the range of float32 as 'c', got 'much' in item"),
-        ("c", -1.0, "costs must be finite and at least 0, got -1"),
+        ("c", "much", "must have a number of at least 0 as 'c', got 'much' in item"),
+        ("c", -1.0, "must have a number of at least 0 as 'c', got -1.0 in item"),
+        ("b", float("nan"), "must have a number within the range of float32 as 'b', got nan in item"),
     ):
         with monkeypatch.context() as patch:
             patch.setitem(METADATA[5], key, bad)
-            limits = {"group_key": "g", "max_per_group": 1} if key == "g" else {"cost_key": "c", "budget": 9}
+            limits = {"g": {"group_key": "g", "max_per_group": 1}, "c": {"cost_key": "c", "budget": 9}}
             with pytest.raises((TypeError, ValueError), match=told):
-                picks_of(False, **limits)
+                picks_of(False, **limits.get(key, {"bias_key": key}))
 
 
 @component
 def test_a_tokenizer_is_no_counter(picks_of):
     with pytest.raises(TypeError, match="what token_counter returns must be a number, got list"):
         picks_of(False, token_counter=tokens, budget=20)
+    with pytest.raises(ValueError, match="what token_counter returns must be at least 0, got -1"):
+        picks_of(False, token_counter=below_zero, budget=20)
 
 
 def test_groups_are_any_names():
@@ -369,6 +377,24 @@ def test_numbers_are_no_part_of_an_example_and_groups_are():
     assert made.select_examples({"input": "query"}) == [{"g": "other", "input": "new"}]
 
 
+def test_the_text_of_an_example_is_of_strings():
+    """A group that is a number is no text; anything else that is none is named, where LangChain says "item 1"."""
+    examples = [{"input": text, "page": i % 3} for i, text in enumerate(TEXTS)]
+    make = langchain.MaxMarginalRelevanceExampleSelector.from_examples
+    made = make(examples, Table(), InMemoryVectorStore, k=3, fetch_k=N, group_key="page", max_per_group=1)
+    assert sorted(each["page"] for each in made.select_examples({"input": "query"})) == [0, 1, 2]
+    told = (
+        "^MaxMarginalRelevanceExampleSelector: an example must have strings as its text, got 0 as 'page'; input_keys "
+    )
+    with pytest.raises(TypeError, match=told):
+        make(examples, Table(), InMemoryVectorStore, k=3)
+    made = make(examples, Table(), InMemoryVectorStore, k=3, input_keys=["input"])
+    assert len(made.select_examples({"input": "query"})) == 3
+    made.input_keys = None
+    with pytest.raises(TypeError, match=told):
+        made.add_example({"input": "new", "page": 0})
+
+
 # LlamaIndex
 
 
@@ -399,7 +425,7 @@ def test_a_token_counter_is_not_saved_with_the_postprocessor():
     made = llama_index.SelectionPostprocessor(token_counter=words, budget=20)
     data = made.to_dict()
     assert "token_counter" not in data
-    with pytest.raises(ValueError, match="budget must come with cost_key, got cost_key=None"):
+    with pytest.raises(ValueError, match="budget must come with cost_key or token_counter, got neither"):
         llama_index.SelectionPostprocessor.from_dict(data)
     assert llama_index.SelectionPostprocessor.from_dict(data, token_counter=words).to_dict() == data
 

@@ -310,9 +310,9 @@ def test_retriever_takes_arguments_for_one_call_as_langchains_does():
     assert invoke(retriever, "query", **by_bias) == invoke(made, "query") != expected[:3]
     for options, error, message in (
         ({"lambda_mult": math.nan}, ValueError, "maximal_marginal_relevance: lambda_mult must be finite, got nan"),
-        ({"bias_key": "quality", "lambda_b": 2}, ValueError, r"search: lambda_b must be .*, got 2"),
-        ({"bias_key": "quality", "lambda_mult": -1}, ValueError, r"search: lambda_mult must be .*, got -1"),
-        ({"method": "best"}, ValueError, "search: method must be one of 'mmr', 'vrsd', .*, got 'best'"),
+        ({"bias_key": "quality", "lambda_b": 2}, ValueError, r"SelectionRetriever: lambda_b must be .*, got 2"),
+        ({"bias_key": "quality", "lambda_mult": -1}, ValueError, r"SelectionRetriever: lambda_mult must be .*, got -1"),
+        ({"method": "best"}, ValueError, "SelectionRetriever: method must be one of 'mmr', 'vrsd', .*, got 'best'"),
         ({"lambda_mul": 0.3}, TypeError, "unexpected keyword argument 'lambda_mul'"),  # of the store
     ):
         with pytest.raises(error, match=message):

@@ -38,6 +38,7 @@ NEEDS = {
     "migration/sentence_transformers.md": ["sentence_transformers"],
     "migration/scikit_learn.md": ["sklearn"],
     "hybrid.md": ["bm25s"],
+    "recipes.md": ["langchain_core", "llama_index.core", "haystack"],
     "offline.md": ["pyarrow"],
     "quality.md": ["transformers"],
     "papers/aicl.md": ["transformers", "sklearn"],

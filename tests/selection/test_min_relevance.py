@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
-from ragsys_kernels.testing import check_selection
+from ragsys_kernels.testing import check_selection, selection_work
 
 N, D, Q, P, K = 300, 32, 5, 90, 6
 LEAST = np.array([-0.1, 0.1, 0.2, 0.3, 2.0], np.float32)  # none of the last query's reaches it
@@ -102,6 +102,60 @@ def test_items_that_codes_cannot_tell_from_enough_are_no_bar_for_others(dtype):
         found = rk.mmr(query, corpus, 8, **given)
         assert sorted(found.indices[0].tolist()) == [-1, -1, 0, 1, 2, 3, 4, 5]
         np.testing.assert_array_equal(found.indices, rk.mmr(query, corpus, 8, backend="reference", **given).indices)
+
+
+@pytest.mark.parametrize("lambda_d", [0.7, 0.2])
+def test_a_bias_hides_relevant_rows_from_what_bounds_others(lambda_d):
+    """Rows outside of a pool may be relevant enough though their relevance with the bias is below the least."""
+    bias = -2 * np.random.default_rng(9).random(5000).astype(np.float32)
+    corpus, queries, _ = made(3, 5000, bias=bias)
+    everything = np.tile(np.arange(5000), (Q, 1))
+    left, least = reaching(everything, cosines(queries, corpus), [0.1, 0.2, 0.3, 0.4, 0.5])
+    given = {"lambda_d": lambda_d, "lambda_b": 0.5}
+    expected = rk.mmr(queries, corpus, 12, candidates=left, backend="reference", **given)
+    assert (expected.relevance[:, 0] < least).any()
+    for found in (
+        rk.mmr(queries, corpus, 12, min_relevance=least, **given),
+        corpus.select(queries, 12, pool="certified", min_relevance=least, **given),
+    ):
+        np.testing.assert_array_equal(found.indices, expected.indices)
+
+
+def test_codes_leave_out_what_is_surely_below_and_only_mmr_uses_them():
+    """Items of little relevance and a large bias are not read. VRSD and MSD, which bound sums, read all rows."""
+    rng = np.random.default_rng(2)
+    relevance = np.where(np.arange(200) < 8, 0.6 + np.arange(200) / 100, rng.uniform(-0.2, 0.2, 200))
+    others = rng.standard_normal((200, 63))
+    others /= np.linalg.norm(others, axis=1, keepdims=True)
+    rows = np.concatenate([relevance[:, None], np.sqrt(1 - relevance[:, None] ** 2) * others], 1).astype(np.float32)
+    problem = {
+        "queries": np.eye(1, 64, dtype=np.float32), "embeddings": rk.Corpus(rows), "k": 6,
+        "candidates": rng.permutation(200)[None], "min_relevance": 0.5,
+    }  # fmt: skip
+    biased = {**problem, "bias": np.where(relevance > 0.5, 0, 1).astype(np.float32), "lambda_b": 0.5}
+    picks, work = selection_work("mmr", biased, bounds="coded")
+    assert (picks.indices < 8).all()
+    assert work.code_products > 0
+    assert work.rows_read <= 8
+    for rule in ("vrsd", "msd"):
+        found, work = selection_work(rule, problem, bounds="coded")
+        np.testing.assert_array_equal(found.indices, getattr(rk, rule)(**problem, backend="reference").indices)
+        assert work.code_products == 0
+        assert selection_work(rule, {**problem, "min_relevance": None}, bounds="coded")[1].code_products > 0
+
+
+@pytest.mark.parametrize("rule", ["mmr", "vrsd", "dpp"])
+def test_costs_of_candidates_stay_with_them(rule):
+    """Where those before them in the list are left out."""
+    corpus, queries, candidates = made(7)
+    relevance = np.take_along_axis(cosines(queries, corpus), candidates, 1)
+    left, least = reaching(candidates, relevance, [0.0, 0.1, 0.1, 0.2, 0.2])
+    costs = np.random.default_rng(1).integers(1, 9, candidates.shape).astype(float)
+    given = {"costs": costs, "budget": 14.0}
+    found = getattr(rk, rule)(queries, corpus, K, candidates=candidates, min_relevance=least, backend="cpu", **given)
+    expected = getattr(rk, rule)(queries, corpus, K, candidates=left, backend="reference", **given)
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    np.testing.assert_array_equal(found.cost, expected.cost)
 
 
 def test_a_pool_beyond_which_no_row_is_relevant_enough_is_certified():

@@ -97,6 +97,7 @@ class Page:
             [...section.querySelectorAll('tbody tr[data-id]')].map((row) => ({
                 id: row.querySelector('th span').textContent,
                 note: row.querySelector('small').textContent,
+                near: row.querySelectorAll('small')[1].textContent,
                 cells: [...row.querySelectorAll('td')].map((cell) => cell.textContent),
                 text: row.nextElementSibling?.matches('.text') ? row.nextElementSibling.textContent : null,
             })),
@@ -125,6 +126,8 @@ def test_a_browser_shows_what_the_library_picks(server, browser, name):
         unit = ROWS[chosen] / np.linalg.norm(ROWS[chosen], axis=1, keepdims=True)
         alike = np.tril(unit @ unit.T, -1) + np.triu(np.full((4, 4), -9))
         assert [float(row["cells"][2]) for row in rows[1:]] == pytest.approx(alike.max(axis=1)[1:], abs=6e-4)
+        near = ["", *(f"like the {('1st', '2nd', '3rd')[i]}" for i in alike.argmax(axis=1)[1:])]
+        assert [row["near"] for row in rows] == near
         assert [float(row["cells"][3]) for row in rows] == pytest.approx(picks.scores[0], abs=6e-4)
         for place, row in zip(chosen, rows, strict=True):
             without = [NAMES[other] for other in ids if row["id"] not in ids[other]]

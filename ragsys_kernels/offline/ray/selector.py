@@ -59,6 +59,7 @@ def selector_for_ray(
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
+    nearest: bool = False,
     scale: float | None = None,
     gamma: float | None = None,
     window: int | None = None,
@@ -99,8 +100,8 @@ def selector_for_ray(
     candidate_ids : bool
         The candidates are ids of the corpus, integers or strings.
     k : int
-    method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, min_relevance, scale, gamma, window, \
-        noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
+    method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, min_relevance, nearest, scale, gamma, \
+        window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
         As in `select`; pool None, like "all", is the whole corpus.
     now : float, optional
         As in `select`. Default: when this is called.
@@ -118,7 +119,7 @@ def selector_for_ray(
         Called with a batch, a dict of NumPy columns (`map_batches`'s default), it returns the batch with four columns
         more: ``ids``, the picks of each query, best first, as ids of `id_column` or of the corpus, else row numbers;
         ``scores``, ``relevance`` and ``redundancy`` as in `Selection`, float32 values; lists of `k` values, fewer where
-        there are fewer candidates.
+        there are fewer candidates. With ``nearest`` that column too.
 
     Raises
     ------
@@ -143,9 +144,9 @@ def selector_for_ray(
     request = recency.dated(plain_request(_OP, Request(
         checks.choice(_OP, "method", method, rk.METHODS), None, None, k, relevance_scale=relevance_scale,
         lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget, max_similarity=max_similarity,
-        min_relevance=min_relevance, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind,
-        density=density, eps=eps, half_life=half_life, now=now, decay=decay, decay_floor=decay_floor, backend=backend,
-        num_threads=num_threads,
+        min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise,
+        min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life, now=now, decay=decay,
+        decay_floor=decay_floor, backend=backend, num_threads=num_threads,
     )))  # fmt: skip
     if checks.choice(_OP, "relevance_scale", request.relevance_scale, SCALES) != "as-is" and relevance_column is None:
         raise ValueError(f"{_OP}: relevance_scale must come with relevance_column, got {relevance_scale!r} alone")
@@ -199,6 +200,7 @@ def selector_for_ray(
             )
     _check(corpus, request, whole, candidate_column, query_group_column)
     reference = ray.put((corpus, ids, lookup))
+    result = (*_RESULT, "nearest") if request.nearest else _RESULT
 
     class RaySelector:
         """Adds picks to batches of queries."""
@@ -213,7 +215,7 @@ def selector_for_ray(
             for name in filter(None, (query_column, query_group_column, candidate_column, relevance_column)):
                 if name not in batch:
                     raise ValueError(f"{_OP}: batches must have a column {name!r}, got {list(batch)}")
-            taken = [name for name in _RESULT if name in batch]
+            taken = [name for name in result if name in batch]
             if taken:
                 raise ValueError(f"{_OP}: batches must not have the columns of the result, got {taken}")
             candidates: Any = None if candidate_column is None else batch[candidate_column]
@@ -229,7 +231,7 @@ def selector_for_ray(
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
             )
             picks = self._corpus.select(asked, whole)
-            return {**batch, **_lists(picks, self._ids)}
+            return {**batch, **_lists(picks, self._ids, result)}
 
     return RaySelector
 
@@ -281,15 +283,15 @@ def _padded(column: Any, dtype: type, padding: int) -> Array:
     return np.stack(rows) if rows else np.zeros((0, 0), dtype)
 
 
-def _lists(picks: rk.Selection, ids: Any) -> dict[str, Array]:
+def _lists(picks: rk.Selection, ids: Any, names: tuple[str, ...]) -> dict[str, Array]:
     """Return the picks without padding, as columns of Python lists, which Ray stores as lists."""
-    columns = {name: np.empty(len(picks.lengths), object) for name in _RESULT}
+    columns = {name: np.empty(len(picks.lengths), object) for name in names}
     real = np.arange(picks.indices.shape[1]) < picks.lengths[:, None]
     picked = picks.indices[real]
     named = picked.tolist() if ids is None else ids.take(pa.array(picked)).to_pylist()
     ends = np.cumsum(picks.lengths)
     for row, length in enumerate(picks.lengths):
         columns["ids"][row] = named[ends[row] - length : ends[row]]
-        for name in _RESULT[1:]:
+        for name in names[1:]:
             columns[name][row] = getattr(picks, name)[row, :length].tolist()
     return columns

@@ -39,6 +39,7 @@ def coverage(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -98,5 +99,5 @@ def coverage(
         "coverage", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, similarity, bias, lambda_d, lambda_b, kind=kind, aspects=aspects, weights=weights,
-        gamma=gamma, density=density,
+        gamma=gamma, density=density, nearest=nearest,
     ))  # fmt: skip

@@ -32,6 +32,7 @@ def gist(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -89,5 +90,5 @@ def gist(
     return run(Request(
         "gist", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps,
+        num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps, nearest=nearest,
     ))  # fmt: skip

@@ -34,6 +34,7 @@ def msd(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -74,7 +75,7 @@ def msd(
     return run(Request(
         "msd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b,
+        num_threads, on_error, similarity, bias, lambda_d, lambda_b, nearest=nearest,
     ))  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def dpp(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -154,6 +156,7 @@ def dpp(
         "dpp", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
         num_threads, on_error, similarity, bias, lambda_d, lambda_b, quality=quality, scale=scale,
+        nearest=nearest,
     ))  # fmt: skip
 
 
@@ -181,6 +184,7 @@ def ssd(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -229,7 +233,7 @@ def ssd(
     return run(Request(
         "ssd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, None, bias, lambda_d, lambda_b, gamma=gamma, window=window,
+        num_threads, on_error, None, bias, lambda_d, lambda_b, gamma=gamma, window=window, nearest=nearest,
     ))  # fmt: skip
 
 
@@ -254,6 +258,7 @@ def sift(
     budget: float | ArrayLike | None = None,
     max_similarity: float | ArrayLike | None = None,
     min_relevance: float | ArrayLike | None = None,
+    nearest: bool = False,
     metric: Metric = "cosine",
     check_values: bool | None = None,
     backend: Backend = "auto",
@@ -296,5 +301,5 @@ def sift(
     return run(Request(
         "sift", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, noise=noise, min_gain=min_gain,
+        num_threads, on_error, noise=noise, min_gain=min_gain, nearest=nearest,
     ))  # fmt: skip

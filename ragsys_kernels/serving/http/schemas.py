@@ -144,6 +144,11 @@ class Picks(BaseModel):
         None, description="Whether they are proven to be the whole corpus's; null: not known"
     )
     cost: float | None = Field(None, description="Of all picks; with a budget alone")
+    nearest: list[int] | None = Field(
+        None,
+        description="With nearest: the place, from 0, of the earlier pick that each is most similar to; -2 - j for "
+        "place j of initial, followed by what a cursor holds; -1: none",
+    )
     cursor: str | None = Field(
         None, description="Send it with the same query for the next page; null: no more, or GIST"
     )
@@ -206,6 +211,7 @@ class Segment(BaseModel):
     ids: list[int] | list[str]
     relevance: list[float]
     redundancy: list[float] = Field(description="The largest similarity to an earlier pick")
+    nearest: list[int] = Field(description="To which it is, as in picks")
 
 
 class PathResponse(BaseModel):
@@ -353,7 +359,7 @@ class Tensor(BaseModel):
 
 
 class WantedTensor(BaseModel):
-    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped"]
+    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped", "nearest"]
     parameters: dict[str, Any] | None = None
 
 

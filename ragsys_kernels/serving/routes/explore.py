@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from ..._base.arrays import HOST
 from ..._base.warn import muted
 from ...selection import mmr_path
+from ...selection.nearest import nearest_earlier
 from ...selection.relevance import scaled
 from ...selection.validate import PoolSizeWarning, listed
 from ..corpora import Served
@@ -161,9 +163,11 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
     rows, given = _pool(block)
     if not (n := len(rows)):
         return []
-    before = _shown(block)
-    held = np.concatenate([rows, np.setdiff1d(before, rows)])
-    shown = np.flatnonzero(np.isin(held, before))
+    initial = np.zeros(0, np.int64) if request.initial is None else request.initial[0]
+    held = np.concatenate([rows, np.setdiff1d(initial[initial >= 0], rows)])
+    order = np.argsort(held)
+    shown = np.where(initial >= 0, order[np.searchsorted(held, initial, sorter=order)], -1)
+    before = np.unique(shown[shown >= 0])
     vectors = served.vectors_of(held)
     query = None if request.queries is None else np.asarray(request.queries, np.float32)
     if query is not None and corpus.metric == "cosine" and (norm := np.linalg.norm(query)) > 0:
@@ -177,7 +181,7 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
                 k,
                 candidates=np.arange(n)[None],
                 relevance=None if given is None else given[None],
-                initial=shown[None] if len(shown) else None,
+                initial=before[None] if len(before) else None,
                 bias=columns["bias"],
                 lambda_b=float(np.max(request.lambda_b)),
                 groups=None if request.max_per_group is None else columns["groups"],
@@ -194,11 +198,9 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
         weight = np.float32(np.max(request.lambda_b))
         relevance = weight * relevance + (1 - weight) * columns["bias"][:n]
     picks, segments = np.asarray(found.indices), []
-    likeness = _likeness(vectors, picks)
-    if len(shown):
-        likeness[:, 0] = -np.inf
-        likeness = np.maximum(likeness, (vectors[:n] @ vectors[shown].T).max(axis=1)[picks])
-    for low, high, picked, like in zip(found.low.tolist(), found.high.tolist(), picks, likeness, strict=True):
+    likeness, nearest = _likeness(vectors, picks, shown)
+    ends = found.low.tolist(), found.high.tolist()
+    for low, high, picked, like, near in zip(*ends, picks, likeness, nearest, strict=True):
         places = picked[picked >= 0]
         segments.append(
             {
@@ -207,6 +209,7 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
                 "ids": served.ids_of(rows[places]).tolist(),
                 "relevance": relevance[places],
                 "redundancy": like[: len(places)],
+                "nearest": near[: len(places)],
             }
         )
     return segments
@@ -258,12 +261,20 @@ def _column(corpus: Any, name: str, rows: np.ndarray) -> np.ndarray | None:
     return None if column is None else host(column[placed(corpus, rows)])
 
 
-def _likeness(vectors: np.ndarray, picks: np.ndarray) -> np.ndarray:
-    """Return the largest similarity of each pick (S, K) to the earlier ones, 0 for the first."""
-    found = np.zeros(picks.shape, np.float32)
-    earlier = np.tri(picks.shape[1], k=-1, dtype=bool)
+def _likeness(vectors: np.ndarray, picks: np.ndarray, shown: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest similarity of each pick (S, K) to those before it, 0 where there are none, and to which it is.
+
+    ``shown``: the places of initial items; -1: none.
+    """
+    likeness, nearest = np.zeros(picks.shape, np.float32), np.zeros(picks.shape, np.int32)
     for begin in range(0, len(picks), _SEGMENTS):
-        taken = vectors[picks[begin : begin + _SEGMENTS]]
-        alike = np.where(earlier, taken @ taken.transpose(0, 2, 1), -np.inf)
-        found[begin : begin + _SEGMENTS, 1:] = alike.max(axis=2)[:, 1:]
+        part = slice(begin, begin + _SEGMENTS)
+        taken = np.concatenate([np.broadcast_to(shown, (len(picks[part]), len(shown))), picks[part]], axis=1)
+        nearest[part], likeness[part] = nearest_earlier(taken, len(shown), partial(_to_earlier, vectors[taken]))
+    likeness[nearest == -1] = 0
+    return likeness, nearest
+
+
+def _to_earlier(vectors: np.ndarray, column: int) -> np.ndarray:
+    found: np.ndarray = np.einsum("qd,qtd->qt", vectors[:, column], vectors[:, :column], dtype=np.float64)
     return found

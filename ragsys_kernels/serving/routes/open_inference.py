@@ -3,7 +3,8 @@
 A model's name may go on with a rule, as that of ``/rerank``: ``docs``, ``docs:vrsd``, ``docs:mmr:0.7``. Its inputs are
 the columns of the Arrow stream, one query a row; lists of different lengths are padded with -1, or with empty strings.
 Its outputs are padded likewise, with NaN in the columns of numbers; ``errors`` has the reason of each query that was
-not answered, and an empty string for the others; with ``unknown`` "skip", ``skipped`` has the unknown ids.
+not answered, and an empty string for the others; with ``unknown`` "skip", ``skipped`` has the unknown ids, with
+``nearest`` ``nearest`` the places of the most similar earlier picks.
 Rules for all queries are the parameters of a request. The model ``vectors`` is of queries that come with the vectors of
 their candidates (``vectors``, padded as ``candidates`` are), which any other model takes too.
 """
@@ -49,7 +50,7 @@ _IDS = ("query_id", *ID_LISTS)
 _RULES = ("method", "k", "pool", "unknown", *NUMBERS, *OF_CALL)
 # Parameters that are of the protocol and its servers.
 _OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
-_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped")
+_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped", "nearest")
 
 
 def add(service: Service) -> None:
@@ -138,7 +139,7 @@ async def infer(service: Service, request: Request) -> Response:
     large = len(body) > LARGE_BODY
     content, asked = await service.beside(large, _parsed, body, json_bytes, rule, served, service.limits)
     request.queries = asked.count
-    wanted = _wanted(content, asked.skips)
+    wanted = _wanted(content, asked)
     await service.answer(asked, request, deadline)
     if len(asked.errors) == asked.count:
         raise RefusedError(asked.status, str(asked.errors[0]), asked.errors[0].argument)
@@ -170,6 +171,7 @@ def _metadata(name: str, served: Served) -> dict[str, Any]:
         kind = ids if each in _IDS else "INT64" if each in ("k", "groups", "query_groups") else "FP32"
         inputs.append({"name": each, "datatype": kind, "shape": shape})
     kinds = {"ids": (ids, 2), "lengths": ("INT32", 1), "errors": ("BYTES", 1), "skipped": (ids, 2)}
+    kinds["nearest"] = "INT32", 2
     outputs = [(each, *kinds.get(each, ("FP32", 2))) for each in _OUTPUTS]
     return {
         "name": name,
@@ -250,17 +252,20 @@ def _lists(name: str, array: np.ndarray, real: np.ndarray | None) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), values)
 
 
-def _wanted(content: dict[str, Any], skips: bool) -> list[tuple[str, bool]]:
+def _wanted(content: dict[str, Any], answers: Asked) -> list[tuple[str, bool]]:
     """Return the outputs that a request asks for, and which of them as bytes."""
     binary = tensors.parameters_of(content).get("binary_data_output") is True
     asked = content.get("outputs")
     if not asked:
-        return [(name, binary) for name in _OUTPUTS if skips or name != "skipped"]
+        lacking = {"skipped": not answers.skips, "nearest": not answers.nearest}
+        return [(name, binary) for name in _OUTPUTS if not lacking.get(name)]
     found = []
     for output in asked if type(asked) is list else [None]:
         if type(output) is not dict or output.get("name") not in _OUTPUTS:
             got = shown(output.get("name") if type(output) is dict else asked if output is None else output)
             raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", got)
+        if output["name"] == "nearest" and not answers.nearest:
+            raise invalid("infer", "outputs", "have nearest with the parameter nearest alone", "it without")
         found.append((output["name"], tensors.parameters_of(output).get("binary_data", binary) is True))
     return found
 
@@ -292,6 +297,7 @@ def arrays_of(asked: Asked) -> dict[str, np.ndarray]:
     padding: Any = "" if asked.strings else -1
     ids = np.full((count, width), padding, object if asked.strings else np.int64)
     numbers = {name: np.full((count, width), np.nan, np.float32) for name in _OUTPUTS[1:4]}
+    nearest = np.full((count, width), -1, np.int32)
     lengths = np.zeros(count, np.int32)
     left_out = asked.skipped()
     for block, picked in asked.answered():
@@ -303,10 +309,12 @@ def arrays_of(asked: Asked) -> dict[str, np.ndarray]:
         ids[rows, np.arange(k)] = np.where(real, block.ids_of(picked.indices), padding)
         for name, array in numbers.items():
             array[rows, np.arange(k)] = np.where(real, getattr(picked, name), np.nan)
+        if picked.nearest is not None:
+            nearest[rows, np.arange(k)] = picked.nearest
     errors = np.full(count, "", object)
     for position, error in asked.errors.items():
         errors[position] = str(error)
     skipped = np.full((count, max(map(len, left_out.values()), default=0)), padding, ids.dtype)
     for position, names in left_out.items():
         skipped[position, : len(names)] = names
-    return {"ids": ids, **numbers, "lengths": lengths, "errors": errors, "skipped": skipped}
+    return {"ids": ids, **numbers, "lengths": lengths, "errors": errors, "skipped": skipped, "nearest": nearest}

@@ -212,6 +212,8 @@ def _single(block: Block, picks: Selection) -> bytes:
     }
     if block.request.budget is not None:
         answer["cost"] = float(picks.cost[0])
+    if picks.nearest is not None:
+        answer["nearest"] = picks.nearest[0, :n]
     if n == block.k and _has_pages(block):
         seen = ids
         if block.request.initial is not None:
@@ -231,6 +233,9 @@ def _texts(block: Block, picks: Selection) -> list[bytes]:
     more = [b""] * len(lengths)
     if block.request.budget is not None:
         more = [b',"cost":%b' % orjson.dumps(cost) for cost in picks.cost.tolist()]
+    if picks.nearest is not None:
+        nearest = _lists(picks.nearest, lengths)
+        more = [b'%b,"nearest":%b' % each for each in zip(more, nearest, strict=True)]
     for query, names in (block.skipped or {}).items():
         more[query] += b',"skipped":%b' % orjson.dumps(names)
     certified = [b"null"] * len(lengths)

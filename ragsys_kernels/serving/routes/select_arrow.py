@@ -5,8 +5,8 @@ Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted
 lists, by their names. A null is no value, as in JSON. Rules for all queries are in the URL:
 ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
 too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
-row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, and with the rule
-``unknown=skip`` ``skipped``.
+row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, with
+the rule ``nearest=true`` ``nearest``, and with ``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
     columns = {name: _one(table.column(name)) for name in names}
     if "vectors" not in columns:
         rules.has_corpus()
-    strings, skips = _strings(columns, served), rules.shared({}).skips
-    asked = Asked(served, table.num_rows, ids=columns.pop("id", None), strings=strings, skips=skips)
-    asked.nbytes = size
+    strings, shared = _strings(columns, served), rules.shared({})
+    asked = Asked(served, table.num_rows, ids=columns.pop("id", None), strings=strings, skips=shared.skips)
+    asked.nbytes, asked.nearest = size, bool(shared.options.get("nearest"))
     _check_rules(rules)
     for given, positions in _alike(columns, table.num_rows):
         for begin in range(0, len(positions), BLOCK):
@@ -287,6 +287,9 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
     values = _arrow(np.concatenate([*floats, _NO_FLOATS]), pa.float32())
     flat += [values.slice(i * len(rows), len(rows)) for i in range(3)]
     begins = _arrow(offsets, pa.int32())
+    if asked.nearest:
+        nearest = [_end_to_end(picked.nearest, picked.lengths, full) for picked in picks]
+        flat.append(_arrow(np.concatenate([*nearest, np.zeros(0, np.int32)]), pa.int32()))
     lists = [pa.ListArray.from_arrays(begins, each) for each in flat]
     if taken is not None:
         lists = [each.take(taken) for each in lists]
@@ -295,11 +298,12 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
         errors = pa.array(
             [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
         )
-    columns, names = [ids, *lists, _certified(asked), errors], _ANSWER
+    lists, more = lists[:4], lists[4:]
+    columns, names = [ids, *lists, _certified(asked), errors, *more], [*_ANSWER, *["nearest"] * asked.nearest]
     if asked.skips:
         skipped = asked.skipped()
         columns.append(pa.array([skipped.get(i, []) for i in range(asked.count)], lists[0].type))
-        names = [*names, "skipped"]
+        names.append("skipped")
     return pa.record_batch(columns, names=names)
 
 

@@ -63,7 +63,7 @@ const RULES = {
 
 async function selected(rules, query, common) {
   const queries = rules.map((rule) => `{${query},${RULES[rule]()}}`);
-  const { results } = await send("v1/select", `{"corpus":${name()},${common},"queries":[${queries.join(",")}]}`);
+  const { results } = await send("v1/select", `{"corpus":${name()},${common},"nearest":true,"queries":[${queries.join(",")}]}`);
   const bad = results.find((result) => result.error);
   if (bad) throw new Refused(bad.error.message);
   return Object.fromEntries(rules.map((rule, i) => [rule, results[i]]));
@@ -113,8 +113,8 @@ async function pick() {
 const stepOf = (segments) => Math.max(0, segments.findLastIndex((each) => each.low <= Math.fround(lambda)));
 
 function mmrAt(step) {
-  const { ids, relevance, redundancy } = shown.segments[step];
-  return { ids, relevance, redundancy, scores: relevance.map((value, i) => lambda * value - (1 - lambda) * redundancy[i]) };
+  const { ids, relevance, redundancy, nearest } = shown.segments[step];
+  return { ids, relevance, redundancy, nearest, scores: relevance.map((value, i) => lambda * value - (1 - lambda) * redundancy[i]) };
 }
 
 // Show what was found, with MMR at the λ of now: all that the slider changes.

@@ -4,6 +4,9 @@ export const NAMES = { topk: "top-k", mmr: "MMR", vrsd: "VRSD" };
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 export const digits = (value) => (value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(3));
 
+// The place of a pick in words: 1st, 2nd, .. 11th.
+const place = (i) => `${i + 1}${(Math.floor(i / 10) % 10 !== 1 && ["st", "nd", "rd"][i % 10]) || "th"}`;
+
 export function made(tag, ...children) {
   const node = document.createElement(tag);
   node.append(...children);
@@ -25,7 +28,8 @@ export function sections(rules, found, titles, texts, whole) {
       const without = rules.filter((other) => !found[other].ids.includes(id)).map((other) => NAMES[other]);
       const alone = without.length > 0 && without.length === rules.length - 1;
       const note = made("small", alone ? made("mark", "only here") : without.length ? `not in ${without.join(", ")}` : "");
-      const row = made("tr", cell(String(i + 1)), cell([made("span", id), " ", note], "row"), cell(digits(picks.relevance[i])),
+      const near = made("small", picks.nearest?.[i] >= 0 ? `like the ${place(picks.nearest[i])}` : "");
+      const row = made("tr", cell(String(i + 1)), cell([made("span", id), " ", note, " ", near], "row"), cell(digits(picks.relevance[i])),
         cell(i ? digits(picks.redundancy[i]) : "–"), cell(digits(picks.scores[i])));
       row.dataset.id = id;
       row.classList.toggle("alone", alone);
