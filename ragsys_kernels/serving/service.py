@@ -123,8 +123,8 @@ class Service:
         """Let the kernels pick what a request that has been read asks for."""
         request.queries = asked.count
         request.stage("parse")
-        if asked.nbytes > request.bytes_in:
-            request.holds(asked.nbytes)
+        if (size := asked.nbytes + asked.answer_bytes) > request.bytes_in:
+            request.holds(size)
         ticket = await self.batcher.answer(asked, deadline)
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
 
@@ -184,7 +184,7 @@ class _Endpoint:
         request: Request = scope["ragsys.request"]
         request.scope, request.route = scope, self._path  # with the parameters of the path
         try:
-            response = await self._handler(request)
+            response = request.answered(await self._handler(request))
         except Exception as error:  # the framework would answer in words of its own
             response = failed(request, error)
         await response.send(send)

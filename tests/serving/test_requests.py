@@ -692,7 +692,7 @@ def test_overflow_is_the_error_of_one_query():
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(body_bytes=1000, memory_bytes=1000), "the bodies of other requests fill its memory"),
+        (Limits(body_bytes=1000, memory_bytes=1000), "the bodies and answers of other requests fill its memory"),
         (Limits(requests=2), "too many requests are under way"),
     ],
 )
