@@ -64,10 +64,12 @@ class Refuser:
         await self._ended.wait()
         while self._last and asking(self._sockets):
             await asyncio.sleep(_STEP)
-        for server in servers:
-            server.close()
+        for each in self._sockets:
+            self._loop.remove_reader(each.fileno())  # a server that is closed drops those that it has just accepted
         while under_way := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(under_way)
+        for server in servers:
+            server.close()
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -77,7 +79,9 @@ class Refuser:
             writer.write_eof()
             # A connection that is closed with bytes unread is reset, and the client may not see its answer.
             await asyncio.wait_for(_rest(reader), _PATIENCE)
-        writer.close()
+        with suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
 
 
 async def _rest(reader: asyncio.StreamReader) -> None:
