@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from .. import __version__
@@ -161,6 +162,7 @@ class Service:
         for served in self.corpora.all():
             self.metrics.rows.labels(served.name).set(len(served))
             await loop.run_in_executor(None, warm, served)
+        await run_in_threadpool(self.metrics.text)  # imports what the framework's threads need
         for start in self.starting:
             await start()
         self.status = "ready"

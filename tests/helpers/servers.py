@@ -27,7 +27,7 @@ from ragsys_kernels.serving.listening import bound  # noqa: E402
 from ragsys_kernels.serving.server import Server, Settings  # noqa: E402
 
 # Seconds after which what has not come does not come, on a busy machine either.
-HANGS = 60
+HANGS = 120
 # A connection of its own for each request. A client that could ask by https would take 40 ms to load certificates.
 http = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0), timeout=HANGS)
 
