@@ -234,7 +234,7 @@ class Server(uvicorn.Server):
     def _under_way(self) -> set[Any]:
         """Return the requests that have no answer yet."""
         cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
-        return {cycle for cycle in cycles if cycle is not None and not cycle.response_complete}
+        return {cycle for cycle in cycles if cycle is not None and not (cycle.response_complete or cycle.disconnected)}
 
     async def _let_go(self) -> None:
         let_nobody_in(self._sockets)
