@@ -105,7 +105,11 @@ def serve(
     watch: Annotated[
         bool, option(RUN, "Load a folder anew as soon as it has another version; no request fails.", "--watch")
     ] = False,
-    grace: Annotated[float, option(RUN, "Seconds that requests under way have after SIGTERM.", min=1)] = 30,
+    drain: Annotated[
+        float,
+        option(RUN, "Seconds after SIGTERM in which further connections and requests are still answered.", min=0),
+    ] = 2,
+    grace: Annotated[float, option(RUN, "Seconds that requests under way have after that.", min=1)] = 30,
     access_log: Annotated[bool, option(RUN, "Print a line of JSON for each request.")] = True,
     traces: Annotated[
         bool,
@@ -122,10 +126,13 @@ def serve(
     max_queue: Annotated[int, option(LIMITS, "Queries that may wait.", min=1)] = 16_384,
     max_connections: Annotated[int, option(LIMITS, "Connections at the same time.", min=1)] = 4096,
     max_requests: Annotated[int, option(LIMITS, "Requests at the same time.", min=1)] = 1024,
-    max_memory: Annotated[int, option(LIMITS, "Bytes of all requests at the same time.", min=1)] = 1 << 30,
+    max_memory: Annotated[int, option(LIMITS, "Bytes of all requests and answers at the same time.", min=1)] = 1 << 30,
     timeout_ms: Annotated[int, option(LIMITS, "Milliseconds that a request may take.", min=1)] = 30_000,
     idle_seconds: Annotated[float, option(LIMITS, "Seconds that an idle connection stays open.", min=0.1)] = 60,
     body_seconds: Annotated[float, option(LIMITS, "Seconds that a body may take to arrive.", min=0.1)] = 20,
+    write_seconds: Annotated[
+        float, option(LIMITS, "Seconds that a client may take for an answer, or each MiB of a longer one.", min=0.1)
+    ] = 20,
 ) -> None:
     """Serve selections over HTTP: POST /v1/select, /rerank; GET /health, /info, /metrics, /openapi.json.
 
@@ -134,7 +141,8 @@ def serve(
     """
     with one_line_errors("serve", "interrupted"), needed("serve", "serve"):
         from ..serving.limits import Limits
-        from ..serving.server import Settings, bound, run
+        from ..serving.listening import bound
+        from ..serving.server import Settings, run
         from ..serving.workers import serve as run_workers
 
         if unknown not in ("error", "skip"):
@@ -156,6 +164,7 @@ def serve(
             allowed_hosts=tuple(allowed_hosts or ()),
             verify=verify,
             watch=watch,
+            drain=drain,
             grace=grace,
             log=access_log,
             traces=traces,
@@ -171,6 +180,7 @@ def serve(
                 timeout_ms=timeout_ms,
                 idle_seconds=idle_seconds,
                 body_seconds=body_seconds,
+                write_seconds=write_seconds,
             ),
         )
         logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s: %(message)s")

@@ -12,12 +12,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ..corpus import Corpus
-from .http.messages import DisconnectedError, Receive, Request, Scope, Send, failed
+from .http.messages import CLOSE, DisconnectedError, Receive, Request, Scope, Send, failed
 from .limits import busy
 from .routes import about, explore, open_inference, page, rerank, select
 from .service import Service
 
 _PLAIN = {"/info", "/metrics", "/openapi.json", "/docs", "/redoc", *page.PATHS}
+
+# In the scope of requests on connections beyond the limit.
+BEYOND = "ragsys.beyond"
 
 # Modules of routes: each has a function ``add(service)``.
 _ROUTES = (about, select, explore, rerank, open_inference, page)
@@ -63,6 +66,7 @@ class Front:
         service.load.requests += 1
         scope["ragsys.request"] = request
         sent = [500, 0]
+        send = self._counting(scope, send, sent)
         handler = service.quick.get((scope["method"], scope["path"]))
         if handler is not None or scope["path"] in _PLAIN:
             request.route = scope["path"]
@@ -70,11 +74,9 @@ class Front:
             if scope["path"] not in service.open:
                 self.admit(request)
             if handler is not None:
-                response = await handler(request)
-                sent = [response.status, len(response.body)]
-                await response.send(send)
+                await request.answered(await handler(request)).send(send)
             else:
-                await self._app(scope, receive, _counting(send, sent))
+                await self._app(scope, receive, send)
         except DisconnectedError:
             sent = [499, 0]
         except asyncio.CancelledError:
@@ -82,10 +84,8 @@ class Front:
                 raise
             sent = [499, 0]
         except Exception as error:
-            response = failed(request, error)
-            sent = [response.status, len(response.body)]
             with suppress(RuntimeError):  # it had begun to answer
-                await response.send(send)
+                await failed(request, error).send(send)
         finally:
             self.ended(request, *sent)
 
@@ -95,6 +95,12 @@ class Front:
         self.service.bearer.check(request.headers)
         if self.service.load.requests > self.service.limits.requests:
             raise busy("too many requests are under way")
+        if BEYOND in request.scope:
+            raise busy("too many connections are open")
+
+    def is_last(self, scope: Scope) -> bool:
+        """Return whether a connection is closed behind its answer."""
+        return self.service.status == "stopping" or BEYOND in scope
 
     def ended(self, request: Request, status: int, size: int) -> None:
         """Count and log a request that has its answer."""
@@ -103,15 +109,16 @@ class Front:
         self.service.metrics.request(request.route, status, request.seconds())
         self.service.log.add(request, status, size)
 
+    def _counting(self, scope: Scope, send: Send, sent: list[int]) -> Send:
+        """Return ``send`` that notes the status and size of what it sends, and says if the connection ends."""
 
-def _counting(send: Send, sent: list[int]) -> Send:
-    """Return ``send`` that notes the status and size of what it sends."""
+        async def counted(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                sent[0] = message["status"]
+                if self.is_last(scope) and CLOSE not in (headers := list(message.get("headers", ()))):
+                    message = {**message, "headers": [*headers, CLOSE]}
+            else:
+                sent[1] += len(message.get("body", b""))
+            await send(message)
 
-    async def counted(message: Any) -> None:
-        if message["type"] == "http.response.start":
-            sent[0] = message["status"]
-        else:
-            sent[1] += len(message.get("body", b""))
-        await send(message)
-
-    return counted
+        return counted

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Queries of a block: a longer request lets others in between.
 BLOCK = 256
+_PICK = 96  # bytes of a pick in an answer: its id, three numbers and a part of the cursor
 
 
 @dataclass(slots=True)
@@ -76,6 +77,16 @@ class Asked:
         """Raise the error of the first query that has one, where a request has one answer for all."""
         for error in self.errors.values():
             raise error
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of the answer, at most and roughly: its picks as arrays and as JSON."""
+        picks = 0
+        for block in self.blocks:
+            candidates = block.request.candidates
+            width = block.served.rows if candidates is None else candidates.shape[1]
+            picks += block.size * min(block.most, width)
+        return _PICK * picks
 
     @property
     def status(self) -> int:

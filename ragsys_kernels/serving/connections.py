@@ -19,9 +19,11 @@ _PARTS = {
         *("connection_made", "connection_lost", "data_received", "send_400_response", "on_message_begin"),
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "_start_asgi_task"),
         *("app", "loop", "parser", "flow", "pipeline", "scope", "url", "headers", "cycle", "connections", "tasks"),
-        *("transport", "server_state", "limit_concurrency"),
+        *("transport", "server_state", "pause_writing", "resume_writing"),
     ),
-    "RequestResponseCycle": ("response_started", "response_complete", "scope", "message_event", "keep_alive"),
+    "RequestResponseCycle": (
+        *("response_started", "response_complete", "scope", "message_event", "keep_alive", "transport"),
+    ),
     "FlowControl": ("write_paused", "resume_reading"),
     "ServerState": ("total_requests", "default_headers", "connections", "tasks"),
 }
@@ -30,8 +32,6 @@ _MODULE = "uvicorn.protocols.http.httptools_impl"
 
 def chosen(plain: str | None = None) -> tuple[Any, str]:
     """Return uvicorn's ``http``, a class or "auto", and what ``/info`` says of it; ``plain``: why ASGI is wanted."""
-    if plain is not None:
-        return "auto", f"{ASGI}: {plain}"
     lacking = _lacking()
     if lacking:
         import uvicorn
@@ -39,7 +39,7 @@ def chosen(plain: str | None = None) -> tuple[Any, str]:
         return "auto", f"{ASGI}: uvicorn {uvicorn.__version__} has no {', '.join(lacking)}"
     from .protocol import Protocol
 
-    return Protocol, SHORT
+    return Protocol, SHORT if plain is None else f"{ASGI}: {plain}"
 
 
 def traced(application: Any) -> Any:

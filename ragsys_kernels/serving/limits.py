@@ -9,6 +9,8 @@ from typing import Any
 
 _logger = logging.getLogger("ragsys_kernels.serving")
 
+# Connections beyond the limit that are taken, to say so.
+SPARE = 32
 # The error of a request or query if the server itself failed.
 FAILED = "the server failed; its log says why"
 
@@ -34,13 +36,17 @@ class Limits:
     timeout_ms : int
         Time that a request has, or less by its ``x-timeout-ms``; then it gets 504.
     connections, requests : int
-        Open at the same time, and under way at the same time; those beyond get 503.
+        Open at the same time, and under way at the same time; those beyond get 503. Some more connections are taken
+        for that, and for ``/health``, which they can still ask.
     memory_bytes : int
-        Of all bodies under way, what they unpack to included; a request that does not fit gets 503.
+        Of all requests under way: their bodies and what they unpack to, and their answers until clients have taken
+        them; a request that does not fit gets 503.
     header_bytes, headers : int
         Of a request, its URL included; more gets 431, whoever asks.
     body_seconds, idle_seconds : float
         Time that a client has to send headers, and then a body (408), and that a connection may stay without a request.
+    write_seconds : float
+        Time that a client has to take an answer, or each MiB of a longer one; then its connection is closed.
     """
 
     body_bytes: int = 32 << 20
@@ -59,6 +65,7 @@ class Limits:
     headers: int = 100
     body_seconds: float = 20.0
     idle_seconds: float = 60.0
+    write_seconds: float = 20.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

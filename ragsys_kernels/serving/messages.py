@@ -23,6 +23,11 @@ class Serve:
 
 
 @dataclass(frozen=True)
+class Close:
+    """Close the address: no other worker needs it open."""
+
+
+@dataclass(frozen=True)
 class Load:
     """Load a corpus beside the one in service."""
 
@@ -61,6 +66,11 @@ class Ready:
     """The corpora are loaded; the worker waits for `Serve`."""
 
     versions: dict[str, str]  # of each corpus
+
+
+@dataclass(frozen=True)
+class Drained:
+    """The worker ends, and has answered all requests that came before; it still takes others until `Close`."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,10 @@ class Metrics:
         self.skipped = Counter(
             "ragsys_skipped_ids", "Ids of requests that a corpus does not have", ["corpus"], registry=registry
         )
+        self.refused = Counter("ragsys_refused_connections", "Connections beyond the limit", registry=registry)
+        self.closed = Counter(
+            "ragsys_closed_connections", "Connections that the server closed", ["reason"], registry=registry
+        )
         self.dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
         self._known: dict[tuple[str, int], tuple[Any, Any]] = {}  # looking up labels takes longer than counting
 

@@ -3,20 +3,25 @@
 A request whose headers promise nothing unusual has its body gathered here, and its answer is written at once, head and
 body; small requests need no task, for `together` calls back. ASGI would take longer for its messages than a query takes
 to be answered. Everything else, and whatever must be refused, goes the way of uvicorn; both end in the same functions.
+
+What a client has not taken of its answers counts as memory that is held. A connection that is closed before its request
+has come to an end is read on for a while: else the kernel resets it, and many clients do not see their answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from .app import Front
-from .http.messages import Request, Response, Scope, failed, refused
-from .limits import Limits, RefusedError
+from .app import BEYOND, Front
+from .http.messages import CLOSE, Request, Response, Scope, failed, refused
+from .limits import SPARE, Limits, RefusedError
 from .routes.select import Share, select, shared
 
 _SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -24,6 +29,7 @@ _PATH = "/v1/select"
 _URL = _PATH.encode()
 # Headers that change how a request is read or answered; such requests are left to uvicorn.
 _UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
+_TAKEN = 1 << 20  # bytes of a long answer that a client has to take in the time for writing
 
 
 class _Gone:
@@ -48,6 +54,25 @@ class _Cycle:
         self.disconnected = self.response_complete = False
 
 
+class _Transport:
+    """A connection as a request of uvicorn sees it, which closes it behind its answer."""
+
+    __slots__ = ("_protocol",)
+
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        if not self.is_closing():
+            self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._protocol.is_ending()
+
+    def close(self) -> None:
+        self._protocol.end()
+
+
 class _HeadersError(Exception):
     """Headers beyond the limits; the parser stops there."""
 
@@ -60,49 +85,80 @@ class Protocol(HttpToolsProtocol):
     _unused = 0  # bytes that have come since a part of a body: headers, and what else a parser keeps
     _most = _fields = 0  # bytes, and headers, that may come
     _running: Any = None  # the request that is answered now: others behind it wait for their turn
-    app: Any  # `Front`
+    _ended = False  # the last answer is written; what still comes is dropped
+    _unsent = 0  # bytes of answers that the client has not taken, which are counted as held
+    _left: int | None = None  # of these at the time from which on it has to take more
+    _left_since = 0.0
+    app: Any  # `Front`, or what traces it
     cycle: Any  # `_Cycle`, or uvicorn's
     scope: Any
+
+    def __init__(self, front: Front, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._front = front
+        self._service = front.service
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.waiting_since = time.monotonic()
-        limits = self.app.service.limits
+        limits, beyond = self._service.limits, self._service.load.beyond
         self._most, self._fields = limits.header_bytes, limits.headers
+        if len(self.connections) > limits.connections:
+            self._service.metrics.refused.inc()
+            beyond[self] = None
+            if len(beyond) > SPARE:
+                oldest = next(iter(beyond))
+                del beyond[oldest]
+                oldest.close_at_once("beyond")
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        cycle = self._running
+        self._service.load.beyond.pop(self, None)
+        self._count_unsent(0)
+        self._leave()
+        if type(self.cycle) is not _Cycle and self.cycle is not None:
+            self.cycle.transport = self.transport  # without a circle of references
+
+    def _leave(self) -> None:
+        """Tell the request that is answered that its client has gone."""
+        cycle, self._running = self._running, None
         if cycle is None or cycle.response_complete:
             return
         if type(cycle) is not _Cycle:
             request = cycle.scope.get("ragsys.request")
             if request is not None:
                 request.leave()
-        elif cycle is self.cycle and self.waiting_since is not None:
+        elif cycle is self.cycle and self.waiting_since is not None and not self._in_headers:
             cycle.response_complete = True  # its body will not come
-            self.app.ended(cycle.request, 499, 0)
+            self._front.ended(cycle.request, 499, 0)
         elif cycle.share is not None:
             cycle.share.party.leave()
         else:
             cycle.request.leave()
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
         self._unused += len(data)
         super().data_received(data)
-        if self._unused > self._most and not self.transport.is_closing():
+        if self._unused > self._most and not self.is_ending():
             self._refuse_headers()
 
     def send_400_response(self, msg: str) -> None:
         if self._too_many():
             self._refuse_headers()
         else:
-            super().send_400_response(msg)
+            self._refuse(RefusedError(400, "serve: request must be HTTP/1.1, got other bytes"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.waiting_since = time.monotonic()
         self._in_headers = True
+        if self in (beyond := self._service.load.beyond):
+            if len(self.connections) - len(beyond) < self._service.limits.connections:
+                del beyond[self]  # others have gone
+            else:
+                self.scope[BEYOND] = True
 
     def on_headers_complete(self) -> None:
         if (self._unused > self._most or len(self.headers) > self._fields) and self._too_many():
@@ -110,6 +166,7 @@ class Protocol(HttpToolsProtocol):
         self._in_headers, self._unused = False, 0
         if not self._begin():
             super().on_headers_complete()
+            self.cycle.transport = _Transport(self)
 
     def on_chunk_header(self) -> None:
         self._unused = 0
@@ -131,26 +188,92 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Begin with the next request that has come; no timer is needed, for `close_if_slow` ends idle connections."""
         self.server_state.total_requests += 1
+        self._left = None
+        if self.is_ending():
+            return
         if self.cycle.response_complete:  # no other was sent behind it
             self.waiting_since = time.monotonic()
-        if self.transport.is_closing():
-            return
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
 
-    def close_if_slow(self, now: float, limits: Limits) -> None:
-        """Close a connection whose client sends too slowly, or nothing."""
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._count_unsent(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._count_unsent(self.transport.get_write_buffer_size())
+
+    def close_if_slow(self, now: float, limits: Limits, idle_since: float) -> None:
+        """Close a connection whose client sends or reads too slowly, or nothing; ``idle_since`` is too long ago."""
+        size = self.transport.get_write_buffer_size()
+        self._count_unsent(size)
+        if not size:
+            self._left = None
+        elif self._left is None or size <= self._left - _TAKEN:
+            self._left, self._left_since = size, now
+        elif now - self._left_since > limits.write_seconds:
+            self.close_at_once("reads slowly")
+            return
         if self.waiting_since is None or self.transport.is_closing():
             return
         waited, begun = now - self.waiting_since, self.cycle is not None and not self.cycle.response_complete
-        if self._in_headers and begun:  # the client waits for an answer
+        if self._ended:
+            if waited > limits.body_seconds:
+                self.transport.close()
+        elif self._in_headers and begun:  # the client waits for an answer
             return
-        reads = self._in_headers or begun
-        if waited > (limits.body_seconds if reads else limits.idle_seconds):
-            if reads and not (begun and self.cycle.response_started):
-                self.transport.write(_SLOW)
+        elif self._in_headers or begun:
+            if waited > limits.body_seconds:
+                if not (begun and self.cycle.response_started):
+                    self.transport.write(_SLOW)
+                self._service.metrics.closed.labels("sends slowly").inc()
+                self.end()
+        elif size:
+            self.waiting_since = now  # the client still reads
+        elif self.waiting_since <= idle_since:
+            self._hang_up()
+
+    def close_at_once(self, why: str) -> None:
+        """Close the connection without waiting for the client to take what is left."""
+        self._service.metrics.closed.labels(why).inc()
+        self.transport.abort()
+
+    def end(self) -> None:
+        """Close the connection behind its last answer, and if a request still comes, when the client has seen that."""
+        if self.waiting_since is None:
             self.transport.close()
+        elif not self.is_ending():
+            self._ended, self.waiting_since = True, time.monotonic()
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            self._leave()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            self.flow.resume_reading()
+
+    def is_ending(self) -> bool:
+        return self._ended or self.transport.is_closing()
+
+    def _count_unsent(self, size: int) -> None:
+        self._service.load.bytes += size - self._unsent
+        self._unsent = size
+
+    def _hang_up(self) -> None:
+        """Close an idle connection, unless its next request has come in this moment.
+
+        The client is told by a call of its own: `close` takes a round of the event loop, in which a request could come.
+        """
+        with suppress(OSError), self.transport.get_extra_info("socket").dup() as own:
+            try:
+                if own.recv(1, socket.MSG_PEEK):
+                    return
+            except BlockingIOError:
+                own.shutdown(socket.SHUT_WR)
+        self._service.metrics.closed.labels("idle").inc()
+        self.transport.close()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._running = cycle
@@ -158,7 +281,7 @@ class Protocol(HttpToolsProtocol):
 
     def _too_many(self) -> bool:
         """Return whether the headers, as far as they have come, are beyond the limits."""
-        limits: Limits = self.app.service.limits
+        limits: Limits = self._service.limits
         if not self._in_headers or (len(self.headers) <= limits.headers and self._unused <= limits.header_bytes):
             return False
         # Bytes of a body may have come with them.
@@ -166,12 +289,15 @@ class Protocol(HttpToolsProtocol):
         return len(self.headers) > limits.headers or size > limits.header_bytes
 
     def _refuse_headers(self) -> None:
-        limits: Limits = self.app.service.limits
+        limits: Limits = self._service.limits
         rule = f"have at most {limits.headers} fields and {limits.header_bytes} bytes"
-        response = refused(RefusedError(431, f"serve: headers must {rule}, got more", "headers"))
-        self.app.service.metrics.request("other", 431, 0.0)
-        self.transport.write(_written(response, False, []))
-        self.transport.close()
+        self._refuse(RefusedError(431, f"serve: headers must {rule}, got more", "headers"))
+
+    def _refuse(self, error: RefusedError) -> None:
+        """Answer what is not read as a request."""
+        self._service.metrics.request("other", error.status, 0.0)
+        self.transport.write(_written(refused(error), False, []))
+        self.end()
 
     def _begin(self) -> bool:
         """Take a request the short way, if its headers allow that."""
@@ -183,11 +309,10 @@ class Protocol(HttpToolsProtocol):
             return False
         if (before is not None and not before.response_complete) or self.flow.write_paused:
             return False
-        limit = self.limit_concurrency
-        if limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit):
-            return False
-        front: Front = self.app
+        front: Front = self._front
         scope: Scope = self.scope
+        if self.app is not front or BEYOND in scope:
+            return False
         request = Request(scope, None, front.service.load)
         headers = request.headers
         if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers):
@@ -214,7 +339,7 @@ class Protocol(HttpToolsProtocol):
         request.read(body)
         request.stage("read")
         try:
-            share = shared(self.app.service, request, body)
+            share = shared(self._service, request, body)
         except Exception as error:
             self._respond(cycle, failed(request, error))
             return
@@ -228,7 +353,7 @@ class Protocol(HttpToolsProtocol):
 
     def _respond_share(self, cycle: _Cycle, share: Share) -> None:
         try:
-            response = share.response()
+            response = cycle.request.answered(share.response())
         except Exception as error:
             response = failed(cycle.request, error)
         self._respond(cycle, response)
@@ -236,10 +361,10 @@ class Protocol(HttpToolsProtocol):
     async def _select(self, cycle: _Cycle) -> None:
         """Answer a request that goes by itself."""
         try:
-            response = await select(self.app.service, cycle.request)
+            response = cycle.request.answered(await select(self._service, cycle.request))
         except asyncio.CancelledError:
             cycle.response_complete = True  # the client has gone
-            self.app.ended(cycle.request, 499, 0)
+            self._front.ended(cycle.request, 499, 0)
             raise
         except Exception as error:
             response = failed(cycle.request, error)
@@ -247,16 +372,16 @@ class Protocol(HttpToolsProtocol):
 
     def _respond(self, cycle: _Cycle, response: Response) -> None:
         transport, status, size = self.transport, 499, 0
-        if not transport.is_closing():
+        if not self.is_ending():
             status, size = response.status, len(response.body)
-            if (b"connection", b"close") in response.headers:
+            if CLOSE in response.headers or self._front.is_last(self.scope):
                 cycle.keep_alive = False
             transport.write(_written(response, cycle.keep_alive, self.server_state.default_headers))
         cycle.response_complete = True
         if not cycle.keep_alive:
-            transport.close()
+            self.end()
         self.on_response_complete()
-        self.app.ended(cycle.request, status, size)
+        self._front.ended(cycle.request, status, size)
 
 
 def _written(response: Response, keep_alive: bool, defaults: list[tuple[bytes, bytes]]) -> bytes:
@@ -264,7 +389,7 @@ def _written(response: Response, keep_alive: bool, defaults: list[tuple[bytes, b
     parts = [STATUS_LINE[response.status]]
     for header in (*defaults, *response.headers):
         parts.append(b"%b: %b\r\n" % header)
-    if not keep_alive and (b"connection", b"close") not in response.headers:
+    if not keep_alive and CLOSE not in response.headers:
         parts.append(b"connection: close\r\n")
     parts += (b"\r\n", response.body)
     return b"".join(parts)

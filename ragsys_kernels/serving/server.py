@@ -9,11 +9,11 @@ import logging
 import math
 import signal
 import socket
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -25,6 +25,7 @@ from .app import make_service
 from .corpora import Watch, fingerprint
 from .http.hosts import Hosts
 from .limits import Limits, RefusedError
+from .listening import asking, let_nobody_in, listen, room
 from .service import Service
 from .texts import TextFile
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("ragsys_kernels.serving")
 
 LOOK = 0.25  # seconds between looks at the connections, and at folders
+# Seconds between looks at what is under way when a server ends; that a connection has for its first request then; and
+# that a client which has begun to connect has to end that.
+_STEP, _FIRST, _HANDSHAKE = 0.02, 0.5, 0.2
+_QUIET = 60.0  # seconds without a line about too many connections
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +54,7 @@ class Settings:
     num_threads: int | None = None
     batch_wait_us: int = 0
     grace: float = 30.0
+    drain: float = 2.0
     log: bool = True
     limits: Limits = field(default_factory=Limits)
     encoder: str | None = None  # the URL of its endpoint, or a model for this process
@@ -64,8 +70,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         self.hosts()  # refuses bad names
-        if not math.isfinite(self.grace):
-            raise ValueError(f"serve: grace must be finite, got {self.grace}")
+        for name in ("grace", "drain"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"serve: {name} must be finite, got {getattr(self, name)}")
         most = 65_536 - self.workers
         if self.flight_port is not None and self.flight_port > most:
             rule = f"be at most {most}, for each of {self.workers} workers has a port"
@@ -113,50 +120,24 @@ def is_url(encoder: str | None) -> TypeGuard[str]:
     return encoder is not None and encoder.startswith(("http://", "https://"))
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket at an address that is free, which workers share; `listen` opens it."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.setblocking(False)
-    try:
-        with _free(host, port):
-            made.bind((host, port))
-    except OSError:
-        made.close()
-        raise
-    return made
-
-
-def listen(sockets: Iterable[socket.socket], host: str) -> None:
-    """Let clients connect, once all that was given has been loaded, and say so."""
-    for each in sockets:
-        port = each.getsockname()[1]
-        with _free(host, port):
-            each.listen(2048)
-        print(f"serve: listening on http://{host}:{port}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _free(host: str, port: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OSError(f"serve: port must be free on {host}, got {port}: {error.strerror}") from error
-
-
 class Server(uvicorn.Server):
     """A server whose signals are its own: SIGTERM and SIGINT end it with exit code 0, SIGHUP loads all corpora anew."""
 
     def __init__(self, service: Service, settings: Settings, worker: bool = False) -> None:
         self.service, self._settings, self._worker = service, settings, worker
+        self._sockets: list[socket.socket] = []
+        self._leaving = math.inf  # since when it ends
+        self._warned = -math.inf  # when it last said that there are too many connections
+        self.let_go: Callable[[], Awaitable[None]] = self._let_go  # of the address; workers do it together
+        service.limits = replace(service.limits, connections=room(service.limits.connections))
         way, service.connections = connections.chosen("traces" if settings.traces else None)
-        if way == "auto" and not settings.traces:
+        plain = way == "auto"
+        if plain:
             _logger.warning("serve: connections go the plain way, %s", service.connections)
         super().__init__(
             uvicorn.Config(
                 connections.traced(service.asgi) if settings.traces else service.asgi,
-                http=way,
+                http=way if plain else partial(way, service.asgi),  # type: ignore[arg-type]
                 timeout_keep_alive=math.ceil(settings.limits.idle_seconds),
                 loop="uvloop",
                 ws="none",
@@ -164,8 +145,8 @@ class Server(uvicorn.Server):
                 log_config=None,
                 server_header=False,
                 proxy_headers=False,
-                timeout_graceful_shutdown=max(1, round(settings.grace)),
-                limit_concurrency=settings.limits.connections,
+                timeout_graceful_shutdown=1,  # `_leave` has waited for what is under way
+                limit_concurrency=service.limits.connections if plain else None,
                 lifespan="on",
                 backlog=2048,
             )
@@ -183,7 +164,7 @@ class Server(uvicorn.Server):
         if self._settings.watch and not self._worker:
             looks.append(loop.create_task(self._watch()))
         settled()
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else a line for each connection beyond the limit
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # else a line for each request that is not HTTP
         try:
             yield
         finally:
@@ -193,7 +174,7 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """Finish what is under way, then end. A second call ends at once."""
+        """Answer what is under way and what still comes for a while, then end. A second call ends at once."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
@@ -218,15 +199,61 @@ class Server(uvicorn.Server):
             for name in watch.changed():
                 self._reload(name)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._sockets = sockets or []
+        await super().startup(sockets)
+
+    async def main_loop(self) -> None:
+        await super().main_loop()
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Answer what comes, each answer the last of its connection; then close the address, so that nobody is cut off.
+
+        The address stays open for `drain` seconds, and until the requests that came by then are answered.
+        """
+        self._leaving = time.monotonic()
+        drained = self._leaving + self._settings.drain
+        ends = drained + self._settings.grace
+        await self._wait(drained)
+        before = self._under_way()
+        await self._wait(ends, lambda: before.isdisjoint(self._under_way()))
+        letting_go = asyncio.ensure_future(self.let_go())
+        await self._wait(ends, letting_go.done)
+        await self._wait(time.monotonic() + _HANDSHAKE)
+        await self._wait(ends, lambda: not asking(self._sockets))
+        for server in self.servers:  # in the same breath
+            server.close()
+        await self._wait(ends, lambda: not self.server_state.connections)
+
+    async def _wait(self, until: float, done: Callable[[], bool] = lambda: False) -> None:
+        while not (self.force_exit or done()) and time.monotonic() < until:
+            await self.on_tick(0)  # the date of the answers
+            await asyncio.sleep(_STEP)
+
+    def _under_way(self) -> set[Any]:
+        """Return the requests that have no answer yet."""
+        cycles = [getattr(connection, "cycle", None) for connection in self.server_state.connections]
+        return {cycle for cycle in cycles if cycle is not None and not (cycle.response_complete or cycle.disconnected)}
+
+    async def _let_go(self) -> None:
+        let_nobody_in(self._sockets)
+
     async def _close_slow(self) -> None:
-        limits = self.service.limits
+        limits, patience = self.service.limits, max(self._settings.drain, _FIRST)
         while True:
             await asyncio.sleep(LOOK)
             now = time.monotonic()
+            ends = now > self._leaving + patience
+            idle = min(patience, limits.idle_seconds) if ends else limits.idle_seconds
             for connection in tuple(self.server_state.connections):
-                close_if_slow = getattr(connection, "close_if_slow", None)
-                if close_if_slow is not None:  # of the short way
-                    close_if_slow(now, limits)
+                if hasattr(connection, "close_if_slow"):
+                    connection.close_if_slow(now, limits, now - idle)
+                elif ends:  # of the plain way
+                    connection.shutdown()
+            if self.service.load.beyond and now > self._warned + _QUIET:
+                self._warned = now
+                _logger.warning("serve: %d connections are open, the most that are taken", limits.connections)
 
 
 def _reloaded(task: asyncio.Future[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from .. import __version__
@@ -123,8 +124,8 @@ class Service:
         """Let the kernels pick what a request that has been read asks for."""
         request.queries = asked.count
         request.stage("parse")
-        if asked.nbytes > request.bytes_in:
-            request.holds(asked.nbytes)
+        if (size := asked.nbytes + asked.answer_bytes) > request.bytes_in:
+            request.holds(size)
         ticket = await self.batcher.answer(asked, deadline)
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
 
@@ -161,6 +162,7 @@ class Service:
         for served in self.corpora.all():
             self.metrics.rows.labels(served.name).set(len(served))
             await loop.run_in_executor(None, warm, served)
+        await run_in_threadpool(self.metrics.text)  # imports what the framework's threads need
         for start in self.starting:
             await start()
         self.status = "ready"
@@ -184,7 +186,7 @@ class _Endpoint:
         request: Request = scope["ragsys.request"]
         request.scope, request.route = scope, self._path  # with the parameters of the path
         try:
-            response = await self._handler(request)
+            response = request.answered(await self._handler(request))
         except Exception as error:  # the framework would answer in words of its own
             response = failed(request, error)
         await response.send(send)

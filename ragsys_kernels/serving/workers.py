@@ -31,8 +31,24 @@ from . import metrics
 from .corpora import Served, Watch, loaded
 from .http.refusing import Refuser
 from .limits import RefusedError
-from .messages import Answer, Drop, Failed, Load, Loaded, NotLoaded, Ready, Refusal, Reload, Serve, Swap, Swapped
-from .server import LOOK, Server, Settings, limited, listen
+from .listening import let_nobody_in, listen
+from .messages import (
+    Answer,
+    Close,
+    Drained,
+    Drop,
+    Failed,
+    Load,
+    Loaded,
+    NotLoaded,
+    Ready,
+    Refusal,
+    Reload,
+    Serve,
+    Swap,
+    Swapped,
+)
+from .server import LOOK, Server, Settings, limited
 from .service import Service
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -66,8 +82,9 @@ class _Worker:
         self.begun = time.monotonic()
         self.versions: dict[str, str] | None = None  # of its corpora, once it has loaded them
         self.serves = False  # else it waits until these are the versions in service
+        self.drained = False  # it ends, and could let go of the address
 
-    def send(self, message: Serve | Load | Swap | Drop | Answer) -> None:
+    def send(self, message: Serve | Close | Load | Swap | Drop | Answer) -> None:
         with suppress(OSError):  # if it is dead, its sentinel says so
             self.pipe.send(message)
 
@@ -119,7 +136,9 @@ class _Parent:
                 self._step()
             return self._code
         finally:
-            self._refuse(False)
+            if self._refuser is not None:
+                let_nobody_in(self._sockets)
+                self._refuser.stop(last=True)
             for worker in self._workers:
                 worker.process.kill()
             for number, handler in before.items():
@@ -170,7 +189,7 @@ class _Parent:
         """Start or stop refusing requests on behalf of the workers."""
         if refuses and self._refuser is None and not self._stopping:
             self._refuser = Refuser(self._sockets, self._why)
-        elif self._refuser is not None and (not refuses or self._stopping):
+        elif self._refuser is not None and not refuses and not self._stopping:
             self._refuser.stop()
             self._refuser = None
         elif self._refuser is not None:
@@ -185,7 +204,7 @@ class _Parent:
 
     def _stop(self, code: int = 0) -> None:
         self._code = code
-        self._stopping = self._stopping or time.monotonic() + self._settings.grace + 10
+        self._stopping = self._stopping or time.monotonic() + self._settings.drain + self._settings.grace + 10
         for worker in self._workers:
             worker.process.terminate()
             worker.send(Serve())  # one that waits, or is about to, would not end
@@ -202,6 +221,9 @@ class _Parent:
         if isinstance(message, Ready):
             worker.versions = message.versions
             self._admit()
+        elif isinstance(message, Drained):
+            worker.drained = True
+            self._let_go(worker)
         elif isinstance(message, Failed):
             self._cannot_start(message.reason)
         elif isinstance(message, Reload):
@@ -217,6 +239,18 @@ class _Parent:
             elif worker.versions is not None:  # it has swapped
                 worker.versions[reload.name] = self._versions[reload.name]
             self._go_on(reload)
+
+    def _let_go(self, *drained: _Worker) -> None:
+        """Let workers close the address: all of them when they end together, else the one that ends alone."""
+        if self._stopping:
+            drained = tuple(self._workers)
+            if not all(worker.drained for worker in drained):
+                return
+            let_nobody_in(self._sockets)
+            for each in self._sockets:
+                each.close()
+        for worker in drained:
+            worker.send(Close())
 
     def _cannot_start(self, reason: str) -> None:
         """Print why a worker cannot start, and keep it for the requests that are refused."""
@@ -318,6 +352,7 @@ class _Parent:
                 reload.waiting.discard(worker)
                 self._go_on(reload)
         if self._stopping:
+            self._let_go()
             return
         if not self._served:  # another would not be ready either
             self._stop(1)
@@ -360,7 +395,9 @@ def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, pl
         link = _Link(service, pipe)
         service.starting.insert(0, link.start)  # before whatever else takes connections
         service.reload = link.reload
-        Server(service, settings, worker=True).run(sockets)
+        server = Server(service, settings, worker=True)
+        server.let_go = link.let_go
+        server.run(sockets)
 
 
 class _Link:
@@ -371,7 +408,7 @@ class _Link:
         self._loaded: dict[int, Served] = {}
         self._asked: list[asyncio.Future[dict[str, Any] | Refusal]] = []  # reloads that requests wait for, in order
         self._tasks: set[asyncio.Task[None]] = set()
-        self._serves = asyncio.Event()
+        self._serves, self._closes = asyncio.Event(), asyncio.Event()
 
     async def start(self) -> None:
         """Say what is loaded, and wait until the parent lets this worker serve."""
@@ -379,6 +416,12 @@ class _Link:
         threading.Thread(target=self._listen, daemon=True, name="parent").start()
         self._pipe.send(Ready({served.name: served.version for served in self._service.corpora.all()}))
         await self._serves.wait()
+
+    async def let_go(self) -> None:
+        """Say that this worker could close the address, and wait until the others can too."""
+        with suppress(OSError):  # the parent has gone
+            self._pipe.send(Drained())
+        await self._closes.wait()
 
     async def reload(self, name: str) -> dict[str, Any]:
         """Ask the parent that all workers load a corpus anew."""
@@ -398,11 +441,12 @@ class _Link:
                 message = self._pipe.recv()
             except (EOFError, OSError):
                 os.kill(os.getpid(), signal.SIGTERM)
-                self._loop.call_soon_threadsafe(self._serves.set)  # a worker that waits would not end
+                for event in (self._serves, self._closes):  # a worker that waits would not end
+                    self._loop.call_soon_threadsafe(event.set)
                 return
             self._loop.call_soon_threadsafe(self._act_on, message)
 
-    def _act_on(self, message: Serve | Load | Swap | Drop | Answer) -> None:
+    def _act_on(self, message: Serve | Close | Load | Swap | Drop | Answer) -> None:
         if isinstance(message, Load):
             task = self._loop.create_task(self._load(message))
             self._tasks.add(task)
@@ -414,6 +458,8 @@ class _Link:
             self._loaded.pop(message.reload, None)
         elif isinstance(message, Serve):
             self._serves.set()
+        elif isinstance(message, Close):
+            self._closes.set()
         else:
             answer = self._asked.pop(0)
             if not answer.done():

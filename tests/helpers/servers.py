@@ -23,7 +23,8 @@ pa = pytest.importorskip("pyarrow")
 
 import ragsys_kernels as rk  # noqa: E402
 from ragsys_kernels.serving import AsyncClient, make_service  # noqa: E402
-from ragsys_kernels.serving.server import Server, Settings, bound  # noqa: E402
+from ragsys_kernels.serving.listening import bound  # noqa: E402
+from ragsys_kernels.serving.server import Server, Settings  # noqa: E402
 
 # Seconds after which what has not come does not come, on a busy machine either.
 HANGS = 120
@@ -163,7 +164,8 @@ class Thread:
         self._socket.listen(2048)
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        settings = Settings(corpora=corpora, port=self.port, num_threads=1, log=False, **options)
+        given = {"num_threads": 1, "log": False, "drain": 0, **options}
+        settings = Settings(corpora=corpora, port=self.port, **given)
         self.service = settings.service()
         self._server = _Server(self.service, settings)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],))

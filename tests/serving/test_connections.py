@@ -11,7 +11,8 @@ from uvicorn.protocols.http import httptools_impl
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import connections, make_service
-from ragsys_kernels.serving.server import Server, Settings, bound
+from ragsys_kernels.serving.listening import bound
+from ragsys_kernels.serving.server import Server, Settings
 
 BODY = {"k": 2, "queries": [{"query_id": 3}, {"query_id": 99}]}
 
@@ -30,7 +31,7 @@ def served(**settings):
 
     async def main():
         service = make_service({"docs": corpus()})
-        server = Server(service, Settings(corpora={}, **settings), worker=True)
+        server = Server(service, Settings(corpora={}, drain=0, **settings), worker=True)
         with bound("127.0.0.1", 0) as socket:
             socket.listen()
             running = asyncio.ensure_future(server.serve([socket]))

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import time
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -692,7 +693,7 @@ def test_overflow_is_the_error_of_one_query():
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (Limits(body_bytes=1000, memory_bytes=1000), "the bodies of other requests fill its memory"),
+        (Limits(body_bytes=1000, memory_bytes=1000), "the bodies and answers of other requests fill its memory"),
         (Limits(requests=2), "too many requests are under way"),
     ],
 )
@@ -717,3 +718,33 @@ def test_what_does_not_fit_beside_others_is_asked_to_come_again(corpus, monkeypa
     statuses, load = servers.run({"docs": corpus}, use, limits=limits)
     assert statuses == [200, 200]
     assert (load.requests, load.bytes) == (0, 0)
+
+
+def test_first_requests_import_nothing(run_python):
+    """What they need is there before the service is ready. In a process of its own: what is imported stays."""
+    code = f"""
+import asyncio, sys
+sys.path.insert(0, {str(Path(servers.__file__).parent)!r})
+import numpy as np, pyarrow as pa
+import servers
+import ragsys_kernels as rk
+
+async def use(client, service):
+    await client.get("/health/live")
+    arrow = servers.arrow(pa.table({{"query_id": [1, 2]}}))
+    tensors = {{"inputs": [{{"name": "query_id", "shape": [1], "datatype": "INT64", "data": [1]}}]}}
+    before = set(sys.modules)
+    for path, how in (
+        ("/v1/select", {{"json": {{"k": 1, "queries": [{{"query_id": 1}}]}}}}),
+        ("/v1/select?k=1", {{"content": arrow, "headers": servers.ARROW}}),
+        ("/rerank", {{"json": {{"query": "1", "texts": ["1", "2"]}}}}),
+        ("/v1/path", {{"json": {{"k": 1, "query_id": 1}}}}),
+        ("/v2/models/docs/infer", {{"json": tensors}}),
+    ):
+        assert (await client.post(path, **how)).status_code == 200, path
+    assert (await client.get("/metrics")).status_code == 200
+    print(sorted(set(sys.modules) - before))
+
+servers.run({{"docs": rk.Corpus(np.eye(4, dtype=np.float32))}}, use)
+"""
+    assert run_python(code).stdout == "[]\n"

@@ -20,7 +20,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = b"application/json"
 ARROW = b"application/vnd.apache.arrow.stream"
+CLOSE = (b"connection", b"close")
 _DIGITS = 18  # of a number in a header, which fits 64 bits; Python refuses to read thousands of them
+_LARGE = 1 << 16  # bytes of an answer that is counted before it is written; connections count what they hold
 
 
 class DisconnectedError(Exception):
@@ -28,11 +30,22 @@ class DisconnectedError(Exception):
 
 
 class Load:
-    """What the requests under way hold."""
+    """What requests and connections hold.
+
+    Attributes
+    ----------
+    requests : int
+        Under way.
+    bytes : int
+        Of requests under way, and of answers that their clients have not taken yet.
+    beyond : dict
+        Connections beyond the limit, the oldest first.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.requests = self.bytes = 0
+        self.beyond: dict[Any, None] = {}
 
 
 class Request:
@@ -171,16 +184,24 @@ class Request:
         """Count so many bytes beside those of the body; refuse the request where there is no room."""
         self._hold(self.bytes_in + size)
 
+    def answered(self, response: Response) -> Response:
+        """Return its answer, if there is room for it until the client has taken it."""
+        if len(response.body) > _LARGE:
+            self.holds(len(response.body))
+        return response
+
     def release(self) -> None:
         """Give back what it held."""
         self._load.bytes -= self._held
         self._held = 0
 
     def _hold(self, size: int) -> None:
-        """Count a body of so many bytes; refuse it where there is no room."""
-        more = max(0, size - self._held)
-        if self._load.bytes + more > self._limits.memory_bytes:
-            raise busy("the bodies of other requests fill its memory")
+        """Count so many bytes; refuse the request where there is no room."""
+        more, most = max(0, size - self._held), self._limits.memory_bytes
+        if size > most:
+            raise RefusedError(413, f"serve: request must take at most {most} bytes with its answer, got {size}")
+        if self._load.bytes + more > most:
+            raise busy("the bodies and answers of other requests fill its memory")
         self._load.bytes += more
         self._held += more
 

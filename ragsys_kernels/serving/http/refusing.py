@@ -13,7 +13,10 @@ from contextlib import suppress
 
 import orjson
 
+from ..listening import asking
+
 _PATIENCE = 2.0  # seconds that a client has for its headers, and again for its body, which is not looked at
+_STEP = 0.01
 _HEADERS, _PART = 1 << 16, 1 << 20
 
 
@@ -29,6 +32,7 @@ class Refuser:
     def __init__(self, sockets: Sequence[socket.socket], reason: str) -> None:
         self.say(reason)
         self._sockets = [each.dup() for each in sockets]
+        self._last = False
         self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="refuser")
         self._thread.start()
@@ -42,22 +46,28 @@ class Refuser:
             b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )
 
-    def stop(self) -> None:
+    def stop(self, last: bool = False) -> None:
+        """Accept no more connections; those accepted get their answer. `last`: and those that wait to be accepted."""
+        self._last = last
         self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
+        if last:
+            self._thread.join()
 
     def _run(self) -> None:
         try:
             self._loop.run_until_complete(self._serve())
         finally:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-            self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
 
     async def _serve(self) -> None:
         servers = [await asyncio.start_server(self._refuse, sock=each, limit=_HEADERS) for each in self._sockets]
         await self._ended.wait()
+        while self._last and asking(self._sockets):
+            await asyncio.sleep(_STEP)
+        for each in self._sockets:
+            self._loop.remove_reader(each.fileno())  # a server that is closed drops those that it has just accepted
+        while under_way := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(under_way)
         for server in servers:
             server.close()
 
@@ -69,7 +79,9 @@ class Refuser:
             writer.write_eof()
             # A connection that is closed with bytes unread is reset, and the client may not see its answer.
             await asyncio.wait_for(_rest(reader), _PATIENCE)
-        writer.close()
+        with suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
 
 
 async def _rest(reader: asyncio.StreamReader) -> None:
