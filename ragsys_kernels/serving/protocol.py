@@ -15,7 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .app import Front
-from .http.messages import Request, Response, Scope, failed, refused
+from .http.messages import REQUEST_ID, Request, Response, Scope, failed, refused
 from .limits import Limits, RefusedError
 from .routes.select import Share, select, shared
 
@@ -190,7 +190,7 @@ class Protocol(HttpToolsProtocol):
         scope: Scope = self.scope
         request = Request(scope, None, front.service.load)
         headers = request.headers
-        if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers):
+        if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers) or front.unusual(headers):
             return False
         front.service.load.requests += 1
         try:
@@ -251,6 +251,7 @@ class Protocol(HttpToolsProtocol):
             status, size = response.status, len(response.body)
             if (b"connection", b"close") in response.headers:
                 cycle.keep_alive = False
+            response.headers.append((REQUEST_ID, cycle.request.id))
             transport.write(_written(response, cycle.keep_alive, self.server_state.default_headers))
         cycle.response_complete = True
         if not cycle.keep_alive:
