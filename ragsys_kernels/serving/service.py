@@ -102,7 +102,7 @@ class Service:
             version=__version__,
             lifespan=self._lifespan,
             redirect_slashes=False,
-            generate_unique_id_function=lambda route: openapi.operation_id(min(route.methods), route.path),
+            generate_unique_id_function=lambda route: openapi.operation_id(min(route.methods or ["GET"]), route.path),
         )
         self.app.openapi = lambda: openapi.document(self.app, self._documented, self.limits)  # type: ignore[method-assign]
 

@@ -207,7 +207,8 @@ def test_corpora_are_loaded_and_unloaded_in_all_workers(server, folder):
     for pid in workers(server):  # until only such are left as started after the corpus was loaded
         os.kill(pid, signal.SIGKILL)
         until(lambda pid=pid: pid not in (now := workers(server)) and len(now) == 2)
-        until(lambda: (answer := asked(server.url, bodies["more"])) is not None and answer_of(answer) == expected[1])
+        found = until(lambda: (found := asked(server.url, bodies["more"])) and found.status_code == 200 and found)
+        assert answer_of(found) == expected[1]
     server.wait_ready()
     assert change("DELETE", "more").json() == {"corpus": "more"}
     assert {answer.status_code for answer in answers()} == {422}

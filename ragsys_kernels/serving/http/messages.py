@@ -92,8 +92,8 @@ class Request:
 
     def accepts(self, kind: bytes) -> bool:
         """Return whether the client names a media type among those that it accepts."""
-        accept = self.headers.get(b"accept", b"")
-        return kind in accept and kind in [each.partition(b";")[0].strip().lower() for each in accept.split(b",")]
+        accepted = self.headers.get(b"accept", b"").lower().split(b",")
+        return kind in [each.partition(b";")[0].strip() for each in accepted]
 
     @property
     def content_type(self) -> bytes:

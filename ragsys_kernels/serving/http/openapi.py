@@ -82,7 +82,8 @@ class Operation:
             parameters.append(
                 {"name": name, "in": "query", "required": False, "description": text, "schema": {"anyOf": kinds}}
             )
-        refused, answers = _schema(self.refused), {}
+        refused = _schema(self.refused)
+        answers: dict[str, Any] = {}
         for status in sorted({*self.errors, 431, *((403, 421) if 401 in self.errors else ())}):
             content = {
                 "application/json": {"schema": refused},
