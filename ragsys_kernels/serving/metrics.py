@@ -55,9 +55,11 @@ class Metrics:
             "ragsys_skipped_ids", "Ids of requests that a corpus does not have", ["corpus"], registry=registry
         )
         self.dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
-        # How workers find the processes of each other; `_Workers` shows these instead.
-        Gauge(_PID, "Process of a worker", registry=None, multiprocess_mode="liveall").set(os.getpid())
         self._known: dict[tuple[str, int, str, str], tuple[list[Any], Any]] = {}  # looking up labels takes longer
+
+    def serves(self) -> None:
+        """Let the other workers find this process from now on; `_Workers` shows what they are told here."""
+        Gauge(_PID, "Process of a worker", registry=None, multiprocess_mode="liveall").set(os.getpid())
 
     def request(self, route: str, code: int, seconds: float, corpus: str = "", token: str = "") -> None:
         """Count a request, of a corpus and with the token of this name if it got so far."""

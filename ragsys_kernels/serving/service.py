@@ -194,6 +194,7 @@ class Service:
         for start in self.starting:
             await start()
         self.status = "ready"
+        self.metrics.serves()
         looking = asyncio.ensure_future(self._look())
         try:
             yield
