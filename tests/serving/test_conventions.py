@@ -324,7 +324,7 @@ def certificate(folder, name):
     return pem
 
 
-def test_the_server_speaks_tls_with_the_certificate_of_its_files(tmp_path):
+def test_the_server_speaks_tls_with_the_certificate_of_its_files(tmp_path, caplog):
     first = certificate(tmp_path, "first")
     files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
     with servers.Thread({"docs": CORPUS}, flight=True, token=TOKEN, **files) as server:
@@ -343,9 +343,14 @@ def test_the_server_speaks_tls_with_the_certificate_of_its_files(tmp_path):
         place = server.flight.replace("grpc://", "grpc+tls://localhost:").replace("localhost:127.0.0.1", "localhost")
         assert streamed(place, first) == 1
         before = shown()
-        (tmp_path / "cert.pem").write_bytes(b"half")  # nothing that can be used
-        servers.until(lambda: shown() == before)
+        kept = (tmp_path / "key.pem").read_bytes()
         second = certificate(tmp_path, "second")
+        key = (tmp_path / "key.pem").read_bytes()
+        (tmp_path / "key.pem").write_bytes(kept)  # the certificate comes first, and does not fit the key
+        servers.until(lambda: "connections have the certificate before it" in caplog.text)
+        assert shown() == before
+        assert post(first).status_code == 200
+        (tmp_path / "key.pem").write_bytes(key)
         servers.until(lambda: shown() != before)
         assert post(second).status_code == 200
         with pytest.raises(httpx.ConnectError):

@@ -134,7 +134,8 @@ def test_sizes_types_and_paths(corpus):
 
 def test_the_token(corpus):
     query = {"queries": [{"query_id": 1}]}
-    for given, status in ((None, 401), ("Bearer wrong", 401), ("Bearer right", 200), ("bearer right", 200)):
+    cases = ((None, 401), ("Bearer wrong", 401), ("Basic right", 401), ("Bearer right", 200), ("bearer right", 200))
+    for given, status in cases:
         headers = {} if given is None else {"authorization": given}
         assert posted(corpus, query, headers=headers, token="right").status_code == status
 
