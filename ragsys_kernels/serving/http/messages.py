@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
-import secrets
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
@@ -75,7 +75,7 @@ class Request:
         self.corpus = ""
         self.account: Account | None = None
         given = self.headers.get(REQUEST_ID)
-        self.id = given if given is not None and _ID.fullmatch(given) else secrets.token_hex(16).encode()
+        self.id = given if given is not None and _ID.fullmatch(given) else b"%032x" % random.getrandbits(128)
 
     @property
     def path_params(self) -> dict[str, str]:
