@@ -16,6 +16,7 @@ FAILED = "the server failed; its log says why"
 
 # The code of an error unless it has one of its own. Programs compare codes, which stay; messages are for people.
 CODES = {
+    400: "bad_request",
     401: "unauthenticated",
     403: "forbidden",
     404: "not_found",

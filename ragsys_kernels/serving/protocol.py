@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ _PATH = "/v1/select"
 _URL = _PATH.encode()
 # Headers that change how a request is read or answered; such requests are left to uvicorn.
 _UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
+_PART = 1 << 16  # bytes of a long answer that are written at a time with TLS
 _TAKEN = 1 << 20  # bytes of a long answer that a client has to take in the time for writing
 
 
@@ -72,6 +74,52 @@ class _Transport:
         self._protocol.end()
 
 
+class _Secured:
+    """A connection with TLS, which gets a long answer in parts: of what it has, it does not say how much it still has.
+
+    With a buffer that it does not report, clients that do not read would hold memory that nobody counts.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        transport.set_write_buffer_limits(_PART)
+        self._transport = transport
+        self._waiting: deque[memoryview] = deque()
+        self._closes = False  # behind what waits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._waiting.append(memoryview(data))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Write what there is room for; beyond its limit the transport pauses, and calls when there is room again."""
+        if self._transport.is_closing():
+            self._waiting.clear()
+        while self._waiting and self._transport.get_write_buffer_size() <= _PART:
+            data = self._waiting.popleft()
+            if len(data) > _PART:
+                self._waiting.appendleft(data[_PART:])
+            self._transport.write(data[:_PART])
+        if self._closes and not self._waiting:
+            self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._waiting)) + int(self._transport.get_write_buffer_size())
+
+    def is_closing(self) -> bool:
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        self._closes = True
+        self.go_on()
+
+    def abort(self) -> None:
+        self._waiting.clear()
+        self._transport.abort()
+
+
 class _HeadersError(Exception):
     """Headers beyond the limits; the parser stops there."""
 
@@ -98,7 +146,7 @@ class Protocol(HttpToolsProtocol):
         self._service = front.service
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(_Secured(transport) if self.config.is_ssl else transport)
         self.waiting_since = time.monotonic()
         limits, beyond = self._service.limits, self._service.load.beyond
         self._most, self._fields = limits.header_bytes, limits.headers
@@ -202,6 +250,8 @@ class Protocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if type(self.transport) is _Secured:
+            self.loop.call_soon(self.transport.go_on)
         self._count_unsent(self.transport.get_write_buffer_size())
 
     def close_if_slow(self, now: float, limits: Limits, idle_since: float) -> None:
