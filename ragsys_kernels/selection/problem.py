@@ -22,6 +22,7 @@ class _Answers:
     lambda_d: Any = None
     certified: Any = None
     pool_needed: Any = None
+    unmet: Any = None
 
     def with_errors(self: _Answer, errors: dict[int, str] | None) -> _Answer:
         self.errors = errors
@@ -64,6 +65,10 @@ class Selection(_SelectionFields, _Answers):
         could not be answered, else None.
     cost : (Q,) float64, or None
         The total cost of each query's picks, with a ``budget``.
+    unmet : list of dict, or None
+        With ``min_per_group``: of each query, by how many picks each group is below its minimum; groups that are not do
+        not appear. Names are those of the groups. For an integer, groups of the items that the query may pick count,
+        also those of too little relevance for ``min_relevance``. Empty for a query that failed.
     lambda_d : (Q,) float32, or None
         The weights computed by ``lambda_d="adagres"``.
     certified : (Q,) bool, or None

@@ -10,7 +10,7 @@ import numpy as np
 from .._base import arrays as _arrays
 from .._base import checks, env
 from .._gpu.plans import planned
-from . import certificate, options, validate
+from . import certificate, options, quotas, validate
 from . import route as routes
 from .filtered_problems import narrowed
 from .problem import Problem, Selection
@@ -43,6 +43,9 @@ def run(request: Request, route: Route | None = None) -> Selection:
             implementation = by_similarity.implementation_of(problem, name, request.backend) or implementation
         else:
             problem = validate.problem_of(request, place, errors, make_options)
+        wanted = problem.constraints.quotas
+        if wanted is not None and name not in quotas.BACKENDS:
+            quotas.refuse(op, f"with backend {name!r}")
         if outside is not None:
             problem.outside = certificate.read(problem, outside, errors)
         if adaptive:
@@ -58,6 +61,8 @@ def run(request: Request, route: Route | None = None) -> Selection:
             result = _picks(request, problem, implementation, threads, place, check_values, errors)
         if problem.constraints.costs is not None:
             result.cost = place.upload(cost_of(problem, result))
+        if wanted is not None and wanted.asked is not None:
+            result.unmet = quotas.unmet(problem, result, errors or ())
         if names is not None:  # of the positions that have been picked
             result = by_similarity.named(result, names)
         if adaptive:
@@ -135,6 +140,7 @@ def _in_library(result: Selection, library: str) -> Selection:
     for name in ("cost", "lambda_d", "certified", "pool_needed"):
         if (values := getattr(result, name)) is not None:
             setattr(changed, name, _arrays.to_library(values, library))
+    changed.unmet = result.unmet
     return changed
 
 

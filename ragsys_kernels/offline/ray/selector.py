@@ -53,6 +53,7 @@ def selector_for_ray(
     lambda_d: float | None = None,
     lambda_b: float | None = None,
     max_per_group: int | None = None,
+    min_per_group: int | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
@@ -92,8 +93,8 @@ def selector_for_ray(
     candidate_ids : bool
         The candidates are ids of the corpus, integers or strings.
     k : int
-    method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, min_relevance, scale, gamma, window, \
-        noise, min_gain, kind, density, eps, backend
+    method, pool, lambda_d, lambda_b, max_per_group, min_per_group, budget, max_similarity, min_relevance, scale, \
+        gamma, window, noise, min_gain, kind, density, eps, backend
         As in `select`; pool None, like "all", is the whole corpus.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
@@ -133,9 +134,9 @@ def selector_for_ray(
     ray = import_ray(_OP)
     request = plain_request(_OP, Request(
         checks.choice(_OP, "method", method, rk.METHODS), None, None, k, relevance_scale=relevance_scale,
-        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget, max_similarity=max_similarity,
-        min_relevance=min_relevance, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind,
-        density=density, eps=eps, backend=backend, num_threads=num_threads,
+        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, min_per_group=min_per_group, budget=budget,
+        max_similarity=max_similarity, min_relevance=min_relevance, scale=scale, gamma=gamma, window=window,
+        noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps, backend=backend, num_threads=num_threads,
     ))  # fmt: skip
     if checks.choice(_OP, "relevance_scale", request.relevance_scale, SCALES) != "as-is" and relevance_column is None:
         raise ValueError(f"{_OP}: relevance_scale must come with relevance_column, got {relevance_scale!r} alone")
