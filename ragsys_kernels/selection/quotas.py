@@ -7,18 +7,14 @@ a `Quotas`, which the compiled kernels (``Quotas`` in csrc/cpu/selection/args.h)
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import numpy as np
 
 from .. import _dispatch
 from .._base.checks import count, shown, whole
-
-if TYPE_CHECKING:
-    from .problem import Problem, Selection
-    from .request import Request
+from .request import Request
 
 NO_CAP = int(np.iinfo(np.int64).max)
 BACKENDS = ("cpu", "reference")
@@ -120,7 +116,7 @@ _Own = dict[Any, tuple[int | None, int]]  # of each name the number, None if no 
 def _caps(op: str, given: Any, levels: int, of_levels: bool, names: Any) -> list[tuple[_Own, int]]:
     """Return, of each level, the caps of single groups, and that of the others."""
     each = [given] * levels
-    if of_levels and (isinstance(given, (list, tuple)) or getattr(given, "ndim", 0)):
+    if of_levels and (isinstance(given, (list, tuple)) or getattr(given, "ndim", 0) > 0):
         each = list(given)
         if len(each) != levels:
             rule = f"have one value for each of {levels} levels of groups"
@@ -175,28 +171,3 @@ def refuse(op: str, where: str) -> NoReturn:
     raise _dispatch.BackendUnavailableError(
         f"{op}: max_per_group must be one integer, of groups of one level, {where}; 'cpu' and 'reference' take others"
     )
-
-
-def unmet(problem: Problem, picks: Selection, failed: Container[int]) -> list[dict[Any, int]]:
-    """Return, of each query, by how many picks each group is below its minimum; nothing of queries that failed."""
-    quotas = problem.constraints.quotas
-    assert quotas is not None
-    groups = quotas.groups[0]
-    found: list[dict[Any, int]] = []
-    if quotas.pools is not None:
-        candidates, items, pool = quotas.pools
-        limits = problem.constraints.filtered(items)
-        problem = dataclasses.replace(problem, candidates=candidates, pool=pool, constraints=limits)
-    for q in range(problem.num_queries):
-        if q in failed:
-            found.append({})
-            continue
-        made = picks.indices[q, : picks.lengths[q]] + q * problem.pool_stride
-        counts = Counter(groups[np.concatenate([problem.initial_rows(q), made])].tolist())
-        if isinstance(quotas.asked, dict):
-            asked = [(name, number, least) for name, (number, least) in quotas.asked.items()]
-        else:
-            there = np.unique(groups[problem.eligible(q)[0]])
-            asked = [(name, n, quotas.asked) for name, n in zip(quotas.labels(there), there.tolist(), strict=True)]
-        found.append({name: least - counts[n] for name, n, least in asked if least > counts[n]})
-    return found

@@ -132,7 +132,7 @@ class Replay:
         self.levels = [] if labels is None else list(labels.reshape(len(self.e), -1).T)
         self.groups = self.levels[0] if self.levels else None
         self.caps = list(cap) if isinstance(cap, (list, tuple, np.ndarray)) else [cap] * len(self.levels)
-        self.minima = get("min_per_group")
+        self.minima: Any = get("min_per_group")
         budget, ceiling, costs = get("budget"), get("max_similarity"), get("costs")
         self.budget = None if budget is None else np.broadcast_to(np.asarray(budget, np.float64), (self.Q,))
         self.ceiling = None if ceiling is None else np.broadcast_to(np.asarray(ceiling, np.float32), (self.Q,))

@@ -23,7 +23,7 @@ def all_arguments():
         "initial": tensors["candidates"][:, :2].contiguous(),
         "allowed": torch.arange(40) < 38, "exclude": tensors["candidates"][:, 3:4].contiguous(),
         "costs": torch.arange(40.0), "budget": 30.0, "max_similarity": 0.9, "relevance_scale": "rank",
-        "min_relevance": 0.1,
+        "min_relevance": 0.1, "min_per_group": 1,
     }  # fmt: skip
     weighed = {**picks, "lambda_d": 0.3, "lambda_b": 0.6}
     yield "mmr", {**weighed, "queries": None}
