@@ -130,7 +130,7 @@ def test_the_order_of_arguments_is_that_of_programs_that_were_exported():
     assert [each.name for each in schema.arguments] == [
         "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "kind", "aspects",
         "weights", "gamma", "density", "groups", "query_groups", "max_per_group", "initial", "allowed", "exclude",
-        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale", "min_relevance",
+        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale", "min_relevance", "min_per_group",
     ]  # fmt: skip
     queries = {
         name: str(getattr(torch.ops.ragsys_kernels, name).default._schema.arguments[0].type) for name in rk.METHODS
