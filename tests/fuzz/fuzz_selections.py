@@ -324,9 +324,7 @@ def _embeddings(case: Case, stored: Callable[[], Any], **columns: np.ndarray) ->
 
 def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None) -> list[np.ndarray]:
     """Make the call for some of its queries; its results as arrays."""
-    options = of_queries(case.options, queries)
-    if "groups" in options and not case.dense:  # (N, L) has two axes, as values of each query have
-        options["groups"] = case.options["groups"]
+    options = of_queries(case.options, queries, case.dense)
     k = of_queries({"k": case.k}, queries)["k"]
     chosen = case.queries[queries]
     if rng.random() < 0.2:
@@ -369,7 +367,10 @@ def judge(case: Case, found: list[np.ndarray]) -> None:
         same(picks[:2], found, "from picks of the same rows")
         found = picks
     few = np.arange(len(case.queries))[:: 8 if len(case.rows) > 1_000 else 1]
-    problem_of_few, tolerance = of_queries(problem, few), 0.0 if case.exact and case.method == "mmr" else None
+    problem_of_few, tolerance = (
+        of_queries(problem, few, case.dense),
+        0.0 if case.exact and case.method == "mmr" else None,
+    )
     width = np.max(problem_of_few["k"])
     picks = [x[few, :width] if x.ndim == 2 else x[few] for x in found[:5]]
     testing.check_selection(case.method, problem_of_few, picks, tolerance=tolerance)
@@ -540,7 +541,7 @@ def smallest(seed: int, number: int) -> str:
 def _only(case: Case, q: int) -> Case:
     """The case with one query."""
     one = of_queries({"queries": case.queries, "embeddings": case.rows, "k": case.k}, slice(q, q + 1))
-    options = of_queries(case.options, slice(q, q + 1))
+    options = of_queries(case.options, slice(q, q + 1), case.dense)
     return replace(case, queries=one["queries"], rows=one["embeddings"], k=one["k"], options=options)
 
 
