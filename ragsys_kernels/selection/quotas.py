@@ -32,24 +32,16 @@ class Quotas:
     minima: np.ndarray | None = None  # (G,) int64, with one level
     asked: Any = None  # ``min_per_group``: an integer, or of each name the number of the group and the minimum
     names: Any = None  # the strings that groups are numbers of; None: groups are integers
-    # Candidates, filter and size of the pools before ``min_relevance`` left out items; None: as in the problem.
+    # Of a whole call: candidates, filter and size of its pools before ``min_relevance`` left out items, if it did.
     pools: tuple[Any, Any, int] | None = None
 
     def take(self, queries: np.ndarray | slice, dense: tuple[int, int] | None) -> Quotas:
         """Return the quotas of some of the queries; ``dense`` is the shape (Q, P) of dense pools, else None."""
-        changes: dict[str, Any] = {}
-        if dense is not None:
-            levels = len(self.groups)
-            groups = self.groups.reshape(levels, *dense)[:, queries].reshape(levels, -1)
-            changes["groups"] = np.ascontiguousarray(groups)
-        if self.pools is not None:
-            candidates, found, pool = self.pools
-            changes["pools"] = (
-                None if candidates is None else candidates[queries],
-                None if found is None else found.take(queries),
-                pool,
-            )
-        return dataclasses.replace(self, **changes) if changes else self
+        if dense is None:
+            return self
+        levels = len(self.groups)
+        groups = self.groups.reshape(levels, *dense)[:, queries].reshape(levels, -1)
+        return dataclasses.replace(self, groups=np.ascontiguousarray(groups), pools=None)
 
     def caps_of(self, level: int) -> tuple[dict[int, int], int]:
         """Return the caps of groups that have one of their own in a level, and that of the others."""

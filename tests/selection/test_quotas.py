@@ -311,6 +311,25 @@ def test_unmet_is_of_what_a_query_may_pick():
         assert list(skipped.errors) == [0]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_queries_beside_one_that_fails(backend):
+    rng, _, queries = made(8)
+    dense = rng.standard_normal((Q, 12, D)).astype(np.float32)
+    bad = queries.copy()
+    bad[1] = np.nan
+    others = np.arange(Q) != 1
+    for given in (
+        {"groups": rng.integers(0, 4, (Q, 12)), "min_per_group": {0: 3, 2: 1}},
+        {"groups": rng.integers(0, 4, (Q, 12, 2)), "max_per_group": [1, {0: 2}]},
+    ):
+        expected = rk.mmr(queries, dense, 5, backend=backend, **given)
+        found = rk.mmr(bad, dense, 5, backend=backend, on_error="skip", **given)
+        np.testing.assert_array_equal(found.indices[others], expected.indices[others])
+        assert list(found.errors) == [1]
+        if "min_per_group" in given:
+            assert found.unmet == [{} if q == 1 else each for q, each in enumerate(expected.unmet)]
+
+
 def test_a_request_takes_the_groups_of_dense_pools_alone():
     levels = np.arange(24).reshape(3, 4, 2)
     dense = Request("mmr", None, np.zeros((3, 4, 2)), 2, groups=levels).take(np.array([1]))
