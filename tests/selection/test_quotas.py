@@ -312,6 +312,28 @@ def test_unmet_is_of_what_a_query_may_pick():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rule", ["dpp", "sift", "mmr"])
+def test_items_that_a_rule_or_a_ceiling_bars_do_not_count_as_what_a_group_has(rule, backend):
+    """All items of the group with a minimum are those of another once more, the first pick."""
+    rows = np.eye(5, 8, dtype=np.float32)[[0, 1, 0, 0, 0]]
+    rows[1, 0] = 0.2
+    options = {"dpp": {}, "sift": {"min_gain": 1e-3, "noise": 1e-4}, "mmr": {"max_similarity": 0.99}}[rule]
+    given = {"groups": np.array([0, 0, 1, 1, 1]), "min_per_group": {1: 2}, "backend": backend, **options}
+    query, relevance = np.eye(1, 8, dtype=np.float32), np.array([[1, 0.6, 1, 1, 1]], np.float32)
+    query[0, 1] = 0.5
+    k = 3  # at the first pick it has three items and lacks two, then none that may be picked
+    found = getattr(rk, rule)(query, rows, k, relevance=relevance, **given)
+    assert found.indices.tolist() == [[0, 1, -1]]
+    assert found.unmet == [{1: 2}]
+    if rule != "sift":
+        similarity = (rows @ rows.T / np.linalg.norm(rows, axis=1) / np.linalg.norm(rows, axis=1)[:, None])[None]
+        matrix = {**given, "groups": given["groups"][None]}
+        same = getattr(rk, rule)(None, None, k, relevance=relevance, similarity=similarity, **matrix)
+        assert same.indices.tolist() == [[0, 1, -1]]
+        assert same.unmet == [{1: 2}]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_queries_beside_one_that_fails(backend):
     rng, _, queries = made(8)
     dense = rng.standard_normal((Q, 12, D)).astype(np.float32)
