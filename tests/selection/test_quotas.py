@@ -149,7 +149,8 @@ def test_of_given_similarities(rule):
         problem = {
             "queries": None, "embeddings": None, "k": 6, "similarity": pools @ pools.transpose(0, 2, 1),
             "relevance": rng.random((Q, 14)).astype(np.float32), "groups": rng.integers(0, 4, (Q, 14)),
-            "min_per_group": 2 if seed % 2 else {0: 1, 3: 3}, "max_per_group": ({1: 2, 3: 4, 2: 0}, {1: 2, 3: 4})[seed % 2] if seed > 1 else None,
+            "min_per_group": 2 if seed % 2 else {0: 1, 3: 3},
+            "max_per_group": None if seed < 2 else {1: 2, 3: 4} if seed % 2 else {1: 2, 2: 0, 3: 4},
             "candidates": np.where(rng.random((Q, 14)) < 0.2, -1, np.arange(100, 114)),
         }  # fmt: skip
         if seed > 4:
@@ -278,7 +279,8 @@ def test_paths_have_caps_by_group_and_level():
     rng, rows, queries = made(7, 20)
     levels = rng.integers(0, 4, (20, 2))
     for given in (
-        {"groups": levels[:, 0], "max_per_group": {0: 1, 2: 0}, "initial": np.array([[3, -1]] * Q)},
+        {"groups": levels[:, 0], "max_per_group": {0: 1, 2: 0}},
+        {"groups": levels[:, 0] // 3, "max_per_group": {0: 3}, "initial": np.array([[3, -1]] * Q)},
         {"groups": levels, "max_per_group": [2, 1]},
     ):
         for backend in BACKENDS:
@@ -331,6 +333,18 @@ def test_items_that_a_rule_or_a_ceiling_bars_do_not_count_as_what_a_group_has(ru
         same = getattr(rk, rule)(None, None, k, relevance=relevance, similarity=similarity, **matrix)
         assert same.indices.tolist() == [[0, 1, -1]]
         assert same.unmet == [{1: 2}]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_items_that_were_held_back_since_the_first_pick_are_chosen_by_their_values(backend):
+    """The group with a minimum of 2 has a second item that costs more than the first leaves."""
+    rows = np.eye(6, dtype=np.float32)
+    rows[5] = 0.5
+    given = {"groups": np.array([0, 0, 1, 1, 1, 1]), "min_per_group": {0: 2}, "costs": [3, 4, 1, 1, 1, 1], "budget": 5}
+    for kind in ("facility", "xquad"):
+        found = rk.coverage(np.ones((1, 6), np.float32), rows, 2, lambda_d=0, kind=kind, backend=backend, **given)
+        assert found.indices.tolist() == [[0, 5]]
+        assert found.unmet == [{0: 1}]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
