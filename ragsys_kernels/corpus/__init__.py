@@ -17,8 +17,10 @@ from .._base.types import (
     ArrayLike,
     Backend,
     Decay,
+    MaxPerGroup,
     Method,
     Metric,
+    MinPerGroup,
     OnError,
     PathLike,
     RelevanceScale,
@@ -300,7 +302,8 @@ class Corpus(Rows):
         lambda_b: float | ArrayLike = 0.95,
         groups: ArrayLike | None = None,
         query_groups: ArrayLike | None = None,
-        max_per_group: int | None = None,
+        max_per_group: MaxPerGroup | None = None,
+        min_per_group: MinPerGroup | None = None,
         initial: ArrayLike | None = None,
         allowed: ArrayLike | None = None,
         exclude: ArrayLike | None = None,
@@ -345,12 +348,13 @@ class Corpus(Rows):
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, usearch.index.Index or Corpus, optional
             Retrieves the pools, as in `search`.
-        relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
-            exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
+        relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, min_per_group, \
+            initial, allowed, exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             depends on the rule. With ``relevance`` nothing is retrieved; without ``candidates`` it has a value for
             every row. ``bias``, ``groups``, ``costs`` replace the corpus's; with a retrieved pool they and ``quality``
-            are (N,).
+            are (N,), groups also (N, L). ``min_per_group`` holds among the rows of the pool: of a group with few rows
+            near the query it may have none; ``pool=None`` has all. "certified" does not take it.
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Options of one rule, as in its function.
         half_life : float, optional
@@ -378,9 +382,10 @@ class Corpus(Rows):
             lambda_d = DEFAULTS[method].get("lambda_d")
         request = Request(
             method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-            padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, min_relevance, metric,
-            check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma,
-            window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life, now, decay, decay_floor,
+            min_per_group, padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity,
+            min_relevance, metric, check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None,
+            quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life,
+            now, decay, decay_floor,
         )  # fmt: skip
         return self._select(request, pool, index)
 

@@ -282,10 +282,11 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
         if _is_text(inputs.query_groups) != kinds:
             rule = f"be {'strings' if kinds else 'integers'} as groups are"
             refuse("query_groups", rule, f"others in {inputs.query_groups.path}")
-    if request.max_per_group is not None and not inputs.has("groups"):
-        refuse("max_per_group", "come with groups", f"{request.max_per_group} alone")
-    if inputs.groups is not None and inputs.query_groups is None and request.max_per_group is None:
-        refuse("groups", "come with query_groups or max_per_group", "groups alone")
+    quotas = {name: x for name in ("max_per_group", "min_per_group") if (x := getattr(request, name)) is not None}
+    for name, value in quotas.items() if not inputs.has("groups") else ():
+        refuse(name, "come with groups", f"{value} alone")
+    if inputs.groups is not None and inputs.query_groups is None and not quotas:
+        refuse("groups", "come with query_groups, max_per_group or min_per_group", "groups alone")
     budget = request.budget
     if (budget is not None and not inputs.has("costs")) or (budget is None and inputs.costs is not None):
         got = f"a budget of {budget} alone" if inputs.costs is None else "costs alone"
@@ -297,6 +298,8 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
         got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
         refuse("memory", "come with pools that the host searches for", got)
+    if spec.pool == "certified" and request.min_per_group is not None:
+        refuse("pool 'certified'", "come without min_per_group", f"{request.min_per_group}")
     if spec.pool == "certified" and spec.device is not None:
         refuse("pool 'certified'", "come without a device", repr(spec.device))
     if inputs.bias is not None and "bias" not in DEFAULTS[request.op]:

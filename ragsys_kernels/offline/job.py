@@ -128,6 +128,7 @@ def select(
     lambda_d: float | None = None,
     lambda_b: float | None = None,
     max_per_group: int | None = None,
+    min_per_group: int | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
@@ -253,6 +254,8 @@ def select(
         SIFT. Default: 0.75 for MMR and MSD, 0.25 for GIST, else 0.5; and 0.95.
     max_per_group : int, optional
         Largest number of picks from one group.
+    min_per_group : int, optional
+        Least number of picks from each group among a query's rows, as in `mmr`.
     budget : float, optional
         The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
     max_similarity : float, optional
@@ -343,10 +346,10 @@ def select(
     """
     request = Request(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
-        max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
-        nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind,
-        density=density, eps=eps, half_life=half_life, now=now, decay=decay, decay_floor=decay_floor,
-        backend=backend, num_threads=num_threads,
+        max_per_group=max_per_group, min_per_group=min_per_group, budget=budget, max_similarity=max_similarity,
+        min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise,
+        min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life, now=now, decay=decay,
+        decay_floor=decay_floor, backend=backend, num_threads=num_threads,
     )  # fmt: skip
     spec = JobSpec(
         queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,

@@ -98,6 +98,10 @@ TABLE = (
     Parameter("groups", "Group of each item", "values", "item"),
     Parameter("query_groups", "Group of each query, whose items it does not get", "values", "query"),
     Parameter("max_per_group", "The most picks of one group", "count", "call", _ONE_BY_ONE, None, 1),
+    Parameter(
+        "min_per_group", "The least picks of each group that has the items", "count", "call", _ONE_BY_ONE, None, 1,
+        everywhere=False,
+    ),
     Parameter("initial", "Ids already shown: never picked, and picks are unlike them", "ids", "query", _ONE_BY_ONE),
     Parameter("allowed", "The only ids that may be picked", "ids", "query"),
     Parameter("exclude", "Ids that must not be picked", "ids", "query"),

@@ -191,7 +191,7 @@ def test_every_rule_with_every_option_picks_as_its_function_does(picks_of, metho
         if method not in parameter.rules or name == "lambda_b":
             continue
         same = {name: value_of(parameter, method)}
-        if name == "max_per_group":
+        if name in ("max_per_group", "min_per_group"):
             cases.append((same | {"group_key": "g"}, same | {"groups": groups}))
         elif name in ("budget", "density"):
             same |= {"budget": 14.5}
@@ -250,7 +250,7 @@ def test_what_no_call_could_take_is_refused_when_a_component_is_made(name):
         ({"max_per_group": 0, "group_key": "g"}, "max_per_group must be at least 1, got 0"),
         ({"max_per_group": 1.5, "group_key": "g"}, "max_per_group must be an integer, got float"),
         ({"max_per_group": 1}, "max_per_group must come with group_key, got group_key=None"),
-        ({"group_key": "g"}, "group_key must come with max_per_group, got 'g' alone"),
+        ({"group_key": "g"}, "group_key must come with max_per_group or min_per_group, got 'g' alone"),
         ({"group_key": 3, "max_per_group": 1}, "group_key must be a string, got 3"),
         ({"budget": 10}, "budget must come with cost_key or token_counter, got neither"),
         ({"budget": -1, "cost_key": "c"}, "budget must be at least 0, got -1"),

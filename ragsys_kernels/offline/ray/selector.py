@@ -56,6 +56,7 @@ def selector_for_ray(
     lambda_d: float | None = None,
     lambda_b: float | None = None,
     max_per_group: int | None = None,
+    min_per_group: int | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
@@ -100,8 +101,8 @@ def selector_for_ray(
     candidate_ids : bool
         The candidates are ids of the corpus, integers or strings.
     k : int
-    method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, min_relevance, nearest, scale, gamma, \
-        window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
+    method, pool, lambda_d, lambda_b, max_per_group, min_per_group, budget, max_similarity, min_relevance, nearest, \
+        scale, gamma, window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
         As in `select`; pool None, like "all", is the whole corpus.
     now : float, optional
         As in `select`. Default: when this is called.
@@ -143,10 +144,10 @@ def selector_for_ray(
     ray = import_ray(_OP)
     request = recency.dated(plain_request(_OP, Request(
         checks.choice(_OP, "method", method, rk.METHODS), None, None, k, relevance_scale=relevance_scale,
-        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget, max_similarity=max_similarity,
-        min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise,
-        min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life, now=now, decay=decay,
-        decay_floor=decay_floor, backend=backend, num_threads=num_threads,
+        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, min_per_group=min_per_group, budget=budget,
+        max_similarity=max_similarity, min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma,
+        window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life,
+        now=now, decay=decay, decay_floor=decay_floor, backend=backend, num_threads=num_threads,
     )))  # fmt: skip
     if checks.choice(_OP, "relevance_scale", request.relevance_scale, SCALES) != "as-is" and relevance_column is None:
         raise ValueError(f"{_OP}: relevance_scale must come with relevance_column, got {relevance_scale!r} alone")

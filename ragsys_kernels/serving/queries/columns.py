@@ -22,7 +22,7 @@ from .rules import Hits, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 # What limits picks, and the values of items that it goes by.
-_LIMITS = {"max_per_group": "groups", "query_groups": "groups", "budget": "costs"}
+_LIMITS = {"max_per_group": "groups", "min_per_group": "groups", "query_groups": "groups", "budget": "costs"}
 
 
 class Columns(Protocol):
