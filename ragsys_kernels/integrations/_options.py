@@ -138,8 +138,8 @@ def _fits(op: str, method: str, options: Mapping[str, Any]) -> None:
         raise ValueError(f"{op}: {costs} must come with a budget, got {costs} alone")
     if costs is None and options["budget"] is not None:
         raise ValueError(f"{op}: budget must come with cost_key or token_counter, got neither")
-    if options["group_key"] is not None and options["max_per_group"] is None:
-        raise ValueError(f"{op}: group_key must come with max_per_group or min_per_group, got {options['group_key']!r} alone")
+    if (key := options["group_key"]) is not None and options["max_per_group"] is options["min_per_group"] is None:
+        raise ValueError(f"{op}: group_key must come with max_per_group or min_per_group, got {key!r} alone")
 
 
 def of_call(options: Mapping[str, Any]) -> dict[str, Any]:
