@@ -211,7 +211,9 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(monkeypatch, command, 
     Store(monkeypatch, (ids, rows))  # a row that has lost its vector leaves the folder
     assert offline.sync_corpus(SOURCE, tmp_path / "to", bad_rows="skip").deleted == 4
     Store(monkeypatch, (["a"], [None]))
-    with pytest.raises(ValueError, match=r"^sync_corpus: source must have at least one row, got none that can be used: v"):
+    with pytest.raises(
+        ValueError, match=r"^sync_corpus: source must have at least one row, got none that can be used: v"
+    ):
         offline.sync_corpus(SOURCE, tmp_path / "to", bad_rows="skip")
     assert len(ids_of(tmp_path / "to")) == 5
 
@@ -284,5 +286,7 @@ def test_keys_come_from_the_environment_or_a_file(monkeypatch, tmp_path):
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=f"^sync_corpus: .* must {error}$"):
             offline.sync_corpus(f"qdrant:http://h?collection=c{option}", tmp_path / "to")
-    with pytest.raises(ValueError, match="must get its key by QDRANT_API_KEY or key_file, got a password in the source"):
+    with pytest.raises(
+        ValueError, match="must get its key by QDRANT_API_KEY or key_file, got a password in the source"
+    ):
         offline.sync_corpus("qdrant:http://u:p4ss@h?collection=c", tmp_path / "to")

@@ -90,7 +90,7 @@ def test_a_file_that_changes_while_it_is_read_changes_nothing(tmp_path, monkeypa
     if suffix in (".csv", ".db"):
         assert str(offline.sync_corpus(path, tmp_path / "to", progress=changes)).startswith("40 rows: 0 added, 0 ch")
     else:
-        with pytest.raises(OSError, match="^sync_corpus: corpus must stay as it is while it is read, got a change of"):
+        with pytest.raises(OSError, match=r"^sync_corpus: corpus must stay as it is while it is read, got a change of"):
             offline.sync_corpus(path, tmp_path / "to", progress=changes)
     assert segments.described(tmp_path / "to") == before
     offline.sync_corpus(path, tmp_path / "to")
@@ -108,7 +108,7 @@ def test_a_job_refuses_a_file_that_changes_while_it_is_read(tmp_path, monkeypatc
 
     write(path, 0)
     monkeypatch.setattr(sources, "ids", late)
-    with pytest.raises(OSError, match="^select: corpus must stay as it is while it is read, got a change of"):
+    with pytest.raises(OSError, match=r"^select: corpus must stay as it is while it is read, got a change of"):
         offline.select(corpus=path, queries=tmp_path / "queries.npy", out=tmp_path / "out", k=2)
 
 

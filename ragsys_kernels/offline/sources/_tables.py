@@ -168,7 +168,9 @@ class Table:
         with suppress(FileNotFoundError):
             if part.place.version() == part.version:
                 return
-        raise ChangedError(f"select: {self._argument} must stay as it is while it is read, got a change of {part.place}")
+        raise ChangedError(
+            f"select: {self._argument} must stay as it is while it is read, got a change of {part.place}"
+        )
 
     def check_there(self, name: str, values: int) -> None:
         """Read a column once if its files are too small for so many values: all may be the same, or not be there."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from ._source import OP, Rows, Source, quoted, quoted_table
+from ._source import OP, Rows, Source, chain, quoted, quoted_table
 
 _PAGE = 1000  # rows of an answer of a server: 1,000 vectors of 1,536 are 30 MB of JSON
 _SECONDS = 60  # for an answer
@@ -19,26 +20,35 @@ _SECONDS = 60  # for an answer
 _NO_ENTRY = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
 )
+# In the words of Milvus, which has many codes.
+_NO_RIGHT = re.compile(r"auth check|unauthenticated|permission|privilege", re.IGNORECASE)
 
 
 def chroma(source: Source, size: int) -> Rows:
     (name,) = source.taken("collection")
-    chromadb = source.client("chromadb", "chromadb")
+    client = None
     try:
-        collection = _chroma_client(source, chromadb).get_collection(name, embedding_function=None)
+        client = _chroma_client(source)
+        collection = client.get_collection(name, embedding_function=None)
     except Exception as error:  # of one kind or another, by the version
         known = ("NotFoundError", "InvalidCollectionException", "ChromaAuthError", "AuthorizationError", "ValueError")
-        if type(error).__name__ in known and not _is_passing(error):
+        own = str(error).startswith(f"{OP}: ")
+        if type(error).__name__ in known and not own and not any(isinstance(each, OSError) for each in chain(error)):
             raise source.refused(error, f"have collection {name!r}, and let it be read") from error
         raise
-    ids = collection.get(include=[])["ids"]
-    yield len(ids)
-    for begin in range(0, len(ids), min(size, _PAGE)):
-        found = collection.get(ids=ids[begin : begin + min(size, _PAGE)], include=["embeddings"])
-        yield found["ids"], found["embeddings"]  # without the ids that are gone
+    else:
+        ids, page = collection.get(include=[])["ids"], min(size, _PAGE)
+        yield len(ids)
+        for begin in range(0, len(ids), page):
+            found = collection.get(ids=ids[begin : begin + page], include=["embeddings"])
+            yield found["ids"], found["embeddings"]  # without the ids that are gone
+    finally:
+        if hasattr(client, "close"):  # since version 1.5
+            client.close()
 
 
-def _chroma_client(source: Source, chromadb: Any) -> Any:
+def _chroma_client(source: Source) -> Any:
+    chromadb = source.client("chromadb", "chromadb")
     if not source.is_remote:
         return chromadb.PersistentClient(source.existing(), settings=chromadb.Settings(anonymized_telemetry=False))
     url, key = urlsplit(source.place), source.key()
@@ -49,20 +59,12 @@ def _chroma_client(source: Source, chromadb: Any) -> Any:
     return chromadb.HttpClient(url.hostname, port, url.scheme == "https", headers, settings)
 
 
-def _is_passing(error: BaseException | None) -> bool:
-    """Return whether the cause of an error, or its cause, is one of the network."""
-    while error is not None:
-        if isinstance(error, OSError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def qdrant(source: Source, size: int) -> Rows:
     name, vector = source.taken("collection", vector="")
     client = source.client("qdrant_client", "qdrant-client")
     if source.is_remote:
-        tls = {} if source.certificates() is None else {"verify": source.certificates()}
+        file = source.certificates()
+        tls = {} if file is None else {"verify": ssl.create_default_context(cafile=file)}
         where = {"url": source.place, "api_key": source.key(), "timeout": _SECONDS, "check_compatibility": False, **tls}
     else:
         where = {"path": source.existing()}
@@ -103,16 +105,16 @@ def _of_point(vectors: Any, name: str) -> Any:
 def milvus(source: Source, size: int) -> Rows:
     name, id_column, vector = source.taken("collection", id="id", vector="vector")
     client = source.client("pymilvus", "pymilvus")
-    where: dict[str, Any] = {"uri": source.existing()}
+    where: dict[str, Any] = {"uri": source.place if source.is_remote else source.existing()}
     if source.is_remote:
-        where = {"uri": source.place, "token": source.key() or ""}
+        where["token"] = source.key() or ""
         if source.certificates() is not None:
             where["server_pem_path"] = source.certificates()
     with _silent("pymilvus"):
         try:
             yield from _of_milvus(source, client.MilvusClient(**where), name, id_column, vector, size)
         except client.MilvusException as error:
-            if re.search(r"auth check|unauthenticated|permission|privilege", str(error), re.IGNORECASE):
+            if any(_NO_RIGHT.search(str(each)) for each in chain(error)):
                 raise source.refused(error, "let the collection be read") from error
             raise
 
@@ -129,11 +131,12 @@ def _of_milvus(source: Source, store: Any, name: str, id_column: str, vector: st
         # Strong: all that was written before is there, on each of a cluster's machines.
         all_rows = {"consistency_level": "Strong"}
         yield store.query(name, output_fields=["count(*)"], **all_rows)[0]["count(*)"]
-        rows = store.query_iterator(
-            name, batch_size=min(size, _PAGE), output_fields=[id_column, vector], **all_rows
-        )
+        page = min(size, _PAGE)
+        rows = store.query_iterator(name, batch_size=page, output_fields=[id_column, vector], **all_rows)
         while found := rows.next():  # by ids, from the last one on
             yield [row.get(id_column) for row in found], [row.get(vector) for row in found]
+            if len(found) < page and not source.is_remote:
+                break  # a server shows what was there at the first, a file also what is added at the end meanwhile
         rows.close()
     finally:
         store.close()
@@ -143,11 +146,12 @@ def _of_milvus(source: Source, store: Any, name: str, id_column: str, vector: st
 def _silent(name: str) -> Iterator[None]:
     """Keep a library from writing its errors to a log of its own, with tracebacks, before it raises them."""
     logger = logging.getLogger(name)
-    before, logger.disabled = logger.disabled, True
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.setLevel(before)
 
 
 def postgresql(source: Source, size: int) -> Rows:

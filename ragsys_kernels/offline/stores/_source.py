@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,9 @@ class Source:
         found = _PASSWORD.search(text)
         self.password = "" if found is None else found[1]
         if re.search("[/?#@]", self.password) and not re.match(r"\d+/", self.password):  # a port
-            raise ValueError(f"{OP}: {self.kind} must have the signs / ? # @ of a password as %2F %3F %23 %40, got others")
+            raise ValueError(
+                f"{OP}: {self.kind} must have the signs / ? # @ of a password as %2F %3F %23 %40, got others"
+            )
         self._secrets = {self.password, *(value for name, value in self.options.items() if "password" in name)}
 
     @property
@@ -52,7 +54,9 @@ class Source:
         known = {need, *usual, *(("ca_file", "key_file") if self.is_remote and self.kind in env.STORE_KEYS else ())}
         for name in self.options:
             if name not in known:
-                raise ValueError(f"{OP}: {self.kind} must have options of {', '.join(sorted(known))}, got {shown(name)}")
+                raise ValueError(
+                    f"{OP}: {self.kind} must have options of {', '.join(sorted(known))}, got {shown(name)}"
+                )
         if not self.options.get(need):
             raise ValueError(f"{OP}: {self.kind} must have a {need}, as {self.kind}:PLACE?{need}=NAME, got none")
         return (self.options[need], *(self.options.get(name, value) for name, value in usual.items()))
@@ -101,12 +105,24 @@ class Source:
     def _told(self, error: Exception) -> Exception:
         text, own = line(error), f"{OP}: "
         is_own, text = text.startswith(own), text.removeprefix(own)
+        *_, cause = chain(error)
+        if not is_own:
+            text = f"{type(error).__name__}: {text}" + (f" ({line(cause)})" if line(cause) not in text else "")
         for secret in filter(None, self._secrets):
             for form in {secret, unquote(secret), quote(secret), quote(secret, safe="")}:
                 text = text.replace(form, "***")
         if is_own:
             return type(error)(own + text)
-        return ConnectionError(f"{own}{self.kind} must answer, got {type(error).__name__}: {text}")
+        return ConnectionError(f"{own}{self.kind} must answer, got {text}")
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that it came from; some clients close a circle."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        yield error
+        seen.append(error)
+        error = error.__cause__ or error.__context__
 
 
 Reader = Callable[[Source, int], Rows]
