@@ -468,6 +468,7 @@ def test_chroma_is_read_over_http(tmp_path):
     finally:
         server.kill()
         server.wait()
+    gc.collect()
 
 
 @pytest.mark.parametrize("kind", ["sqlite-vec", "lancedb", "chroma", "qdrant", "milvus"])
