@@ -26,7 +26,7 @@ _NO_RIGHT = re.compile(r"auth check|unauthenticated|permission|privilege", re.IG
 
 def chroma(source: Source, size: int) -> Rows:
     (name,) = source.taken("collection")
-    client = None
+    client: Any = None
     try:
         client = _chroma_client(source)
         collection = client.get_collection(name, embedding_function=None)
