@@ -8,6 +8,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -43,7 +44,7 @@ def chroma(source: Source, size: int) -> Rows:
             found = collection.get(ids=ids[begin : begin + page], include=["embeddings"])
             yield found["ids"], found["embeddings"]  # without the ids that are gone
     finally:
-        if hasattr(client, "close"):  # since version 1.5
+        if not source.is_remote and hasattr(client, "close"):  # since version 1.5
             client.close()
 
 
@@ -51,12 +52,24 @@ def _chroma_client(source: Source) -> Any:
     chromadb = source.client("chromadb", "chromadb")
     if not source.is_remote:
         return chromadb.PersistentClient(source.existing(), settings=chromadb.Settings(anonymized_telemetry=False))
-    url, key = urlsplit(source.place), source.key()
+    url = urlsplit(source.place)
+    port = url.port or (443 if url.scheme == "https" else 8000)
+    return _chroma_server(url.hostname, port, url.scheme == "https", source.key(), source.certificates())
+
+
+@lru_cache(maxsize=4)
+def _chroma_server(host: str, port: int, tls: bool, key: str | None, certificates: str | None) -> Any:
+    """Return a client, which is kept for the next run: one that is closed leaves its connections open."""
+    import chromadb
+
     # A server of one's own looks for one of these headers, by its settings; Chroma's own service for the other.
     headers = {} if key is None else {"Authorization": f"Bearer {key}", "X-Chroma-Token": key}
-    settings = chromadb.Settings(anonymized_telemetry=False, chroma_server_ssl_verify=source.certificates())
-    port = url.port or (443 if url.scheme == "https" else 8000)
-    return chromadb.HttpClient(url.hostname, port, url.scheme == "https", headers, settings)
+    settings = chromadb.Settings(anonymized_telemetry=False, chroma_server_ssl_verify=certificates)
+    client = chromadb.HttpClient(host, port, tls, headers, settings)
+    session = getattr(getattr(client, "_server", None), "_session", None)
+    if session is not None:
+        session.timeout = _SECONDS  # it would wait for ever, and has no option
+    return client
 
 
 def qdrant(source: Source, size: int) -> Rows:
