@@ -23,6 +23,7 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.offline import stores
+from ragsys_kernels.offline.stores import _servers
 
 D = 8
 
@@ -468,6 +469,7 @@ def test_chroma_is_read_over_http(tmp_path):
     finally:
         server.kill()
         server.wait()
+    _servers._chroma_server.cache_clear()
     gc.collect()
 
 

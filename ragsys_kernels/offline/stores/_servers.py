@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -60,8 +61,7 @@ def _chroma_client(source: Source) -> Any:
 @lru_cache(maxsize=4)
 def _chroma_server(host: str, port: int, tls: bool, key: str | None, certificates: str | None) -> Any:
     """Return a client, which is kept for the next run: one that is closed leaves its connections open."""
-    import chromadb
-
+    chromadb: Any = import_module("chromadb")
     # A server of one's own looks for one of these headers, by its settings; Chroma's own service for the other.
     headers = {} if key is None else {"Authorization": f"Bearer {key}", "X-Chroma-Token": key}
     settings = chromadb.Settings(anonymized_telemetry=False, chroma_server_ssl_verify=certificates)
