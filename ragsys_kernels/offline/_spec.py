@@ -49,6 +49,7 @@ class Inputs:
     relevance: Column | None = None
 
     @classmethod
+    @sources.one_version()
     def open(
         cls,
         spec: JobSpec,

@@ -41,7 +41,7 @@ from ._fused import Fused
 from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
-from ._place import DATABASES, Place
+from ._place import DATABASES, Place, one_version
 from ._raw import ArrayColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
@@ -73,6 +73,7 @@ __all__ = [
     "load_corpus",
     "numbers",
     "of_rows",
+    "one_version",
     "parquet_batches",
     "saved",
     "saved_columns",
