@@ -88,6 +88,15 @@ def read(path: str | os.PathLike[str], most: int | None = None) -> bytes:
         return file.read(found.st_size)
 
 
+def stamp(path: str | os.PathLike[str]) -> tuple[int, ...] | None:
+    """Return what is another number whenever a file has been written or replaced; None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def first_line(path: str | os.PathLike[str]) -> str:
     """Return the first line of a file, such as a token's; it may be a pipe, or a device without an end."""
     with open(path, "rb") as file:

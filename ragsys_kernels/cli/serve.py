@@ -50,7 +50,12 @@ def serve(
     ] = None,
     token: Annotated[str | None, option(LISTEN, "Requests must have it as their bearer token.")] = None,
     token_file: Annotated[
-        Path | None, option(LISTEN, "File whose first line is the token: unlike --token no process list shows it.")
+        Path | None,
+        option(
+            LISTEN,
+            "File of the tokens, read again when it changes: lines TOKEN [name=NAME] [role=read|admin] "
+            "[queries_per_second=N] [queries_in_flight=N]. Unlike --token no process list shows it.",
+        ),
     ] = None,
     allowed_hosts: Annotated[
         list[str] | None,
@@ -60,6 +65,18 @@ def serve(
             "once; '*': any. Default: with a token any, without one no other.",
         ),
     ] = None,
+    allowed_origins: Annotated[
+        list[str] | None,
+        option(
+            LISTEN,
+            "Origins of pages of other sites that may call, as https://search.example (CORS); more than once; with a "
+            "token '*': any. Default: none.",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, option(LISTEN, "File of the certificate chain, PEM, read again when it changes: serves HTTPS.")
+    ] = None,
+    tls_key: Annotated[Path | None, option(LISTEN, "File of its key, if it is not in the same.")] = None,
     insecure: Annotated[bool, option(LISTEN, "Listen on a public address without a token.")] = False,
     device: Annotated[str, option(RUN, "Where the rows are held: cpu, cuda, cuda:1, ...")] = "cpu",
     workers: Annotated[int, option(RUN, "Processes that answer; they share the memory of the corpora.", min=1)] = 1,
@@ -69,6 +86,14 @@ def serve(
     batch_wait_us: Annotated[
         int, option(RUN, "Microseconds that a request waits for others although nothing runs.", min=0)
     ] = 0,
+    load_from: Annotated[
+        Path | None,
+        option(
+            RULE,
+            "Folder whose folders may be loaded as corpora while the server runs, by PUT /v1/corpora/NAME with a token "
+            "of an admin. Default: none may.",
+        ),
+    ] = None,
     texts: Annotated[
         list[str] | None,
         option(
@@ -120,6 +145,15 @@ def serve(
             "--traces",
         ),
     ] = False,
+    gzip_bytes: Annotated[
+        int | None,
+        option(
+            RUN,
+            "Compress answers of at least so many bytes for clients that accept gzip. Default: none, for a network "
+            "is mostly quicker than gzip.",
+            min=1,
+        ),
+    ] = None,
     max_body: Annotated[int, option(LIMITS, "Bytes of a request.", min=1)] = 32 << 20,
     max_header: Annotated[int, option(LIMITS, "Bytes of a request's headers.", min=1)] = 1 << 16,
     max_queries: Annotated[int, option(LIMITS, "Queries of a request.", min=1)] = 4096,
@@ -153,6 +187,7 @@ def serve(
             host=host,
             port=port,
             token=_token(token, token_file, host, insecure),
+            token_file=str(token_file) if token_file is not None and token_file.is_file() else None,  # no pipe
             device=device,
             workers=workers,
             num_threads=threads or max(1, num_threads() // workers),
@@ -162,6 +197,11 @@ def serve(
             encoder_token=None if encoder_token_file is None else first_line(encoder_token_file),
             flight_port=flight_port,
             allowed_hosts=tuple(allowed_hosts or ()),
+            allowed_origins=tuple(allowed_origins or ()),
+            load_from=None if load_from is None else str(load_from),
+            gzip_bytes=gzip_bytes,
+            tls_cert=None if tls_cert is None else str(tls_cert),
+            tls_key=None if tls_key is None else str(tls_key),
             verify=verify,
             watch=watch,
             drain=drain,
@@ -195,6 +235,8 @@ def serve(
 
 def _corpora(given: list[str]) -> dict[str, str]:
     """Return the folders by name."""
+    from ..serving.corpora import check_name
+
     found: dict[str, str] = {}
     for each in given:
         name, equals, folder = each.partition("=")
@@ -202,20 +244,22 @@ def _corpora(given: list[str]) -> dict[str, str]:
             raise ValueError(f"serve: corpus must be NAME=FOLDER, got {each!r}")
         if name in found:
             raise ValueError(f"serve: corpus must have a name of its own, got {name!r} twice")
-        if set(name) & set("/:{}"):
-            raise ValueError(f"serve: corpus must have a name without / : {{ and }}, got {name!r}")
+        check_name(name)
         found[name] = folder
     return found
 
 
 def _token(token: str | None, file: Path | None, host: str, insecure: bool) -> str | None:
-    """Return the token; refuse to listen to everybody without one."""
+    """Return the text of the tokens; refuse to listen to everybody without one."""
+    from ..serving.http.tokens import MOST_BYTES, decoded, parsed
+
     if file is not None:
         if token is not None:
             raise ValueError("serve: token must be given once, got token and token_file")
-        token = first_line(file)
-    if token is not None and not (token.isascii() and token.isprintable() and token.strip()):
-        raise ValueError("serve: token must be printable ASCII and not empty, got another")
+        with file.open("rb") as opened:  # a pipe, too
+            token = decoded(opened.read(MOST_BYTES))
+    if token is not None:
+        parsed(token, "token" if file is None else "token_file")
     if token is None and not insecure and not _is_local(host):
         raise ValueError(
             f"serve: host must be of this machine without a token, got {host!r}; give a token file or insecure"

@@ -10,7 +10,7 @@
                  state: loaded and swapped in one step; what a request may ask for; what is counted; texts; encoders
     service, app, connections, protocol, server, workers (with messages)
                  what routes share; the ASGI application; which way connections go; /v1/select without ASGI; processes
-    http/        raw requests and answers, the access log, allowed hosts, the OpenAPI document
+    http/        raw requests and answers, tokens, the access log, allowed hosts, TLS, the OpenAPI document
     client, wire for callers: needs httpx and NumPy alone; ray_serve: a deployment of Ray Serve
 
 The extra ``serve`` brings what this package imports; ``import ragsys_kernels`` imports none of it.

@@ -8,12 +8,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 
 from ..corpus import Corpus
-from .http.messages import CLOSE, DisconnectedError, Receive, Request, Scope, Send, failed
-from .limits import busy
+from .http.messages import (
+    CLOSE,
+    REQUEST_ID,
+    DisconnectedError,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    failed,
+    refused,
+)
+from .limits import RefusedError, busy
 from .routes import about, explore, open_inference, page, rerank, select
 from .service import Service
 
@@ -21,6 +32,12 @@ _PLAIN = {"/info", "/metrics", "/openapi.json", "/docs", "/redoc", *page.PATHS}
 
 # In the scope of requests on connections beyond the limit.
 BEYOND = "ragsys.beyond"
+
+# What pages of allowed origins may send and read. They cannot send x-requested-with, which stands for a token.
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+_TAKEN = ("authorization", "traceparent", "tracestate", "x-request-id", "x-timeout-ms", "x-pool-size")
+_SHOWN = ("x-request-id", "retry-after")
+_GZIP_LEVEL = 1  # the quickest: the link that is worth more time is rare
 
 # Modules of routes: each has a function ``add(service)``.
 _ROUTES = (about, select, explore, rerank, open_inference, page)
@@ -46,9 +63,10 @@ def create_app(corpora: Mapping[str, str | Path | Corpus], **options: Any) -> An
     return make_service(corpora, **options).asgi
 
 
-async def _http_error(request: Any, error: Any) -> JSONResponse:
+async def _http_error(request: Any, error: Any) -> Any:
     """Return the framework's own errors, as of an unknown path, in the form of all others."""
-    return JSONResponse({"error": {"argument": None, "message": str(error.detail)}}, error.status_code, error.headers)
+    refusal = RefusedError(error.status_code, str(error.detail), headers=error.headers)
+    return refused(refusal, request.scope["ragsys.request"])
 
 
 class Front:
@@ -56,6 +74,11 @@ class Front:
 
     def __init__(self, service: Service) -> None:
         self._app, self.service = service.app, service
+        self._answer: Any = self._routed
+        if service.gzip_bytes is not None:
+            self._answer = GZipMiddleware(self._answer, service.gzip_bytes, _GZIP_LEVEL)
+        if service.hosts.origins:
+            self._answer = CORSMiddleware(self._answer, service.hosts.origins, _METHODS, _TAKEN, expose_headers=_SHOWN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,7 +89,20 @@ class Front:
         service.load.requests += 1
         scope["ragsys.request"] = request
         sent = [500, 0]
-        send = self._counting(scope, send, sent)
+        try:
+            await self._answer(scope, receive, self._counting(request, send, sent))
+        except DisconnectedError:
+            sent = [499, 0]
+        except asyncio.CancelledError:
+            if not request.gone:
+                raise
+            sent = [499, 0]
+        finally:
+            self.ended(request, *sent)
+
+    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, with an error if need be."""
+        service, request = self.service, scope["ragsys.request"]
         handler = service.quick.get((scope["method"], scope["path"]))
         if handler is not None or scope["path"] in _PLAIN:
             request.route = scope["path"]
@@ -78,21 +114,21 @@ class Front:
             else:
                 await self._app(scope, receive, send)
         except DisconnectedError:
-            sent = [499, 0]
-        except asyncio.CancelledError:
-            if not request.gone:
-                raise
-            sent = [499, 0]
+            raise
         except Exception as error:
             with suppress(RuntimeError):  # it had begun to answer
                 await failed(request, error).send(send)
-        finally:
-            self.ended(request, *sent)
+
+    def unusual(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether something is to be done to the answer of a request with these headers."""
+        if self.service.hosts.origins and b"origin" in headers:
+            return True
+        return self.service.gzip_bytes is not None and b"gzip" in headers.get(b"accept-encoding", b"")
 
     def admit(self, request: Request) -> None:
-        """Refuse a request for another host, one without the token, and one too many."""
+        """Refuse a request for another host, one without a token, and one too many."""
         self.service.hosts.check(request.headers)
-        self.service.bearer.check(request.headers)
+        request.account = self.service.tokens.check(request.headers)
         if self.service.load.requests > self.service.limits.requests:
             raise busy("too many requests are under way")
         if BEYOND in request.scope:
@@ -105,18 +141,21 @@ class Front:
     def ended(self, request: Request, status: int, size: int) -> None:
         """Count and log a request that has its answer."""
         self.service.load.requests -= 1
-        request.release()
-        self.service.metrics.request(request.route, status, request.seconds())
-        self.service.log.add(request, status, size)
+        self.service.ended(request, status, size)
 
-    def _counting(self, scope: Scope, send: Send, sent: list[int]) -> Send:
-        """Return ``send`` that notes the status and size of what it sends, and says if the connection ends."""
+    def _counting(self, request: Request, send: Send, sent: list[int]) -> Send:
+        """Return ``send`` that gives an answer the id of its request, and notes the status and size of what it sends.
+
+        It says also if the connection ends.
+        """
 
         async def counted(message: Any) -> None:
             if message["type"] == "http.response.start":
                 sent[0] = message["status"]
-                if self.is_last(scope) and CLOSE not in (headers := list(message.get("headers", ()))):
-                    message = {**message, "headers": [*headers, CLOSE]}
+                headers = [*message.get("headers", ()), (REQUEST_ID, request.id)]
+                if self.is_last(request.scope) and CLOSE not in headers:
+                    headers.append(CLOSE)
+                message = {**message, "headers": headers}
             else:
                 sent[1] += len(message.get("body", b""))
             await send(message)

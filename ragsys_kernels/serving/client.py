@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -38,11 +39,22 @@ class ServiceError(RuntimeError):
         The HTTP status; None if there was no answer.
     argument : str or None
         The argument that is wrong, where the server says it.
+    code : str or None
+        The kind of error, where the server says it: unlike the message it stays as it is.
+    request_id : str or None
+        Of the request, in the server's log.
     """
 
-    def __init__(self, message: str, status: int | None = None, argument: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int | None = None,
+        argument: str | None = None,
+        code: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.status, self.argument = status, argument
+        self.status, self.argument, self.code, self.request_id = status, argument, code, request_id
 
 
 class InvalidRequestError(ServiceError, ValueError):
@@ -99,10 +111,18 @@ class _Calls:
             parts.append(found)
         return wire.joined(parts)
 
-    def _content(self, method: str, path: str, seconds: float) -> _Steps:
-        options = {"headers": _NOT_A_PAGE} if method == "POST" else {}
+    def _content(self, method: str, path: str, seconds: float, body: dict[str, Any] | None = None) -> _Steps:
+        options: dict[str, Any] = {"headers": _NOT_A_PAGE} if method != "GET" else {}
+        if body is not None:
+            options["json"] = body
         answer = yield from self._request(method, path, _Limit(None, seconds), options)
         return answer.json()
+
+    def _path(self, op: str, corpus: str | None) -> str:
+        name = corpus or self._corpus
+        if name is None:
+            raise ValueError(f"{op}: corpus must be named, got none")
+        return f"/v1/corpora/{quote(name, safe='')}"
 
     def _request(self, method: str, path: str, limit: _Limit, options: dict[str, Any]) -> _Steps:
         """Send a request until it is answered, may not be sent again, or its time has passed."""
@@ -167,9 +187,9 @@ def _error_of(answer: httpx.Response) -> ServiceError:
     status = answer.status_code
     try:
         error = answer.json()["error"]
-        message, argument = error["message"], error["argument"]
-    except (ValueError, KeyError, TypeError):  # the answer of a proxy
-        message, argument = f"status {status}: {answer.text[:200]}", None
+        message, argument, code = error["message"], error["argument"], error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):  # the answer of a proxy
+        message, argument, code = f"status {status}: {answer.text[:200]}", None, None
     kind = ServiceError
     if status in (404, 408, 409, 413, 415, 422):
         kind = InvalidRequestError
@@ -177,7 +197,7 @@ def _error_of(answer: httpx.Response) -> ServiceError:
         kind = UnavailableError
     elif status == 504:
         kind = DeadlineError
-    return kind(message, status, argument)
+    return kind(message, status, argument, code, answer.headers.get("x-request-id"))
 
 
 def _asked_wait(answer: httpx.Response) -> float:
@@ -379,11 +399,26 @@ class Client(_Calls):
 
     def reload(self, corpus: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
         """Let the server load the folder of a corpus anew; return its name, rows and version."""
-        name = corpus or self._corpus
-        if name is None:
-            raise ValueError("reload: corpus must be named, got none")
-        path = f"/v1/corpora/{name}/reload"
+        path = self._path("reload", corpus) + "/reload"
         content: dict[str, Any] = self._run(self._content("POST", path, timeout))
+        return content
+
+    def load(self, corpus: str | None = None, folder: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
+        """Let the server load a corpus, new or in the place of the one of that name; return its name, rows and version.
+
+        Parameters
+        ----------
+        folder : str, optional
+            The name of one in the folder that the server may load from; default: the name of the corpus.
+        """
+        path = self._path("load", corpus)
+        content: dict[str, Any] = self._run(self._content("PUT", path, timeout, _given(folder=folder)))
+        return content
+
+    def unload(self, corpus: str | None = None, timeout: float = 600.0) -> dict[str, Any]:
+        """Let the server take a corpus out of service; return its name."""
+        path = self._path("unload", corpus)
+        content: dict[str, Any] = self._run(self._content("DELETE", path, timeout))
         return content
 
     def close(self) -> None:
@@ -443,6 +478,8 @@ class AsyncClient(_Calls):
     select = _awaited(Client.select)
     info = _awaited(Client.info)
     reload = _awaited(Client.reload)
+    load = _awaited(Client.load)
+    unload = _awaited(Client.unload)
 
     async def aclose(self) -> None:
         await self._http.aclose()

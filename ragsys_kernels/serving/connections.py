@@ -45,12 +45,21 @@ def chosen(plain: str | None = None) -> tuple[Any, str]:
 def traced(application: Any) -> Any:
     """Return an ASGI application whose requests OpenTelemetry's own instrumentation traces."""
     try:
+        from opentelemetry import trace
         from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
         from opentelemetry.util.http import get_excluded_urls
     except ModuleNotFoundError as error:
         package = "opentelemetry-instrumentation-asgi"
         raise missing("serve: traces", package, f"pip install {package}", error.name) from error
-    return OpenTelemetryMiddleware(application, excluded_urls=get_excluded_urls("ASGI"))
+
+    async def noted(scope: Any, receive: Any, send: Any) -> None:
+        """Call the application with the id of the trace, for the access log."""
+        context = trace.get_current_span().get_span_context()
+        if context.is_valid:
+            scope["ragsys.trace_id"] = trace.format_trace_id(context.trace_id)
+        await application(scope, receive, send)
+
+    return OpenTelemetryMiddleware(noted, excluded_urls=get_excluded_urls("ASGI"))
 
 
 def _lacking() -> list[str]:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from .._base import arrays
-from .._base.files import read
+from .._base.files import read, stamp
 from ..corpus import Corpus, reloaded
 from ..corpus.folder import DESCRIPTION, MOST_BYTES
 from ..selection.problem import Rows
-from .limits import RefusedError, invalid, shown
+from .limits import UNKNOWN_CORPUS, RefusedError, invalid, shown
 from .texts import TextFile, Texts
 
 # What a model of queries that come with vectors is called, and the field that has these.
@@ -36,6 +36,7 @@ class Served:
     unknown: str = "error"  # or "skip": how unknown ids are treated, unless a request says otherwise
     nothing: str = ""  # for queries with candidate vectors, without a corpus: the rule that other queries break
     texts: Texts | None = None  # of its rows
+    folder: Path | None = None  # that it was loaded from
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -138,17 +139,14 @@ class Corpora:
             if name not in sources:
                 raise ValueError(f"serve: texts must be of a corpus that is served, got {name!r}")
         self._device, self._verify, self._unknown = device, verify, unknown
-        names = ", ".join(map(repr, sources)) or f"those of the server, which has none: send {NOTHING}"
-        self._rule = f"be one of {names}"
-        self._nothing = Served(
-            NOTHING, Corpus(np.zeros((1, 1), np.float32)), "vectors", unknown=unknown, nothing=self._rule
-        )
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
-        self._folders = {name: Path(source) for name, source in sources.items() if not isinstance(source, Corpus)}
         self._served = {
-            name: self._made(name, source.to(device), "memory") if isinstance(source, Corpus) else self.load(name)
+            name: self._made(name, source.to(device), "memory")
+            if isinstance(source, Corpus)
+            else self.load(name, Path(source))
             for name, source in sources.items()
         }
+        self._name()
 
     def all(self) -> list[Served]:
         return list(self._served.values())
@@ -162,7 +160,7 @@ class Corpora:
             return served
         if name == NOTHING:
             return self._nothing
-        raise invalid(op, "corpus", self._rule, shown(name))
+        raise invalid(op, "corpus", self._rule, shown(name), UNKNOWN_CORPUS)
 
     def without(self, name: object) -> Served:
         """Return the corpus of queries that may bring vectors; `Rules.has_corpus` refuses those that do not."""
@@ -170,49 +168,76 @@ class Corpora:
 
     def folder(self, name: str) -> Path:
         """Return the folder of a corpus, or refuse a name that has none."""
-        if name not in self._served:
-            raise RefusedError(404, f"reload: there is no corpus {name[:200]!r}", "name")
-        if name not in self._folders:
+        folder = self.at(name).folder
+        if folder is None:
             raise RefusedError(409, f"reload: corpus {name!r} was not loaded from a folder", "name")
-        return self._folders[name]
+        return folder
 
-    def load(self, name: str, verify: bool | None = None) -> Served:
-        """Load the folder of a corpus anew; what is in service stays. ``verify`` None: as the others."""
+    def load(self, name: str, folder: Path, verify: bool | None = None) -> Served:
+        """Load a folder; what is in service stays. ``verify`` None: as the others."""
         verify = self._verify if verify is None else verify
-        corpus, version = loaded(self._folders[name], self._device, verify, self.compared)
-        return self._made(name, corpus, version)
+        corpus, version = loaded(folder, self._device, verify, self.compared)
+        return self._made(name, corpus, version, folder)
 
-    def _made(self, name: str, corpus: Corpus, version: str) -> Served:
+    def at(self, name: str) -> Served:
+        """Return a corpus, or refuse a name that has none."""
+        if name not in self._served:
+            message = f"reload: there is no corpus {name[:200]!r}"
+            raise RefusedError(404, message, "name", code=UNKNOWN_CORPUS)
+        return self._served[name]
+
+    def _made(self, name: str, corpus: Corpus, version: str, folder: Path | None = None) -> Served:
         given = self._texts.get(name)
         texts = None if given is None else Texts(given, corpus)
-        return Served(name, corpus, version, unknown=self._unknown, texts=texts)
+        return Served(name, corpus, version, unknown=self._unknown, texts=texts, folder=folder)
 
     def put(self, served: Served) -> None:
         """Put a loaded corpus in service: requests that begin now get it."""
-        self._served[served.name] = served
+        new = served.name not in self._served
+        self._served = {**self._served, served.name: served}  # threads may read the one before
+        if new:
+            self._name()
+
+    def remove(self, name: str) -> None:
+        """Take a corpus out of service; requests under way keep it."""
+        self._served = {each: served for each, served in self._served.items() if each != name}
+        self._name()
+
+    def _name(self) -> None:
+        """Say in errors which corpora there are."""
+        names = ", ".join(map(repr, self._served)) or f"those of the server, which has none: send {NOTHING}"
+        self._rule = f"be one of {names}"
+        self._nothing = Served(
+            NOTHING, Corpus(np.zeros((1, 1), np.float32)), "vectors", unknown=self._unknown, nothing=self._rule
+        )
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no corpus can have: paths of models have further words behind it."""
+    if not name or len(name) > 200 or set(name) & set("/:{}"):
+        raise ValueError(f"serve: corpus must have a name without / : {{ and }}, got {name[:200]!r}")
 
 
 class Watch:
     """Polls folders for new versions."""
 
-    def __init__(self, folders: Mapping[str, str | Path]) -> None:
-        self._folders = {name: Path(folder) / DESCRIPTION for name, folder in folders.items()}
-        self._seen = {name: _stamp(file) for name, file in self._folders.items()}
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[int, ...]] = {}
 
-    def changed(self) -> list[str]:
-        """Return the names of folders whose version has changed since the last call; missing folders are ignored."""
-        now = {name: _stamp(file) for name, file in self._folders.items()}
-        found = [name for name, stamp in now.items() if stamp is not None and stamp != self._seen[name]]
-        self._seen.update({name: now[name] for name in found})
+    def changed(self, folders: Mapping[str, str | Path | None], versions: Mapping[str, str]) -> list[str]:
+        """Return the corpora whose folder has changed since the last call, or, at the first, since they were loaded.
+
+        ``versions`` are those in service. Folders that are missing are ignored.
+        """
+        found = []
+        for name, version in versions.items():
+            if (folder := folders.get(name)) is None or (now := stamp(Path(folder) / DESCRIPTION)) is None:
+                continue
+            known = self._seen.get((name, str(folder)))
+            self._seen[name, str(folder)] = now
+            if now != known and (known is not None or fingerprint(Path(folder)) != version):
+                found.append(name)
         return found
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def loaded(

@@ -14,6 +14,30 @@ SPARE = 32
 # The error of a request or query if the server itself failed.
 FAILED = "the server failed; its log says why"
 
+# The code of an error unless it has one of its own. Programs compare codes, which stay; messages are for people.
+CODES = {
+    400: "bad_request",
+    401: "unauthenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    421: "misdirected_request",
+    422: "invalid_argument",
+    429: "queue_full",
+    431: "headers_too_large",
+    499: "client_gone",
+    500: "server_failed",
+    502: "encoder_failed",
+    503: "unavailable",
+    504: "deadline_exceeded",
+}
+# Codes that a status has beside that one.
+UNKNOWN_ID, UNKNOWN_CORPUS, QUOTA, LOAD_FAILED = "unknown_id", "unknown_corpus", "quota_exceeded", "load_failed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -78,17 +102,23 @@ class Limits:
 
 
 class RefusedError(Exception):
-    """A request that gets an error: its status, and what is wrong with which argument."""
+    """A request that gets an error: its status, what is wrong with which argument, and the code of such errors."""
 
     def __init__(
-        self, status: int, message: str, argument: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        message: str,
+        argument: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.argument, self.headers = status, argument, headers or {}
+        self.code = code or CODES.get(status, "refused")
 
     @property
     def body(self) -> dict[str, Any]:
-        return {"error": {"argument": self.argument, "message": str(self)}}
+        return {"error": {"code": self.code, "argument": self.argument, "message": str(self)}}
 
     def kept(self) -> RefusedError:
         """Return this error without the frames it came through: they hold the request's body as long as it is kept."""
@@ -113,9 +143,9 @@ def gone() -> RefusedError:
     return RefusedError(499, "serve: the client has gone")
 
 
-def invalid(op: str, argument: str, rule: str, got: object) -> RefusedError:
+def invalid(op: str, argument: str, rule: str, got: object, code: str | None = None) -> RefusedError:
     """Return the error of an argument: 422, worded as every error of this library."""
-    return RefusedError(422, f"{op}: {argument} must {rule}, got {got}", argument)
+    return RefusedError(422, f"{op}: {argument} must {rule}, got {got}", argument, code=code)
 
 
 def shown(value: object) -> str:

@@ -41,13 +41,13 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def listen(sockets: Iterable[socket.socket], host: str) -> None:
+def listen(sockets: Iterable[socket.socket], host: str, scheme: str) -> None:
     """Let clients connect, once all that was given has been loaded, and say so."""
     for each in sockets:
         port = each.getsockname()[1]
         with _free(host, port):
             each.listen(2048)
-        print(f"serve: listening on http://{host}:{port}", file=sys.stderr, flush=True)
+        print(f"serve: listening on {scheme}://{host}:{port}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

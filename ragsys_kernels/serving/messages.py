@@ -12,6 +12,7 @@ class Refusal:
 
     status: int  # of HTTP
     reason: str
+    code: str | None = None  # None: that of the status
 
 
 # From the parent to a worker.
@@ -33,6 +34,7 @@ class Load:
 
     reload: int
     name: str
+    folder: str
     verify: bool  # against its checksums
     compared: set[str]  # segments whose bytes need not be compared again
 
@@ -52,10 +54,29 @@ class Drop:
 
 
 @dataclass(frozen=True)
+class Remove:
+    """Take a corpus out of service."""
+
+    reload: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """Count a reload in the metrics of all workers."""
+
+    name: str
+    outcome: str
+
+
+@dataclass(frozen=True)
 class Answer:
     """The outcome of the oldest reload that this worker has asked for and that has no answer yet."""
 
     outcome: dict[str, Any] | Refusal  # name, rows and version of the corpus
+
+
+ToWorker = Serve | Close | Load | Swap | Drop | Remove | Count | Answer
 
 
 # From a worker to the parent.
@@ -85,6 +106,14 @@ class Reload:
     """A request asks for a reload, in all workers."""
 
     name: str
+    folder: str | None  # from which; None: its own
+
+
+@dataclass(frozen=True)
+class Unload:
+    """A request asks to take a corpus out of service, in all workers."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -106,6 +135,6 @@ class NotLoaded:
 
 @dataclass(frozen=True)
 class Swapped:
-    """The corpus of a `Swap` is in service."""
+    """The corpus of a `Swap` is in service, or that of a `Remove` is not any more."""
 
     reload: int

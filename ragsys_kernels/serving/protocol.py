@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -20,15 +21,15 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from .app import BEYOND, Front
-from .http.messages import CLOSE, Request, Response, Scope, failed, refused
+from .http.messages import CLOSE, REQUEST_ID, Request, Response, Scope, failed, refused
 from .limits import SPARE, Limits, RefusedError
 from .routes.select import Share, select, shared
 
-_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _PATH = "/v1/select"
 _URL = _PATH.encode()
 # Headers that change how a request is read or answered; such requests are left to uvicorn.
 _UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
+_PART = 1 << 16  # bytes of a long answer that are written at a time with TLS
 _TAKEN = 1 << 20  # bytes of a long answer that a client has to take in the time for writing
 
 
@@ -73,6 +74,52 @@ class _Transport:
         self._protocol.end()
 
 
+class _Secured:
+    """A connection with TLS, which gets a long answer in parts: of what it has, it does not say how much it still has.
+
+    With a buffer that it does not report, clients that do not read would hold memory that nobody counts.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        transport.set_write_buffer_limits(_PART)
+        self._transport = transport
+        self._waiting: deque[memoryview] = deque()
+        self._closes = False  # behind what waits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._waiting.append(memoryview(data))
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Write what there is room for; beyond its limit the transport pauses, and calls when there is room again."""
+        if self._transport.is_closing():
+            self._waiting.clear()
+        while self._waiting and self._transport.get_write_buffer_size() <= _PART:
+            data = self._waiting.popleft()
+            if len(data) > _PART:
+                self._waiting.appendleft(data[_PART:])
+            self._transport.write(data[:_PART])
+        if self._closes and not self._waiting:
+            self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._waiting)) + int(self._transport.get_write_buffer_size())
+
+    def is_closing(self) -> bool:
+        return self._closes or self._transport.is_closing()
+
+    def close(self) -> None:
+        self._closes = True
+        self.go_on()
+
+    def abort(self) -> None:
+        self._waiting.clear()
+        self._transport.abort()
+
+
 class _HeadersError(Exception):
     """Headers beyond the limits; the parser stops there."""
 
@@ -99,7 +146,7 @@ class Protocol(HttpToolsProtocol):
         self._service = front.service
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        super().connection_made(_Secured(transport) if self.config.is_ssl else transport)
         self.waiting_since = time.monotonic()
         limits, beyond = self._service.limits, self._service.load.beyond
         self._most, self._fields = limits.header_bytes, limits.headers
@@ -148,7 +195,7 @@ class Protocol(HttpToolsProtocol):
         if self._too_many():
             self._refuse_headers()
         else:
-            self._refuse(RefusedError(400, "serve: request must be HTTP/1.1, got other bytes"))
+            self._refuse(RefusedError(400, "serve: request must be HTTP/1.1, got other bytes"), self._in_headers)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -203,6 +250,8 @@ class Protocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if type(self.transport) is _Secured:
+            self.loop.call_soon(self.transport.go_on)
         self._count_unsent(self.transport.get_write_buffer_size())
 
     def close_if_slow(self, now: float, limits: Limits, idle_since: float) -> None:
@@ -226,10 +275,8 @@ class Protocol(HttpToolsProtocol):
             return
         elif self._in_headers or begun:
             if waited > limits.body_seconds:
-                if not (begun and self.cycle.response_started):
-                    self.transport.write(_SLOW)
                 self._service.metrics.closed.labels("sends slowly").inc()
-                self.end()
+                self._refuse_slow(begun, limits.body_seconds)
         elif size:
             self.waiting_since = now  # the client still reads
         elif self.waiting_since <= idle_since:
@@ -271,7 +318,8 @@ class Protocol(HttpToolsProtocol):
                 if own.recv(1, socket.MSG_PEEK):
                     return
             except BlockingIOError:
-                own.shutdown(socket.SHUT_WR)
+                if self.transport.can_write_eof():  # with TLS, `close` alone can tell
+                    own.shutdown(socket.SHUT_WR)
         self._service.metrics.closed.labels("idle").inc()
         self.transport.close()
 
@@ -291,13 +339,33 @@ class Protocol(HttpToolsProtocol):
     def _refuse_headers(self) -> None:
         limits: Limits = self._service.limits
         rule = f"have at most {limits.headers} fields and {limits.header_bytes} bytes"
-        self._refuse(RefusedError(431, f"serve: headers must {rule}, got more", "headers"))
+        self._refuse(RefusedError(431, f"serve: headers must {rule}, got more", "headers"), True)
 
-    def _refuse(self, error: RefusedError) -> None:
-        """Answer what is not read as a request."""
-        self._service.metrics.request("other", error.status, 0.0)
-        self.transport.write(_written(refused(error), False, []))
+    def _refuse_slow(self, begun: bool, seconds: float) -> None:
+        """Refuse a request whose headers have not come in time, or, where it has `begun`, its body."""
+        error = RefusedError(408, f"serve: request must come within {seconds:g} seconds, got a part")
+        if not begun:
+            self._refuse(error, True)
+            return
+        cycle = self.cycle
+        if not cycle.response_started:
+            request = cycle.request if type(cycle) is _Cycle else cycle.scope.get("ragsys.request")
+            request = request or Request(cycle.scope, None, self._service.load)  # traces have a scope of their own
+            self._send(refused(error, request), request, False)
+        self.end()  # which counts it as left
+
+    def _refuse(self, error: RefusedError, known: bool) -> None:
+        """Answer what is not read as a request; ``known``: its headers, as far as they have come, are."""
+        scope = {"method": "", "path": "", "client": self.client, "headers": self.headers if known else ()}
+        request = Request(scope, None, self._service.load)
+        response = refused(error, request)
+        self._send(response, request, False)
+        self._service.ended(request, error.status, len(response.body))
         self.end()
+
+    def _send(self, response: Response, request: Request, keep_alive: bool) -> None:
+        response.headers.append((REQUEST_ID, request.id))
+        self.transport.write(_written(response, keep_alive, self.server_state.default_headers))
 
     def _begin(self) -> bool:
         """Take a request the short way, if its headers allow that."""
@@ -315,7 +383,7 @@ class Protocol(HttpToolsProtocol):
             return False
         request = Request(scope, None, front.service.load)
         headers = request.headers
-        if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers):
+        if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers) or front.unusual(headers):
             return False
         front.service.load.requests += 1
         try:
@@ -371,12 +439,12 @@ class Protocol(HttpToolsProtocol):
         self._respond(cycle, response)
 
     def _respond(self, cycle: _Cycle, response: Response) -> None:
-        transport, status, size = self.transport, 499, 0
+        status, size = 499, 0
         if not self.is_ending():
             status, size = response.status, len(response.body)
             if CLOSE in response.headers or self._front.is_last(self.scope):
                 cycle.keep_alive = False
-            transport.write(_written(response, cycle.keep_alive, self.server_state.default_headers))
+            self._send(response, cycle.request, cycle.keep_alive)
         cycle.response_complete = True
         if not cycle.keep_alive:
             self.end()

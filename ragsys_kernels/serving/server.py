@@ -7,14 +7,15 @@ import contextlib
 import gc
 import logging
 import math
+import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import threadpoolctl
@@ -22,7 +23,8 @@ import uvicorn
 
 from . import connections
 from .app import make_service
-from .corpora import Watch, fingerprint
+from .corpora import Watch
+from .http import tls
 from .http.hosts import Hosts
 from .limits import Limits, RefusedError
 from .listening import asking, let_nobody_in, listen, room
@@ -36,8 +38,8 @@ _logger = logging.getLogger("ragsys_kernels.serving")
 
 LOOK = 0.25  # seconds between looks at the connections, and at folders
 # Seconds between looks at what is under way when a server ends; that a connection has for its first request then; and
-# that a client which has begun to connect has to end that.
-_STEP, _FIRST, _HANDSHAKE = 0.02, 0.5, 0.2
+# that a client which has begun to connect has to end that, without and with TLS.
+_STEP, _FIRST, _HANDSHAKE, _TLS_HANDSHAKE = 0.02, 0.5, 0.2, 1.0
 _QUIET = 60.0  # seconds without a line about too many connections
 
 
@@ -49,7 +51,8 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
-    token: str | None = None
+    token: str | None = None  # or several, as `http.tokens` reads them
+    token_file: str | None = None  # that they stand in, if it is to be read again
     device: str = "cpu"
     num_threads: int | None = None
     batch_wait_us: int = 0
@@ -62,6 +65,11 @@ class Settings:
     encoder_token: str | None = None
     flight_port: int | None = None
     allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    load_from: str | None = None  # folders that requests may load as corpora
+    gzip_bytes: int | None = None  # of answers that are compressed
+    tls_cert: str | None = None
+    tls_key: str | None = None
     verify: bool = True  # corpora when they are loaded; of several workers' one does
     watch: bool = False  # reload a folder when it has a new version
     unknown: str = "error"  # or "skip": how to treat an id that is not in the corpus
@@ -77,10 +85,26 @@ class Settings:
         if self.flight_port is not None and self.flight_port > most:
             rule = f"be at most {most}, for each of {self.workers} workers has a port"
             raise ValueError(f"serve: flight_port must {rule}, got {self.flight_port}")
+        if "*" in self.allowed_origins and not self.token and not self.token_file:
+            raise ValueError("serve: allowed_origins must name each origin without a token, got '*'")
+        if self.load_from is not None and not os.path.isdir(self.load_from):
+            raise ValueError(f"serve: load_from must be a folder, got {self.load_from!r}")
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ValueError(f"serve: tls_key must come with tls_cert, got {self.tls_key!r} alone")
+        self.tls()
 
     def hosts(self) -> Hosts:
         """Return the hosts to answer: with a token, which pages of other sites lack, any, unless some are named."""
-        return Hosts(None if self.token and not self.allowed_hosts else self.host, self.allowed_hosts)
+        open_ = (self.token or self.token_file) and not self.allowed_hosts
+        return Hosts(None if open_ else self.host, self.allowed_hosts, self.allowed_origins)
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.tls_cert is None else "https"
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context of TLS with the certificate as it is now; None: connections are plain."""
+        return None if self.tls_cert is None else tls.context(self.tls_cert, self.tls_key)
 
     def service(self) -> Service:
         """Load the corpora and make the service."""
@@ -88,6 +112,7 @@ class Settings:
             self.corpora,
             limits=self.limits,
             token=self.token,
+            token_file=self.token_file,
             device=self.device,
             num_threads=self.num_threads,
             batch_wait_us=self.batch_wait_us,
@@ -98,11 +123,13 @@ class Settings:
             verify=self.verify and self.workers == 1,
             unknown=self.unknown,
             texts=self.texts,
+            load_from=self.load_from,
+            gzip_bytes=self.gzip_bytes,
         )
         if self.flight_port is not None:
             from .routes.flight import attach  # gRPC takes time and memory
 
-            attach(service, self.host, self.flight_port, self.token, self.grace, self.workers)
+            attach(service, self.host, self.flight_port, self.grace, self.workers, self.tls_cert, self.tls_key)
         return service
 
     def _encoder(self) -> TextEncoder | None:
@@ -134,23 +161,28 @@ class Server(uvicorn.Server):
         plain = way == "auto"
         if plain:
             _logger.warning("serve: connections go the plain way, %s", service.connections)
-        super().__init__(
-            uvicorn.Config(
-                connections.traced(service.asgi) if settings.traces else service.asgi,
-                http=way if plain else partial(way, service.asgi),  # type: ignore[arg-type]
-                timeout_keep_alive=math.ceil(settings.limits.idle_seconds),
-                loop="uvloop",
-                ws="none",
-                access_log=False,
-                log_config=None,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=1,  # `_leave` has waited for what is under way
-                limit_concurrency=service.limits.connections if plain else None,
-                lifespan="on",
-                backlog=2048,
-            )
+        config = uvicorn.Config(
+            connections.traced(service.asgi) if settings.traces else service.asgi,
+            http=way if plain else partial(way, service.asgi),  # type: ignore[arg-type]
+            timeout_keep_alive=math.ceil(settings.limits.idle_seconds),
+            loop="uvloop",
+            ws="none",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,  # `_leave` has waited for what is under way
+            limit_concurrency=service.limits.connections if plain else None,
+            lifespan="on",
+            backlog=2048,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
+        if settings.tls_cert is not None:
+            config.load()
+            assert config.ssl is not None
+            service.looks.append(tls.follow(config.ssl, settings.tls_cert, settings.tls_key))
+        super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -190,14 +222,13 @@ class Server(uvicorn.Server):
 
     async def _watch(self) -> None:
         """Reload the folders that have a new version."""
-        watch = Watch(self._settings.corpora)
-        for served in self.service.corpora.all():  # one may have come while the server started
-            if fingerprint(Path(self._settings.corpora[served.name])) != served.version:
-                self._reload(served.name)
+        watch = Watch()
         while True:
-            await asyncio.sleep(LOOK)
-            for name in watch.changed():
+            corpora = self.service.corpora.all()
+            folders = {served.name: served.folder for served in corpora}
+            for name in watch.changed(folders, {served.name: served.version for served in corpora}):
                 self._reload(name)
+            await asyncio.sleep(LOOK)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._sockets = sockets or []
@@ -220,7 +251,7 @@ class Server(uvicorn.Server):
         await self._wait(ends, lambda: before.isdisjoint(self._under_way()))
         letting_go = asyncio.ensure_future(self.let_go())
         await self._wait(ends, letting_go.done)
-        await self._wait(time.monotonic() + _HANDSHAKE)
+        await self._wait(time.monotonic() + (_TLS_HANDSHAKE if self.config.is_ssl else _HANDSHAKE))
         await self._wait(ends, lambda: not asking(self._sockets))
         for server in self.servers:  # in the same breath
             server.close()
@@ -280,5 +311,5 @@ def run(settings: Settings, sockets: list[socket.socket]) -> None:
     """Serve in this process until a signal ends it."""
     with limited():
         server = Server(settings.service(), settings)
-        listen(sockets, settings.host)
+        listen(sockets, settings.host, settings.scheme)
         server.run(sockets)

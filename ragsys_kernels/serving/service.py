@@ -24,10 +24,11 @@ from .corpora import Corpora, Served
 from .http import openapi
 from .http.accesslog import AccessLog
 from .http.hosts import Hosts
-from .http.messages import Bearer, Handler, Load, Receive, Request, Scope, Send, failed
+from .http.messages import Handler, Load, Receive, Request, Scope, Send, failed
+from .http.tokens import Tokens
 from .kernel import Block, answer
-from .limits import Limits, RefusedError
-from .metrics import Metrics
+from .limits import LOAD_FAILED, Limits, RefusedError
+from .metrics import Metrics, place
 from .texts import TextFile
 from .together import Together
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .encoder import TextEncoder
 
 _Found = TypeVar("_Found")
+_LOOK = 0.25  # seconds between looks at files
 
 
 class Service:
@@ -50,6 +52,7 @@ class Service:
         *,
         limits: Limits | None = None,
         token: str | None = None,
+        token_file: str | Path | None = None,
         device: str = "cpu",
         num_threads: int | None = None,
         batch_wait_us: int = 0,
@@ -60,16 +63,20 @@ class Service:
         verify: bool = False,
         unknown: str = "error",
         texts: Mapping[str, TextFile] | None = None,
+        load_from: str | Path | None = None,
+        gzip_bytes: int | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
         self.corpora = Corpora(corpora, device, verify, unknown, texts)
-        self.metrics = Metrics()
+        self.metrics = Metrics(self.corpora.all)
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
-        self.bearer = Bearer(token)
+        self.tokens = Tokens(token, token_file, place(), workers)
         self.log = AccessLog(log, self.metrics.dropped.inc)
         self.workers = workers
+        self.load_from = None if load_from is None else Path(load_from)  # where folders lie that requests may load
+        self.gzip_bytes = gzip_bytes  # of answers that are compressed; None: none is
         self.encoder = encoder  # of texts that are queries
         self.together = Together(self.batcher, self.limits)
         self.status = "starting"  # "ready", then "stopping"
@@ -80,13 +87,24 @@ class Service:
         self.stopping: list[Callable[[], Awaitable[None]]] = []
         if encoder is not None:
             self.stopping.append(encoder.close)
-        self.reload: Callable[[str], Any] = self.reload_here  # of all workers, where there are several
+        # Called when the service has started, and four times a second: what reads files again that have changed.
+        self.looks: list[Callable[[], None]] = [self.tokens.look]
+        # Of all workers, where there are several.
+        self.reload: Callable[..., Awaitable[dict[str, Any]]] = self.reload_here
+        self.unload: Callable[[str], Awaitable[dict[str, Any]]] = self.unload_here
+        self._changing = asyncio.Lock()  # one corpus at a time
         self._parsers = ThreadPoolExecutor(1, "parser")
         self._lookers = ThreadPoolExecutor(1, "looker")
         self.quick: dict[tuple[str, str], Handler] = {}
         self._documented: list[openapi.Operation] = []
         self.asgi: Any = None  # the whole application: `app` behind its front
-        self.app = FastAPI(title="ragsys-kernels", version=__version__, lifespan=self._lifespan, redirect_slashes=False)
+        self.app = FastAPI(
+            title="ragsys-kernels",
+            version=__version__,
+            lifespan=self._lifespan,
+            redirect_slashes=False,
+            generate_unique_id_function=lambda route: openapi.operation_id(min(route.methods or ["GET"]), route.path),
+        )
         self.app.openapi = lambda: openapi.document(self.app, self._documented, self.limits)  # type: ignore[method-assign]
 
     def route(self, method: str, path: str, handler: Handler, **documented: Any) -> None:
@@ -122,58 +140,79 @@ class Service:
 
     async def answer(self, asked: Asked, request: Request, deadline: float) -> None:
         """Let the kernels pick what a request that has been read asks for."""
-        request.queries = asked.count
+        request.asks(asked.served.name, asked.count)
         request.stage("parse")
         if (size := asked.nbytes + asked.answer_bytes) > request.bytes_in:
             request.holds(size)
         ticket = await self.batcher.answer(asked, deadline)
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
 
-    async def reload_here(self, name: str) -> dict[str, Any]:
-        """Load a corpus anew and put it in service in this process."""
-        try:
-            served = await self.prepared(name)
-        except RefusedError:
-            self.metrics.reload(name, False)
-            raise
-        self.put(served)
-        return {"corpus": name, "rows": len(served), "version": served.version}
+    def ended(self, request: Request, status: int, size: int) -> None:
+        """Count and log a request that has its answer, and give back what it held."""
+        request.release()
+        token = request.account.name if request.account is not None else ""
+        self.metrics.request(request.route, status, request.seconds(), request.corpus, token)
+        self.log.add(request, status, size)
 
-    async def prepared(self, name: str, verify: bool | None = None) -> Served:
-        """Return a corpus loaded anew, not yet in service; `verify`: as `Corpora.load`."""
-        self.corpora.folder(name)
+    async def reload_here(self, name: str, folder: Path | None = None) -> dict[str, Any]:
+        """Load a corpus anew, or from another folder, and put it in service in this process."""
+        async with self._changing:
+            try:
+                served = await self.prepared(name, self.corpora.folder(name) if folder is None else folder)
+            except RefusedError as error:
+                if error.status != 404:  # names of callers must not become labels
+                    self.metrics.reload(name, "refused")
+                raise
+            self.corpora.put(served)
+            self.metrics.reload(name, "loaded")
+            return {"corpus": name, "rows": len(served), "version": served.version}
+
+    async def unload_here(self, name: str) -> dict[str, Any]:
+        """Take a corpus out of service in this process."""
+        async with self._changing:
+            self.corpora.at(name)
+            self.corpora.remove(name)
+            self.metrics.reload(name, "unloaded")
+            return {"corpus": name}
+
+    async def prepared(self, name: str, folder: Path, verify: bool | None = None) -> Served:
+        """Return a corpus loaded from a folder, not yet in service; `verify`: as `Corpora.load`."""
         loop = asyncio.get_running_loop()
         try:
-            served = await loop.run_in_executor(None, self.corpora.load, name, verify)
+            served = await loop.run_in_executor(None, self.corpora.load, name, folder, verify)
             await loop.run_in_executor(None, warm, served)
         except (ValueError, OSError, MemoryError) as error:
-            raise RefusedError(409, f"reload: corpus {name!r} stays as it was: {error}", "name") from error
+            known = any(each.name == name for each in self.corpora.all())
+            message = f"reload: corpus {name!r} {'stays as it was' if known else 'is not in service'}: {error}"
+            raise RefusedError(409, message, "name", code=LOAD_FAILED) from error
         return served
-
-    def put(self, served: Served) -> None:
-        """Put a loaded corpus in service."""
-        self.corpora.put(served)
-        self.metrics.rows.labels(served.name).set(len(served))
-        self.metrics.reload(served.name, True)
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         for served in self.corpora.all():
-            self.metrics.rows.labels(served.name).set(len(served))
             await loop.run_in_executor(None, warm, served)
         await run_in_threadpool(self.metrics.text)  # imports what the framework's threads need
         for start in self.starting:
             await start()
         self.status = "ready"
+        self.metrics.serves()
+        looking = asyncio.ensure_future(self._look())
         try:
             yield
         finally:
             self.status = "stopping"
+            looking.cancel()
             for stop in self.stopping:
                 await stop()
             self.batcher.close()
             self.log.close()
+
+    async def _look(self) -> None:
+        while True:
+            for look in self.looks:
+                look()
+            await asyncio.sleep(_LOOK)
 
 
 class _Endpoint:

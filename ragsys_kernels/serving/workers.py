@@ -35,6 +35,7 @@ from .listening import let_nobody_in, listen
 from .messages import (
     Answer,
     Close,
+    Count,
     Drained,
     Drop,
     Failed,
@@ -44,9 +45,12 @@ from .messages import (
     Ready,
     Refusal,
     Reload,
+    Remove,
     Serve,
     Swap,
     Swapped,
+    ToWorker,
+    Unload,
 )
 from .server import LOOK, Server, Settings, limited
 from .service import Service
@@ -84,7 +88,7 @@ class _Worker:
         self.serves = False  # else it waits until these are the versions in service
         self.drained = False  # it ends, and could let go of the address
 
-    def send(self, message: Serve | Close | Load | Swap | Drop | Answer) -> None:
+    def send(self, message: ToWorker) -> None:
         with suppress(OSError):  # if it is dead, its sentinel says so
             self.pipe.send(message)
 
@@ -92,8 +96,10 @@ class _Worker:
 class _Reload:
     """A reload in progress: the workers that still have to load, or then to swap, the corpus, and who asked for it."""
 
-    def __init__(self, name: str, asker: _Worker | None, number: int) -> None:
+    def __init__(self, name: str, asker: _Worker | None, number: int, folder: str | None, removes: bool) -> None:
         self.name, self.asker, self.number = name, asker, number
+        self.folder = folder  # a new one, of a corpus that is new or gets another
+        self.removes = removes  # takes the corpus out of service instead
         self.waiting: set[_Worker] = set()
         self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
         self.verifier: _Worker | None = None  # the one of them that compares the folder with its checksums
@@ -115,13 +121,14 @@ class _Parent:
         self._alone = math.inf  # since when no worker serves
         self._refuser: Refuser | None = None
         self._versions: dict[str, str] = {}
-        self._watch = Watch(settings.corpora) if settings.watch else None
+        self._watch = Watch() if settings.watch else None
         self._compared: set[str] = set()  # segments whose bytes are as they were saved
         self._served = False  # whether one was ever ready
         self._verified: dict[str, str] = {}  # versions that were compared with their checksums before any worker began
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
         self._signals, self._wake = os.pipe()
+        self._tls = settings.tls()  # of answers on behalf of the workers
 
     def run(self) -> int:
         for end in (self._signals, self._wake):
@@ -180,7 +187,7 @@ class _Parent:
             self._start()
         self._refuse(now >= self._alone + _NOBODY or (self._alone < now and bool(self._failed)))
         if self._watch is not None and not self._stopping:
-            for name in self._watch.changed():
+            for name in self._watch.changed(self._settings.corpora, self._versions):
                 self._reload(name, None)
         if self._reloads and now > self._reloads[0].ends:
             self._end(self._reloads[0], Refusal(504, f"reload: {self._reloads[0].name!r} took too long"))
@@ -188,7 +195,7 @@ class _Parent:
     def _refuse(self, refuses: bool) -> None:
         """Start or stop refusing requests on behalf of the workers."""
         if refuses and self._refuser is None and not self._stopping:
-            self._refuser = Refuser(self._sockets, self._why)
+            self._refuser = Refuser(self._sockets, self._why, self._tls)
         elif self._refuser is not None and not refuses and not self._stopping:
             self._refuser.stop()
             self._refuser = None
@@ -227,7 +234,9 @@ class _Parent:
         elif isinstance(message, Failed):
             self._cannot_start(message.reason)
         elif isinstance(message, Reload):
-            self._reload(message.name, worker)
+            self._reload(message.name, worker, message.folder)
+        elif isinstance(message, Unload):
+            self._reload(message.name, worker, removes=True)
         elif self._reloads and message.reload == self._reloads[0].number:
             reload = self._reloads[0]
             reload.waiting.discard(worker)
@@ -236,6 +245,8 @@ class _Parent:
                 self._compared |= message.compared
             elif isinstance(message, NotLoaded):
                 reload.error = message.refusal
+            elif worker.versions is not None and reload.removes:
+                worker.versions.pop(reload.name, None)
             elif worker.versions is not None:  # it has swapped
                 worker.versions[reload.name] = self._versions[reload.name]
             self._go_on(reload)
@@ -269,6 +280,10 @@ class _Parent:
         for worker in self._workers:
             if self._reloads or worker.serves or worker.versions is None:
                 continue
+            if worker.versions.keys() != self._settings.corpora.keys():  # one was loaded or unloaded since it started
+                worker.versions = None
+                worker.process.kill()
+                continue
             for name, version in worker.versions.items():
                 if self._versions.get(name, self._verified.get(name, version)) != version:
                     self._reload(name, None)
@@ -276,28 +291,40 @@ class _Parent:
                     self._versions[name] = version
             if not self._reloads:
                 if not self._served:
-                    listen(self._sockets, self._settings.host)
+                    listen(self._sockets, self._settings.host, self._settings.scheme)
                 worker.serves = self._served = True
                 self._alone, self._failed = math.inf, []
                 worker.send(Serve())
 
-    def _reload(self, name: str, asker: _Worker | None) -> None:
-        self._reloads.append(_Reload(name, asker, next(self._numbers)))
+    def _reload(self, name: str, asker: _Worker | None, folder: str | None = None, removes: bool = False) -> None:
+        self._reloads.append(_Reload(name, asker, next(self._numbers), folder, removes))
         if len(self._reloads) == 1:
             self._begin()
 
     def _begin(self) -> None:
-        """Ask all workers to load a corpus."""
+        """Ask all workers to load a corpus, or to take it out of service."""
         reload = self._reloads[0]
         reload.ends = time.monotonic() + _RELOAD
-        self._load(reload, [worker for worker in self._workers if worker.versions is not None])
+        workers = [worker for worker in self._workers if worker.versions is not None]
+        if reload.folder is None and reload.name not in self._settings.corpora:  # unloaded while this one waited
+            self._end(reload, Refusal(404, f"reload: there is no corpus {reload.name!r}"))
+            return
+        if reload.removes:
+            for known in (self._settings.corpora, self._versions, self._verified):
+                known.pop(reload.name, None)
+            reload.swapping, reload.waiting, reload.result = True, set(workers), {"corpus": reload.name}
+            for worker in workers:
+                worker.send(Remove(reload.number, reload.name))
+        else:
+            self._load(reload, workers)
         self._go_on(reload)
 
     def _load(self, reload: _Reload, workers: Iterable[_Worker]) -> None:
         reload.waiting, reload.loaded, reload.verifier = set(workers), {}, None
         for worker in reload.waiting:
             verify = self._settings.verify and reload.verifier is None
-            worker.send(Load(reload.number, reload.name, verify, self._compared if verify else set()))
+            folder = reload.folder or self._settings.corpora[reload.name]
+            worker.send(Load(reload.number, reload.name, folder, verify, self._compared if verify else set()))
             if verify:
                 reload.verifier = worker
 
@@ -314,6 +341,7 @@ class _Parent:
             self._load(reload, reload.loaded)
             return
         self._versions[reload.name] = reload.result["version"]
+        self._settings.corpora[reload.name] = reload.folder or self._settings.corpora[reload.name]
         reload.swapping, reload.waiting = True, set(reload.loaded)
         for worker in reload.loaded:
             worker.send(Swap(reload.number))
@@ -323,15 +351,20 @@ class _Parent:
         for worker in reload.loaded if not reload.swapping else ():
             worker.send(Drop(reload.number))
         outcome = error or reload.result
-        if reload.asker is not None and outcome is not None:  # else all workers have died, the asker too
-            reload.asker.send(Answer(outcome))
+        if outcome is not None:  # else all workers have died, the asker too
+            word = "refused" if error else "unloaded" if reload.removes else "loaded"
+            counting = reload.asker or next(iter(self._workers), None)
+            if counting is not None and (error is None or error.status != 404):
+                counting.send(Count(reload.name, word))
+            if reload.asker is not None:
+                reload.asker.send(Answer(outcome))
         self._reloads.remove(reload)
         if error is not None:
             for worker in self._workers:  # the others cannot load the version that this one has
                 if (
                     not worker.serves
                     and worker.versions
-                    and worker.versions[reload.name] != self._versions.get(reload.name)
+                    and worker.versions.get(reload.name) != self._versions.get(reload.name)
                 ):
                     print(f"serve: {error.reason}", file=sys.stderr)
                     worker.versions = None
@@ -389,13 +422,13 @@ def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, pl
     with limited():
         try:
             service = settings.service()
+            server = Server(service, settings, worker=True)
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
             pipe.send(Failed(f"error: serve: {error}"))
             raise SystemExit(1) from None
         link = _Link(service, pipe)
         service.starting.insert(0, link.start)  # before whatever else takes connections
-        service.reload = link.reload
-        server = Server(service, settings, worker=True)
+        service.reload, service.unload = link.reload, link.unload
         server.let_go = link.let_go
         server.run(sockets)
 
@@ -423,15 +456,24 @@ class _Link:
             self._pipe.send(Drained())
         await self._closes.wait()
 
-    async def reload(self, name: str) -> dict[str, Any]:
-        """Ask the parent that all workers load a corpus anew."""
-        self._service.corpora.folder(name)  # refuses unknown names
+    async def reload(self, name: str, folder: Path | None = None) -> dict[str, Any]:
+        """Ask the parent that all workers load a corpus anew, or from another folder."""
+        if folder is None:
+            self._service.corpora.folder(name)  # refuses unknown names
+        return await self._answer(Reload(name, None if folder is None else str(folder)))
+
+    async def unload(self, name: str) -> dict[str, Any]:
+        """Ask the parent that all workers take a corpus out of service."""
+        self._service.corpora.at(name)
+        return await self._answer(Unload(name))
+
+    async def _answer(self, question: Reload | Unload) -> dict[str, Any]:
         answer: asyncio.Future[dict[str, Any] | Refusal] = self._loop.create_future()
         self._asked.append(answer)
-        self._pipe.send(Reload(name))
+        self._pipe.send(question)
         outcome = await answer
         if isinstance(outcome, Refusal):
-            raise RefusedError(outcome.status, outcome.reason, "name")
+            raise RefusedError(outcome.status, outcome.reason, "name", code=outcome.code)
         return outcome
 
     def _listen(self) -> None:
@@ -446,14 +488,19 @@ class _Link:
                 return
             self._loop.call_soon_threadsafe(self._act_on, message)
 
-    def _act_on(self, message: Serve | Close | Load | Swap | Drop | Answer) -> None:
+    def _act_on(self, message: ToWorker) -> None:
         if isinstance(message, Load):
             task = self._loop.create_task(self._load(message))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         elif isinstance(message, Swap):
-            self._service.put(self._loaded.pop(message.reload))
+            self._service.corpora.put(self._loaded.pop(message.reload))
             self._pipe.send(Swapped(message.reload))
+        elif isinstance(message, Remove):
+            self._service.corpora.remove(message.name)
+            self._pipe.send(Swapped(message.reload))
+        elif isinstance(message, Count):
+            self._service.metrics.reload(message.name, message.outcome)
         elif isinstance(message, Drop):
             self._loaded.pop(message.reload, None)
         elif isinstance(message, Serve):
@@ -468,10 +515,9 @@ class _Link:
     async def _load(self, asked: Load) -> None:
         self._service.corpora.compared |= asked.compared
         try:
-            served = await self._service.prepared(asked.name, asked.verify)
+            served = await self._service.prepared(asked.name, Path(asked.folder), asked.verify)
         except RefusedError as error:
-            self._service.metrics.reload(asked.name, False)
-            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error))))
+            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error), error.code)))
         else:
             self._loaded[asked.reload] = served
             found = {"corpus": asked.name, "rows": len(served), "version": served.version}

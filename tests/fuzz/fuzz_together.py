@@ -252,7 +252,7 @@ def by_handle(rng: random.Random) -> None:
             given = dict(common)
             served = held.corpora.without(given.pop("corpus", None))
             found = []
-            for asked, _ in flight._read(stream_of(some), 0, given, served, held.limits):
+            for asked, _ in flight._read(stream_of(some), 0, given, served, held.limits, flight._PART):
                 await held.batcher.answer(asked)
                 found += rows_of(select_arrow.batch_of(asked))
             return found
@@ -345,7 +345,8 @@ def by_tensors(rng: random.Random) -> None:
     def told(answer: tuple[int, bytes], rows: int) -> list[dict[str, Any]]:
         content = json.loads(answer[1])
         if "error" in content:  # of all: that of the first
-            return [content, *(each for each in alone[1:] if "error" in each)][:rows]
+            first = {"error": content["error"]}  # without its code, which only an answer of errors alone has
+            return [first, *(each for each in alone[1:] if "error" in each)][:rows]
         found = {x["name"]: np.array(x["data"], object).reshape(x["shape"]) for x in content["outputs"]}
         errors, lengths = found.pop("errors"), found.pop("lengths")
         sizes = {"skipped": [len([x for x in row if x not in (-1, "")]) for row in found.get("skipped", ())]}

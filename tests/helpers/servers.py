@@ -163,7 +163,7 @@ class Thread:
         self._socket = bound("127.0.0.1", 0)
         self._socket.listen(2048)
         self.port = self._socket.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if 'tls_cert' in options else 'http'}://127.0.0.1:{self.port}"
         given = {"num_threads": 1, "log": False, "drain": 0, **options}
         settings = Settings(corpora=corpora, port=self.port, **given)
         self.service = settings.service()

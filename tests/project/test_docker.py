@@ -104,12 +104,17 @@ def test_the_manifests_have_the_ports_secrets_and_times_of_their_command():
 
 def test_the_manifests_agree_with_each_other():
     found = manifests()
-    assert sorted(found) == ["Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "Service"]
+    kinds = ["Deployment", "HorizontalPodAutoscaler", "NetworkPolicy", "PodDisruptionBudget", "Service"]
+    assert sorted(found) == kinds
     deployment, scaler = found["Deployment"], found["HorizontalPodAutoscaler"]["spec"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"] == labels
     assert found["Service"]["spec"]["selector"] == labels
     assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    policy = found["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == labels
+    ports = {each["name"] for each in deployment["spec"]["template"]["spec"]["containers"][0]["ports"]}
+    assert {each["port"] for each in policy["ingress"][0]["ports"]} == ports
     target = scaler["scaleTargetRef"]
     assert (target["apiVersion"], target["kind"]) == (deployment["apiVersion"], deployment["kind"])
     assert target["name"] == deployment["metadata"]["name"]
@@ -153,6 +158,15 @@ def test_a_sidecar_keeps_the_corpus_that_the_service_watches():
     assert sorted(volumes["corpora"]) == ["ephemeral", "name"]
     claim = volumes["corpora"]["ephemeral"]["volumeClaimTemplate"]["spec"]
     assert claim["accessModes"] == ["ReadWriteOnce"]
+
+
+def test_prometheus_operator_finds_the_service_and_its_metrics():
+    monitor = yaml.safe_load((FOLDER / "servicemonitor.yaml").read_text(encoding="utf-8"))
+    service = manifests()["Service"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
+    assert endpoint["path"] in served()[0]
 
 
 def served():

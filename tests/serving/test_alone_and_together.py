@@ -50,7 +50,7 @@ def test_what_ends_as_none_may_ends_its_own_query_alone(monkeypatch, caplog):
     broken(monkeypatch, Rules, "number", lambda _, name, values: name != "k" and 0 in values, ZeroDivisionError)
     for name in ("_single", "_texts"):
         broken(monkeypatch, select, name, lambda block, _: np.isin(block.k, (5, 7)).any(), KeyError)
-    for number in range(100, 150):
+    for number in range(150, 200):
         fuzz_together.by_json(random.Random(number))
         fuzz_together.by_arrow(random.Random(number))
     assert {record.exc_info[0] for record in caplog.records} == {MemoryError, ZeroDivisionError, KeyError}

@@ -93,7 +93,7 @@ def test_arrow_flight_and_handles_have_the_bits_of_the_library():
         arrow = servers.table_of(await client.post(url, content=servers.arrow(table()), headers=servers.ARROW))
         handle = await answered(service, table(), COMMON)
         served = service.corpora.get("docs")
-        [(part, _)] = flight._read(servers.arrow(table()), 0, dict(COMMON), served, service.limits)
+        [(part, _)] = flight._read(servers.arrow(table()), 0, dict(COMMON), served, service.limits, 9)
         await service.batcher.answer(part)
         return arrow, handle, pa.Table.from_batches([batch_of(part)])
 

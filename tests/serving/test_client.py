@@ -1,5 +1,6 @@
 """The clients: NumPy arrays with the bits of calls in process, retries, deadlines, errors."""
 
+import asyncio
 import time
 
 import httpx
@@ -471,3 +472,34 @@ def test_every_argument_of_the_table_is_sent(monkeypatch):
     with Client("http://service") as client, pytest.raises(InterruptedError):
         client.select(query_ids=[1], **given)
     assert {name: sent[name] for name in names} == given
+
+
+def test_corpora_are_loaded_and_unloaded_by_name(tmp_path):
+    """Also with a name that a path has to escape; without a folder to load from nothing is loaded."""
+    corpus = rk.Corpus(np.random.default_rng(2).standard_normal((9, D), dtype=np.float32))
+    for name in ("a b", "other"):
+        corpus.save(tmp_path / name)
+
+    async def use(client):
+        loaded = await client.load("a b")
+        assert (loaded["corpus"], loaded["rows"]) == ("a b", 9)
+        assert (await client.load("a b", "other"))["version"]
+        assert (await client.select(query_ids=[1], k=2, corpus="a b")).ids.shape == (1, 2)
+        assert await client.unload("a b") == {"corpus": "a b"}
+        with pytest.raises(InvalidRequestError) as caught:
+            await client.select(query_ids=[1], k=2, corpus="a b")
+        assert caught.value.code == "unknown_corpus"
+
+    async def refused(client):
+        with pytest.raises(ServiceError, match="load: the server must be started with --load-from") as caught:
+            await client.load("a b")
+        assert (caught.value.status, caught.value.code) == (403, "forbidden")
+
+    async def main(load_from, use):
+        async with servers.in_process(CORPORA, load_from=load_from) as (_, service):
+            transport = httpx.ASGITransport(service.asgi)
+            async with servers.AsyncClient("http://service", transport=transport) as client:
+                await use(client)
+
+    asyncio.run(main(tmp_path, use))
+    asyncio.run(main(None, refused))

@@ -2,12 +2,14 @@
 
 import http.client
 import socket
+import ssl
 
 import numpy as np
 import orjson
 import pytest
 import servers
 import uvicorn
+from certificates import certificate
 from uvicorn.server import ServerState
 
 import ragsys_kernels as rk
@@ -30,6 +32,10 @@ def connected(server, content=b""):
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.settimeout(servers.HANGS)
     client.connect(("127.0.0.1", server.port))
+    if server.url.startswith("https:"):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        client = context.wrap_socket(client)
     client.sendall(content)
     return client
 
@@ -61,10 +67,19 @@ def everything(client):
     return found
 
 
+@pytest.fixture(params=["http", "https"])
+def tls(request, tmp_path):
+    """Options of a server."""
+    if request.param == "http":
+        return {}
+    certificate(tmp_path, "localhost")
+    return {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+
+
 @pytest.mark.parametrize("more", [(), ("content-encoding: identity",)], ids=["short", "asgi"])
-def test_an_answer_is_counted_until_its_client_has_taken_it(more):
+def test_an_answer_is_counted_until_its_client_has_taken_it(more, tls):
     limits = Limits(body_bytes=1 << 20, memory_bytes=MEMORY, write_seconds=3600)
-    with servers.Thread(LONG, limits=limits) as server:
+    with servers.Thread(LONG, limits=limits, **tls) as server:
         load = server.service.load
         with connected(server, request(LARGE, *more)) as reader:
             servers.until(lambda: load.bytes and not load.requests)
@@ -72,6 +87,7 @@ def test_an_answer_is_counted_until_its_client_has_taken_it(more):
             refused = posted(server, LARGE)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             assert "the bodies and answers of other requests fill its memory" in refused.json()["error"]["message"]
+            assert refused.json()["error"]["code"] == "unavailable"
             assert posted(server, ONE).status_code == 200
             found = b""
             while not found.endswith(b"]}"):
@@ -84,9 +100,9 @@ def test_an_answer_is_counted_until_its_client_has_taken_it(more):
         servers.until(lambda: not load.bytes)  # it has left
 
 
-def test_a_client_that_does_not_read_is_closed():
+def test_a_client_that_does_not_read_is_closed(tls):
     with (
-        servers.Thread(LONG, limits=Limits(write_seconds=0.3)) as server,
+        servers.Thread(LONG, limits=Limits(write_seconds=0.3), **tls) as server,
         connected(server, request(LARGE)) as client,
     ):
         servers.until(lambda: closed(server, "reads slowly") == 1)
@@ -102,6 +118,14 @@ def test_a_request_whose_answer_alone_would_fill_the_memory_is_too_large():
     large, one = servers.posted(CORPORA, ("/v1/select", many), ("/v1/select", ONE), limits=limits)
     assert (large.status_code, one.status_code) == (413, 200)
     assert "request must take at most 16777216 bytes with its answer" in large.json()["error"]["message"]
+
+
+def test_a_connection_with_tls_is_closed_behind_its_last_answer(tls):
+    with servers.Thread(LONG, **tls) as server, connected(server, request(LARGE, "connection: close")) as client:
+        found = everything(client)
+        assert len(orjson.loads(found[found.index(b'{"results') :])["results"]) == 150
+        assert not found.endswith(b" (reset)")
+        servers.until(lambda: not servers_open(server) and not server.service.load.bytes)
 
 
 class Transport:
@@ -232,6 +256,9 @@ def strict():
         yield server
 
 
+CODES = {"413": "too_large", "413 in chunks": "too_large", "431": "headers_too_large", "400": "bad_request"}
+
+
 @pytest.mark.parametrize("name", UNREAD)
 def test_a_client_that_sends_all_before_it_reads_sees_why_it_is_refused(strict, name):
     sent, status, words = UNREAD[name]
@@ -241,6 +268,8 @@ def test_a_client_that_sends_all_before_it_reads_sees_why_it_is_refused(strict, 
     assert found.startswith(status)
     assert words in found
     assert b"connection: close" in found
+    assert b"\r\nx-request-id: " in found
+    assert f'"code":"{CODES[name]}"'.encode() in found
     assert found.count(b"HTTP/1.1 ") == 1
     servers.until(lambda: strict.service.load.requests == strict.service.load.bytes == 0)
 
@@ -262,10 +291,23 @@ def test_who_is_refused_and_goes_on_for_ever_is_closed(name):
         assert servers.http.get(f"{server.url}/health/live").status_code == 200
 
 
+def test_refusals_of_headers_have_what_the_client_asks_for(strict):
+    head = b"GET /health HTTP/1.1\r\nx-request-id: mine\r\naccept: application/problem+json\r\n"
+    with connected(strict, head + b"x: 1\r\n" * 200 + b"\r\n") as client:
+        answer = everything(client)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"\r\ncontent-type: application/problem+json\r\n" in answer
+    assert b"\r\nx-request-id: mine\r\n" in answer
+    assert (b'"code":"headers_too_large"' in answer, b'"request_id":"mine"' in answer) == (True, True)
+
+
 def test_a_slow_body_is_told_and_given_up():
     with servers.Thread(CORPORA, limits=Limits(body_seconds=0.3)) as server:
         with connected(server, request(ONE)[:-5]) as short, connected(server, b"GET /health") as headers:
             for client in (short, headers):
-                assert client.recv(13) == b"HTTP/1.1 408 "
+                answer = everything(client)
+                assert answer.startswith(b"HTTP/1.1 408 ")
+                assert b"\r\nx-request-id: " in answer
+                assert b'"code":"request_timeout"' in answer
         servers.until(lambda: server.service.load.requests == 0 and not servers_open(server))
         assert closed(server, "sends slowly") == 2

@@ -1,8 +1,11 @@
 """Where uvicorn lacks what the short way builds on, the plain way of ASGI serves; `/info` says which."""
 
+import argparse
 import asyncio
 import os
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from ragsys_kernels.serving import connections, make_service
 from ragsys_kernels.serving.listening import bound
 from ragsys_kernels.serving.server import Server, Settings
 
+ROOT = Path(__file__).parents[2]
 BODY = {"k": 2, "queries": [{"query_id": 3}, {"query_id": 99}]}
 
 
@@ -126,3 +130,20 @@ def test_traces_without_the_instrumentation_are_refused(monkeypatch):
         ModuleNotFoundError, match="serve: traces needs opentelemetry-instrumentation-asgi: pip install"
     ):
         connections.traced(None)
+
+
+@pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="the tests run outside of the source tree")
+def test_the_command_of_opentelemetry_leaves_traces_to_the_server():
+    """Its parser, in small: it takes what abbreviates its options for them, wherever that stands."""
+    group = "opentelemetry_environment_variables"
+    tomllib = pytest.importorskip("tomllib")
+    [module] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][group].values()
+    own = [name.removeprefix("OTEL_").lower() for name in dir(import_module(module)) if name.startswith("OTEL_")]
+    parser = argparse.ArgumentParser()
+    for name in ("traces_exporter", "traces_sampler", *own):
+        parser.add_argument(f"--{name}")
+    parser.add_argument("command")
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    arguments = ["serve", "--traces", "--port", "1"]
+    found = parser.parse_args(["ragsys-kernels", *arguments])
+    assert (found.command, found.rest, found.traces) == ("ragsys-kernels", arguments, None)

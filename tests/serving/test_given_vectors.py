@@ -256,7 +256,7 @@ def test_where_there_is_no_corpus():
     assert posted({"texts": ["1"], "query": "2"}, "/rerank").json()["error"]["argument"] == "model"
     two = posted({"texts": ["1"], "query": "2"}, "/rerank", corpora={"a": CORPUS, "b": CORPUS}).json()["error"]
     rule = "be corpus:rule:lambda_d with one of the corpora 'a', 'b'"
-    assert two == {"argument": "model", "message": f"rerank: model must {rule}, got None"}
+    assert two == {"code": "unknown_corpus", "argument": "model", "message": f"rerank: model must {rule}, got None"}
     assert posted({"texts": ["1"], "query": "2", "model": "vectors"}, "/rerank").json()["error"]["argument"] == "model"
 
 

@@ -248,7 +248,7 @@ def test_bad_bytes_models_and_headers_are_refused():
         ("/v2/models/docs/infer", body, {"inference-header-content-length": "99999"}),
         ("/v2/models/docs/infer", body, {"inference-header-content-length": "-5"}),
         ("/v2/models/names/infer", names, message({"query_id": np.array(["doc-1"], object)})[1]),
-        ("/v2/models/docs/infer", body, {**headers, "content-encoding": "gzip"}),
+        ("/v2/models/docs/infer", body, {**headers, "content-encoding": "br"}),
         ("/v2/models/other/infer", body, headers),
         ("/v2/models/docs/versions/9/infer", body, headers),
     )

@@ -60,7 +60,7 @@ REQUESTS = {
 @pytest.mark.parametrize("name", REQUESTS)
 def test_the_answers_are_those_by_asgi(server, corpus, name):
     content, headers = REQUESTS[name]
-    headers = {"content-type": JSON, "authorization": f"Bearer {TOKEN}", **headers}
+    headers = {"content-type": JSON, "authorization": f"Bearer {TOKEN}", "x-request-id": name[:1], **headers}
     limits = rk.serving.Limits(body_bytes=60_000)
     path = "/v1/select?corpus=docs&k=3" if name.startswith(("Arrow", "rules")) else "/v1/select"
 

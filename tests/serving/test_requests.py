@@ -135,7 +135,8 @@ def test_sizes_types_and_paths(corpus):
 
 def test_the_token(corpus):
     query = {"queries": [{"query_id": 1}]}
-    for given, status in ((None, 401), ("Bearer wrong", 401), ("Bearer right", 200), ("bearer right", 200)):
+    cases = ((None, 401), ("Bearer wrong", 401), ("Basic right", 401), ("Bearer right", 200), ("bearer right", 200))
+    for given, status in cases:
         headers = {} if given is None else {"authorization": given}
         assert posted(corpus, query, headers=headers, token="right").status_code == status
 
@@ -184,8 +185,11 @@ def test_long_lists_beside_a_cursor_are_read_in_one_pass(corpus):
     for initial, cursor, argument in (([5] * 10_001, [7], "initial"), ([5], range(10_001), "cursor")):
         error = ask(initial, cursor)["error"]
         assert error == {
-            "index": 0, "argument": argument, "message": f"select: {argument} must have 0 to 10000 ids, got 10001"
-        }  # fmt: skip
+            "index": 0,
+            "code": "invalid_argument",
+            "argument": argument,
+            "message": f"select: {argument} must have 0 to 10000 ids, got 10001",
+        }
     assert ask([4, 5], [5, 6])["ids"] == ask([4, 5, 6], [])["ids"]
 
 
@@ -679,7 +683,10 @@ def test_rules_of_json_do_not_stand_in_the_url(corpus):
     """Where they would say nothing; those of Arrow do."""
     (answer,) = servers.posted({"docs": corpus}, ("/v1/select?k=3&lamda=1", {"queries": [{"query_id": 1}]}))
     message = "select: k must stand in the body, which is JSON, got it in the URL"
-    assert (answer.status_code, answer.json()["error"]) == (422, {"argument": "k", "message": message})
+    assert (answer.status_code, answer.json()["error"]) == (
+        422,
+        {"code": "invalid_argument", "argument": "k", "message": message},
+    )
 
 
 def test_overflow_is_the_error_of_one_query():

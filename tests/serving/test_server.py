@@ -60,8 +60,8 @@ def answers_of(answers):
 class Load:
     """Threads that ask without pause; what they got."""
 
-    def __init__(self, url, threads=2, retries=0):
-        self._url, self._retries, self._stop = url, retries, threading.Event()
+    def __init__(self, url, threads=2, retries=0, body=BODY):
+        self._url, self._retries, self._body, self._stop = url, retries, body, threading.Event()
         self._answered = threading.Semaphore(0)
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
         self._work = [self._pool.submit(self._ask) for _ in range(threads)]
@@ -72,7 +72,7 @@ class Load:
             left = self._retries
             while not self._stop.is_set():
                 try:
-                    response = client.post(f"{self._url}/v1/select", content=BODY)
+                    response = client.post(f"{self._url}/v1/select", content=self._body)
                 except httpx.TransportError:
                     broken, left = broken + 1, left - 1
                     if left < 0:
@@ -114,7 +114,7 @@ def server(folder):
     file = folder.parent / "texts.parquet"
     pq.write_table(pa.table({"id": np.arange(N), "text": [f"row {i}" for i in range(N)]}), file)
     texts = ("--texts", file, "--text-id-column", "id")
-    arguments = ("--corpus", f"docs={folder}", "--workers", 2)
+    arguments = ("--corpus", f"docs={folder}", "--workers", 2, "--load-from", folder.parent)
     with servers.Process(*arguments, *texts, "--threads", 1) as process:
         yield process
 
@@ -156,6 +156,64 @@ def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
     assert set(statuses) == {200}
     assert all(broken == 0 for _, _, broken, _ in found)
     assert answers_of(answers) == {scores for _, scores in expected}
+
+
+def test_a_reload_of_all_workers_counts_once(server, folder):
+    save(folder, 1)
+    reloads = "ragsys_reloads_total{", '"docs"'
+    before = [servers.metric(server.url, *reloads, f'"{outcome}"') for outcome in ("loaded", "refused")]
+    assert reload(server).status_code == 200
+    (folder / "corpus.json").rename(folder / "away")
+    assert reload(server).status_code == 409
+    (folder / "away").rename(folder / "corpus.json")
+    after = [servers.metric(server.url, *reloads, f'"{outcome}"') for outcome in ("loaded", "refused")]
+    assert after == [count + 1 for count in before]
+
+
+def test_metrics_have_the_processes_of_all_workers(server):
+    def found():
+        text = servers.http.get(f"{server.url}/metrics").text
+        return re.findall(r'process_resident_memory_bytes\{worker="(\d)"\} (\S+)', text)
+
+    until(lambda: len(workers(server)) == 2 and [worker for worker, _ in sorted(found())] == ["0", "1"])
+    assert all(float(size) > 10 << 20 for _, size in found())
+
+
+def test_corpora_are_loaded_and_unloaded_in_all_workers(server, folder):
+    """Also in workers that start later, and in the place of another version; no other request fails."""
+    save(folder, 1)
+    reload(server)
+    expected = [save(folder.parent / name, seed) for name, seed in (("more", 7), ("more-2", 8))]
+    bodies = {name: orjson.dumps({**orjson.loads(BODY), "corpus": name}) for name in ("docs", "more")}
+
+    def change(method, path, **more):
+        return servers.http.request(method, f"{server.url}/v1/corpora/{path}", headers=NOT_A_PAGE, **more)
+
+    def answers(times=12):
+        return [asked(server.url, bodies["more"]) for _ in range(times)]
+
+    assert {answer.status_code for answer in answers()} == {422}
+    load = Load(server.url, body=bodies["docs"]).under_way()
+    assert change("PUT", "more", json={}).json()["rows"] == N
+    assert [answer_of(answer) for answer in answers()] == expected[:1] * 12
+    assert change("PUT", "more", json={"folder": "more-2"}).status_code == 200
+    assert [answer_of(answer) for answer in answers()] == expected[1:] * 12
+    assert change("POST", "more/reload").status_code == 200
+    assert [answer_of(answer) for answer in answers()] == expected[1:] * 12
+    for bad, status in (("../more", 422), ("", 422), (7, 422), ("nowhere", 409)):
+        assert change("PUT", "more", json={"folder": bad}).status_code == status
+    statuses, _, found = load.end()
+    assert (set(statuses), [broken for _, _, broken, _ in found]) == ({200}, [0, 0])
+    for pid in workers(server):  # until only such are left as started after the corpus was loaded
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: pid not in (now := workers(server)) and len(now) == 2)
+        found = until(lambda: (found := asked(server.url, bodies["more"])) and found.status_code == 200 and found)
+        assert answer_of(found) == expected[1]
+    server.wait_ready()
+    assert change("DELETE", "more").json() == {"corpus": "more"}
+    assert {answer.status_code for answer in answers()} == {422}
+    assert change("DELETE", "more").status_code == change("POST", "more/reload").status_code == 404
+    assert {*servers.http.get(f"{server.url}/info").json()["corpora"]} == {"docs"}
 
 
 def test_picks_have_the_texts_of_the_file_that_the_command_names(server):
@@ -299,10 +357,10 @@ def test_the_queries_of_a_dead_worker_wait_no_more(server, folder):
     assert servers.metric(server.url, "ragsys_queued_queries") == 0
 
 
-def asked(url):
+def asked(url, body=BODY):
     """The answer to a selection, None where the connection is closed without one; no answer in time is an error."""
     with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
-        return servers.http.post(f"{url}/v1/select", content=BODY)
+        return servers.http.post(f"{url}/v1/select", content=body)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import orjson
 from .messages import Request
 
 _INTERVAL, _MOST = 0.2, 20_000
+_MORE = ("trace_id", "corpus", "token")  # where a request has them; of a token its name
 
 
 class AccessLog:
@@ -45,9 +46,10 @@ class AccessLog:
             "bytes_in": request.bytes_in,
             "bytes_out": size,
             "client": (scope.get("client") or ("",))[0],
+            "request_id": request.id.decode(),
         }
-        if (given := request.headers.get(b"x-request-id")) is not None:
-            line["request_id"] = given[:200].decode("latin-1")
+        more = request.trace_id, request.corpus or None, request.account and request.account.name
+        line |= {name: x for name, x in zip(_MORE, more, strict=True) if x is not None}
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         if not self._writing:
             self._writing = True

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 
 from ..limits import RefusedError
 
 _LOCAL = "localhost"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 class Hosts:
@@ -26,12 +28,18 @@ class Hosts:
         where it is 0.0.0.0 or ::, are taken. None: any host is.
     allowed : sequence of str
         Further names or addresses, without a port; ``*``: any.
+    origins : sequence of str
+        Of other pages that may call and read the answers, as ``https://search.example``; ``*``: any.
     """
 
-    def __init__(self, bound: str | None = None, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, bound: str | None = None, allowed: Sequence[str] = (), origins: Sequence[str] = ()) -> None:
         for each in allowed:
             if each != "*" and (not each or _without_port(each) != each.lower()):
                 raise ValueError(f"serve: allowed_hosts must be names or addresses without a port, got {each!r}")
+        for each in origins:
+            if each != "*" and not _ORIGIN.fullmatch(each.lower()):
+                raise ValueError(f"serve: allowed_origins must be SCHEME://HOST[:PORT], got {each!r}")
+        self.origins = tuple(each.lower() for each in origins)
         self._bound, self._allowed = bound, frozenset(each.lower() for each in allowed)
         self.takes = functools.lru_cache(256)(self._takes)
 
@@ -42,11 +50,14 @@ class Hosts:
             rule = "be the address that this server listens on, localhost or one of --allowed-hosts"
             raise RefusedError(421, f"serve: host must {rule}, got {_shown(host)}", "host")
         origin = headers.get(b"origin")
-        if origin is not None:
+        if origin is not None and not self._takes_page(origin):
             page = origin.partition(b"://")[2]
             if page != host and _without_port(_text(page)) not in self._allowed:
-                rule = "be this server's or of one of --allowed-hosts"
+                rule = "be this server's, of one of --allowed-hosts or one of --allowed-origins"
                 raise RefusedError(403, f"serve: origin must {rule}, got {_shown(origin)}", "origin")
+
+    def _takes_page(self, origin: bytes) -> bool:
+        return "*" in self.origins or _text(origin) in self.origins
 
     def _takes(self, host: bytes) -> bool:
         name = _without_port(_text(host))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import random
+import re
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -13,6 +16,7 @@ import orjson
 
 from .. import limits
 from ..limits import Limits, RefusedError, busy, gone, invalid, shown
+from .tokens import Account
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,8 +25,12 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 JSON = b"application/json"
 ARROW = b"application/vnd.apache.arrow.stream"
 CLOSE = (b"connection", b"close")
+PROBLEM = b"application/problem+json"  # of RFC 9457
+REQUEST_ID = b"x-request-id"
 _DIGITS = 18  # of a number in a header, which fits 64 bits; Python refuses to read thousands of them
 _LARGE = 1 << 16  # bytes of an answer that is counted before it is written; connections count what they hold
+_ID, _TRACE = re.compile(rb"[!-~]{1,128}"), re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+_PART = 1 << 20  # bytes that a compressed body is unpacked to at a time
 
 
 class DisconnectedError(Exception):
@@ -59,8 +67,12 @@ class Request:
         Seconds by stage, for the access log.
     queries : int
         For the access log.
-    route : str
-        The pattern of the path, for metrics.
+    route, corpus : str
+        The pattern of the path, and what is asked of, for metrics.
+    id : bytes
+        Of the client or a proxy, or made here; the answer and the log have it.
+    account : Account or None
+        Whose token it has.
     """
 
     def __init__(self, scope: Scope, receive: Receive | None, load: Load) -> None:
@@ -71,13 +83,30 @@ class Request:
         self._whole: bytes | None = None
         self._task: asyncio.Task[Any] | None = None
         self.gone = False  # the client
-        self.bytes_in = self.queries = 0
+        self.bytes_in = self.queries = self._taken = 0
         self.route = "other"  # paths that nobody serves must not become labels of metrics
+        self.corpus = ""
+        self.account: Account | None = None
+        given = self.headers.get(REQUEST_ID)
+        self.id = given if given is not None and _ID.fullmatch(given) else b"%032x" % random.getrandbits(128)
 
     @property
     def path_params(self) -> dict[str, str]:
         found: dict[str, str] = self.scope.get("path_params", {})
         return found
+
+    @property
+    def trace_id(self) -> str | None:
+        """The trace that the request is a part of: of this server's own traces, or of its header ``traceparent``."""
+        if (own := self.scope.get("ragsys.trace_id")) is not None:
+            return str(own)
+        found = _TRACE.fullmatch(self.headers.get(b"traceparent", b""))
+        return None if found is None else found[1].decode()
+
+    def accepts(self, kind: bytes) -> bool:
+        """Return whether the client names a media type among those that it accepts."""
+        accepted = self.headers.get(b"accept", b"").lower().split(b",")
+        return kind in [each.partition(b";")[0].strip() for each in accepted]
 
     @property
     def content_type(self) -> bytes:
@@ -91,6 +120,13 @@ class Request:
             rule, got = b" or ".join(kinds).decode(), kind[:100].decode("latin-1")
             raise RefusedError(415, f"{op}: content-type must be {rule}, got {got!r}", "content-type")
         return kind
+
+    def asks(self, corpus: str, queries: int) -> None:
+        """Note how many queries a request has, of which corpus, for log and metrics; refuse those beyond a quota."""
+        self.corpus, self.queries = corpus, queries
+        if self.account is not None and queries > self._taken:
+            self.account.take(queries - self._taken)
+            self._taken = queries
 
     def stage(self, name: str) -> None:
         """Note that a stage has ended now."""
@@ -137,11 +173,10 @@ class Request:
         From here on the request ends when its client goes.
         """
         self._task = asyncio.current_task()
-        encoding = self.headers.get(b"content-encoding", b"identity")
-        if encoding.strip().lower() != b"identity":
+        encoding = self.headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding not in (b"identity", b"gzip"):
             got = repr(encoding[:100].decode("latin-1"))
-            rule = f"serve: content-encoding must be left out, for bodies are taken as they are, got {got}"
-            raise RefusedError(415, rule, "content-encoding")
+            raise RefusedError(415, f"serve: content-encoding must be gzip or left out, got {got}", "content-encoding")
         if self._whole is not None:
             return self._whole
         most = self._limits.body_bytes
@@ -165,7 +200,26 @@ class Request:
         if len(body) > most:
             raise self._too_large()
         self.bytes_in = len(body)
-        return body
+        return body if encoding == b"identity" else await self._unzipped(body)
+
+    async def _unzipped(self, body: bytes) -> bytes:
+        """Return what a body unpacks to, a part at a time beside the event loop; no part is kept beyond the limits."""
+        parts: list[bytes] = []
+        size, rest, unpacking = 0, body, zlib.decompressobj(wbits=31)
+        try:
+            while not unpacking.eof:
+                part = await asyncio.to_thread(unpacking.decompress, rest, _PART)
+                rest = unpacking.unconsumed_tail
+                if not (part or rest or unpacking.eof):
+                    raise zlib.error("it ends too early")
+                size += len(part)
+                self.unpacks_to(size)
+                parts.append(part)
+            if unpacking.unused_data:
+                raise zlib.error("more follows its end")
+        except zlib.error as error:
+            raise invalid("serve", "body", "be what its content-encoding says, gzip", error) from None
+        return b"".join(parts)
 
     def leave(self) -> None:
         """Take note that the client has gone: nobody waits for the answer."""
@@ -192,6 +246,9 @@ class Request:
 
     def release(self) -> None:
         """Give back what it held."""
+        if self.account is not None and self._taken:
+            self.account.give_back(self._taken)
+            self._taken = 0
         self._load.bytes -= self._held
         self._held = 0
 
@@ -226,6 +283,10 @@ class Response:
     async def send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": self.body})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it as an ASGI application does, where the framework takes one for an answer."""
+        await self.send(send)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -271,34 +332,21 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
     return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), status, JSON, headers)
 
 
-def refused(error: RefusedError) -> Response:
-    return json_response(error.kept().body, error.status, error.headers)
+def refused(error: RefusedError, request: Request | None = None) -> Response:
+    """Return the answer that an error is, as RFC 9457 has it where the request asks for that."""
+    body, kind = error.kept().body, JSON
+    if request is not None and request.accepts(PROBLEM):
+        title = HTTPStatus(error.status).phrase
+        about = {"type": "about:blank", "title": title, "status": error.status, "detail": str(error)}
+        own = {"code": error.code, "argument": error.argument, "request_id": request.id.decode()}
+        body, kind = about | own, PROBLEM
+    return Response(orjson.dumps(body), error.status, kind, error.headers)
 
 
 def failed(request: Request, error: BaseException) -> Response:
     """Return the answer to a request that ended with an error."""
     if isinstance(error, DisconnectedError):
         return refused(gone())
-    if isinstance(error, RefusedError):
-        return refused(error)
-    return refused(limits.failed(f"{request.scope['method']} {request.scope['path']}", error))
-
-
-class Bearer:
-    """The check of ``Authorization: Bearer TOKEN``, in constant time."""
-
-    def __init__(self, token: str | None) -> None:
-        self._expected = None if token is None else f"Bearer {token}".encode()
-
-    @property
-    def required(self) -> bool:
-        return self._expected is not None
-
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
-        if self._expected is None:
-            return
-        given = headers.get(b"authorization", b"")
-        scheme, _, token = given.partition(b" ")
-        if not hmac.compare_digest(scheme.capitalize() + b" " + token, self._expected):
-            message = "authorization must be 'Bearer' and this server's token"
-            raise RefusedError(401, message, "authorization", {"www-authenticate": "Bearer"})
+    if not isinstance(error, RefusedError):
+        error = limits.failed(f"{request.scope['method']} {request.scope['path']}", error)
+    return refused(error, request)

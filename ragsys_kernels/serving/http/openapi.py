@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +14,13 @@ from pydantic.json_schema import models_json_schema
 
 from ..fields import ID_LISTS, VECTORS
 from ..limits import Limits
-from .schemas import Failed, PathRequest
+from .schemas import Failed, PathRequest, ProblemDetails
 
 _NULL = {"type": "null"}
 _REF = "#/components/schemas/{model}"
 _ERRORS = {
     401: "The token is missing or wrong",
-    403: "A page of another site asks, or one could",
+    403: "The token is not an admin's; or a page of another site asks, or one could",
     404: "There is no such thing",
     409: "Nothing was changed",
     408: "The body came too slowly",
@@ -27,7 +28,7 @@ _ERRORS = {
     415: "The content type is not one of these",
     421: "The request is for another host",
     422: "The request breaks a rule",
-    429: "The queue is full; see Retry-After",
+    429: "The queue is full, or a quota is used up; see Retry-After",
     431: "The headers are too large, or too many",
     500: "The server failed",
     502: "The encoder failed",
@@ -36,7 +37,7 @@ _ERRORS = {
 }
 _HEADERS = {
     "x-timeout-ms": ("Milliseconds that the request has, within the server's limit", {"type": "integer", "minimum": 1}),
-    "x-request-id": ("Comes back in the access log", {"type": "string"}),
+    "x-request-id": ("Comes back in the answer and the access log; else one is made", {"type": "string"}),
 }
 
 
@@ -81,16 +82,25 @@ class Operation:
             parameters.append(
                 {"name": name, "in": "query", "required": False, "description": text, "schema": {"anyOf": kinds}}
             )
-        refused, answers = _schema(self.refused), {}
+        refused = _schema(self.refused)
+        answers: dict[str, Any] = {}
         for status in sorted({*self.errors, 431, *((403, 421) if 401 in self.errors else ())}):
-            content = {"application/json": {"schema": refused}}
+            content = {
+                "application/json": {"schema": refused},
+                "application/problem+json": {"schema": _schema(ProblemDetails)},
+            }
             answers[str(status)] = {"description": _ERRORS[status], "content": content}
         for status, model in self.answers.items():
             content = self._content(_schema(model) if model else {})
             answers[str(status)] = {"description": "Answered", "content": content}
         for status in ("422", "500") if self.failed is not None else ():
-            answers[status]["content"] = self._content({"anyOf": [refused, _schema(self.failed)]})
-        described: dict[str, Any] = {"summary": self.summary, "parameters": parameters, "responses": answers}
+            answers[status]["content"] |= self._content({"anyOf": [refused, _schema(self.failed)]})
+        described: dict[str, Any] = {
+            "operationId": operation_id(self.method, self.path),
+            "summary": self.summary,
+            "parameters": parameters,
+            "responses": answers,
+        }
         if self.description:
             described["description"] = self.description
         if self.tags:
@@ -106,12 +116,17 @@ class Operation:
         return {"application/json": {"schema": schema}, **bytes_}
 
 
+def operation_id(method: str, path: str) -> str:
+    """Return what generated clients call an operation: ``post_v1_select``, ``get_v2_models_name_ready``."""
+    return "_".join([method.lower(), *re.findall(r"\w+", path)])
+
+
 def document(app: FastAPI, operations: list[Operation], limits: Limits) -> dict[str, Any]:
     """Return the document of an application; it is made once."""
     if app.openapi_schema:
         return app.openapi_schema
     made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    models = {model for operation in operations for model in operation.models()} | {Failed}
+    models = {model for operation in operations for model in operation.models()} | {Failed, ProblemDetails}
     kinds = [(model, "validation") for model in sorted(models, key=lambda model: str(model.__name__))]
     _, schemas = models_json_schema(kinds, ref_template=_REF)
     for name, schema in schemas["$defs"].items():

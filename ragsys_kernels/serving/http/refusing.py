@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
 import orjson
 
+from ..limits import RefusedError
 from ..listening import asking
 
 _PATIENCE = 2.0  # seconds that a client has for its headers, and again for its body, which is not looked at
@@ -29,8 +31,9 @@ class Refuser:
         They stay open.
     """
 
-    def __init__(self, sockets: Sequence[socket.socket], reason: str) -> None:
+    def __init__(self, sockets: Sequence[socket.socket], reason: str, tls: ssl.SSLContext | None = None) -> None:
         self.say(reason)
+        self._tls = tls
         self._sockets = [each.dup() for each in sockets]
         self._last = False
         self._loop, self._ended = asyncio.new_event_loop(), asyncio.Event()
@@ -39,7 +42,7 @@ class Refuser:
 
     def say(self, reason: str) -> None:
         """Give this reason from now on."""
-        content = {"status": "failed", "error": {"argument": None, "message": f"serve: {reason}"}}
+        content = {"status": "failed", **RefusedError(503, f"serve: {reason}").body}
         body = orjson.dumps(content)
         self._answer = (
             b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
@@ -60,7 +63,11 @@ class Refuser:
             self._loop.close()
 
     async def _serve(self) -> None:
-        servers = [await asyncio.start_server(self._refuse, sock=each, limit=_HEADERS) for each in self._sockets]
+        tls = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": _PATIENCE}
+        servers = [
+            await asyncio.start_server(self._refuse, sock=each, limit=_HEADERS, **tls)  # type: ignore[arg-type]
+            for each in self._sockets
+        ]
         await self._ended.wait()
         while self._last and asking(self._sockets):
             await asyncio.sleep(_STEP)
@@ -76,12 +83,14 @@ class Refuser:
             await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
         with suppress(OSError, asyncio.TimeoutError):
             writer.write(self._answer)
-            writer.write_eof()
+            if writer.can_write_eof():  # not with TLS
+                writer.write_eof()
             # A connection that is closed with bytes unread is reset, and the client may not see its answer.
             await asyncio.wait_for(_rest(reader), _PATIENCE)
-        with suppress(OSError):
+        with suppress(OSError, asyncio.TimeoutError):
             writer.close()
-            await writer.wait_closed()
+            await asyncio.wait_for(writer.wait_closed(), _PATIENCE)  # with TLS the client has a word in it
+        writer.transport.abort()
 
 
 async def _rest(reader: asyncio.StreamReader) -> None:

@@ -160,12 +160,25 @@ class Picks(BaseModel):
 
 class Problem(BaseModel):
     index: int | None = Field(None, description="Of the query")
+    code: str = Field(description="Of the kind of error; codes stay as they are, messages do not")
     argument: str | None = None
     message: str
 
 
 class Failed(BaseModel):
     error: Problem
+
+
+class ProblemDetails(BaseModel):
+    """An error of a whole request as RFC 9457 has it, for clients that accept it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    argument: str | None
+    request_id: str
 
 
 class SelectResponse(BaseModel):
@@ -257,6 +270,16 @@ class Reloaded(BaseModel):
     corpus: str
     rows: int
     version: str
+
+
+class LoadRequest(_Strict):
+    """Which folder to load."""
+
+    folder: str | None = Field(None, description="In that of --load-from; default: the name of the corpus")
+
+
+class Unloaded(BaseModel):
+    corpus: str
 
 
 class Document(BaseModel):
@@ -383,3 +406,4 @@ class Said(BaseModel):
     """An error of the Open Inference Protocol; a missing token is told as everywhere."""
 
     error: str | Problem
+    code: str | None = None

@@ -16,7 +16,7 @@ from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
 from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, OF_VECTORS, PADDING, TYPES, VECTORS
 from ..kernel import with_id
-from ..limits import Limits, RefusedError, invalid, shown
+from ..limits import UNKNOWN_ID, Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {
     "method": "mmr", "k": 6, "pool": 100, "lambda_d": None, "lambda_b": BY_NAME["lambda_b"].default
@@ -221,7 +221,8 @@ class Rules:
             raise self.invalid(name, f"be ids, {kind} in this corpus", shown(plain(ids[0])))
         rows = self.served.rows_of(ids)
         if rows is not ids and not skips and rows.size and rows.min() < 0:
-            raise self.invalid(name, "be ids of the corpus", shown(plain(ids[int(rows.argmin())])))
+            got = shown(plain(ids[int(rows.argmin())]))
+            raise invalid(self.op, name, "be ids of the corpus", got, UNKNOWN_ID)
         return rows
 
     def within(self, name: str, lengths: list[int]) -> None:

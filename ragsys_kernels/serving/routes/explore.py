@@ -103,6 +103,7 @@ async def texts(service: Service, request: Request) -> Response:
     if chars is not None and (type(chars) is not int or chars < 1):
         raise invalid("texts", "chars", "be an integer of at least 1", shown(chars))
     asked_for("texts", True, served)  # refuses a corpus without
+    request.asks(served.name, 1)
     request.stage("read")
     rows = served.rows_of(ids if served.named else np.array(ids, np.int64))
     found = await service.look(deadline, texts_of, served, rows, chars or 0, limits)
@@ -121,6 +122,7 @@ async def encode(service: Service, request: Request) -> Response:
         raise invalid("encode", "text", "be sent to a server with an encoder", "one without")
     if type(text) is not str:
         raise invalid("encode", "text", "be a string", shown(text))
+    request.asks(served.name, 1)
     request.stage("read")
     vector = np.array(await service.encoder.encode(text, served.dims, deadline, "encode"), "<f4")
     request.stage("encode")
@@ -145,7 +147,7 @@ async def path(service: Service, request: Request) -> Response:
         name = "candidates" if block.request.candidates is not None else "pool"
         got = "the whole corpus" if pool is None else f"{pool}{f' and {shown}' if shown else ''}"
         raise invalid("path", name, f"be at most {limits.path_pool}{' with initial items' if shown else ''}", got)
-    request.queries = 1
+    request.asks(served.name, 1)
     request.stage("read")
     segments = await service.look(deadline, segments_of, block, k)
     request.stage("path")

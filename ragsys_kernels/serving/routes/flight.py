@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -26,7 +26,7 @@ import pyarrow as pa
 from ..._base.arrow_sizes import kind_of
 from ..asked import Asked
 from ..corpora import Served
-from ..http.messages import Bearer
+from ..http.messages import REQUEST_ID, Request
 from ..limits import Limits, RefusedError, invalid, shown
 from .flight_messages import (
     BODY,
@@ -69,8 +69,10 @@ class FlightServer(grpc.GenericRpcHandler):
         The first free one is taken, which ``port`` tells once it runs; 0 is any.
     """
 
-    def __init__(self, service: Service, host: str, ports: range, token: str | None = None) -> None:
-        self._service, self._bearer, self._ports = service, Bearer(token), ports
+    def __init__(
+        self, service: Service, host: str, ports: range, tls_cert: str | None = None, tls_key: str | None = None
+    ) -> None:
+        self._service, self._ports, self._cert, self._key = service, ports, tls_cert, tls_key or tls_cert
         self._host, self.port, self._streams = host, 0, 0
 
     def service(self, details: Any) -> Any:
@@ -95,12 +97,28 @@ class FlightServer(grpc.GenericRpcHandler):
             with suppress(OSError, RuntimeError):  # another worker has it
                 if port:
                     _probe(self._host, port)  # gRPC would print what it finds
-                self.port = self._server.add_insecure_port(f"{address}:{port}")
+                self.port = self._listen(f"{address}:{port}")
                 break
         else:
             first, last = self._ports[0], self._ports[-1]
             raise OSError(f"serve: flight_port must be free on {self._host}, got {first} to {last}, all of them taken")
         await self._server.start()
+
+    def _listen(self, address: str) -> int:
+        if self._cert is None:
+            return int(self._server.add_insecure_port(address))
+        first = self._certificate()
+        if first is None:
+            raise OSError(f"serve: tls_cert must be a file that can be read, got {self._cert}")
+        credentials = grpc.dynamic_ssl_server_credentials(first, self._certificate)  # asks at every handshake
+        return int(self._server.add_secure_port(address, credentials))
+
+    def _certificate(self) -> Any:
+        """Return the certificate and key as they are in their files now; None: those of before."""
+        with suppress(OSError):
+            pair = Path(str(self._key)).read_bytes(), Path(str(self._cert)).read_bytes()
+            return grpc.ssl_server_certificate_configuration([pair])
+        return None
 
     async def stop(self, seconds: float) -> None:
         """Take no more streams, and wait for the batches under way, but not for ever: a client may not read."""
@@ -110,18 +128,21 @@ class FlightServer(grpc.GenericRpcHandler):
 
     async def _exchange(self, _: Any, context: Any) -> None:
         """Answer a stream."""
-        begin, status = time.perf_counter(), 200
+        service, status = self._service, 200
         self._streams += 1
+        metadata = [
+            (name.encode(), value.encode() if isinstance(value, str) else value)
+            for name, value in context.invocation_metadata()
+        ]
+        scope = {"method": "POST", "path": _METHOD, "headers": metadata, "client": (context.peer(),)}
+        request = Request(scope, None, service.load)
+        request.route = "DoExchange"
         try:
-            self._bearer.check(
-                {
-                    name.encode(): value.encode() if isinstance(value, str) else value
-                    for name, value in context.invocation_metadata()
-                }
-            )
+            await context.send_initial_metadata(((REQUEST_ID.decode(), request.id.decode()),))
+            request.account = service.tokens.check(request.headers)
             if self._streams > _STREAMS:
                 raise RefusedError(503, f"select: streams must be at most {_STREAMS} at once, got one more")
-            await _Stream(self._service, context, self._ending).run()
+            await _Stream(service, context, request, self._ending).run()
         except RefusedError as error:
             status = error.status
             code, kind = _FAILED.get(status, _OTHERWISE)
@@ -134,14 +155,14 @@ class FlightServer(grpc.GenericRpcHandler):
             raise
         finally:
             self._streams -= 1
-            self._service.metrics.request("DoExchange", status, time.perf_counter() - begin)
+            service.ended(request, status, 0)
 
 
 class _Stream:
     """One stream: a task reads ahead while answers are written."""
 
-    def __init__(self, service: Service, context: Any, ending: asyncio.Future[None]) -> None:
-        self._service, self._context, self._ending = service, context, ending
+    def __init__(self, service: Service, context: Any, request: Request, ending: asyncio.Future[None]) -> None:
+        self._service, self._context, self._request, self._ending = service, context, request, ending
         self._parts: asyncio.Queue[_Part | None] = asyncio.Queue(_AHEAD)
         self._held = self._under_way = 0  # bytes, and parts that have no answer yet
 
@@ -166,17 +187,19 @@ class _Stream:
                 return
             common = _rules_of(first)
             served = service.corpora.without(common.pop("corpus", None))
+            self._request.corpus = served.name
             async for stream, many in self._batches(first):
                 size = len(stream) + await service.beside(many, unpacked, stream, service.limits, "batches")
                 if size > most:
                     raise invalid("select", "batches", f"have at most {most} bytes", size)
                 await self._hold(size)
-                parts = _read(stream, begin, common, served, service.limits)
+                parts = _read(stream, begin, common, served, service.limits, self._most())
                 while (part := await service.beside(True, next, parts, None)) is not None:
                     if service.status == "stopping":
                         raise RefusedError(503, "select: the server is not ready, or stops")
                     asked, last = part
                     begin += asked.count
+                    self._request.queries = begin
                     self._under_way += 1
                     answering = asyncio.ensure_future(self._answer(asked))
                     await self._parts.put((asked, answering, size if last else 0))
@@ -235,15 +258,29 @@ class _Stream:
         load.bytes += size
         self._held += size
 
+    def _most(self) -> int:
+        """Return the queries of a part: those that its caller may have in flight."""
+        account, most = self._request.account, min(_PART, self._service.limits.queries)
+        return min(most, (account and account.caller.queries_in_flight) or most)
+
     async def _answer(self, asked: Asked) -> None:
-        while True:
-            try:
-                await self._service.batcher.answer(asked)
-                return
-            except RefusedError as error:
-                if error.status != 429:
-                    raise
-            await asyncio.sleep(_PAUSE)
+        """Answer a part, once the queue has room and the quotas of the caller allow it."""
+        account, taken = self._request.account, 0
+        try:
+            while True:
+                try:
+                    if account is not None and not taken:
+                        account.take(asked.count)
+                        taken = asked.count
+                    await self._service.batcher.answer(asked)
+                    return
+                except RefusedError as error:
+                    if error.status != 429:
+                        raise
+                await asyncio.sleep(_PAUSE)
+        finally:
+            if account is not None and taken:
+                account.give_back(taken)
 
     async def _write(self) -> None:
         """Write the answers in order. If a part fails, each of its queries gets the error."""
@@ -289,13 +326,12 @@ def _kind_of(metadata: memoryview) -> str:
 
 
 def _read(
-    stream: bytes, begin: int, common: dict[str, Any], served: Served, limits: Limits
+    stream: bytes, begin: int, common: dict[str, Any], served: Served, limits: Limits, size: int
 ) -> Iterator[tuple[Asked, bool]]:
-    """Yield what the queries of a stream ask for in parts, numbered if they have no ids, and which is the last."""
+    """Yield what the queries of a stream ask for in parts of a size, numbered if they have no ids, and the last."""
     table, _ = spelled(table_of(stream, "batches"), limits)
     if "id" not in table.column_names:
         table = table.append_column("id", pa.array(np.arange(begin, begin + len(table))))
-    size = min(_PART, limits.queries)
     for place in range(0, len(table), size):
         yield asked_of(table.slice(place, size), dict(common), served, limits), place + size >= len(table)
 
@@ -317,9 +353,17 @@ def _rules_of(message: dict[int, Any]) -> dict[str, Any]:
     return rules
 
 
-def attach(service: Service, host: str, port: int, token: str | None, grace: float, ports: int = 1) -> FlightServer:
+def attach(
+    service: Service,
+    host: str,
+    port: int,
+    grace: float,
+    ports: int = 1,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+) -> FlightServer:
     """Let a service answer Flight too, from its start to its end, on the first free one of so many ports."""
-    server = FlightServer(service, host, range(port, port + ports), token)
+    server = FlightServer(service, host, range(port, port + ports), tls_cert, tls_key)
 
     async def stop() -> None:
         await server.stop(grace)

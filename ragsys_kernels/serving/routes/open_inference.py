@@ -23,7 +23,7 @@ from ..asked import Asked
 from ..corpora import Corpora, Served
 from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
 from ..http import schemas
-from ..http.messages import JSON, Request, Response, json_response, number_of, refuse_url
+from ..http.messages import JSON, PROBLEM, Request, Response, json_response, number_of, refuse_url
 from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.rules import FIELDS
 from . import tensors
@@ -121,7 +121,9 @@ def _in_its_words(handler: Callable[[Request], Awaitable[Response]]) -> Callable
         try:
             return await handler(request)
         except RefusedError as error:
-            return json_response({"error": str(error)}, error.status, error.headers)
+            if request.accepts(PROBLEM):
+                raise
+            return json_response({"error": str(error), "code": error.code}, error.status, error.headers)
 
     return handled
 
@@ -138,11 +140,11 @@ async def infer(service: Service, request: Request) -> Response:
     request.stage("read")
     large = len(body) > LARGE_BODY
     content, asked = await service.beside(large, _parsed, body, json_bytes, rule, served, service.limits)
-    request.queries = asked.count
     wanted = _wanted(content, asked)
     await service.answer(asked, request, deadline)
     if len(asked.errors) == asked.count:
-        raise RefusedError(asked.status, str(asked.errors[0]), asked.errors[0].argument)
+        code = next(each.code for each in asked.errors.values() if each.status == asked.status)
+        raise RefusedError(asked.status, str(asked.errors[0]), asked.errors[0].argument, code=code)
     name = request.path_params["name"]
     response = await service.beside(asked.count > MANY_QUERIES, _written, name, content, wanted, asked)
     request.stage("write")
@@ -154,7 +156,8 @@ def _model(request: Request, corpora: Corpora) -> tuple[Served, dict[str, Any]]:
     try:
         served, rule = rule_of(request.path_params["name"], corpora, True)
     except RefusedError as error:
-        raise RefusedError(404, str(error).replace("rerank: model", "infer: name", 1), "name") from None
+        message = str(error).replace("rerank: model", "infer: name", 1)
+        raise RefusedError(404, message, "name", code=error.code) from None
     version = request.path_params.get("version", served.version)
     if version != served.version:
         raise RefusedError(404, f"infer: version must be {served.version!r}, got {version[:100]!r}", "version")

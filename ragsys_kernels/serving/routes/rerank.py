@@ -26,7 +26,7 @@ from ..corpora import NOTHING, Corpora, Served
 from ..fields import LISTS_OF_RERANK, OF_RERANK
 from ..http import schemas
 from ..http.messages import JSON, Request, Response, json_response, object_of, refuse_url, url_parameters
-from ..limits import Limits, RefusedError, invalid, shown
+from ..limits import UNKNOWN_CORPUS, Limits, RefusedError, invalid, shown
 from ..queries.reading import read
 from ..queries.rules import FIELDS, rules_of
 from . import rerank_shapes as shapes
@@ -238,7 +238,9 @@ def rule_of(model: Any, corpora: Corpora, vectors: bool = False) -> tuple[Served
     name, *rest = model.split(":") if isinstance(model, str) else [""]
     if name not in known + [NOTHING] * vectors:
         listed = ", ".join(map(repr, known + [NOTHING] * vectors)) or "of the server, which has none"
-        raise invalid("rerank", "model", f"be corpus:rule:lambda_d with one of the corpora {listed}", shown(model))
+        raise invalid(
+            "rerank", "model", f"be corpus:rule:lambda_d with one of the corpora {listed}", shown(model), UNKNOWN_CORPUS
+        )
     served, common = corpora.get(name), dict[str, Any]()
     if len(rest) > 2 or (rest and rest[0] not in METHODS):
         raise invalid("rerank", "model", "be corpus:rule:lambda_d", shown(model))
@@ -264,7 +266,7 @@ async def rerank(service: Service, request: Request) -> Response:
     request.stage("read")
     large = len(body) > LARGE_BODY
     wanted = await service.beside(large, _parsed, body, _outside(request), service)
-    request.queries = 1
+    request.asks(wanted.served.name, 1)
     vector = None
     if (text := wanted.text(service.encoder is not None)) is not None:
         assert service.encoder is not None

@@ -43,7 +43,8 @@ def in_its_words(error: RefusedError, content: dict[str, Any]) -> RefusedError:
         fields["query_id"] = "query"
     if (name := fields.get(error.argument or "")) is None:
         return error
-    return RefusedError(error.status, str(error).replace(f" {error.argument} ", f" {name} ", 1), name)
+    message = str(error).replace(f" {error.argument} ", f" {name} ", 1)
+    return RefusedError(error.status, message, name, code=error.code)
 
 
 def has_picks_alone(shape: str, content: dict[str, Any]) -> bool:

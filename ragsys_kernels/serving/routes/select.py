@@ -116,7 +116,7 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
     served, queries, common = taken(body, service.corpora, service.limits)
     if len(queries) > _FEW or "texts" in common:
         return None
-    request.queries = len(queries)
+    request.asks(served.name, len(queries))
     request.stage("parse")
     return Share(request, *service.together.join(queries, common, served))
 
