@@ -75,6 +75,11 @@ class Asked:
         """Return the unknown ids that were left out, by the position of their query."""
         return {b.positions[q]: ids for b in self.blocks for q, ids in (b.skipped or {}).items()}
 
+    def lacking(self) -> dict[int, dict[str, int]]:
+        """Return which groups lack picks, by the position of their query; nothing of queries with an error."""
+        found = {b.positions[q]: each for b, picks in self.answered() for q, each in enumerate(picks.unmet or ())}
+        return {position: each for position, each in found.items() if position not in self.errors}
+
     def raise_error(self) -> None:
         """Raise the error of the first query that has one, where a request has one answer for all."""
         for error in self.errors.values():
