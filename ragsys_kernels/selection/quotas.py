@@ -67,18 +67,16 @@ def read(request: Request, groups: np.ndarray, of_levels: bool, names: Any, cand
     ``groups``: (L, N), numbers of the strings ``names`` where these are not None. ``of_levels``: whether they were
     given with an axis of levels. ``candidates``: (Q, P) rows, or None.
     """
-    op, given = request.op, request.min_per_group
+    op = request.op
     caps = _caps(op, request.max_per_group, len(groups), of_levels, names)
     minima: dict[int, int] = {}
-    asked: Any = None
-    if given is not None:
+    asked = _asked(op, request.min_per_group, names)
+    if asked is not None:
         if len(groups) > 1:
             raise ValueError(f"{op}: min_per_group must come with groups of one level, got {len(groups)}")
-        if isinstance(given, Mapping):
-            asked = _by_name(op, "min_per_group", given, names)
+        if isinstance(asked, dict):
             minima = {number: least for number, least in asked.values() if number is not None and least}
         else:
-            asked = count(op, "min_per_group", given)
             minima = dict.fromkeys(np.unique(_of_pools(groups[0], candidates)).tolist(), asked)
         _check_caps(op, asked, *caps[0])
     own = [{number: cap for number, cap in level.values() if number is not None} for level, _ in caps]
@@ -95,6 +93,49 @@ def read(request: Request, groups: np.ndarray, of_levels: bool, names: Any, cand
         asked,
         np.array(list(names), object) if isinstance(names, dict) else names,
     )
+
+
+def check(op: str, caps: Any, minima: Any, names: Any) -> None:
+    """Refuse caps and minima that groups of one level cannot have, which are the strings ``names``, or integers."""
+    [cap] = _caps(op, caps, 1, False, names)
+    asked = _asked(op, minima, names)
+    if asked is not None:
+        _check_caps(op, asked, *cap)
+
+
+def with_integers(op: str, name: str, given: Any) -> Any:
+    """Return a mapping whose names are text with the integers that they are; of other names, and values, the same.
+
+    JSON and command lines have no other names. Text is of an integer only as Python writes it, so that no two are.
+    """
+    if not isinstance(given, Mapping):
+        return given
+    found = {_integer(key): value for key, value in given.items()}
+    if len(found) < len(given):
+        raise ValueError(f"{op}: {name} must name each group once, got integers and text of them")
+    return found
+
+
+def _integer(key: Any) -> Any:
+    try:
+        return number if isinstance(key, str) and str(number := int(key)) == key else key
+    except ValueError:
+        return key
+
+
+def by_number(given: Any, names: Any) -> Any:
+    """Return a mapping by the numbers of groups that some item has; another value as it is."""
+    if names is None or not isinstance(given, Mapping):
+        return given
+    numbers = _numbers(names, list(given))
+    return {number: x for number, x in zip(numbers, given.values(), strict=True) if number is not None}
+
+
+def _asked(op: str, given: Any, names: Any) -> Any:
+    """Return ``min_per_group``, checked, as `Quotas.asked` has it."""
+    if given is None or isinstance(given, Mapping):
+        return None if given is None else _by_name(op, "min_per_group", given, names)
+    return count(op, "min_per_group", given)
 
 
 def _of_pools(groups: np.ndarray, candidates: np.ndarray | None) -> np.ndarray:

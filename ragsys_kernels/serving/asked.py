@@ -33,6 +33,7 @@ class Asked:
     strings: bool = False  # whether ids of picks are strings
     skips: bool = False  # whether unknown ids are left out, in all blocks
     nearest: bool = False  # whether a table of answers says what is nearest, in all blocks
+    unmet: bool = False  # whether it says which groups lack picks
     chars: int | None = None  # characters to return of the text of each pick; 0: all, None: no texts
 
     def add(self, block: Block, positions: Sequence[int], limits: Limits) -> None:
@@ -56,6 +57,7 @@ class Asked:
         """Take the picks of all blocks; what a kernel could not answer is the error of its query."""
         self.picks = picks
         for block, picked in zip(self.blocks, picks, strict=True):
+            picked.unmet = block.unmet_of(picked)
             for q, message in (picked.errors or {}).items():
                 status = 500 if message == FAILED else 422
                 self.errors[block.positions[q]] = RefusedError(status, block.named(q, message), argument_of(message))
@@ -72,6 +74,11 @@ class Asked:
     def skipped(self) -> dict[int, list[Any]]:
         """Return the unknown ids that were left out, by the position of their query."""
         return {b.positions[q]: ids for b in self.blocks for q, ids in (b.skipped or {}).items()}
+
+    def lacking(self) -> dict[int, dict[str, int]]:
+        """Return which groups lack picks, by the position of their query; nothing of queries with an error."""
+        found = {b.positions[q]: each for b, picks in self.answered() for q, each in enumerate(picks.unmet or ())}
+        return {position: each for position, each in found.items() if position not in self.errors}
 
     def raise_error(self) -> None:
         """Raise the error of the first query that has one, where a request has one answer for all."""

@@ -63,6 +63,7 @@ class Block:
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     positions: Sequence[int] = ()  # of its queries in their request
+    group_names: list[str] | None = None  # the strings that groups of what is given are numbers of
 
     def __len__(self) -> int:
         return self.size
@@ -77,7 +78,8 @@ class Block:
             request = request.changed(embeddings=Rows.of(data, given.dtype, given.metric, given.norm))
         names = None if self.names is None else self.names[part]
         skipped = {q - begin: ids for q, ids in (self.skipped or {}).items() if begin <= q < end}
-        return Block(self.served, request, end - begin, self.pool, names, skipped, self.positions[part])
+        positions = self.positions[part]
+        return Block(self.served, request, end - begin, self.pool, names, skipped, positions, self.group_names)
 
     @property
     def given(self) -> Rows | None:
@@ -134,6 +136,14 @@ class Block:
             return picked
         named: np.ndarray = np.take_along_axis(self.names, picked, axis=1)
         return named
+
+    def unmet_of(self, picks: Selection) -> list[dict[str, int]] | None:
+        """Return what the groups of each query lack, by their names as text."""
+        names = self.group_names
+        return picks.unmet and [
+            {str(group if names is None else names[group]): lacking for group, lacking in each.items()}
+            for each in picks.unmet
+        ]
 
     def shown(self, query: int) -> np.ndarray:
         """Return the ids of a query's ``initial``."""
@@ -203,7 +213,7 @@ def _stacked(name: str, parts: list[np.ndarray | None], blocks: Sequence[Block])
 
 
 # What a selection has of each query that is no item of the tuple.
-_BESIDE = ("certified", "cost")
+_BESIDE = ("certified", "cost", "unmet")
 
 
 def apart(block: Block, num_threads: int | None = None) -> Selection:
@@ -240,6 +250,9 @@ def _nothing(block: Block) -> Selection:
     """Return no picks for each query of a block."""
     picks = Selection.empty(len(block), block.most, bool(block.request.nearest))
     picks.cost = None if block.request.budget is None else np.zeros(len(block))
+    if (asked := block.request.min_per_group) is not None:
+        minima = asked.items() if isinstance(asked, dict) else ()  # a number is of the groups that there are
+        picks.unmet = [{group: least for group, least in minima if least} for _ in range(len(block))]
     return picks
 
 

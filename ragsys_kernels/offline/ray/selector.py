@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from ...selection.request import Request
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
-from .._options import plain_request
+from .._options import of_groups, plain_request
 from ..build import columns_of, loaded, words_of
 from .engine import import_ray, in_actors
 
@@ -55,8 +56,8 @@ def selector_for_ray(
     pool: int | Literal["all", "certified"] | None = 100,
     lambda_d: float | None = None,
     lambda_b: float | None = None,
-    max_per_group: int | None = None,
-    min_per_group: int | None = None,
+    max_per_group: int | Mapping[Any, int] | None = None,
+    min_per_group: int | Mapping[Any, int] | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
@@ -199,6 +200,7 @@ def selector_for_ray(
                 f"{_OP}: candidate_ids must come with candidate_column and ids of the corpus, got column "
                 f"{candidate_column!r} and {lookup!r}"
             )
+    request = of_groups(_OP, request, corpus.group_names is not None)
     _check(corpus, request, whole, candidate_column, query_group_column)
     reference = ray.put((corpus, ids, lookup))
     result = (*_RESULT, "nearest") if request.nearest else _RESULT

@@ -6,7 +6,7 @@ lists, by their names. A null is no value, as in JSON. Rules for all queries are
 ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
 too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
 row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, with
-the rule ``nearest=true`` ``nearest``, and with ``unknown=skip`` ``skipped``.
+the rule ``nearest=true`` ``nearest``, with ``min_per_group`` ``unmet`` (a map), and with ``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from ..._base.arrow_sizes import unpacked_bytes
-from ...selection.parameters import BY_NAME
+from ...selection.parameters import BY_GROUP, BY_NAME
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
-from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
+from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS, wording
 from ..http.messages import ARROW, Request, Response, url_parameters
 from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.columns import Ids, add_block
@@ -49,12 +50,21 @@ _WRONG = (pa.ArrowException, OSError, ValueError)
 _BESIDE = (*OF_URL, *ID_LISTS)
 # Of what kind a rule in the URL is, where it is no text, and how each kind is read.
 _KINDS_OF: dict[str, str] = {name: BY_NAME[name].kind for name in (*NUMBERS, *OF_CALL)}
-_KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers"}
+_KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers", **dict.fromkeys(BY_GROUP, "quota")}
+_UNMET = pa.map_(pa.string(), pa.int64())
+
+
+def quota_of(text: str) -> Any:
+    """Read an integer, or an object of integers as JSON has it."""
+    return orjson.loads(text) if text.startswith("{") else int(text)
+
+
 _READ: dict[str, Callable[[str], Any]] = {
     "number": float,
     "count": int,
     "flag": {"true": True, "false": False}.__getitem__,
     "numbers": lambda text: list(map(float, text.split(","))),
+    "quota": quota_of,
 }
 
 
@@ -81,7 +91,13 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
         try:
             found[name] = None if (name, value) == ("pool", "all") else _READ.get(kind, str)(value)
         except (KeyError, ValueError):
-            what = "numbers with commas" if kind == "numbers" else TYPES[kind][0]
+            what = (
+                "numbers with commas"
+                if kind == "numbers"
+                else wording(OF_CALL[name])
+                if name in OF_CALL
+                else TYPES[kind][0]
+            )
             rule = f"be {what}{', or all' if name == 'pool' else ''}"
             raise invalid("select", name, rule, repr(value)[:100]) from None
     _known(found, OF_URL)
@@ -117,6 +133,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
     strings, shared = _strings(columns, served), rules.shared({})
     asked = Asked(served, table.num_rows, ids=columns.pop("id", None), strings=strings, skips=shared.skips)
     asked.nbytes, asked.nearest = size, bool(shared.options.get("nearest"))
+    asked.unmet = "min_per_group" in shared.options
     _check_rules(rules)
     for given, positions in _alike(columns, table.num_rows):
         for begin in range(0, len(positions), BLOCK):
@@ -300,6 +317,10 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
         )
     lists, more = lists[:4], lists[4:]
     columns, names = [ids, *lists, _certified(asked), errors, *more], [*_ANSWER, *["nearest"] * asked.nearest]
+    if asked.unmet:
+        unmet = asked.lacking()
+        columns.append(pa.array([list(unmet[i].items()) if i in unmet else None for i in range(asked.count)], _UNMET))
+        names.append("unmet")
     if asked.skips:
         skipped = asked.skipped()
         columns.append(pa.array([skipped.get(i, []) for i in range(asked.count)], lists[0].type))
