@@ -35,6 +35,10 @@ _of_call = attrgetter("op", *OF_CALL)
 # An empty list of these is none.
 _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("initial", "exclude")))
 _lists = attrgetter(*_ARRAYS[1:])
+# Work beside that of reading an element of a row with a query. Of a search: of an element of a row for one more query.
+# Of a pick: the share of the other items that are multiplied with it, 1 but for rules that rule items out.
+_SEARCH, _PICKS = 0.1, {"mmr": 0.25, "vrsd": 0.25}
+_STAGES = 1000  # rows of the pools from which MMR selects out of a whole corpus
 # What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
 _OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
 _others = attrgetter(*(each.name for each in TABLE if each.name not in LACKS["mmr"] | _OF_PLAIN))
@@ -72,8 +76,8 @@ class Block:
         begin, end, _ = part.indices(self.size)
         request, given = self.request.take(part), self.given
         if given is not None:
-            of_query = np.repeat(np.arange(self.size), (self.request.candidates >= 0).sum(axis=1))
-            data = given.data[np.searchsorted(of_query, begin) : np.searchsorted(of_query, end)]
+            ends = np.concatenate([[0], (self.request.candidates >= 0).sum(axis=1).cumsum()])
+            data = given.data[ends[begin] : ends[end]]
             request = request.changed(embeddings=Rows.of(data, given.dtype, given.metric, given.norm))
         names = None if self.names is None else self.names[part]
         skipped = {q - begin: ids for q, ids in (self.skipped or {}).items() if begin <= q < end}
@@ -118,13 +122,28 @@ class Block:
         return size if given is None else size + int(given.data.nbytes)
 
     @property
-    def work(self) -> int:
-        """Elements of rows that a call reads, roughly."""
+    def kind(self) -> tuple[Any, ...]:
+        """What queries have in common of which an element of work takes equally long, roughly."""
         request = self.request
-        width = self.served.rows if request.candidates is None else request.candidates.shape[1]
-        times = 1 if request.aspects is None else request.aspects.shape[1]
+        return self.served.name, request.op, request.candidates is None, self.pool is None, self.given is None
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """What a call works through once for all its queries, and for each of them: elements of rows, roughly."""
+        request, k = self.request, self.k
         dims = self.served.dims if self.given is None else self.given.data.shape[1]
-        return int(self.size * width * times * dims)
+        rows = 0 if request.candidates is not None else self.served.rows
+        searched = rows * dims if self.pool is not None or request.op == "mmr" else 0
+        if request.candidates is not None:
+            width = request.candidates.shape[1]
+        else:
+            width = self.pool or (min(rows, _STAGES) if request.op == "mmr" else rows)
+        picks = min(width, k if isinstance(k, int) else float(k.mean()))
+        per_pick = dims * _PICKS.get(request.op, 1.0)
+        if request.op in ("coverage", "gist"):  # whose items meet the aspects, or each other, once
+            per_pick = width if request.aspects is None else request.aspects.shape[1]
+            dims *= per_pick
+        return searched, searched * _SEARCH + width * (dims + picks * per_pick) + 1
 
     def ids_of(self, picked: np.ndarray) -> np.ndarray:
         """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""
