@@ -128,8 +128,8 @@ inline Matrix matrix(const py::array& array, const py::object& dtype, const char
   return {array.data(), array.shape(0), array.shape(1), array.strides(0) / bytes, type};
 }
 
-// What ends the calls of a thread from another: a number, by the array that holds it, and the error that they then raise.
-// A thread that ends with one leaves it in memory.
+// What ends the calls of a thread from another: a number, by the array that holds it, and the error that they then
+// raise. A thread that ends with one leaves it in memory.
 struct Stop {
   PyObject* array = nullptr;
   PyObject* error = nullptr;

@@ -1,6 +1,6 @@
-// Ends a call that the user has interrupted, or that nobody waits for any more. The kernels know no Python: whoever calls
-// them leaves a Watch with the question, which is asked on the calling thread ten times a second, and with a number that
-// another thread may set, which all threads of the call look at.
+// Ends a call that the user has interrupted, or that nobody waits for any more. The kernels know no Python: whoever
+// calls them leaves a Watch with the question, which is asked on the calling thread ten times a second, and with a
+// number that another thread may set, which all threads of the call look at.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@ struct Interrupted {};
 
 class Watch {
  public:
-  // `asked` says whether the call is to end, and so does a number at `stop` other than 0. The watch holds while it lives,
-  // for calls of the thread that made it.
+  // `asked` says whether the call is to end, and so does a number at `stop` other than 0. The watch holds while it
+  // lives, for calls of the thread that made it.
   Watch(bool (*asked)(), const std::int32_t* stop) : asked_(asked), stop_(stop), next_(Clock::now() + kPeriod) {
     current() = {this, true};
   }

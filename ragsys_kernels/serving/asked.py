@@ -51,7 +51,7 @@ class Asked:
         self.nbytes += other.nbytes
 
     def take(self, parts: Sequence[tuple[Block, Selection]]) -> None:
-        """Take the blocks as they were answered, and their picks; what a kernel could not answer is its query's error."""
+        """Take the blocks as they were answered, and their picks; what could not be answered is its query's error."""
         self.blocks, self.picks = [block for block, _ in parts], [picked for _, picked in parts]
         for block, picked in parts:
             for q, message in (picked.errors or {}).items():

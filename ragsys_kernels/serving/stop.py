@@ -12,9 +12,9 @@ class StoppedError(BaseException):
 
 
 class Stop:
-    """A context: in it, the compiled kernels' calls of this thread raise `StoppedError` once another thread calls `set`.
+    """A context: in it, calls of the compiled kernels by this thread raise `StoppedError` once another calls `set`.
 
-    They look between queries, and in long pools between picks. Other backends do not; what calls them looks at `given`.
+    They look between queries, and in long pools between picks. Other backends do not look.
     """
 
     def __init__(self) -> None:
