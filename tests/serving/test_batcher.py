@@ -67,7 +67,7 @@ def test_a_long_request_is_cut_by_its_work(corpus, monkeypatch):
     calls = Calls(monkeypatch)
     calls.open()
     rounds, threads, n = 3, 2, 21
-    own = N * D * 0.1 + 2000 * (D + 100 * D * 0.25)  # a search, the pool with the query, a quarter of it with each pick
+    own = N * D * 0.5 + 2000 * (D + 100 * D * 0.75) + 1  # a search, the pool with the query, much of it with each pick
     monkeypatch.setattr(batcher, "_TURN", (rounds + 0.5) * own * 1e-6)
     monkeypatch.setattr(batcher, "_SHARED", 0.0)
 
@@ -87,8 +87,8 @@ def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypat
     calls = Calls(monkeypatch)
     calls.open()
     monkeypatch.setattr(batcher, "_TURN", 1e-9)
-    own = N * D * 0.1 + 10 * (D + 2 * D * 0.25)
-    fits = int(batcher._SHARED * N * D / own)
+    own = N * D * 0.5 + 10 * (D + 2 * D * 0.75) + 1
+    fits = int(batcher._SHARED * 0.5 * N * D / own)
 
     async def use(client, _):
         await asking(client, 200, method="vrsd", k=2, pool=10)
@@ -119,11 +119,11 @@ def test_short_requests_are_answered_beside_long_ones(corpus, monkeypatch, rules
 
 def test_a_query_does_not_wait_behind_those_of_a_large_caller_with_the_same_rules(corpus, monkeypatch):
     calls = Calls(monkeypatch, 1e-9)
-    monkeypatch.setattr(batcher, "_TURN", 1e-2)
+    monkeypatch.setattr(batcher, "_TURN", 2e-2)
     calls.gates["kernel"].set()
 
     async def use(client, _):
-        long = asking(client, 500, **LONG)
+        long = asking(client, 100, **LONG)
         await calls.begun(1)
         assert (await asyncio.wait_for(asking(client, **LONG), servers.HANGS)).status_code == 200
         assert not long.done()
@@ -223,7 +223,7 @@ def test_a_call_that_somebody_waits_for_goes_on(corpus, monkeypatch):
 def test_kernels_stop_within_a_call_of_one_thread_alone(corpus):
     """One that would take minutes, from another thread; calls of other threads and later ones are as ever."""
     vectors = corpus.vectors(np.zeros(1, np.int64)).astype(np.float32)
-    many, stop, found = np.repeat(vectors, 20_000, axis=0), Stop(), []
+    many, stop, found = np.repeat(vectors, 4_000, axis=0), Stop(), []
 
     def call():
         with stop:
