@@ -278,22 +278,24 @@ class Batcher:
         entries = self._next(lane)
         if not entries:
             return
-        if self._expected(entries) >= _INLINE:
-            self._run(loop, lane, entries)
+        work = self._work([(block, len(block)) for block, _ in entries])
+        block, turn = entries[0]
+        if _CALL + work * (turn.element or self._elements.get(block.kind, _ELEMENT)) >= _INLINE:
+            self._run(loop, lane, entries, work)
             return
         begin = time.perf_counter()
         try:
             picks = answer(joined([block for block, _ in entries]), 1, "raise")
         except Exception:  # finding the query that caused it may take long
-            self._run(loop, lane, entries)
+            self._run(loop, lane, entries, work)
             return
         seconds = time.perf_counter() - begin
-        self._measure(entries, seconds)
+        self._measure(entries, work, seconds)
         self._finish(entries, [picks], begin, seconds)
         if lane.waiting:
             self._schedule(loop)
 
-    def _run(self, loop: asyncio.AbstractEventLoop, lane: Lane, entries: list[Entry]) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, lane: Lane, entries: list[Entry], work: float) -> None:
         """Answer in the thread of a lane; meanwhile the loop reads requests."""
         lane.call, lane.stop = entries, Stop()
         begin = time.perf_counter()
@@ -304,7 +306,7 @@ class Batcher:
             lane.call = []
             answers, seconds = task.result()
             if answers:
-                self._measure(entries, seconds)
+                self._measure(entries, work, seconds)
             self._flush(loop)  # before anything else: the kernels shall not wait for answers to be written
             if answers:
                 self._finish(entries, answers, begin, seconds)
@@ -364,12 +366,6 @@ class Batcher:
         queries[0] = (queries[0][0], queries[0][1] - turn.begun)
         return self._work(queries) * self._element(turn)
 
-    def _expected(self, entries: list[Entry]) -> float:
-        """Return how many seconds a call should take."""
-        block, turn = entries[0]
-        element = turn.element or self._elements.get(block.kind, _ELEMENT)
-        return _CALL + element * self._work([(block, len(block)) for block, _ in entries])
-
     def _threads_of(self, block: Block) -> int:
         """Return how many queries are worked through at the same time: one by the rule that only NumPy has."""
         return 1 if block.request.op == "gist" else self._threads
@@ -384,10 +380,10 @@ class Batcher:
             total = max(total / self._threads_of(queries[0][0]), longest)
         return most + total
 
-    def _measure(self, entries: list[Entry], seconds: float) -> None:
+    def _measure(self, entries: list[Entry], work: float, seconds: float) -> None:
         """Update the estimates of the time per element."""
         block, queries = entries[0][0], sum([block.size for block, _ in entries])
-        element = max(0.0, seconds - _CALL) / self._work([(block, len(block)) for block, _ in entries])
+        element = max(0.0, seconds - _CALL) / work
         known = self._elements.get(block.kind, _ELEMENT)
         self._elements[block.kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
         for _, turn in entries:

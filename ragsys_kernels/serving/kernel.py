@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from operator import attrgetter, is_
 from typing import Any
@@ -67,6 +67,7 @@ class Block:
     names: np.ndarray | None = None  # (Q, P) ids of what is given: int64, or objects; None: their places
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     positions: Sequence[int] = ()  # of its queries in their request
+    _work: tuple[float, float] | None = field(default=None, init=False)
 
     def __len__(self) -> int:
         return self.size
@@ -130,6 +131,11 @@ class Block:
     @property
     def work(self) -> tuple[float, float]:
         """What a call works through once for all its queries, and for each of them: elements of rows, roughly."""
+        if self._work is None:  # asked for several times
+            self._work = self._worked()
+        return self._work
+
+    def _worked(self) -> tuple[float, float]:
         request, k = self.request, self.k
         dims = self.served.dims if self.given is None else self.given.data.shape[1]
         searched = 0.0

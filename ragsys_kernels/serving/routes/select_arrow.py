@@ -294,9 +294,7 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
         lists = [each.take(taken) for each in lists]
     errors = pa.nulls(count, pa.string())
     if asked.errors:
-        errors = pa.array(
-            [str(asked.errors[i]) if i in asked.errors else None for i in range(count)], pa.string()
-        )
+        errors = pa.array([str(asked.errors[i]) if i in asked.errors else None for i in range(count)], pa.string())
     columns = [ids, *lists, _certified(asked), errors]
     if asked.skips:
         skipped = asked.skipped()
@@ -516,8 +514,6 @@ def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
     kind, size = np.dtype(values.type.to_pandas_dtype()), len(values)
     stored = np.frombuffer(values.buffers()[1] or b"", np.uint8)[values.offset * kind.itemsize :]
     array = stored[: size * kind.itemsize].view(kind)
-    if kind == dtype and array.flags.aligned:
-        return array
     with np.errstate(over="ignore"):  # seen as inf
         numbers: np.ndarray = array.astype(dtype, copy=not array.flags.aligned)
     return numbers
