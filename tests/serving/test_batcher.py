@@ -59,23 +59,29 @@ def asking(client, n=1, *, headers=(), **rules):
     return asyncio.ensure_future(client.post("/v1/select", json=body, headers=dict(headers)))
 
 
+def run(corpus, use, **options):
+    """Return what ``use`` returns, which may not wait for ever."""
+    return servers.run({"docs": corpus}, lambda *given: asyncio.wait_for(use(*given), servers.HANGS), **options)
+
+
 LONG = {"method": "vrsd", "k": 100, "pool": 2000}
 SHORT = {"method": "vrsd", "k": 1, "candidates": [1, 2, 3]}
 
 
-def test_a_long_request_is_cut_by_its_work(corpus, monkeypatch):
-    calls = Calls(monkeypatch)
+@pytest.mark.parametrize(("rounds", "sizes"), [(0.5, [2] * 10 + [1]), (3.5, [6] * 3 + [3])])
+def test_a_long_request_is_cut_by_its_work(corpus, monkeypatch, rounds, sizes):
+    """A call has as many queries as two threads work through in their time, and at least one for each."""
+    calls, n = Calls(monkeypatch), 21
     calls.open()
-    rounds, threads, n = 3, 2, 21
     own = N * D * 0.5 + 2000 * (D + 100 * D * 0.75) + 1  # a search, the pool with the query, much of it with each pick
-    monkeypatch.setattr(batcher, "_TURN", (rounds + 0.5) * own * 1e-6)
+    monkeypatch.setattr(batcher, "_TURN", rounds * own * 1e-6)
     monkeypatch.setattr(batcher, "_SHARED", 0.0)
 
     async def use(client, _):
         return await asking(client, n, **LONG)
 
-    answer = servers.run({"docs": corpus}, use, num_threads=threads)
-    assert calls.sizes == [("long kernel", 6)] * 3 + [("long kernel", 3)]
+    answer = run(corpus, use, num_threads=2)
+    assert calls.sizes == [("long kernel", size) for size in sizes]
     whole = corpus.select(corpus.vectors(np.arange(n)), 100, method="vrsd", pool=2000)
     for result, ids, scores in zip(answer.json()["results"], whole.indices, whole.scores, strict=True):
         assert result["ids"] == ids.tolist()
@@ -93,7 +99,7 @@ def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypat
     async def use(client, _):
         await asking(client, 200, method="vrsd", k=2, pool=10)
 
-    servers.run({"docs": corpus}, use, num_threads=1)
+    run(corpus, use, num_threads=1)
     assert calls.sizes[0] == ("long kernel", fits)
     assert 1 < fits < 200
 
@@ -112,7 +118,7 @@ def test_short_requests_are_answered_beside_long_ones(corpus, monkeypatch, rules
         calls.open()
         return [short.status_code, (await long).status_code]
 
-    assert servers.run({"docs": corpus}, use, num_threads=1) == [200, 200]
+    assert run(corpus, use, num_threads=1) == [200, 200]
     assert calls.sizes[0][0] == "long kernel"
     assert [size for size in calls.sizes if size[0] == "kernel"] == [("kernel", 1)]
 
@@ -130,7 +136,7 @@ def test_a_query_does_not_wait_behind_those_of_a_large_caller_with_the_same_rule
         calls.open()
         await long
 
-    servers.run({"docs": corpus}, use, num_threads=1)
+    run(corpus, use, num_threads=1)
 
 
 def test_long_requests_with_the_same_rules_take_turns(corpus, monkeypatch):
@@ -148,7 +154,7 @@ def test_long_requests_with_the_same_rules_take_turns(corpus, monkeypatch):
         calls.open()
         await asyncio.gather(*asked)
 
-    servers.run({"docs": corpus}, use, num_threads=1)
+    run(corpus, use, num_threads=1)
     assert [k for [k] in calls.queries] == [5, 5, 6, 7, 5, 6, 7, 5, 6, 5, 5, 5, 5]
 
 
@@ -168,7 +174,7 @@ def test_a_request_that_takes_longer_than_expected_goes_on_beside_short_ones(cor
         calls.open()
         return [short.status_code, (await long).status_code]
 
-    assert servers.run({"docs": corpus}, use, num_threads=2) == [200, 200]
+    assert run(corpus, use, num_threads=2) == [200, 200]
 
 
 @needs_extension
@@ -190,7 +196,7 @@ def test_a_call_that_nobody_waits_for_is_stopped(corpus, monkeypatch, how):
         calls.open()
         assert (await asking(client, 3, **LONG)).status_code == 200
 
-    servers.run({"docs": corpus}, use, num_threads=2, limits=Limits(timeout_ms=30_000))
+    run(corpus, use, num_threads=2, limits=Limits(timeout_ms=30_000))
     assert calls.stopped == 1
 
 
@@ -215,7 +221,7 @@ def test_a_call_that_somebody_waits_for_goes_on(corpus, monkeypatch):
         calls.open()
         return (await asked[1]).status_code
 
-    assert servers.run({"docs": corpus}, use) == 200
+    assert run(corpus, use) == 200
     assert calls.stopped == 0
 
 
@@ -257,4 +263,4 @@ def test_a_path_ends_with_its_deadline(corpus, monkeypatch):
         gate.set()
         return [(await late).status_code, (await client.post("/v1/path", json=body)).status_code]
 
-    assert servers.run({"docs": corpus}, use) == [504, 200]
+    assert run(corpus, use) == [504, 200]
