@@ -31,10 +31,10 @@ from .metrics import Metrics
 from .stop import Stop, StoppedError
 
 _INLINE = 200e-6
-# Seconds of a call, where its queries leave a choice. A part of a request takes 0.2 ms more than its kernels do.
+# Seconds of a call, where its queries leave a choice.
 _TURN = 5e-3
-# What the queries of a call may add to the work that they share, in times of it: a search of all rows, say, is made
-# once for as many queries as add so much.
+# What the queries of a call may add to the work that they share, in times of it: a search of all rows is made once for
+# as many queries as add so much. A search for 40 queries takes 8 % more of the processor for each than one for 256 does.
 _SHARED = 8.0
 # Seconds of an empty call, and of one element of a row until a call has been measured.
 _CALL, _ELEMENT = 15e-6, 0.2e-9

@@ -36,9 +36,9 @@ _of_call = attrgetter("op", *OF_CALL)
 _optional = attrgetter(*(each for each in (*NUMBERS, *_ARRAYS) if each not in ("initial", "exclude")))
 _lists = attrgetter(*_ARRAYS[1:])
 # Work as a share of that of reading rows with a query: of a search, once and again for each query; of a pick, whose
-# products with other items are left out where bounds allow it. Measured with one thread, pools of 200 and 2,000 rows of
-# 384, random and clustered, and up to 51 picks: the shares are within a factor of three of these.
-_SEARCH, _PICK, _PICKS = 0.5, 0.75, {"mmr": 0.25, "dpp": 0.1, "ssd": 0.1}
+# products with other items are left out where bounds allow it. Measured in searches for 4 to 256 queries, and with
+# pools of 200 and 2,000 rows of 384, random and clustered, and up to 51 picks: within a factor of three of these.
+_SEARCH, _OF_QUERY, _PICK, _PICKS = 2.5, 0.5, 0.75, {"mmr": 0.25, "dpp": 0.1, "ssd": 0.1}
 # What the quick way to the kernels takes of the table, and what it leaves to the other, of what its rules have.
 _OF_PLAIN = {"candidates", "lambda_d", "lambda_b", "relevance_scale", "metric"}
 _others = attrgetter(*(each.name for each in TABLE if each.name not in LACKS["mmr"] | _OF_PLAIN))
@@ -126,7 +126,9 @@ class Block:
     def kind(self) -> tuple[Any, ...]:
         """What queries have in common of which an element of work takes equally long, roughly."""
         request = self.request
-        return self.served.name, request.op, request.candidates is None, self.pool is None, self.given is None
+        width = 0 if request.candidates is None else request.candidates.shape[1].bit_length()
+        pool = 0 if self.pool is None else self.pool.bit_length()
+        return self.served.name, request.op, width, pool, self.most.bit_length(), self.given is None
 
     @property
     def work(self) -> tuple[float, float]:
@@ -138,20 +140,21 @@ class Block:
     def _worked(self) -> tuple[float, float]:
         request, k = self.request, self.k
         dims = self.served.dims if self.given is None else self.given.data.shape[1]
-        searched = 0.0
+        searched = 0
         if request.candidates is not None:
             width = request.candidates.shape[1]
         elif self.pool is None and request.op != "mmr":
             width = self.served.rows
         else:  # MMR searches a whole corpus about twice, for small pools
             width = self.pool or 0
-            searched = _SEARCH * self.served.rows * dims
+            searched = self.served.rows * dims
         picks = min(width, k if isinstance(k, int) else float(k.mean()))
         per_pick = dims * _PICKS.get(request.op, _PICK)
         if request.op in ("coverage", "gist"):  # whose items meet the aspects, or each other, once
             per_pick = width if request.aspects is None else request.aspects.shape[1]
             dims *= per_pick
-        return searched, (1 if self.pool else 2) * searched + width * (dims + picks * per_pick) + 1
+        own = (1 if self.pool else 2) * _OF_QUERY * searched
+        return _SEARCH * searched, own + width * (dims + picks * per_pick) + 1
 
     def ids_of(self, picked: np.ndarray) -> np.ndarray:
         """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""

@@ -94,7 +94,7 @@ def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypat
     calls.open()
     monkeypatch.setattr(batcher, "_TURN", 1e-9)
     own = N * D * 0.5 + 10 * (D + 2 * D * 0.75) + 1
-    fits = int(batcher._SHARED * 0.5 * N * D / own)
+    fits = int(batcher._SHARED * 2.5 * N * D / own)
 
     async def use(client, _):
         await asking(client, 200, method="vrsd", k=2, pool=10)
@@ -107,7 +107,7 @@ def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypat
 @pytest.mark.parametrize("rules", [SHORT, {**LONG, "k": 1, "pool": 10}], ids=["other rules", "a search"])
 def test_short_requests_are_answered_beside_long_ones(corpus, monkeypatch, rules):
     calls = Calls(monkeypatch, 1e-9)
-    monkeypatch.setattr(batcher, "_TURN", 1e-4)
+    monkeypatch.setattr(batcher, "_TURN", 1e-3)
     calls.gates["kernel"].set()
 
     async def use(client, _):
