@@ -34,7 +34,7 @@ _INLINE = 200e-6
 # Seconds of a call, where its queries leave a choice.
 _TURN = 5e-3
 # What the queries of a call may add to the work that they share, in times of it: a search of all rows is made once for
-# as many queries as add so much. A search for 40 queries takes 8 % more of the processor for each than one for 256 does.
+# as many queries as add so much. For 40 queries it takes 8 % more of the processor a query than for 256.
 _SHARED = 8.0
 # Seconds of an empty call, and of one element of a row until a call has been measured.
 _CALL, _ELEMENT = 15e-6, 0.2e-9
