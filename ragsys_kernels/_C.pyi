@@ -8,6 +8,7 @@ from .selection.problem import Problem
 ISAS: tuple[str, ...]
 SUPPORTED_ISAS: tuple[str, ...]
 
+def stop_on(flag: NDArray[np.int32] | None, error: type[BaseException] | None) -> None: ...
 def texts_of(
     ids: list[str],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint32], int]: ...

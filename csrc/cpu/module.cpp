@@ -13,6 +13,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   }
   m.attr("ISAS") = py::tuple(names);
   m.attr("SUPPORTED_ISAS") = py::tuple(supported);
+  m.def("stop_on", &rsk::stop_on, py::arg("flag").noconvert().none(true), py::arg("error"));
   rsk::bind_ids(m);
   rsk::bind_selection(m);
   rsk::bind_scoring(m);

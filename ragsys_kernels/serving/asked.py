@@ -14,7 +14,7 @@ from .limits import FAILED, Limits, RefusedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Queries of a block: a longer request lets others in between.
+# Queries that are read as one block, and answered by one call, at most.
 BLOCK = 256
 _PICK = 96  # bytes of a pick in an answer: its id, three numbers and a part of the cursor
 
@@ -53,10 +53,10 @@ class Asked:
         self.errors |= {begin + position: error for position, error in other.errors.items()}
         self.nbytes += other.nbytes
 
-    def take(self, picks: Sequence[Selection]) -> None:
-        """Take the picks of all blocks; what a kernel could not answer is the error of its query."""
-        self.picks = picks
-        for block, picked in zip(self.blocks, picks, strict=True):
+    def take(self, parts: Sequence[tuple[Block, Selection]]) -> None:
+        """Take the blocks as they were answered, and their picks; what could not be answered is its query's error."""
+        self.blocks, self.picks = [block for block, _ in parts], [picked for _, picked in parts]
+        for block, picked in parts:
             picked.unmet = block.unmet_of(picked)
             for q, message in (picked.errors or {}).items():
                 status = 500 if message == FAILED else 422

@@ -76,8 +76,8 @@ def test_public_names_are_those_of_the_specification():
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
     assert [*inspect.signature(rk.mmr).parameters] == [
         "queries", "embeddings", "k", "candidates", "relevance", "relevance_scale", "similarity", "bias",
-        "lambda_d", "lambda_b", "groups", "query_groups", "max_per_group", "min_per_group", "initial", "allowed", "exclude",
-        "costs", "budget", "max_similarity", "min_relevance", "nearest",
+        "lambda_d", "lambda_b", "groups", "query_groups", "max_per_group", "min_per_group", "initial", "allowed",
+        "exclude", "costs", "budget", "max_similarity", "min_relevance", "nearest",
         "outside", "metric", "check_values", "backend", "num_threads", "on_error",
     ]  # fmt: skip
     assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")

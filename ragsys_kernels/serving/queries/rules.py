@@ -241,7 +241,7 @@ class Rules:
         try:
             if names is None:
                 given = {name: quotas.with_integers(self.op, name, each) for name, each in given.items()}
-            quotas.check(self.op, *map(given.get, BY_GROUP), names)
+            quotas.check(self.op, given.get("max_per_group"), given.get("min_per_group"), names)
             if not own_vectors and self.served.corpus.device != "cpu":
                 quotas.refuse(self.op, "on a device")
         except (TypeError, ValueError, BackendUnavailableError) as error:
