@@ -2,7 +2,7 @@
 #include "ids/bindings.h"
 #include "isa.h"
 #include "scoring/bindings.h"
-#include "selection/bindings.h"
+#include "selection/near_bindings.h"
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.doc() = "Compiled CPU kernels of ragsys_kernels; the public functions check what is passed here.";
@@ -15,5 +15,6 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.attr("SUPPORTED_ISAS") = py::tuple(supported);
   rsk::bind_ids(m);
   rsk::bind_selection(m);
+  rsk::bind_near(m);
   rsk::bind_scoring(m);
 }

@@ -39,7 +39,9 @@ constexpr Kernels kKernels = {
 #if RSK_VEC_BYTES == 64
     pack_rows,
     scan_packed,
+    near_tile,
 #else
+    nullptr,
     nullptr,
     nullptr,
 #endif
