@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -199,9 +199,8 @@ class _Greedy:
         new = self._of[rows] < 0
         within = standing.among(block, new | self._all)
         self._kept[rows] = new
-        later, firsts = np.unique(within.of, return_index=True)
-        for at, begin, end in zip(later.tolist(), firsts.tolist(), [*firsts[1:].tolist(), len(within.of)], strict=True):
-            self._choose(int(rows[at]), rows[within.rows[begin:end]], within.similarity[begin:end])
+        for some in _runs(within.of):
+            self._choose(int(rows[within.of[some.start]]), rows[within.rows[some]], within.similarity[some])
         if self._all:
             self._note(rows[before.of], before.rows, before.similarity)
             self._note(rows[within.of], rows[within.rows], within.similarity)
@@ -236,11 +235,8 @@ class _Greedy:
         by_later = np.argsort(place[later], kind="stable")
         later, earlier, similarity = later[by_later], earlier[by_later], found.similarity[by_later]
         self._kept[order] = True
-        ends = np.append(np.flatnonzero(np.diff(later)) + 1, len(later)) if len(later) else np.zeros(0, np.int64)
-        begin = 0
-        for end in ends.tolist():
-            self._choose(int(later[begin]), earlier[begin:end], similarity[begin:end])
-            begin = end
+        for some in _runs(later):
+            self._choose(int(later[some.start]), earlier[some], similarity[some])
 
     def result(self, pairs: bool, groups: bool, recall: float | None) -> Duplicates:
         kept, removed = np.flatnonzero(self._kept), np.flatnonzero(self._of >= 0)
@@ -256,6 +252,14 @@ class _Greedy:
             both = np.stack([low[order], high[order]], axis=1)
             made = made._replace(pairs=both, pair_similarity=similarity[order])
         return made
+
+
+def _runs(ordered: np.ndarray) -> Iterator[slice]:
+    """Yield where equal numbers of at least 0 stand together."""
+    begin = 0
+    for last in np.flatnonzero(np.diff(ordered, append=-1)).tolist():
+        yield slice(begin, last + 1)
+        begin = last + 1
 
 
 def _connected(num_rows: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -18,10 +18,11 @@ import numpy as np
 from .. import _dispatch
 from ..selection.problem import Rows, divide
 
-_SAMPLE = 1024  # rows whose directions of spread are those of the sketches
-_WIDTHS = (12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # bytes of a sketch, whole fours
-# What a pair costs, in products of four bytes with four: beside these, and where its rows are multiplied. A tile of
-# 256 pairs takes 16 cycles a step; rows that are not in a cache, some hundred nanoseconds.
+# Rows whose directions of spread are those of the sketches, and others by which their width is chosen.
+_DIRECTIONS, _OTHERS = 512, 1024
+_WIDTHS = (12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of a sketch, whole fours
+# What a pair costs, in products of four bytes with four: beside these, and where its rows are multiplied. A tile of 256
+# pairs takes 16 cycles a step; rows that are not in a cache, some hundred nanoseconds.
 _BESIDE, _MULTIPLIED = 1.5, 8000.0
 _PART = 1 << 17  # rows that are looked at by a call: what all of them could leave of a block's pairs fits in memory
 _FLOAT_PART = 1 << 14  # the same of products of floats, of which there is one for each pair
@@ -42,10 +43,41 @@ class Block:
 
     rows: np.ndarray  # (B,) int64
     vectors: np.ndarray  # (B, D) float64
+    norm: np.ndarray  # (B,)
     sketch: np.ndarray  # (B, W) float64
     bytes: np.ndarray  # (B, W to whole fours) int8
     error: np.ndarray  # (B,) what the bytes leave of the sketch
-    norm: np.ndarray  # (B,)
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return the positions of some of the rows."""
+        order = np.argsort(self.rows)
+        return np.asarray(order[np.searchsorted(self.rows, rows, sorter=order)])
+
+
+class _Held:
+    """Rows with sketches in the form in which they are multiplied, up to so many."""
+
+    def __init__(self, most: int, width: int, as_bytes: bool) -> None:
+        self.rows = np.empty(most, np.int64)
+        self.count = 0
+        self.largest_error = self.largest_norm = 0.0
+        self.packed = np.empty((-(-most // 32) * 2, -(-width // 4), 16, 4), np.uint8) if as_bytes else None
+        self.floats = None if as_bytes else np.empty((most, width), np.float32)
+
+    def add(self, block: Block, some: np.ndarray) -> None:
+        """Add rows of a block, a mask."""
+        places = np.arange(self.count, self.count + np.count_nonzero(some))
+        if not places.size:
+            return
+        self.rows[places] = block.rows[some]
+        self.count += len(places)
+        self.largest_norm = max(self.largest_norm, float(block.norm[some].max()))
+        self.largest_error = max(self.largest_error, float(block.error[some].max()))
+        if self.packed is None:
+            self.floats[places] = block.sketch[some]  # type: ignore[index]
+        else:
+            unsigned = block.bytes[some].view(np.uint8) ^ 0x80
+            self.packed[places // 16, :, places % 16] = unsigned.reshape(len(places), -1, 4)
 
 
 class Standing:
@@ -66,147 +98,143 @@ class Standing:
     def __init__(self, corpus: Rows, rows: np.ndarray, threshold: float, compiled: bool, num_threads: int) -> None:
         self._corpus, self._threads = corpus, num_threads
         self._threshold = np.float32(threshold)
-        self._module: Any = None
-        if compiled and _dispatch.extension().near_supported(_dispatch.isa_index()):
-            self._module = _dispatch.extension()
-        count = min(len(rows), max(16, min(_SAMPLE, len(rows) // 8)))
-        sample = corpus.vectors(np.sort(rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]))
-        self._basis, self._step = self._directions(sample)
-        width = corpus.dims if self._basis is None else len(self._basis) + 1
-        self._steps = -(-width // 4)
-        self._rows = np.empty(len(rows), np.int64)
-        self._count = 0
-        self._largest_error = self._largest_norm = 0.0
-        if self._module is not None:
-            self._sketches = np.empty((-(-len(rows) // 32) * 2, self._steps, 16, 4), np.uint8)
-        else:
-            self._floats = np.empty((len(rows), width), np.float32)
+        self._by_bytes = compiled and _dispatch.extension().near_supported(_dispatch.isa_index())
+        some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _DIRECTIONS + _OTHERS)).astype(np.int64)]
+        some = some[np.argsort(np.arange(len(some)) % 3 > 0, kind="stable")]  # one in three for the directions
+        first = max(1, len(some) // 3)
+        self._basis, self._step = self._directions(
+            corpus.vectors(some[:first]), corpus.vectors(some[first:] if len(some) > 1 else some)
+        )
+        self._width = corpus.dims if self._basis is None else len(self._basis) + 1
+        self._held = self._empty(len(rows))
 
-    def _directions(self, sample: np.ndarray) -> tuple[np.ndarray | None, float]:
-        """Return the directions (W - 1, D) of sketches, None where these are the rows, and the step of their bytes."""
-        directions = np.linalg.svd(sample, full_matrices=False)[2]
-        turned, dims = sample @ directions.T, sample.shape[1]
-        norm2 = np.square(sample).sum(axis=1)
+    def _empty(self, most: int) -> _Held:
+        return _Held(most, self._width, self._by_bytes)
+
+    def _directions(self, sample: np.ndarray, others: np.ndarray) -> tuple[np.ndarray | None, float]:
+        """Return the directions (W - 1, D) of sketches, None where these are the rows, and the step of their bytes.
+
+        The directions are those in which a sample spreads most. How many of them cost least is seen on others: they
+        leave less of the sample itself.
+        """
+        dims = sample.shape[1]
+        spread = sample.T @ np.linalg.eigh(sample @ sample.T)[1][:, : -1 - dims : -1]
+        directions = np.linalg.qr(spread)[0].T
+        turned, norm2 = others @ directions.T, np.einsum("nd,nd->n", others, others)
         most = float(np.sqrt(norm2.max(initial=0.0)))
-        best, found = np.inf, (None, float(np.abs(sample).max(initial=0.0)))
-        for width in (*_WIDTHS, dims):
-            if width < dims and width <= turned.shape[1]:
-                head = turned[:, : width - 1]
+        best, found = np.inf, (None, 1.0)
+        for width in (*(width for width in _WIDTHS if width < dims and width <= len(directions)), dims):
+            basis, sketch = None, others
+            if width < dims:
+                basis, head = directions[: width - 1], turned[:, : width - 1]
                 sketch = np.concatenate([head, _left(norm2, head)], axis=1)
-            elif width == dims:
-                sketch = sample
-            else:
-                continue
             largest = float(np.abs(sketch).max(initial=0.0))
             # The errors of bytes are evenly spread, more or less.
-            error = largest / 127 * np.sqrt(width / 12) if self._module is not None else 0.0
+            error = largest / 127 * np.sqrt(width / 12) if self._by_bytes else 0.0
             products = sketch @ sketch.T
             np.fill_diagonal(products, -np.inf)
             share = np.count_nonzero(products >= self._threshold - 2 * error * most) / products.size
             cost = -(-width // 4) + _BESIDE + _MULTIPLIED * share
             if cost < best:
-                best, found = cost, (None if width == dims else directions[: width - 1], largest)
+                best, found = cost, (basis, largest)
         return found[0], max(found[1], 1e-30) / 127
 
     def block(self, rows: np.ndarray) -> Block:
         """Return rows with their sketches."""
-        vectors = self._corpus.vectors(rows)
+        sketch = vectors = self._corpus.vectors(rows)
         norm2 = np.einsum("nd,nd->n", vectors, vectors)
-        sketch = vectors
         if self._basis is not None:
             head = vectors @ self._basis.T
             sketch = np.concatenate([head, _left(norm2, head)], axis=1)
         codes = np.clip(np.rint(sketch / self._step), -127, 127)
         error = np.linalg.norm(sketch - codes * self._step, axis=1)
-        small = np.zeros((len(rows), 4 * self._steps), np.int8)
-        small[:, : sketch.shape[1]] = codes
-        return Block(rows, vectors, sketch, small, error, np.sqrt(norm2))
+        small = np.zeros((len(rows), -(-self._width // 4) * 4), np.int8)
+        small[:, : self._width] = codes
+        return Block(rows, vectors, np.sqrt(norm2), sketch, small, error)
 
     def add(self, block: Block, some: np.ndarray) -> None:
         """Let rows of a block, a mask, stand from here on."""
-        places = np.arange(self._count, self._count + np.count_nonzero(some))
-        if not places.size:
-            return
-        self._rows[places] = block.rows[some]
-        self._count += len(places)
-        self._largest_norm = max(self._largest_norm, float(block.norm[some].max()))
-        self._largest_error = max(self._largest_error, float(block.error[some].max()))
-        if self._module is None:
-            self._floats[places] = block.sketch[some]
-        else:
-            unsigned = (block.bytes[some].view(np.uint8) ^ 0x80).reshape(len(places), self._steps, 4)
-            self._sketches[places // 16, :, places % 16] = unsigned
+        self._held.add(block, some)
 
     def similar(self, block: Block, best: bool) -> Pairs:
-        """Return the rows that stand and are similar to those of a block; with ``best`` the most similar of each, at
-        least."""
-        look = self._by_floats if self._module is None else self._by_bytes
-        return self._exact(block, look(block, best), best)
+        """Return the rows that stand and are similar to those of a block; with ``best`` the most similar of each."""
+        kept = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+        for of, rows in self._near(block, self._held, best):
+            parts = [kept]
+            for part in _parts(len(of)):
+                similarity = _similarities(self._corpus, block.vectors[of[part]], self._corpus.vectors(rows[part]))
+                parts.append(self._enough(of[part], rows[part], similarity))
+            kept = Pairs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+            if best:
+                kept = most_similar(kept)
+        return _ordered(kept)
 
     def among(self, block: Block, earlier: np.ndarray) -> Pairs:
-        """Return which rows of a block, and of a mask of it, are similar to rows that come later in it: positions."""
-        some = np.flatnonzero(earlier)
-        sketch = block.sketch.astype(np.float32)
-        products = sketch @ sketch[some].T
-        most = float(block.norm.max())
-        of, at = np.nonzero(products >= self._threshold - _rounding(sketch.shape[1], block.norm, most).max())
-        before = some[at] < of
-        of, at = of[before], some[at[before]]
-        similarity = np.concatenate([
-            _similarities(self._corpus, block.vectors[of[part]], block.vectors[at[part]])
-            for part in _parts(len(of))
-        ]) if len(of) else np.zeros(0, np.float32)  # fmt: skip
+        """Return which rows of a mask of a block are similar to rows that come later in it, both by their positions."""
+        held = self._empty(int(np.count_nonzero(earlier)))
+        held.add(block, earlier)
+        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64)), *self._near(block, held, best=False)]
+        of, rows = (np.concatenate(each) for each in zip(*found, strict=True))
+        at = block.places(rows)
+        of, at = of[at < of], at[at < of]
+        parts = [np.zeros(0, np.float32)]
+        parts += [
+            _similarities(self._corpus, block.vectors[of[part]], block.vectors[at[part]]) for part in _parts(len(of))
+        ]
+        return _ordered(self._enough(of, at, np.concatenate(parts)))
+
+    def _enough(self, of: np.ndarray, rows: np.ndarray, similarity: np.ndarray) -> Pairs:
         enough = similarity >= self._threshold
-        return Pairs(of[enough], at[enough], similarity[enough])
+        return Pairs(of[enough], rows[enough], similarity[enough])
 
-    def _by_bytes(self, block: Block, best: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        step2, most, error = self._step**2, self._largest_norm, self._largest_error
-        # <x, y> - step^2 <codes of x, codes of y>, at most.
-        lost = block.error * (most + error) + block.norm * error + 1e-6 * (1 + block.norm * most)
-        least = np.clip(np.floor((float(self._threshold) - lost) / step2), -(2.0**30), 2.0**30).astype(np.int64)
+    def _near(self, block: Block, held: _Held, best: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield positions in a block, and rows that are held, of pairs that may be similar; with ``best`` fewer: those
+        that may be the most similar one."""
+        if held.packed is None:
+            return self._near_by_floats(block, held)
+        return self._near_by_bytes(block, held, held.packed, best)
+
+    def _near_by_bytes(
+        self, block: Block, held: _Held, packed: np.ndarray, best: bool
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        module, threshold, step2 = _dispatch.extension(), float(self._threshold), self._step**2
+        norm, error = held.largest_norm, held.largest_error
+        # <x, y> - step^2 <bytes of x, bytes of y>, at most.
+        lost = block.error * (norm + error) + block.norm * error + 1e-6 * (1 + block.norm * norm)
+        least = np.clip(np.floor((threshold - lost) / step2), -(2.0**30), 2.0**30).astype(np.int64)
         start = (-128 * block.bytes.sum(axis=1, dtype=np.int64) - least).astype(np.int32)
-
-        margin = _rounding(self._corpus.dims, block.norm, most)
+        margin = _rounding(self._corpus.dims, block.norm, norm)
         # Rows of signs are 1 and -1 to the kernel.
         scale = self._corpus.dims**-0.5 if self._corpus.dtype == "binary" else 1.0
         vectors = (block.vectors * scale).astype(np.float32)
-        for begin in range(0, self._count, _PART):
-            end = min(self._count, begin + _PART)
-            yield self._module.near(
+        for begin in range(0, held.count, _PART):
+            end = min(held.count, begin + _PART)
+            yield module.near(
                 self._corpus,
-                self._rows[begin:end],
-                self._sketches[begin // 16 : -(-end // 32) * 2],
+                held.rows[begin:end],
+                packed[begin // 16 : -(-end // 32) * 2],
                 vectors,
                 block.bytes,
                 start,
-                (float(self._threshold) - margin).astype(np.float32),
+                (threshold - margin).astype(np.float32),
                 2 * float(margin.max()) if best else -1.0,
                 _dispatch.isa_index(),
                 self._threads,
             )
 
-    def _by_floats(self, block: Block, best: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _near_by_floats(self, block: Block, held: _Held) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        assert held.floats is not None
         sketch = block.sketch.astype(np.float32)
-        least = self._threshold - _rounding(sketch.shape[1], block.norm, self._largest_norm)[:, None]
-        for begin in range(0, self._count, _FLOAT_PART):
-            end = min(self._count, begin + _FLOAT_PART)
-            of, at = np.nonzero(sketch @ self._floats[begin:end].T >= least)
-            yield of, self._rows[begin + at]
+        least = self._threshold - _rounding(self._width, block.norm, held.largest_norm)[:, None]
+        for begin in range(0, held.count, _FLOAT_PART):
+            end = min(held.count, begin + _FLOAT_PART)
+            of, at = np.nonzero(sketch @ held.floats[begin:end].T >= least)
+            yield of, held.rows[begin + at]
 
-    def _exact(self, block: Block, found: Iterator[tuple[np.ndarray, np.ndarray]], best: bool) -> Pairs:
-        """Return those of some pairs that are similar."""
-        kept = Pairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
-        for of, rows in found:
-            parts = [kept]
-            for part in _parts(len(of)):
-                similarity = _similarities(self._corpus, block.vectors[of[part]], self._corpus.vectors(rows[part]))
-                enough = similarity >= self._threshold
-                parts.append(Pairs(of[part][enough], rows[part][enough], similarity[enough]))
-            kept = Pairs(*(np.concatenate(each) for each in zip(*parts, strict=True)))
-            if best:
-                kept = most_similar(kept)
-        order = np.lexsort((kept.rows, kept.of))
-        return Pairs(*(each[order] for each in kept))
+
+def _ordered(pairs: Pairs) -> Pairs:
+    order = np.lexsort((pairs.rows, pairs.of))
+    return Pairs(*(each[order] for each in pairs))
 
 
 def most_similar(pairs: Pairs) -> Pairs:
