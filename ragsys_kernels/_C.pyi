@@ -93,7 +93,7 @@ def near(
     sketches: NDArray[np.uint8],
     vectors: NDArray[np.float32],
     vector_bytes: NDArray[np.int8],
-    start: NDArray[np.int32],
+    start: NDArray[np.int16],
     least: NDArray[np.float32],
     margin: float,
     isa: int,

@@ -3,15 +3,15 @@
 The sketch of a row x is its product with a few orthonormal directions, P x, and the length of what these leave of x.
 With y's, the product of the two is at least <x, y>, by the inequality of Cauchy and Schwarz for what is left. So a pair
 need not be looked at where its sketches stay below the threshold: nearly all do, if the directions are those in which
-the rows spread most. Sketches are rounded to bytes, with their largest error added to the bound; AVX512-VNNI multiplies
-64 of these at a time (csrc/cpu/selection/near.cpp). Elsewhere NumPy multiplies sketches of floats.
+the rows spread most. With AVX2 sketches are rounded to bytes, and their largest error is added to the bound: 32 bytes
+are multiplied at a time and added up in 16 bits (csrc/cpu/selection/near.cpp). Elsewhere NumPy multiplies floats.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,15 @@ from ..selection.problem import Rows, divide
 
 # Rows whose directions of spread are those of the sketches, and others by which their width is chosen.
 _DIRECTIONS, _OTHERS = 512, 1024
-_WIDTHS = (12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # bytes of a sketch, whole fours
-# What a pair costs, in products of four bytes with four: beside these, and where its rows are multiplied. A tile of 256
-# pairs takes 16 cycles a step; rows that are not in a cache, some hundred nanoseconds.
-_BESIDE, _MULTIPLIED = 1.5, 8000.0
+_WIDTHS = (12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # of a sketch
+_MOST_BYTES = 512
+# What a pair costs, in products of two bytes with two: beside these, and where its rows are multiplied. A tile of 128
+# pairs takes about eight cycles a step; rows that are not in a cache, some hundred nanoseconds.
+_BESIDE, _MULTIPLIED = 3.0, 8000.0
+# Norms of the bytes of a sketch, before rounding, and of the largest element: those of rows have 7 bits, of vectors 8.
+# A product is then below 2^14: (110 + sqrt(512) / 2)^2.
+_NORM, _ROW, _VECTOR = 110.0, 63, 127
+_LIMIT = 1 << 14
 _PART = 1 << 17  # rows that are looked at by a call: what all of them could leave of a block's pairs fits in memory
 _FLOAT_PART = 1 << 14  # the same of products of floats, of which there is one for each pair
 _PAIRS = 1 << 14  # whose similarities are computed at a time
@@ -45,8 +50,6 @@ class Block:
     vectors: np.ndarray  # (B, D) float64
     norm: np.ndarray  # (B,)
     sketch: np.ndarray  # (B, W) float64
-    bytes: np.ndarray  # (B, W to whole fours) int8
-    error: np.ndarray  # (B,) what the bytes leave of the sketch
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of some of the rows."""
@@ -61,23 +64,27 @@ class _Held:
         self.rows = np.empty(most, np.int64)
         self.count = 0
         self.largest_error = self.largest_norm = 0.0
-        self.packed = np.empty((-(-most // 32) * 2, -(-width // 4), 16, 4), np.uint8) if as_bytes else None
+        self.packed = np.empty((-(-most // 32), -(-width // 2), 32, 2), np.uint8) if as_bytes else None
         self.floats = None if as_bytes else np.empty((most, width), np.float32)
 
-    def add(self, block: Block, some: np.ndarray) -> None:
-        """Add rows of a block, a mask."""
+    def add(self, block: Block, some: np.ndarray, step: float) -> None:
+        """Add rows of a block, a mask; ``step``: that of their bytes."""
         places = np.arange(self.count, self.count + np.count_nonzero(some))
         if not places.size:
             return
         self.rows[places] = block.rows[some]
         self.count += len(places)
         self.largest_norm = max(self.largest_norm, float(block.norm[some].max()))
-        self.largest_error = max(self.largest_error, float(block.error[some].max()))
+        sketch = block.sketch[some]
         if self.packed is None:
-            self.floats[places] = block.sketch[some]  # type: ignore[index]
-        else:
-            unsigned = block.bytes[some].view(np.uint8) ^ 0x80
-            self.packed[places // 16, :, places % 16] = unsigned.reshape(len(places), -1, 4)
+            self.floats[places] = sketch  # type: ignore[index]
+            return
+        longer = np.maximum(np.linalg.norm(sketch, axis=1) / (_NORM * step), 1)  # than the step was made for
+        codes = np.clip(np.rint(sketch / (step * longer[:, None])), -_ROW, _ROW)
+        self.largest_error = max(self.largest_error, float(np.linalg.norm(sketch - codes * step, axis=1).max()))
+        unsigned = np.zeros((len(places), 2 * self.packed.shape[1]), np.uint8)
+        unsigned[:, : sketch.shape[1]] = codes + (_ROW + 1)
+        self.packed[places // 32, :, places % 32] = unsigned.reshape(len(places), -1, 2)
 
 
 class Standing:
@@ -106,6 +113,7 @@ class Standing:
             corpus.vectors(some[:first]), corpus.vectors(some[first:] if len(some) > 1 else some)
         )
         self._width = corpus.dims if self._basis is None else len(self._basis) + 1
+        self._by_bytes = self._by_bytes and self._width <= _MOST_BYTES
         self._held = self._empty(len(rows))
 
     def _empty(self, most: int) -> _Held:
@@ -128,16 +136,16 @@ class Standing:
             if width < dims:
                 basis, head = directions[: width - 1], turned[:, : width - 1]
                 sketch = np.concatenate([head, _left(norm2, head)], axis=1)
-            largest = float(np.abs(sketch).max(initial=0.0))
+            step = max(most / _NORM, float(np.abs(sketch).max(initial=0.0)) / _ROW)
             # The errors of bytes are evenly spread, more or less.
-            error = largest / 127 * np.sqrt(width / 12) if self._by_bytes else 0.0
+            error = 2 * step * np.sqrt(width / 12) * most if self._by_bytes else 0.0
             products = sketch @ sketch.T
             np.fill_diagonal(products, -np.inf)
-            share = np.count_nonzero(products >= self._threshold - 2 * error * most) / products.size
-            cost = -(-width // 4) + _BESIDE + _MULTIPLIED * share
+            share = np.count_nonzero(products >= self._threshold - error) / products.size
+            cost = width / 2 + _BESIDE + _MULTIPLIED * share
             if cost < best:
-                best, found = cost, (basis, largest)
-        return found[0], max(found[1], 1e-30) / 127
+                best, found = cost, (basis, step)
+        return found[0], max(found[1], 1e-30)
 
     def block(self, rows: np.ndarray) -> Block:
         """Return rows with their sketches."""
@@ -146,15 +154,11 @@ class Standing:
         if self._basis is not None:
             head = vectors @ self._basis.T
             sketch = np.concatenate([head, _left(norm2, head)], axis=1)
-        codes = np.clip(np.rint(sketch / self._step), -127, 127)
-        error = np.linalg.norm(sketch - codes * self._step, axis=1)
-        small = np.zeros((len(rows), -(-self._width // 4) * 4), np.int8)
-        small[:, : self._width] = codes
-        return Block(rows, vectors, np.sqrt(norm2), sketch, small, error)
+        return Block(rows, vectors, np.sqrt(norm2), sketch)
 
     def add(self, block: Block, some: np.ndarray) -> None:
         """Let rows of a block, a mask, stand from here on."""
-        self._held.add(block, some)
+        self._held.add(block, some, self._step)
 
     def similar(self, block: Block, best: bool) -> Pairs:
         """Return the rows that stand and are similar to those of a block; with ``best`` the most similar of each."""
@@ -172,7 +176,7 @@ class Standing:
     def among(self, block: Block, earlier: np.ndarray) -> Pairs:
         """Return which rows of a mask of a block are similar to rows that come later in it, both by their positions."""
         held = self._empty(int(np.count_nonzero(earlier)))
-        held.add(block, earlier)
+        held.add(block, earlier, self._step)
         found = [(np.zeros(0, np.int64), np.zeros(0, np.int64)), *self._near(block, held, best=False)]
         of, rows = (np.concatenate(each) for each in zip(*found, strict=True))
         at = block.places(rows)
@@ -197,12 +201,18 @@ class Standing:
     def _near_by_bytes(
         self, block: Block, held: _Held, packed: np.ndarray, best: bool
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        module, threshold, step2 = _dispatch.extension(), float(self._threshold), self._step**2
-        norm, error = held.largest_norm, held.largest_error
-        # <x, y> - step^2 <bytes of x, bytes of y>, at most.
-        lost = block.error * (norm + error) + block.norm * error + 1e-6 * (1 + block.norm * norm)
-        least = np.clip(np.floor((threshold - lost) / step2), -(2.0**30), 2.0**30).astype(np.int64)
-        start = (-128 * block.bytes.sum(axis=1, dtype=np.int64) - least).astype(np.int32)
+        module, threshold = _dispatch.extension(), float(self._threshold)
+        norm, error, of_sketch = held.largest_norm, held.largest_error, np.linalg.norm(block.sketch, axis=1)
+        step = np.maximum(of_sketch / _NORM, np.abs(block.sketch).max(axis=1) / _VECTOR)
+        step = np.maximum(step, 1e-30)[:, None]
+        codes = np.rint(block.sketch / step)
+        lost = np.linalg.norm(block.sketch - codes * step, axis=1)
+        # <x, y> less the product of their bytes and steps, at most.
+        lost = lost * (norm + error) + of_sketch * error + 1e-6 * (1 + of_sketch * norm)
+        least = np.floor((threshold - lost) / (step[:, 0] * self._step)).clip(-_LIMIT, _LIMIT).astype(np.int64)
+        start = (-(_ROW + 1) * codes.sum(axis=1).astype(np.int64) - least).astype(np.int16)  # modulo 2^16
+        vector_bytes = np.zeros((len(codes), 2 * packed.shape[1]), np.int8)
+        vector_bytes[:, : self._width] = codes
         margin = _rounding(self._corpus.dims, block.norm, norm)
         # Rows of signs are 1 and -1 to the kernel.
         scale = self._corpus.dims**-0.5 if self._corpus.dtype == "binary" else 1.0
@@ -212,9 +222,9 @@ class Standing:
             yield module.near(
                 self._corpus,
                 held.rows[begin:end],
-                packed[begin // 16 : -(-end // 32) * 2],
+                packed[begin // 32 : -(-end // 32)],
                 vectors,
-                block.bytes,
+                vector_bytes,
                 start,
                 (threshold - margin).astype(np.float32),
                 2 * float(margin.max()) if best else -1.0,

@@ -22,7 +22,7 @@ _OP = "dedupe"
 
 @dataclass(frozen=True)
 class DedupeSummary:
-    """What was removed; as text, one line. ``seconds`` is the time to find it, ``corpus_seconds`` to read the corpus."""
+    """What was removed; as text, one line. ``seconds`` is the time to find it, ``corpus_seconds`` that to read rows."""
 
     rows: int
     kept: int

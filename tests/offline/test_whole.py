@@ -3,12 +3,9 @@
 import inspect
 
 import numpy as np
-import pytest
-
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("typer")
-
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner
 
 import ragsys_kernels as rk
@@ -86,7 +83,7 @@ def test_subset_of_a_saved_corpus(tmp_path):
     offline.subset(tmp_path / "corpus", tmp_path / "o.parquet", k=9, lambda_b=0.0)
     picks = rk.Corpus(ROWS, bias=SCORE).subset(9, lambda_b=0.0).indices[0]
     assert pq.read_table(tmp_path / "o.parquet")["id"].to_pylist() == (10 * picks).tolist()
-    with pytest.raises(ValueError, match="subset: quality must be what the saved corpus .* has, 'bias', got 'score'"):
+    with pytest.raises(ValueError, match=r"subset: quality must be what the saved corpus .* has, 'bias', got 'score'"):
         offline.subset(tmp_path / "corpus", tmp_path / "p.parquet", k=9, quality="score")
     with pytest.raises(ValueError, match=r"subset: corpus must be files of vectors, got the saved corpus"):
         offline.subset(tmp_path / "corpus", tmp_path / "p.parquet", k=9, rows=True)
@@ -134,7 +131,7 @@ def test_files_that_are_there_are_not_replaced(docs, tmp_path):
 
 def test_rows_are_those_of_a_table(tmp_path):
     np.save(tmp_path / "rows.npy", ROWS)
-    with pytest.raises(ValueError, match="subset: rows must be those of a table, got .*rows.npy"):
+    with pytest.raises(ValueError, match=r"subset: rows must be those of a table, got .*rows.npy"):
         offline.subset(tmp_path / "rows.npy", tmp_path / "o.parquet", k=3, rows=True)
 
 

@@ -14,54 +14,32 @@ static void pack_rows(const std::uint8_t* codes, std::int64_t stride, std::int64
   }
 }
 
-// The sums low0 .. low7 and high0 .. high7 of the products of 32 packed rows with kScanVectors packed vectors, start[v]
-// added: lane i of low##v is of row i, of high##v of row 16 + i. Accumulators have names of their own and the
-// instruction is spelt out: GCC 12 keeps arrays of them in memory, or moves each twice around the intrinsic.
+// out[v][i] = start[v] + <row i, vector v> for 32 packed rows and kScanVectors packed vectors. Accumulators have names
+// of their own and the instruction is spelt out: GCC 12 keeps arrays of them in memory, or moves each twice around the
+// intrinsic.
 #define RSK_EACH_VECTOR(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7)
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static void scan_tile(
+    const std::uint8_t* rows, const std::int32_t* vectors, std::int64_t steps, const std::int32_t* start,
+    std::int32_t (*out)[32]) {
+  static_assert(kScanVectors == 8, "one name for each");
 #define RSK_DECLARE(v) __m512i low##v = _mm512_set1_epi32(start[v]), high##v = low##v;
+  RSK_EACH_VECTOR(RSK_DECLARE)
+  const std::uint8_t* next = rows + steps * 64;
+  for (std::int64_t step = 0; step < steps; ++step, rows += 64, next += 64, vectors += kScanVectors) {
+    const __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(next);
 #define RSK_ADD(v)                                                              \
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(low##v) : "v"(a), "m"(vectors[v])); \
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(high##v) : "v"(b), "m"(vectors[v]));
-#define RSK_SCAN_SUMS                                                                                  \
-  static_assert(kScanVectors == 8, "one name for each");                                               \
-  RSK_EACH_VECTOR(RSK_DECLARE)                                                                         \
-  const std::uint8_t* next = rows + steps * 64;                                                        \
-  for (std::int64_t step = 0; step < steps; ++step, rows += 64, next += 64, vectors += kScanVectors) { \
-    const __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(next);                          \
-    RSK_EACH_VECTOR(RSK_ADD)                                                                           \
+    RSK_EACH_VECTOR(RSK_ADD)
   }
-#define RSK_VNNI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
-
-// out[v][i] = start[v] + <row i, vector v>.
-RSK_VNNI static void scan_tile(const std::uint8_t* rows, const std::int32_t* vectors, std::int64_t steps,
-                               const std::int32_t* start, std::int32_t (*out)[32]) {
-  RSK_SCAN_SUMS
 #define RSK_STORE(v)                   \
   _mm512_storeu_si512(out[v], low##v); \
   _mm512_storeu_si512(out[v] + 16, high##v);
   RSK_EACH_VECTOR(RSK_STORE)
-#undef RSK_STORE
-}
-
-// Bit i of out[v]: whether start[v] + <row i, vector v> is at least 0. Returns whether any is.
-RSK_VNNI static bool near_tile(const std::uint8_t* rows, const std::int32_t* vectors, std::int64_t steps,
-                               const std::int32_t* start, std::uint32_t* out) {
-  RSK_SCAN_SUMS
-  __m512i negative = _mm512_set1_epi32(-1);  // in its sign bits: all are
-#define RSK_AND(v) negative = _mm512_and_si512(negative, _mm512_and_si512(low##v, high##v));
-  RSK_EACH_VECTOR(RSK_AND)
-#undef RSK_AND
-  if (_mm512_movepi32_mask(negative) == 0xffff) return false;
-#define RSK_STORE(v) \
-  out[v] = ~(std::uint32_t(_mm512_movepi32_mask(low##v)) | std::uint32_t(_mm512_movepi32_mask(high##v)) << 16);
-  RSK_EACH_VECTOR(RSK_STORE)
-#undef RSK_STORE
-  return true;
-}
-#undef RSK_VNNI
-#undef RSK_SCAN_SUMS
-#undef RSK_ADD
 #undef RSK_DECLARE
+#undef RSK_ADD
+#undef RSK_STORE
+}
 #undef RSK_EACH_VECTOR
 
 template <bool kBias>

@@ -95,8 +95,6 @@ struct Kernels {
   void (*pack_rows)(const std::uint8_t* codes, std::int64_t stride, std::int64_t rows, std::int64_t steps,
                     std::uint8_t* out);
   void (*scan_packed)(const ScanBlock&, const ScanGroup&);
-  bool (*near_tile)(const std::uint8_t* rows, const std::int32_t* vectors, std::int64_t steps,
-                    const std::int32_t* start, std::uint32_t* out);
 };
 
 const Kernels& kernels_of(int isa);

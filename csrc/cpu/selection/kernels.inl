@@ -39,9 +39,7 @@ constexpr Kernels kKernels = {
 #if RSK_VEC_BYTES == 64
     pack_rows,
     scan_packed,
-    near_tile,
 #else
-    nullptr,
     nullptr,
     nullptr,
 #endif

@@ -9,6 +9,7 @@
 
 #include "isa.h"
 #include "parallel.h"
+#include "regions.h"
 #include "selection/kernels.h"
 
 namespace rsk {
@@ -16,7 +17,50 @@ namespace {
 
 // Rows whose sketches stay in the second-level cache while all vectors meet them.
 constexpr std::int64_t kNearRows = 2048;
-constexpr std::int64_t kTile = 32;
+// Of a tile: vectors and rows.
+constexpr int kTileVectors = 4;
+constexpr std::int64_t kTileRows = 32;
+
+#if defined(__x86_64__)
+// Bit r of out[v]: whether start[v] + <row r, vector v> is at least 0. Returns whether any is. A sum of two products of
+// bytes does not saturate: 2 * 127 * 127 is below 2^15. `vectors` has each pair of bytes 16 times,
+// [step][vector][16][2].
+__attribute__((target("avx2"))) bool near_tile(const std::uint8_t* rows, const std::int8_t* vectors, std::int64_t steps,
+                                               const std::int16_t* start, std::uint32_t* out) {
+#define RSK_EACH_VECTOR(DO) DO(0) DO(1) DO(2) DO(3)
+#define RSK_DECLARE(v) __m256i low##v = _mm256_set1_epi16(start[v]), high##v = low##v;
+  RSK_EACH_VECTOR(RSK_DECLARE)
+  for (std::int64_t step = 0; step < steps; ++step, rows += 64, vectors += 32 * kTileVectors) {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + 32));
+#define RSK_ADD(v)                                                                            \
+  {                                                                                           \
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vectors + 32 * v)); \
+    low##v = _mm256_add_epi16(low##v, _mm256_maddubs_epi16(a, x));                            \
+    high##v = _mm256_add_epi16(high##v, _mm256_maddubs_epi16(b, x));                          \
+  }
+    RSK_EACH_VECTOR(RSK_ADD)
+  }
+  __m256i negative = _mm256_set1_epi16(-1);
+#define RSK_AND(v) negative = _mm256_and_si256(negative, _mm256_and_si256(low##v, high##v));
+  RSK_EACH_VECTOR(RSK_AND)
+  constexpr unsigned kSigns = 0xaaaaaaaa;
+  if ((unsigned(_mm256_movemask_epi8(negative)) & kSigns) == kSigns) return false;
+#define RSK_STORE(v) \
+  out[v] = ~unsigned(_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low##v, high##v), 0xd8)));
+  RSK_EACH_VECTOR(RSK_STORE)
+#undef RSK_STORE
+#undef RSK_AND
+#undef RSK_ADD
+#undef RSK_DECLARE
+#undef RSK_EACH_VECTOR
+  return true;
+}
+#else
+bool near_tile(const std::uint8_t*, const std::int8_t*, std::int64_t, const std::int16_t*, std::uint32_t*) {
+  return false;
+}
+#endif
 
 class NearSearch {
  public:
@@ -43,7 +87,8 @@ class NearSearch {
   const Kernels& kernels_;
   const int num_threads_;
   const std::int64_t dims_, groups_, prepared_floats_;
-  std::vector<std::int32_t> packed_, start_;
+  std::vector<std::int8_t> packed_;
+  std::vector<std::int16_t> start_;
   std::vector<float> prepared_;
 };
 
@@ -52,19 +97,20 @@ NearSearch::NearSearch(const NearArgs& args, int isa, int num_threads)
       kernels_(kernels_of(isa)),
       num_threads_(num_threads),
       dims_(args.corpus.dims),
-      groups_((args.num_vectors + kScanVectors - 1) / kScanVectors),
+      groups_((args.num_vectors + kTileVectors - 1) / kTileVectors),
       prepared_floats_(dims_ / kernels_.vector_floats * kernels_.vector_floats + kernels_.vector_floats),
-      packed_(std::size_t(groups_ * args.steps * kScanVectors)),
-      start_(std::size_t(groups_ * kScanVectors), -1),  // of the vectors that fill up the last group: none is near
+      packed_(std::size_t(groups_ * args.steps * 32 * kTileVectors)),
+      start_(std::size_t(groups_ * kTileVectors), -1),  // of the vectors that fill up the last group: none is near
       prepared_(std::size_t(args.num_vectors * prepared_floats_)) {
   if (!near_supported(isa)) throw std::invalid_argument("no products of sketches on this machine");
   for (std::int64_t v = 0; v < args.num_vectors; ++v) pack(v);
 }
 
 void NearSearch::pack(std::int64_t v) {
-  std::int32_t* const to = &packed_[std::size_t(v / kScanVectors * args_.steps * kScanVectors + v % kScanVectors)];
-  const std::int8_t* const bytes = args_.vector_bytes + v * 4 * args_.steps;
-  for (std::int64_t step = 0; step < args_.steps; ++step) std::memcpy(to + step * kScanVectors, bytes + 4 * step, 4);
+  std::int8_t* to = &packed_[std::size_t((v / kTileVectors * args_.steps * kTileVectors + v % kTileVectors) * 32)];
+  const std::int8_t* const bytes = args_.vector_bytes + v * 2 * args_.steps;
+  for (std::int64_t step = 0; step < args_.steps; ++step, to += 32 * kTileVectors)
+    for (int i = 0; i < 32; ++i) to[i] = bytes[2 * step + i % 2];
   start_[std::size_t(v)] = args_.start[v];
   kernels_.scan->prepare(args_.vectors + v * dims_, dims_, &prepared_[std::size_t(v * prepared_floats_)]);
 }
@@ -94,14 +140,14 @@ std::vector<Near> NearSearch::run() {
 
 void NearSearch::meet_block(Scratch& scratch, std::int64_t begin) const {
   const std::int64_t end = std::min(args_.num_rows, begin + kNearRows);
-  std::uint32_t hits[kScanVectors];
+  std::uint32_t hits[kTileVectors];
   for (std::int64_t group = 0; group < groups_; ++group) {
-    const std::int32_t* const vectors = &packed_[std::size_t(group * args_.steps * kScanVectors)];
-    const std::int32_t* const start = &start_[std::size_t(group * kScanVectors)];
-    const std::int64_t first = group * kScanVectors,
-                       count = std::min<std::int64_t>(kScanVectors, args_.num_vectors - first);
-    for (std::int64_t i = begin; i < end; i += kTile) {
-      if (!kernels_.near_tile(args_.sketches + i * args_.steps * 4, vectors, args_.steps, start, hits)) continue;
+    const std::int8_t* const vectors = &packed_[std::size_t(group * args_.steps * 32 * kTileVectors)];
+    const std::int16_t* const start = &start_[std::size_t(group * kTileVectors)];
+    const std::int64_t first = group * kTileVectors;
+    const std::int64_t count = std::min<std::int64_t>(kTileVectors, args_.num_vectors - first);
+    for (std::int64_t i = begin; i < end; i += kTileRows) {
+      if (!near_tile(args_.sketches + i * args_.steps * 2, vectors, args_.steps, start, hits)) continue;
       for (std::int64_t v = 0; v < count; ++v) {
         for (std::uint32_t bits = hits[v]; bits; bits &= bits - 1) {
           const std::int64_t at = i + __builtin_ctz(bits);
@@ -136,11 +182,10 @@ void NearSearch::multiply(Scratch& scratch, std::int64_t v) const {
 
 }  // namespace
 
-bool near_supported(int isa) {
-#if defined(__x86_64__) && !defined(RSK_NO_VNNI)
-  return kernels_of(isa).near_tile && has_vnni();
+bool near_supported([[maybe_unused]] int isa) {
+#if defined(__x86_64__)
+  return isa > 0 && isa_supported(isa);
 #else
-  (void)isa;
   return false;
 #endif
 }

@@ -10,20 +10,19 @@ namespace rsk {
 
 struct NearArgs {
   SelectArgs corpus;  // the fields that describe rows, whose norm is not computed
-  // The rows that are looked at, and their sketches, of 4 * steps unsigned bytes: [row / 16][step][row % 16][4], with
-  // whole blocks of 32 rows.
+  // The rows that are looked at, and their sketches, of 2 * steps numbers below 128: [row / 32][step][row % 32][2].
   const std::int64_t* rows;  // (M,)
   const std::uint8_t* sketches;
   std::int64_t num_rows, steps;
-  // The vectors, and their sketches of signed bytes: a row is looked at where its product with one, and the start, are
-  // at least 0 together.
+  // The vectors and their sketches: a row is looked at where its product with one, and the start, are at least 0
+  // together. Modulo 2^16 they are what they are without it.
   const float* vectors;             // (Q, D)
-  const std::int8_t* vector_bytes;  // (Q, 4 * steps)
-  const std::int32_t* start;        // (Q,)
+  const std::int8_t* vector_bytes;  // (Q, 2 * steps), above -128
+  const std::int16_t* start;        // (Q,)
   std::int64_t num_vectors;
   const float* least;  // (Q,) what a product of float32 must be at least
-  // With a margin of at least 0 only the products that are no further below a vector's largest are returned, and a few
-  // more; below 0, all.
+  // With a margin of at least 0 only the products that are no further below a vector's largest are returned; below 0,
+  // all.
   float margin;
 };
 
@@ -31,7 +30,7 @@ struct Near {
   std::int64_t vector, row;
 };
 
-// Whether there are kernels for sketches: AVX512-VNNI.
+// Whether there are kernels for sketches: AVX2.
 bool near_supported(int isa);
 // The rows that are near each vector; ascending vectors, their rows in any order.
 std::vector<Near> near_rows(const NearArgs& args, int isa, int num_threads);

@@ -7,8 +7,8 @@
 namespace rsk {
 namespace {
 
-// corpus.near: rows of a corpus, (M,) those that are looked at, (blocks, steps, 16, 4) their sketches, (Q, D) vectors,
-// (Q, 4 steps) and (Q,) their sketches. Returns (n,) numbers of vectors, ascending, and of rows.
+// corpus.near: rows of a corpus, (M,) those that are looked at, (blocks, steps, 32, 2) their sketches, (Q, D) vectors,
+// (Q, 2 steps) and (Q,) their sketches. Returns (n,) numbers of vectors, ascending, and of rows.
 py::tuple near(const py::object& corpus, const py::array& looked_at, const py::array& sketches,
                const py::array& vectors, const py::array& vector_bytes, const py::array& start, const py::array& least,
                float margin, int isa, int num_threads) {
@@ -22,16 +22,16 @@ py::tuple near(const py::object& corpus, const py::array& looked_at, const py::a
   a.corpus.scales = rows.pointer(NAME("scales"), a.corpus.num_rows);
   require(a.corpus.norm == Norm::as_given || (a.corpus.norm == Norm::scaled && a.corpus.scales), "norm");
   require(vectors.ndim() == 2 && vectors.shape(1) == a.corpus.dims, "vectors");
-  require(vector_bytes.ndim() == 2 && vector_bytes.shape(1) % 4 == 0 && vector_bytes.shape(1) > 0, "vector_bytes");
+  require(vector_bytes.ndim() == 2 && vector_bytes.shape(1) % 2 == 0 && vector_bytes.shape(1) > 0, "vector_bytes");
   a.num_vectors = vectors.shape(0);
-  a.steps = vector_bytes.shape(1) / 4;
+  a.steps = vector_bytes.shape(1) / 2;
   a.vectors = pointer(vectors, a.num_vectors * a.corpus.dims, "vectors");
-  a.vector_bytes = pointer(vector_bytes, a.num_vectors * 4 * a.steps, "vector_bytes");
+  a.vector_bytes = pointer(vector_bytes, a.num_vectors * 2 * a.steps, "vector_bytes");
   a.start = pointer(start, a.num_vectors, "start");
   a.least = pointer(least, a.num_vectors, "least");
   a.num_rows = looked_at.size();
   a.rows = pointer(looked_at, a.num_rows, "looked_at");
-  a.sketches = pointer(sketches, (a.num_rows + 31) / 32 * 32 * 4 * a.steps, "sketches");
+  a.sketches = pointer(sketches, (a.num_rows + 31) / 32 * 32 * 2 * a.steps, "sketches");
   a.margin = margin;
   std::vector<Near> found;
   without_gil([&] { found = near_rows(a, isa, num_threads); });
