@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import faiss
 import numpy as np
@@ -44,7 +45,7 @@ def main() -> None:
         corpus = rk.Corpus(made(number, options.dims))
         for k in options.k:
             if k < number:
-                chosen = [least(options, lambda w=w: corpus.subset(k, lambda_d=w)) for w in (0.5, 0.0)]  # type: ignore[misc]
+                chosen = [least(options, partial(corpus.subset, k, lambda_d=weight)) for weight in (0.5, 0.0)]
                 print(f"| {number:,} | {k:,} | {chosen[0]:.2f} s | {chosen[1]:.2f} s | | | |", flush=True)
         ours, theirs = duplicates(corpus, options)
         print(f"| {number:,} | | | | {ours:.2f} s | {theirs:.2f} s | {ours / theirs:.3f} |", flush=True)
