@@ -22,7 +22,18 @@ _MOST_PAIRS = 1 << 28  # that are returned, or joined into groups: 4 GiB of them
 _QUERIES = 256  # rows on which the recall of an index is measured
 
 
-class Duplicates(NamedTuple):
+class _Fields(NamedTuple):
+    kept: NDArray
+    removed: NDArray
+    of: NDArray
+    similarity: NDArray
+    pairs: NDArray | None = None
+    pair_similarity: NDArray | None = None
+    groups: NDArray | None = None
+    recall: float | None = None
+
+
+class Duplicates(_Fields):
     """Which rows are kept and which are removed, from `duplicates`: rows are numbers of the corpus, int64.
 
     Attributes
@@ -47,15 +58,6 @@ class Duplicates(NamedTuple):
     """
 
     __module__ = "ragsys_kernels"
-
-    kept: NDArray
-    removed: NDArray
-    of: NDArray
-    similarity: NDArray
-    pairs: NDArray | None = None
-    pair_similarity: NDArray | None = None
-    groups: NDArray | None = None
-    recall: float | None = None
 
 
 @hinted(_OP)

@@ -266,13 +266,13 @@ def _similarities(corpus: Rows, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if corpus.metric == "cosine":  # stored rows are unit vectors to the precision of float32 alone
         products = divide(products, np.sqrt(np.einsum("nd,nd->n", a, a) * np.einsum("nd,nd->n", b, b)))
     with np.errstate(over="ignore"):
-        return products.astype(np.float32)
+        return np.asarray(products, np.float32)
 
 
 def _left(norm2: np.ndarray, head: np.ndarray) -> np.ndarray:
     """Return the length (B, 1) of what some directions leave of vectors; what rounding may take from it is added."""
     left2 = norm2 - np.einsum("nd,nd->n", head, head)
-    return np.sqrt(np.maximum(left2, 0) + 1e-14 * norm2)[:, None]
+    return np.asarray(np.sqrt(np.maximum(left2, 0) + 1e-14 * norm2)[:, None])
 
 
 def _parts(count: int) -> list[slice]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 import ragsys_kernels as rk
@@ -135,6 +136,6 @@ def dedupe(
     return DedupeSummary(held.num_live, len(found.kept), threshold, end - loaded, loaded - start, place, found.recall)
 
 
-def _of_rows(held: rk.Corpus, found: rk.Duplicates, rows: object) -> dict[str, pa.Array]:
-    own = {"row": pa.array(rows), "id": _whole.ids_of(held, rows)}  # type: ignore[arg-type]
+def _of_rows(held: rk.Corpus, found: rk.Duplicates, rows: np.ndarray) -> dict[str, pa.Array]:
+    own = {"row": pa.array(rows), "id": _whole.ids_of(held, rows)}
     return own if found.groups is None else {**own, "group": pa.array(found.groups[rows])}

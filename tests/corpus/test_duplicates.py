@@ -228,3 +228,40 @@ def test_too_many_pairs_are_an_error(monkeypatch):
     monkeypatch.setattr(module, "_MOST_PAIRS", 100)
     with pytest.raises(ValueError, match="duplicates: threshold must leave at most 100 similar pairs"):
         rk.duplicates(np.ones((60, 4), np.float32), 0.9, pairs=True)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("order", [1, -1])
+def test_rows_of_very_different_lengths(backend, order):
+    """The bound is that of the longest rows and of the largest errors, wherever these are."""
+    rows = rows_of(13, 400, 40) * np.geomspace(20, 0.05, 400, dtype=np.float32)[::order, None]
+    corpus = rk.Corpus(rows, metric="dot")
+    for threshold in (0.5, 30.0, 2000.0):
+        assert check(corpus, threshold, rk.duplicates(corpus, threshold, backend=backend)) > 10
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_thresholds_beyond_all_products(backend):
+    rows = np.random.default_rng(14).standard_normal((150, 20)).astype(np.float32)
+    for threshold in (-3e38, -1e4):
+        assert rk.duplicates(rows, threshold, metric="dot", backend=backend).kept.tolist() == [0]
+    for threshold in (1e4, 3e38):
+        assert len(rk.duplicates(rows, threshold, metric="dot", backend=backend).removed) == 0
+
+
+def test_what_bytes_leave_of_rows_is_in_the_bound():
+    """Long rows make the step of the bytes a long one, which leaves nothing of others; or little of what meets them."""
+    long, short = np.zeros((60, 10), np.float32), np.zeros((60, 10), np.float32)
+    long[:, 1:], short[:, 0], short[:, 1:] = 100, 1, 0.0044
+    rows = np.concatenate([long, short])
+    for threshold in (3.0, 0.9):
+        for given in (rows, rows[::-1]):
+            corpus = rk.Corpus(given, metric="dot")
+            assert check(corpus, threshold, rk.duplicates(corpus, threshold)) >= 60
+
+
+def test_an_index_is_asked_for_neighbors_beside_the_row_itself():
+    rows = np.repeat(rows_of(15, 40, 16, copies=0), 4, axis=0)
+    corpus = rk.Corpus(rows + 1e-3 * np.random.default_rng(0).standard_normal(rows.shape).astype(np.float32))
+    found = rk.duplicates(corpus, 0.99, index=corpus, neighbors=3, pairs=True)
+    assert (found.recall, len(found.pairs)) == (1, 40 * 6)
