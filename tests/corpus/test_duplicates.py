@@ -249,15 +249,20 @@ def test_thresholds_beyond_all_products(backend):
         assert len(rk.duplicates(rows, threshold, metric="dot", backend=backend).removed) == 0
 
 
-def test_what_bytes_leave_of_rows_is_in_the_bound():
-    """Long rows make the step of the bytes a long one, which leaves nothing of others; or little of what meets them."""
-    long, short = np.zeros((60, 10), np.float32), np.zeros((60, 10), np.float32)
-    long[:, 1:], short[:, 0], short[:, 1:] = 100, 1, 0.0044
-    rows = np.concatenate([long, short])
-    for threshold in (3.0, 0.9):
-        for given in (rows, rows[::-1]):
-            corpus = rk.Corpus(given, metric="dot")
-            assert check(corpus, threshold, rk.duplicates(corpus, threshold)) >= 60
+@pytest.mark.parametrize(
+    ("long", "short", "product"),
+    [([630] + [4.9] * 9, [0] + [1] * 9, 44.1), ([0] + [100] * 9, [1] + [0.0044] * 9, 3.96)],
+    ids=["of the row that stands", "of the other"],
+)
+def test_what_bytes_leave_of_a_row_is_in_the_bound(long, short, product):
+    """Of one of the two rows bytes leave nothing but its large elements, which the other has not. Short rows that stand
+    after the long one change nothing."""
+    between = np.zeros((120, 10))
+    between[:, 1] = -0.1
+    corpus = rk.Corpus(np.array([between[0], long, *between, short], np.float32), metric="dot")
+    found = rk.duplicates(corpus, 0.95 * product)
+    assert (found.removed.tolist(), found.of.tolist()) == ([122], [1])
+    assert found.similarity[0] == pytest.approx(product)
 
 
 def test_an_index_is_asked_for_neighbors_beside_the_row_itself():
