@@ -96,6 +96,7 @@ def where() -> str:
     rows = (
         row("functions", [x.name for x in TABLE], each),
         row("`Corpus.select`", inspect.signature(Corpus.select).parameters, each),
+        row("`Corpus.subset`", inspect.signature(Corpus.subset).parameters, "one query"),
         row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in ALL], each),
         row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
         row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),

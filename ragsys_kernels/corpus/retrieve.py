@@ -151,7 +151,7 @@ def _searched(request: Request, index: Any, route: Route | None) -> SearchResult
     return _search(request, index, route._replace(library="numpy", errors=errors))
 
 
-def completed(request: Request) -> Request:
+def completed(request: Request, op: str = _OP, name_of_rule: str = "method") -> Request:
     """Return a request with the defaults of its rule; refuse values that the rule does not have."""
     defaults = DEFAULTS[request.op]
     changes = {} if "lambda_d" in defaults else {"lambda_d": 1.0, "lambda_b": 1.0}
@@ -162,7 +162,7 @@ def completed(request: Request) -> Request:
                 changes[name] = default
         elif name not in defaults and not (isinstance(value, (int, float)) and value == _USUAL.get(name)):
             got = checks.shown(value)
-            raise ValueError(f"{_OP}: {name} must be left out with method {request.op!r}, got {got}")
+            raise ValueError(f"{op}: {name} must be left out with {name_of_rule} {request.op!r}, got {got}")
     return request.changed(**changes) if changes else request
 
 

@@ -216,7 +216,7 @@ class TableColumn(Column):
         self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
     ) -> Iterator[Any]:
         start, stop = span(self.rows, start, stop)
-        for values in _steps(self._table.arrays(self._name, size, start, stop, bad), size):
+        for values in steps(self._table.arrays(self._name, size, start, stop, bad), size):
             yield self._convert(values, RowSource(self._argument, start, self._table.where, bad))
             start += len(values)
 
@@ -314,7 +314,7 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
     return [place.child(name) for name in names], kind
 
 
-def _steps(arrays: Iterator[pa.Array], size: int) -> Iterator[pa.Array]:
+def steps(arrays: Iterator[pa.Array], size: int) -> Iterator[pa.Array]:
     """Yield exactly `size` values at a time, however many come at once."""
     pending: list[pa.Array] = []
     for values in arrays:
