@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import ragsys_kernels as rk
 
@@ -31,6 +32,9 @@ OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
 # How this process runs the job: no option of what it is.
 _OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
                 "ray_address")  # fmt: skip
+
+
+UNMET = pa.map_(pa.string(), pa.int64())  # a column of the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +223,11 @@ def of_groups(op: str, request: Request, named: bool) -> Request:
         return request
     given = {name: getattr(request, name) for name in BY_GROUP}
     return request.changed(**{name: quotas.with_integers(op, name, x) for name, x in given.items()})
+
+
+def as_map(unmet: Mapping[Any, int]) -> list[tuple[str, int]]:
+    """Return what the groups of a query lack as Arrow has a map, by their names or the digits of their integers."""
+    return [(str(group), lacking) for group, lacking in unmet.items()]
 
 
 _WORDS = {"number": "a number", "count": "an integer", "flag": "True or False", "choice": "a str"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby, repeat
@@ -21,7 +21,7 @@ from ..selection.run import planned_run
 from ._device import Placed, Selector
 from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
-from ._options import JobSpec, of_groups
+from ._options import UNMET, JobSpec, as_map, of_groups
 from ._pipeline import ahead
 from ._recall import Sample, sampled
 from ._spec import Inputs, pool_of
@@ -354,8 +354,8 @@ class Worker:
         table, certified = [query_ids, *lists], 0
         short = int((lengths < self.spec.request.k).sum()) - len(bad)
         if picks.unmet is not None:
-            unmet = [None if start + q in picked.bad else _as_text(each) for q, each in enumerate(picks.unmet)]
-            table.append(pa.array(unmet, self.schema.field("unmet").type))
+            unmet = [None if start + q in picked.bad else as_map(each) for q, each in enumerate(picks.unmet)]
+            table.append(pa.array(unmet, UNMET))
         if self.schema.names[-1] == "certified":
             proven = np.asarray(picks.certified)
             certified, skipped = int(proven.sum()), np.isin(np.arange(start, start + len(lengths)), bad)
@@ -389,15 +389,10 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
             ("relevance", values),
             ("redundancy", values),
             *([("nearest", pa.list_(pa.int32()))] if spec.request.nearest else []),
-            *([("unmet", pa.map_(pa.string(), pa.int64()))] if spec.request.min_per_group is not None else []),
+            *([("unmet", UNMET)] if spec.request.min_per_group is not None else []),
             *([("certified", pa.bool_())] if inputs.certifies(spec) else []),
         ]
     )
-
-
-def _as_text(unmet: Mapping[Any, int]) -> list[tuple[str, int]]:
-    """Return what groups lack as Arrow has a map, by their names or the digits of their integers."""
-    return [(str(group), lacking) for group, lacking in unmet.items()]
 
 
 def _runs(indices: Sequence[int]) -> Iterator[range]:

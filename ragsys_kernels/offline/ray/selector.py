@@ -21,7 +21,7 @@ from ...selection.request import Request
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
-from .._options import of_groups, plain_request
+from .._options import UNMET, as_map, of_groups, plain_request
 from ..build import columns_of, loaded, words_of
 from .engine import import_ray, in_actors
 
@@ -121,7 +121,8 @@ def selector_for_ray(
         Called with a batch, a dict of NumPy columns (`map_batches`'s default), it returns the batch with four columns
         more: ``ids``, the picks of each query, best first, as ids of `id_column` or of the corpus, else row numbers;
         ``scores``, ``relevance`` and ``redundancy`` as in `Selection`, float32 values; lists of `k` values, fewer where
-        there are fewer candidates. With ``nearest`` that column too.
+        there are fewer candidates. With ``nearest`` that column too; with ``min_per_group`` ``unmet``, a map from the
+        groups, as text, to how many picks they lack.
 
     Raises
     ------
@@ -203,7 +204,8 @@ def selector_for_ray(
     request = of_groups(_OP, request, corpus.group_names is not None)
     _check(corpus, request, whole, candidate_column, query_group_column)
     reference = ray.put((corpus, ids, lookup))
-    result = (*_RESULT, "nearest") if request.nearest else _RESULT
+    lists = (*_RESULT, "nearest") if request.nearest else _RESULT
+    result = (*lists, "unmet") if request.min_per_group is not None else lists
 
     class RaySelector:
         """Adds picks to batches of queries."""
@@ -234,7 +236,10 @@ def selector_for_ray(
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
             )
             picks = self._corpus.select(asked, whole)
-            return {**batch, **_lists(picks, self._ids, result)}
+            found = {**batch, **_lists(picks, self._ids, lists)}
+            if picks.unmet is not None:
+                found["unmet"] = pa.array(map(as_map, picks.unmet), UNMET)
+            return found
 
     return RaySelector
 
