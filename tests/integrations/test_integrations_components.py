@@ -255,14 +255,10 @@ def test_what_no_call_could_take_is_refused_when_a_component_is_made(name):
         ({"max_per_group": {"a": 1}}, "max_per_group must come with group_key, got group_key=None"),
         ({"max_per_group": {"a": -1}, "group_key": "g"}, "max_per_group must be at least 0 for each group, got -1"),
         ({"max_per_group": {"a": "1"}, "group_key": "g"}, "max_per_group must be an integer for each group, got str"),
-<<<<<<< HEAD
         (
             {"max_per_group": {"a": 1, 2: 1}, "group_key": "g"},
             "max_per_group must name groups by strings, or by integers, got int, str",
         ),
-=======
-        ({"max_per_group": {"a": 1, 2: 1}, "group_key": "g"}, "max_per_group must name groups by strings, or by int"),
->>>>>>> w10
         (
             {"max_per_group": {"a": 1}, "min_per_group": {"a": 2}, "group_key": "g"},
             "min_per_group must be at most max_per_group, got 2 above 1 for 'a'",
