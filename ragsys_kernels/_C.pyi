@@ -3,11 +3,12 @@ from numpy.typing import NDArray
 
 from .selection.by_similarity import Given
 from .selection.cpu import Stage
-from .selection.problem import Problem
+from .selection.problem import Problem, Rows
 
 ISAS: tuple[str, ...]
 SUPPORTED_ISAS: tuple[str, ...]
 
+def stop_on(flag: NDArray[np.int32] | None, error: type[BaseException] | None) -> None: ...
 def texts_of(
     ids: list[str],
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.uint32], int]: ...
@@ -86,6 +87,19 @@ def scan(
 def search(
     problem: Problem, largest_bias: float, isa: int, num_threads: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.uint8]]: ...
+def near_supported(isa: int) -> bool: ...
+def near(
+    corpus: Rows,
+    looked_at: NDArray[np.int64],
+    sketches: NDArray[np.uint8],
+    vectors: NDArray[np.float32],
+    vector_bytes: NDArray[np.int8],
+    start: NDArray[np.int16],
+    least: NDArray[np.float32],
+    margin: float,
+    isa: int,
+    num_threads: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
 
 _Partials = tuple[
     NDArray[np.float32],

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ._dispatch import BackendUnavailableError
     from ._info import show_config
     from .corpus import Corpus
+    from .corpus.duplicates import Duplicates, duplicates
     from .scoring import (
         AnswerLogprobs,
         LabelPosteriors,
@@ -36,6 +37,7 @@ _HOMES = {
     "BackendUnavailableError": "_dispatch",
     "ConversionWarning": "_base.checks",
     "Corpus": "corpus",
+    "Duplicates": "corpus.duplicates",
     "Fused": "selection.fusion",
     "LabelPosteriors": "scoring",
     "METHODS": "selection",
@@ -50,6 +52,7 @@ _HOMES = {
     "coverage": "selection",
     "decayed": "selection.recency",
     "dpp": "selection",
+    "duplicates": "corpus.duplicates",
     "fuse": "selection.fusion",
     "gist": "selection",
     "label_posteriors": "scoring",
@@ -72,6 +75,7 @@ __all__ = [
     "BackendUnavailableError",
     "ConversionWarning",
     "Corpus",
+    "Duplicates",
     "Fused",
     "LabelPosteriors",
     "Partials",
@@ -86,6 +90,7 @@ __all__ = [
     "coverage",
     "decayed",
     "dpp",
+    "duplicates",
     "fuse",
     "gist",
     "label_posteriors",

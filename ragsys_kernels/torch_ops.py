@@ -21,7 +21,7 @@ from .selection.validate import NEEDS_QUERIES
 
 _TYPES = {"number": "float", "count": "int", "choice": "str", "flag": "bool"}  # of what is one value; all else: Tensor
 # The place of these is another than in the table. The last ones came later: exported programs go by the places.
-_FIRST, _LAST = ("candidates", "relevance"), ("backend", "relevance_scale", "min_relevance")
+_FIRST, _LAST = ("candidates", "relevance"), ("backend", "relevance_scale", "min_relevance", "min_per_group")
 
 
 def _argument(parameter: Parameter, rule: str) -> str:

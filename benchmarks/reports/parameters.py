@@ -26,6 +26,8 @@ NOTES = {
     "lambda_d": "1 is plain top-k, lower is more diverse: [what it does](#what-lambda_d-does)",
     "lambda_b": "1 ignores the bias",
     "query_groups": "leave-one-out",
+    "max_per_group": "[quotas](rules/constraints.md#quotas)",
+    "min_per_group": "[quotas](rules/constraints.md#quotas)",
     "initial": "they count as earlier picks",
     "allowed": "[filters](#filters)",
     "exclude": "[filters](#filters)",
@@ -44,7 +46,11 @@ _SHAPES = {
     ("values", "candidate"): "numbers (Q, P)", ("values", "aspect"): "numbers (Q, A)",
     ("vectors", "aspect"): "vectors (Q, A, D)",
 }  # fmt: skip
-_FORMS = {"groups": "integers or strings (N,)", "query_groups": "integers or strings (Q,)", "candidates": "ids (Q, P)"}
+_FORMS = {
+    "groups": "integers or strings (N,); in functions also (N, L)", "query_groups": "integers or strings (Q,)",
+    "candidates": "ids (Q, P)",
+    **dict.fromkeys(("max_per_group", "min_per_group"), "an integer at least 1; in functions also one for each group"),
+}  # fmt: skip
 _FORMS |= dict.fromkeys(("allowed", "exclude"), "a mask (N,) or (Q, N), or ids (Q, any)")
 
 
@@ -90,6 +96,7 @@ def where() -> str:
     rows = (
         row("functions", [x.name for x in TABLE], each),
         row("`Corpus.select`", inspect.signature(Corpus.select).parameters, each),
+        row("`Corpus.subset`", inspect.signature(Corpus.subset).parameters, "one query"),
         row("`/v1/select` in JSON and Arrow, Flight, tensors", [x.name for x in ALL], each),
         row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
         row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),

@@ -128,17 +128,44 @@ inline Matrix matrix(const py::array& array, const py::object& dtype, const char
   return {array.data(), array.shape(0), array.shape(1), array.strides(0) / bytes, type};
 }
 
-// Runs f without the GIL. Signals are seen while it runs: what their handlers raise, KeyboardInterrupt say, ends it.
+// What ends the calls of a thread from another: a number, by the array that holds it, and the error that they then
+// raise. A thread that ends with one leaves it in memory.
+struct Stop {
+  PyObject* array = nullptr;
+  PyObject* error = nullptr;
+  const std::int32_t* number = nullptr;
+
+  static Stop& current() {
+    static thread_local Stop current;
+    return current;
+  }
+};
+
+// Lets the calls of this thread end once flag[0] is not 0; None: no longer.
+inline void stop_on(const std::optional<py::array_t<std::int32_t>>& flag, const py::object& error) {
+  require(!flag || (flag->size() >= 1 && PyExceptionClass_Check(error.ptr())), "flag");
+  const Stop before = Stop::current();
+  Stop::current() = flag ? Stop{flag->inc_ref().ptr(), error.inc_ref().ptr(), flag->data()} : Stop{};
+  Py_XDECREF(before.array);
+  Py_XDECREF(before.error);
+}
+
+// Runs f without the GIL. Signals are seen while it runs: what their handlers raise, KeyboardInterrupt say, ends it; so
+// does `stop_on`.
 template <class F>
 void without_gil(const F& f) {
-  Watch watch([] {
-    const py::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
-  });
+  const Stop& stop = Stop::current();
+  Watch watch(
+      [] {
+        const py::gil_scoped_acquire gil;
+        return PyErr_CheckSignals() != 0;
+      },
+      stop.number);
   try {
     const py::gil_scoped_release nogil;
     f();
   } catch (const Interrupted&) {
+    if (!PyErr_Occurred()) PyErr_SetNone(stop.error);
     throw py::error_already_set();
   }
 }

@@ -2,7 +2,7 @@
 #include "ids/bindings.h"
 #include "isa.h"
 #include "scoring/bindings.h"
-#include "selection/bindings.h"
+#include "selection/near_bindings.h"
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.doc() = "Compiled CPU kernels of ragsys_kernels; the public functions check what is passed here.";
@@ -13,7 +13,9 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   }
   m.attr("ISAS") = py::tuple(names);
   m.attr("SUPPORTED_ISAS") = py::tuple(supported);
+  m.def("stop_on", &rsk::stop_on, py::arg("flag").noconvert().none(true), py::arg("error"));
   rsk::bind_ids(m);
   rsk::bind_selection(m);
+  rsk::bind_near(m);
   rsk::bind_scoring(m);
 }

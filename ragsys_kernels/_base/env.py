@@ -9,6 +9,8 @@ RAGSYS_KERNELS_CACHE        folder for what is computed once: embeddings, scores
 RAGSYS_KERNELS_DATA         folder of the data sets that evaluations read
 PROMETHEUS_MULTIPROC_DIR    folder in which the workers of a server share their metrics; the server sets it for them
 OPENAI_API_KEY              sent to servers with OpenAI's API where no other key is given
+CHROMA_API_KEY, MILVUS_TOKEN, QDRANT_API_KEY
+                            sent to a server of that store by `sync_corpus` where no file of a key is named
 TRITON_INTERPRET            ``1``: ``backend="triton"`` takes CPU arrays and interprets its kernels, slowly
 RAGSYS_KERNELS_NO_EXT       (build) ``1``: leave the extension out
 RAGSYS_KERNELS_CUDA         (build) ``1``: compile the CUDA kernels into the package, with nvcc
@@ -109,6 +111,15 @@ def metrics_folder() -> str | None:
 def openai_api_key() -> str | None:
     """Return the key for servers with OpenAI's API, if the variable is set."""
     return os.environ.get("OPENAI_API_KEY") or None
+
+
+# By the kind of store, as `sync_corpus` names it.
+STORE_KEYS = {"chroma": "CHROMA_API_KEY", "milvus": "MILVUS_TOKEN", "qdrant": "QDRANT_API_KEY"}
+
+
+def store_key(kind: str) -> str | None:
+    """Return the key for a server of a kind of store, if the variable is set."""
+    return os.environ.get(STORE_KEYS[kind]) or None
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from typing import IO, Any, cast
 Guard = Callable[[], AbstractContextManager[None]]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)")
+_PASSWORD = re.compile(r"(?<=://)[^\s/@]*:[^\s/@]+(?=@)")  # with the user before it
 _TABLE = re.compile(r"[^:]+\.(duckdb|sqlite3?|db)::[^:]", re.IGNORECASE)  # a table of a file
 _BROKEN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")  # what pathlib makes of one
 
@@ -34,6 +35,11 @@ _OLD = ".old"  # a folder that is being replaced, on file systems where two cann
 _TRIES = 20  # of a step that fails only if another process works on the same name
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux
+
+
+def without_password(text: str) -> str:
+    """Return a text without the passwords of URLs in it."""
+    return _PASSWORD.sub("***", text)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:

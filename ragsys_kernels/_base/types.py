@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy.typing as npt
@@ -23,6 +24,11 @@ NDArray: TypeAlias = npt.NDArray[Any]
 
 # Similarities in the place of vectors: (Q, P, P), a function of ids, or sparse rows of SciPy.
 Similarity: TypeAlias = Any
+
+# The most picks of a group: a number for all, or one for each group; of several levels also a sequence of these.
+MaxPerGroup: TypeAlias = int | Mapping[Any, int] | Sequence[int | Mapping[Any, int] | None]
+# The least picks of a group: a number for all, or one for each group.
+MinPerGroup: TypeAlias = int | Mapping[Any, int]
 
 # The path of a file or folder.
 PathLike: TypeAlias = str | os.PathLike[str]

@@ -30,6 +30,7 @@ from rich.text import Text
 import ragsys_kernels as rk
 
 from .._base.checks import line
+from .._base.files import without_password
 
 Progress = Callable[[int, int], None]  # is told what is done, and of how much
 
@@ -94,7 +95,7 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
     """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"warning: {line(message)}", file=sys.stderr)
+        print(f"warning: {shown(message)}", file=sys.stderr)
 
     # A job that is terminated cleans up as one that is interrupted.
     before, hook = signal.signal(signal.SIGTERM, _interrupt), sys.unraisablehook
@@ -109,14 +110,24 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
     except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_expected(error):
             raise
-        text = line(error) or type(error).__name__
-        if isinstance(error, MemoryError):
-            text = f"not enough memory{f': {line(error)}' if str(error) else ''}"
-        print(f"error: {text if text.startswith(f'{command}: ') else f'{command}: {text}'}", file=sys.stderr)
+        print(f"error: {worded(command, error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)
         sys.unraisablehook = hook
+
+
+def worded(command: str, error: BaseException) -> str:
+    """Return an error of a command as one line."""
+    text = shown(error) or type(error).__name__
+    if isinstance(error, MemoryError):
+        text = f"not enough memory{f': {shown(error)}' if str(error) else ''}"
+    return text if text.startswith((f"{command}: ", f"{command} needs ")) else f"{command}: {text}"
+
+
+def shown(message: object) -> str:
+    """Return a message as one line, without the passwords of URLs."""
+    return without_password(line(message))
 
 
 @contextmanager
@@ -149,7 +160,7 @@ def run(
 
 class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"notice: {line(record.getMessage())}", file=sys.stderr)
+        print(f"notice: {shown(record.getMessage())}", file=sys.stderr)
 
 
 class Stop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection
 from datetime import datetime, timezone
@@ -46,9 +47,29 @@ def of_table(but: Collection[str]) -> dict[str, Any]:
     for parameter in (each for each in SCALARS if each.name not in but):
         limits = f", {parameter.rule_of('')}" if math.isfinite(parameter.range_of("")[1]) else ""
         rules = f"; {text}" if (text := parameter.rules_text()) else ""
-        metavar = {"metavar": "N"} if parameter.kind == "count" else {}
+        metavar: dict[str, Any] = {"metavar": "N"} if parameter.kind == "count" else {}
+        if parameter.by_group:
+            rules += ", or of single ones by name"
+            metavar = {"metavar": "N|NAME=N,..", "parser": quotas}
         default = {} if parameter.kind == "flag" else {"show_default": parameter.default_text()}
         found[parameter.name] = option(RULE, f"{parameter.help}{limits}{rules}.", **metavar, **default)
+    return found
+
+
+def quotas(text: str) -> int | dict[str, Any]:
+    """Read 2, or of single groups news=2,law=1, or a JSON object, whose names may have "=" and ","."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    try:
+        if text.startswith("{"):
+            pairs = json.loads(text, object_pairs_hook=list)
+        else:
+            pairs = [(name, int(number)) for name, number in (each.split("=") for each in text.split(","))]
+    except ValueError:
+        raise typer.BadParameter("must be a number, NAME=N,.., or a JSON object where names have = or ,") from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise typer.BadParameter("must name each group once")
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 from typing import Annotated, Any
 
@@ -11,13 +13,15 @@ import ragsys_kernels as rk
 
 from .. import offline
 from ..corpus.segments import described, problems
-from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option, progress_bar
+from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option, progress_bar, worded
 from ._options import BAD_ROWS, BIAS_COLUMN, COST_COLUMN, GROUP_COLUMN, ON_DUPLICATE, TIME_COLUMN, Quiet, seconds
 from ._takes import takes
 
 corpus = Commands(help="Make the folder of a corpus from files, change, show or check one.", no_args_is_help=True)
 app.add_typer(corpus, name="corpus")
 
+
+_LONGEST_PAUSE = 300.0  # seconds, before a sync that failed is tried again
 
 _ROWS = {
     "ids": option(
@@ -140,7 +144,7 @@ def compact(**given: Any) -> None:
     source=option(
         INPUT,
         "Vectors with ids: a file or a folder of Parquet; or a store, sqlite-vec:FILE?table=T, "
-        "lancedb:DIR?table=T, chroma:DIR?collection=C, qdrant:DIR|URL?collection=C, milvus:FILE|URL?collection=C, "
+        "lancedb:DIR?table=T, chroma:DIR|URL?collection=C, qdrant:DIR|URL?collection=C, milvus:FILE|URL?collection=C, "
         "postgresql://HOST/BASE?table=T, each with id= and vector= for the names of columns.",
         "--from",
         metavar="SOURCE",
@@ -148,6 +152,11 @@ def compact(**given: Any) -> None:
     to=option(INPUT, "Folder of segments, which is made if there is none.", metavar="FOLDER"),
     every=...,
     rows_per_segment=option(INPUT, "Most rows of a new segment.", metavar="N"),
+    bad_rows=option(
+        INPUT,
+        "How to treat a row that cannot be used: no vector, NaN, another length. skip leaves it out, and "
+        "TO.skipped.csv lists it with id and reason.",
+    ),
     **_COLUMNS,
     metric=option(RULE, "Similarity of vectors.", show_default="that of the folder, else cosine"),
     dtype=option(RULE, "How the rows are stored.", show_default="as in the folder, else float32"),
@@ -163,20 +172,34 @@ def sync(
     """Make a folder of segments hold the rows of a store: add what is new or has changed, delete what has gone.
 
     The folder changes in one step; after a kill run the same command again. Who has loaded it keeps the rows that it
-    had.
+    had. With --every, what can pass, such as a store that does not answer, is a line, and is tried again after a pause
+    that grows to five minutes; so is every failure after a first success. Others end the command.
     """
-    while True:
-        with (
-            one_line_errors("sync_corpus", "interrupted: the folder is as it was, or as the source is"),
-            progress_bar(quiet, "rows", "opening the source", "comparing") as progress,
-        ):
-            found = offline.sync_corpus(progress=progress, **given)
-        if not quiet:
-            print(found, flush=True)
-        if every is None:
-            return
-        with one_line_errors("sync_corpus", "interrupted"):
-            time.sleep(every)
+    op, failures, worked = "sync_corpus", 0, False
+    with one_line_errors(op, "interrupted: the folder is as it was, or as the source is"), notices(quiet):
+        while True:
+            try:
+                with progress_bar(quiet, "rows", "opening the source", "comparing") as progress:
+                    found = offline.sync_corpus(progress=progress, **given)
+            except (ValueError, TypeError, OSError) as error:
+                if every is None or not (worked or _can_pass(error)):
+                    raise
+                failures += 1
+                # Not at the same moment as others that wait for the same store.
+                pause = min(2.0 ** min(failures, 30), _LONGEST_PAUSE) * random.uniform(0.5, 1)
+                print(f"error: {worded(op, error)}; trying again in {pause:.0f} s", file=sys.stderr, flush=True)
+            else:
+                if not quiet:
+                    print(found, flush=True)
+                if every is None:
+                    return
+                pause, failures, worked = every, 0, True
+            time.sleep(pause)
+
+
+def _can_pass(error: Exception) -> bool:
+    """Return whether a sync may work later with the same arguments: what is wrong with these is no OSError."""
+    return isinstance(error, OSError) and not isinstance(error, FileExistsError)
 
 
 @corpus.command()

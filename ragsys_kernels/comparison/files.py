@@ -110,11 +110,12 @@ def compare_files(
         skips = bad_rows == "skip"
         usable = sources.Usable()
         if saved is None:
-            named = {
-                "corpus": sources.vectors(corpus, "corpus", vector_column, usual=skips, bytes_stay=True),
-                "bias": sources.numbers("bias", float, bias, bias_column, corpus),
-                "ids": sources.ids(corpus, "corpus", id_column),
-            }
+            with sources.one_version():
+                named = {
+                    "corpus": sources.vectors(corpus, "corpus", vector_column, usual=skips, bytes_stay=True),
+                    "bias": sources.numbers("bias", float, bias, bias_column, corpus),
+                    "ids": sources.ids(corpus, "corpus", id_column),
+                }
             usable = sources.usable("corpus", named, bad_rows, on_duplicate)
             vectors, quality, ids = (usable.columns[name] for name in named)
             held = {"ids": None if ids is None else ids.whole(), "metric": metric or "cosine"}

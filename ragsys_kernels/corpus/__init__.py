@@ -17,8 +17,10 @@ from .._base.types import (
     ArrayLike,
     Backend,
     Decay,
+    MaxPerGroup,
     Method,
     Metric,
+    MinPerGroup,
     OnError,
     PathLike,
     RelevanceScale,
@@ -30,7 +32,7 @@ from ..selection.parameters import DEFAULTS
 from ..selection.problem import COLUMNS, Rows, SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
-from . import faiss_index, folder, retrieve, search, segments, windows
+from . import faiss_index, folder, retrieve, search, segments, subset, windows
 from .ids import Ids, make
 from .joined_ids import Joined
 from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store
@@ -300,7 +302,8 @@ class Corpus(Rows):
         lambda_b: float | ArrayLike = 0.95,
         groups: ArrayLike | None = None,
         query_groups: ArrayLike | None = None,
-        max_per_group: int | None = None,
+        max_per_group: MaxPerGroup | None = None,
+        min_per_group: MinPerGroup | None = None,
         initial: ArrayLike | None = None,
         allowed: ArrayLike | None = None,
         exclude: ArrayLike | None = None,
@@ -345,12 +348,13 @@ class Corpus(Rows):
             Pools already retrieved; ``pool`` then has no effect.
         index : faiss.Index, usearch.index.Index or Corpus, optional
             Retrieves the pools, as in `search`.
-        relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, initial, allowed, \
-            exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
+        relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, min_per_group, \
+            initial, allowed, exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
             depends on the rule. With ``relevance`` nothing is retrieved; without ``candidates`` it has a value for
             every row. ``bias``, ``groups``, ``costs`` replace the corpus's; with a retrieved pool they and ``quality``
-            are (N,).
+            are (N,), groups also (N, L). ``min_per_group`` holds among the rows of the pool: of a group with few rows
+            near the query it may have none; ``pool=None`` has all. "certified" does not take it.
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Options of one rule, as in its function.
         half_life : float, optional
@@ -378,14 +382,114 @@ class Corpus(Rows):
             lambda_d = DEFAULTS[method].get("lambda_d")
         request = Request(
             method, queries, self, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-            padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity, min_relevance, metric,
-            check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None, quality, scale, gamma,
-            window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life, now, decay, decay_floor,
+            min_per_group, padded(initial), padded(allowed), padded(exclude), costs, budget, max_similarity,
+            min_relevance, metric, check_values, backend, num_threads, on_error, None, bias, lambda_d, lambda_b, None,
+            quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life,
+            now, decay, decay_floor,
         )  # fmt: skip
         return self._select(request, pool, index)
 
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         return retrieve.select(self, request, pool, index)
+
+    def subset(
+        self,
+        k: int,
+        *,
+        rule: Method = "mmr",
+        targets: ArrayLike | None = None,
+        target_relevance: Literal["mean", "max"] = "mean",
+        relevance_scale: RelevanceScale = "as-is",
+        bias: ArrayLike | None = None,
+        lambda_d: float | None = None,
+        lambda_b: float = 0.95,
+        groups: ArrayLike | None = None,
+        max_per_group: MaxPerGroup | None = None,
+        min_per_group: MinPerGroup | None = None,
+        initial: ArrayLike | None = None,
+        allowed: ArrayLike | None = None,
+        exclude: ArrayLike | None = None,
+        costs: ArrayLike | None = None,
+        budget: float | None = None,
+        max_similarity: float | None = None,
+        min_relevance: float | None = None,
+        nearest: bool = False,
+        quality: ArrayLike | None = None,
+        scale: float | None = None,
+        gamma: float | None = None,
+        window: int | None = None,
+        noise: float | None = None,
+        min_gain: float | None = None,
+        kind: str | None = None,
+        aspects: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        density: bool | None = None,
+        eps: float | None = None,
+        backend: Backend = "auto",
+        num_threads: int | None = None,
+    ) -> Selection:
+        """Choose k rows of the whole corpus without a query, exactly: a spread of it, by quality if rows have a bias.
+
+        Relevance r_i is 0, or that to some targets. So MMR weighs quality against redundancy: row i is worth::
+
+            w_i = lambda_d * (1 - lambda_b) * b_i - (1 - lambda_d) * max over picks C of cos(e_i, e_C)
+
+        With ``lambda_b=0`` it is lambda_d alone that weighs the two. ``lambda_d=0`` is the farthest-first traversal,
+        the greedy 2-approximation of k-center by angle, from the row of most quality, or the first.
+
+        Parameters
+        ----------
+        k : int
+        rule : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
+            VRSD and SIFT need targets, whose mean is their query.
+        targets : (T, D) numbers, optional
+            Vectors that the rows are to be relevant to, such as those of a task's examples; on the host.
+        target_relevance : {"mean", "max"}
+            Relevance of a row: the mean of its similarities to the targets, or the largest.
+        initial : (S,) or (1, S) int32 | int64, optional
+            Rows already chosen: they count as earlier picks and are not returned.
+        bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \
+            max_similarity, min_relevance, nearest, relevance_scale, backend, num_threads
+            As in `select`. The scale is that of the relevance to targets; ``min_relevance`` bounds it.
+        quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
+            Options of one rule, as in its function. The ``quality`` of DPP takes the place of that by the bias.
+
+        Returns
+        -------
+        Selection
+            Of one query: arrays (1, K), in the order of the picks.
+
+        Raises
+        ------
+        ValueError, TypeError, BackendUnavailableError
+            As `select`; targets of another length, or with NaN or inf.
+
+        Notes
+        -----
+        The same, to the bit, as ``select(None, k, relevance=zeros, pool=None)`` with zeros (1, N). O(k N D) time at
+        most: upper bounds spare most products. Relevance to targets takes O(T N D) more, for the mean O(N D). All rows
+        are read for many picks, also where `load` was given ``memory``.
+
+        Examples
+        --------
+        >>> import numpy as np, ragsys_kernels as rk
+        >>> rows = np.array([[1, 0], [0.9, 0.1], [0, 1], [-1, 0.2]], np.float32)
+        >>> rk.Corpus(rows).subset(3, lambda_d=0).indices
+        array([[0, 3, 2]])
+        """
+        checks.choice("subset", "rule", rule, METHODS)
+        if lambda_d is None:
+            lambda_d = DEFAULTS[rule].get("lambda_d")
+        initial = padded(subset.one_query(initial))
+        request = Request(
+            rule, None, self, k, relevance_scale=relevance_scale, groups=groups, max_per_group=max_per_group,
+            min_per_group=min_per_group, initial=initial, allowed=padded(allowed), exclude=padded(exclude), costs=costs,
+            budget=budget, max_similarity=max_similarity, min_relevance=min_relevance, backend=backend,
+            num_threads=num_threads, bias=bias, lambda_d=lambda_d, lambda_b=lambda_b, quality=quality, scale=scale,
+            gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, aspects=aspects, weights=weights,
+            density=density, eps=eps, nearest=nearest,
+        )  # fmt: skip
+        return subset.subset(request, targets, target_relevance)
 
     def to_faiss(self, index: Any = None) -> Any:
         """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).

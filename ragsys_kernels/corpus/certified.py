@@ -51,7 +51,8 @@ def of_all_rows(picks: Selection) -> None:
 def _check(corpus: Any, request: Request, index: Any) -> None:
     """Refuse what no pool can be certified for."""
     op = "select"
-    for name, value in (("candidates", request.candidates), ("relevance", request.relevance), ("index", index)):
+    names = ("candidates", "relevance", "min_per_group")
+    for name, value in (*((name, getattr(request, name)) for name in names), ("index", index)):
         if value is not None:
             raise ValueError(f"{op}: pool 'certified' must come without {name}, got both")
     rules = (

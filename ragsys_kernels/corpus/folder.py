@@ -150,6 +150,8 @@ def written_to(place: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except OSError as error:
+        if error.errno is None:  # of what is read
+            raise
         found = _identity(place)
         left = "nothing was written" if found is None else "it is as it was" if found == before else "it is the new one"
         raise unwritable(error, "Corpus: path must be a folder", place, left) from error

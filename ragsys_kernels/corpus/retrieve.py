@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._base import arrays, checks
+from .._base import arrays, checks, tables
 from .._gpu.plans import planned
 from ..selection import filters
 from ..selection import route as routes
@@ -74,10 +74,15 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
     route = own if own.name == "cpu" else None  # which alone searches for every rule that it has
     _check_columns(request, len(corpus.data))
     changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
-    if request.bias is not None or request.groups is not None:
-        columns = {"bias": request.bias, "groups": request.groups}
+    groups = request.groups
+    if len(_shape(groups)) == 2:  # levels, which are no column of a corpus: a search goes by the first
+        groups = None if request.query_groups is None else _first_level(groups)
+    else:
+        changes["groups"] = None
+    if request.bias is not None or groups is not None:
+        columns = {"bias": request.bias, "groups": groups}
         corpus = with_columns(_OP, corpus, columns, place_of(_OP, corpus.device))
-        changes.update(embeddings=corpus, bias=None, groups=None)
+        changes.update(embeddings=corpus, bias=None)
     num_live = corpus.num_live
     asked = Request(
         _OP,
@@ -101,7 +106,7 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
             part = np.flatnonzero(width_of == few)
             rows[part, :few] = _searched(asked.take(part).changed(k=few), index, route).indices
     changes["candidates"] = rows
-    provable = request.op == "mmr" and corpus.metric == "cosine" and index is None
+    provable = request.op == "mmr" and corpus.metric == "cosine" and index is None and request.min_per_group is None
     if provable and (route is not None or certified.is_exact(corpus, request.backend)):
         changes["outside"] = certified.outside(found, num_live, sizes)
     return Pools(request.changed(**changes), found.errors, route)
@@ -146,7 +151,7 @@ def _searched(request: Request, index: Any, route: Route | None) -> SearchResult
     return _search(request, index, route._replace(library="numpy", errors=errors))
 
 
-def completed(request: Request) -> Request:
+def completed(request: Request, op: str = _OP, name_of_rule: str = "method") -> Request:
     """Return a request with the defaults of its rule; refuse values that the rule does not have."""
     defaults = DEFAULTS[request.op]
     changes = {} if "lambda_d" in defaults else {"lambda_d": 1.0, "lambda_b": 1.0}
@@ -157,7 +162,7 @@ def completed(request: Request) -> Request:
                 changes[name] = default
         elif name not in defaults and not (isinstance(value, (int, float)) and value == _USUAL.get(name)):
             got = checks.shown(value)
-            raise ValueError(f"{_OP}: {name} must be left out with method {request.op!r}, got {got}")
+            raise ValueError(f"{op}: {name} must be left out with {name_of_rule} {request.op!r}, got {got}")
     return request.changed(**changes) if changes else request
 
 
@@ -207,6 +212,12 @@ def width(ids: Any) -> int:
     """Return how many ids a query has."""
     shape = _shape(ids)
     return int(shape[-1]) if shape else 0
+
+
+def _first_level(groups: Any) -> Any:
+    if hasattr(groups, "dtype"):
+        return groups[:, 0]
+    return (tables.texts(groups) if tables.holds_text(groups) else np.asarray(groups))[:, 0]
 
 
 def _shape(x: Any) -> tuple[int, ...]:

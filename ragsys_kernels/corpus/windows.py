@@ -24,7 +24,7 @@ from .spans import Range
 
 _SHARE = 4  # a window is this part of the memory: the next one is read, and pools are copied, beside it
 _LEAST_ROWS = 4096
-_OF_ROWS = ("bias", "groups", "costs", "quality")  # arguments that may be (N,)
+_OF_ROWS = ("bias", "groups", "costs", "quality")  # arguments that may be (N,), and groups (N, L)
 
 Found = tuple[np.ndarray, np.ndarray]
 
@@ -60,7 +60,8 @@ def pools(request: Request, taken: Callable[[np.ndarray], dict[str, np.ndarray]]
     rows = request.embeddings
     given = {name: x for name in ("candidates", "initial") if (x := getattr(request, name)) is not None}
     count = len(rows.data)
-    of_rows = {name: x for name in _OF_ROWS if (x := getattr(request, name)) is not None and np.ndim(x) == 1}
+    axes = {name: np.ndim(x) for name in _OF_ROWS if (x := getattr(request, name)) is not None}
+    of_rows = {name: getattr(request, name) for name, n in axes.items() if n == 1 or name == "groups"}
     right = all(isinstance(x, np.ndarray) and x.ndim == 2 and x.dtype.kind == "i" for x in given.values())
     right = right and all(isinstance(x, np.ndarray) and len(x) == count for x in of_rows.values())
     if not right or request.aspects is not None or any(unusable(x, count).any() for x in given.values()):

@@ -16,9 +16,9 @@ import numpy as np
 from .._base import checks
 from .._base.arrays import HOST
 from ..corpus.retrieve import completed
-from ..selection import validate
+from ..selection import quotas, validate
 from ..selection.options import of_rule
-from ..selection.parameters import BY_NAME, OF_RESULT, OPTIONS, RECENCY, RULES, SCALARS, Parameter
+from ..selection.parameters import BY_GROUP, BY_NAME, OF_RESULT, OPTIONS, RECENCY, RULES, SCALARS, Parameter
 from ..selection.request import Request
 
 # Entries of metadata, and the arguments whose values for the items are there.
@@ -48,6 +48,18 @@ def _choice(op: str, name: str, value: Any) -> str:
     return checks.choice(op, name, value, BY_NAME[name].choices)
 
 
+def _by_group(op: str, name: str, value: Mapping[Any, Any]) -> dict[Any, int]:
+    if (kinds := set(map(type, value))) not in ({str}, {int}, set()):
+        got = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise TypeError(f"{op}: {name} must name groups by strings, or by integers, got {got}")
+    return {key: checks.whole(op, name, number, "an integer for each group") for key, number in value.items()}
+
+
+def _kinds_of_names(options: Mapping[str, Any]) -> set[type]:
+    """Return by what options name single groups."""
+    return {type(group) for name in BY_GROUP if isinstance(options[name], dict) for group in options[name]}
+
+
 _KINDS: dict[str, Callable[[str, str, Any], Any]] = {
     "number": _number, "count": checks.count, "choice": _choice, "flag": checks.flag
 }  # fmt: skip
@@ -56,7 +68,9 @@ _KINDS: dict[str, Callable[[str, str, Any], Any]] = {
 def annotation(parameter: Parameter) -> Any:
     """Return the type of a parameter's value."""
     kinds = {"number": float, "count": int, "flag": bool}
-    found = Literal[parameter.choices] if parameter.kind == "choice" else kinds[parameter.kind]
+    found: Any = Literal[parameter.choices] if parameter.kind == "choice" else kinds[parameter.kind]
+    if parameter.by_group:
+        found |= dict[str | int, int]
     return found if DEFAULTS[parameter.name] is not None else found | None
 
 
@@ -98,7 +112,8 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
     method = checks.choice(op, "method", found["method"], RULES)
     for parameter in PARAMETERS:
         if (value := found[parameter.name]) is not None:
-            found[parameter.name] = _KINDS[parameter.kind](op, parameter.name, value)
+            by_group = parameter.by_group and isinstance(value, Mapping)
+            found[parameter.name] = (_by_group if by_group else _KINDS[parameter.kind])(op, parameter.name, value)
     for name in KEYS:
         key = found[name]
         if key is not None and not isinstance(key, str):
@@ -112,7 +127,7 @@ def checked(op: str, given: Mapping[str, Any], weight: tuple[str, Any], relevanc
     name, found[name] = weight[0], _number(op, *weight)
     names = {"lambda_d": name, "relevance": relevance[0]} | {argument: key for key, argument in KEYS.items()}
     items: dict[str, Any] = {argument: np.ones(1) for key, argument in KEYS.items() if found[key] is not None}
-    items |= {"groups": np.zeros(1, np.int64)} if "groups" in items else {}
+    items |= {"groups": [""] if str in _kinds_of_names(found) else np.zeros(1, np.int64)} if "groups" in items else {}
     items |= {"costs": np.ones(1)} if counter is not None else {}
     items |= {"relevance": np.ones((1, 1))} if relevance[1] else {}
     try:
@@ -138,8 +153,8 @@ def _fits(op: str, method: str, options: Mapping[str, Any]) -> None:
         raise ValueError(f"{op}: {costs} must come with a budget, got {costs} alone")
     if costs is None and options["budget"] is not None:
         raise ValueError(f"{op}: budget must come with cost_key or token_counter, got neither")
-    if options["group_key"] is not None and options["max_per_group"] is None:
-        raise ValueError(f"{op}: group_key must come with max_per_group, got {options['group_key']!r} alone")
+    if (key := options["group_key"]) is not None and options["max_per_group"] is options["min_per_group"] is None:
+        raise ValueError(f"{op}: group_key must come with max_per_group or min_per_group, got {key!r} alone")
 
 
 def of_call(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,7 +176,10 @@ def of_items(
     least = {"cost_key": 0.0}
     found |= {KEYS[name]: numbers(op, metadata, options[name], least.get(name, -_LARGEST)) for name in NUMBERS}
     if (groups := column(op, metadata, options["group_key"])) is not None:
-        found["groups"] = _numbered(op, options["group_key"], groups)
+        are_named = bool(groups and _kinds_of_names(options))
+        found["groups"] = (_all_named if are_named else _numbered)(op, options["group_key"], groups)
+        if are_named and type(groups[0]) is int:  # JSON, as which components are saved, has no other names than text
+            found |= {name: quotas.with_integers(op, name, found[name]) for name in BY_GROUP}
     if (count := options["token_counter"]) is not None:
         found["costs"] = [checks.number(op, "what token_counter returns", count(text)) for text in texts()]
         if odd := [cost for cost in found["costs"] if not 0 <= cost <= _LARGEST]:
@@ -180,6 +198,15 @@ def _numbered(op: str, key: str, values: list[Any]) -> list[int]:
             rule, got = f"a name or number as {key!r}", f"{checks.shown(value)} in item {i}"
             raise TypeError(f"{op}: the metadata of every item must have {rule}, got {got}") from None
     return found
+
+
+def _all_named(op: str, key: str, values: list[Any]) -> list[Any]:
+    """Return the names of groups, of which options name some."""
+    odd = [i for i, value in enumerate(values) if type(value) is not type(values[0]) or type(value) not in (str, int)]
+    if odd:
+        got = f"{checks.shown(values[odd[0]])} in item {odd[0]}"
+        raise TypeError(f"{op}: the metadata of all items must have strings, or all integers, as {key!r}, got {got}")
+    return values
 
 
 def column(op: str, metadata: Sequence[Mapping[str, Any]], key: str | None) -> list[Any] | None:

@@ -96,7 +96,7 @@ class SelectionRanker(Saved):
         Entry of the documents' ``meta`` that holds their quality: ``bias`` of the rule (of MMR RAGSys, Algorithm 1),
         weighed by ``lambda_b`` (default 0.95).
     group_key : str, optional
-        Entry that names their groups, of which ``max_per_group`` allows so many picks each.
+        Entry that names their groups, for ``max_per_group`` and ``min_per_group``: numbers, or dicts by these names.
     cost_key : str, optional
         Entry that holds what they cost, with ``budget``.
     token_counter : callable, optional

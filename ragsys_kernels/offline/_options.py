@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import ragsys_kernels as rk
 
@@ -16,8 +17,9 @@ from .._base import checks
 from .._base.files import is_url
 from .._base.types import PathLike
 from ..corpus import retrieve
+from ..selection import quotas
 from ..selection.capabilities import Needs
-from ..selection.parameters import OF_RULES, SCALARS, SCALES
+from ..selection.parameters import BY_GROUP, OF_RULES, SCALARS, SCALES
 from ..selection.problem import COLUMNS
 from ..selection.request import Request
 
@@ -30,6 +32,9 @@ OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
 # How this process runs the job: no option of what it is.
 _OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
                 "ray_address")  # fmt: skip
+
+
+UNMET = pa.map_(pa.string(), pa.int64())  # a column of the result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,14 +158,15 @@ class JobSpec:
                 raise ValueError(f"select: {parameter.name} must be left out with method {method!r}, got {got}")
 
     def given(self) -> dict[str, Any]:
-        """Return what is asked for of all that one number, word or flag says."""
+        """Return what is asked for of all that one number, word or flag says, as JSON has it."""
         found = {}
         for parameter in SCALARS:
             value = getattr(self.request, parameter.name)
             # One that only some rules have is None where it is not given.
             if value is not None and (parameter in OF_RULES or value != parameter.default):
                 found[parameter.name] = value
-        return found
+        by_group = {name: value for name in BY_GROUP if isinstance(value := found.get(name), dict)}
+        return found | {name: {str(group): x for group, x in value.items()} for name, value in by_group.items()}
 
     def check_running(self) -> None:
         """Refuse values that cannot be."""
@@ -211,15 +217,31 @@ def plain_request(op: str, request: Request) -> Request:
     return request.changed(**{**values, **dict.fromkeys(unset)})
 
 
+def of_groups(op: str, request: Request, named: bool) -> Request:
+    """Return a request whose mappings name groups as the corpus does: by strings if ``named``, else by integers."""
+    if named:
+        return request
+    given = {name: getattr(request, name) for name in BY_GROUP}
+    return request.changed(**{name: quotas.with_integers(op, name, x) for name, x in given.items()})
+
+
+def as_map(unmet: Mapping[Any, int]) -> list[tuple[str, int]]:
+    """Return what the groups of a query lack as Arrow has a map, by their names or the digits of their integers."""
+    return [(str(group), lacking) for group, lacking in unmet.items()]
+
+
 _WORDS = {"number": "a number", "count": "an integer", "flag": "True or False", "choice": "a str"}
 # What an option may be, where it is not a number or a str.
 _KINDS = {"k": "an integer", **{parameter.name: _WORDS[parameter.kind] for parameter in SCALARS}}
+_KINDS |= dict.fromkeys(BY_GROUP, "an integer or a mapping of groups to integers")
 
 
 def _plain(op: str, name: str, value: Any) -> Any:
     """Return an option as a value of Python; the library checks which values it takes."""
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
         value = value.item()
+    if name in BY_GROUP and isinstance(value, Mapping):
+        return {_plain(op, name, key): _plain(op, name, number) for key, number in value.items()}
     if not (value is None or isinstance(value, (str, int, float))):
         got = repr(value) if isinstance(value, (type, np.dtype)) else type(value).__name__
         raise TypeError(

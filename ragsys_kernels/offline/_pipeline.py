@@ -12,11 +12,12 @@ from .._base.warn import keep, warn
 T = TypeVar("T")
 
 
-def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
+def ahead(items: Generator[T, None, None], depth: int, patience: float | None = None) -> Generator[T, None, None]:
     """Yield the items of a generator that runs in a thread of its own, at most `depth` items ahead.
 
     Its warnings and its error are raised here, the error after the items before it. Closing this generator closes that
-    one in its thread and waits for its current item; nested, one error or one `close` stops all stages.
+    one in its thread and waits for its current item, `patience` seconds at most; nested, one error or one `close` stops
+    all stages.
     """
     # An item, or none after the last; the error that made it the last; the warnings since the item before.
     ready: SimpleQueue[tuple[tuple[T, ...], BaseException | None, list[tuple[str, type[Warning]]]]] = SimpleQueue()
@@ -56,4 +57,4 @@ def ahead(items: Generator[T, None, None], depth: int) -> Generator[T, None, Non
     finally:
         stopped.set()
         room.release()
-        thread.join()
+        thread.join(patience)

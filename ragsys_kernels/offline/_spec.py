@@ -18,7 +18,7 @@ from ..selection.parameters import DEFAULTS, LIMITS
 from ..selection.problem import COLUMNS
 from . import sources
 from ._device import Selector
-from ._options import OF_CORPUS, JobSpec
+from ._options import OF_CORPUS, JobSpec, of_groups
 from .sources import Column
 
 
@@ -49,6 +49,7 @@ class Inputs:
     relevance: Column | None = None
 
     @classmethod
+    @sources.one_version()
     def open(
         cls,
         spec: JobSpec,
@@ -126,6 +127,13 @@ class Inputs:
         others = ("held", "saved", "usable", "own")
         return {name: column for name, column in found.items() if column is not None and name not in others}
 
+    @property
+    def named(self) -> bool:
+        """Whether the rows' groups are strings."""
+        if self.groups is not None:
+            return _is_text(self.groups)
+        return getattr(self.saved, "group_names", None) is not None
+
     def has(self, name: str) -> bool:
         """Whether the rows of the corpus have bias, groups, costs or times."""
         return getattr(self, name) is not None or getattr(self.saved, name, None) is not None
@@ -134,6 +142,7 @@ class Inputs:
         """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
         own_search = self.candidates is None and self.index is None and spec.pool != "all"
         on_host = spec.device is None and spec.request.backend in BACKENDS
+        own_search = own_search and spec.request.min_per_group is None  # which bounds say nothing of
         return own_search and on_host and (spec.request.op, self.held["metric"]) == ("mmr", "cosine")
 
     def notices(self, spec: JobSpec) -> Iterator[str]:
@@ -236,10 +245,12 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         # The library checks the rest, on one zero row.
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
-        columns: dict[str, Any] = {"groups": np.zeros(1, np.int64), "costs": np.zeros(1), "time": np.zeros(1)}
+        groups = [""] if inputs.named else np.zeros(1, np.int64)
+        columns: dict[str, Any] = {"groups": groups, "costs": np.zeros(1), "time": np.zeros(1)}
         corpus = rk.Corpus(zero, **columns, **inputs.held)
         # There is no relevance here.
-        request = spec.request.changed(queries=zero, backend=backend, relevance_scale="as-is")
+        request = of_groups("select", spec.request, inputs.named)
+        request = request.changed(queries=zero, backend=backend, relevance_scale="as-is")
         Selector(corpus, device).select(request, pool)
     # Warn as the library does, but before hours of work.
     leaves_out = any(getattr(spec.request, name) is not None for name in LIMITS)
@@ -277,15 +288,14 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if inputs.query_groups is not None:
         if not inputs.has("groups"):
             refuse("query_groups", "come with groups", f"{inputs.query_groups.path} alone")
-        kinds = inputs.saved is not None and inputs.saved.group_names is not None
-        kinds = kinds if inputs.groups is None else _is_text(inputs.groups)
-        if _is_text(inputs.query_groups) != kinds:
-            rule = f"be {'strings' if kinds else 'integers'} as groups are"
+        if _is_text(inputs.query_groups) != inputs.named:
+            rule = f"be {'strings' if inputs.named else 'integers'} as groups are"
             refuse("query_groups", rule, f"others in {inputs.query_groups.path}")
-    if request.max_per_group is not None and not inputs.has("groups"):
-        refuse("max_per_group", "come with groups", f"{request.max_per_group} alone")
-    if inputs.groups is not None and inputs.query_groups is None and request.max_per_group is None:
-        refuse("groups", "come with query_groups or max_per_group", "groups alone")
+    quotas = {name: x for name in ("max_per_group", "min_per_group") if (x := getattr(request, name)) is not None}
+    for name, value in quotas.items() if not inputs.has("groups") else ():
+        refuse(name, "come with groups", f"{value} alone")
+    if inputs.groups is not None and inputs.query_groups is None and not quotas:
+        refuse("groups", "come with query_groups, max_per_group or min_per_group", "groups alone")
     budget = request.budget
     if (budget is not None and not inputs.has("costs")) or (budget is None and inputs.costs is not None):
         got = f"a budget of {budget} alone" if inputs.costs is None else "costs alone"
@@ -297,6 +307,8 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
         got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
         refuse("memory", "come with pools that the host searches for", got)
+    if spec.pool == "certified" and request.min_per_group is not None:
+        refuse("pool 'certified'", "come without min_per_group", f"{request.min_per_group}")
     if spec.pool == "certified" and spec.device is not None:
         refuse("pool 'certified'", "come without a device", repr(spec.device))
     if inputs.bias is not None and "bias" not in DEFAULTS[request.op]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby, repeat
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..selection.run import planned_run
 from ._device import Placed, Selector
 from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
-from ._options import JobSpec
+from ._options import UNMET, JobSpec, as_map, of_groups
 from ._pipeline import ahead
 from ._recall import Sample, sampled
 from ._spec import Inputs, pool_of
@@ -105,7 +105,8 @@ class Worker:
             )
         opened = corpus.corpus if corpus is not None and isinstance(corpus.corpus, Spread) else None
         known = None if corpus is None else corpus.usable
-        self.spec, self._inputs = spec, inputs or Inputs.open(spec, saved=opened, known=known)
+        self._inputs = inputs or Inputs.open(spec, saved=opened, known=known)
+        self.spec = replace(spec, request=of_groups("select", spec.request, self._inputs.named))
         self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
         self._pool, self._index = pool_of(spec, self._inputs), None
         corpus = corpus or Held.of(spec, self._inputs)
@@ -352,6 +353,9 @@ class Worker:
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         table, certified = [query_ids, *lists], 0
         short = int((lengths < self.spec.request.k).sum()) - len(bad)
+        if picks.unmet is not None:
+            unmet = [None if start + q in picked.bad else as_map(each) for q, each in enumerate(picks.unmet)]
+            table.append(pa.array(unmet, UNMET))
         if self.schema.names[-1] == "certified":
             proven = np.asarray(picks.certified)
             certified, skipped = int(proven.sum()), np.isin(np.arange(start, start + len(lengths)), bad)
@@ -385,6 +389,7 @@ def result_schema(spec: JobSpec, inputs: Inputs) -> pa.Schema:
             ("relevance", values),
             ("redundancy", values),
             *([("nearest", pa.list_(pa.int32()))] if spec.request.nearest else []),
+            *([("unmet", UNMET)] if spec.request.min_per_group is not None else []),
             *([("certified", pa.bool_())] if inputs.certifies(spec) else []),
         ]
     )

@@ -151,13 +151,16 @@ def words_of(op: str) -> Iterator[None]:
     """Replace the prefix ``select:`` of errors about files by the name of this call."""
     try:
         yield
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         text = str(error)
         if text.startswith((f"{op}: ", "Corpus: ")) or isinstance(error, FileExistsError):
             raise
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not text.startswith("select: "):
+            raise  # the system's, with its number
         raise type(error)(f"{op}: {text.removeprefix('select: ')}") from error
 
 
+@sources.one_version()
 def columns_of(
     corpus: PathLike, named: Mapping[str, PathLike | None], usual: bool = False, known: Ids | None = None
 ) -> tuple[Column, dict[str, Column]]:

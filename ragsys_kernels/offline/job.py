@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .._base import env
 from .._base.types import BadRows, Decay, Method, OnDuplicate, PathLike, RelevanceScale, Storage
@@ -127,7 +127,8 @@ def select(
     pool: int | Literal["all", "certified"] | None = None,
     lambda_d: float | None = None,
     lambda_b: float | None = None,
-    max_per_group: int | None = None,
+    max_per_group: int | Mapping[Any, int] | None = None,
+    min_per_group: int | Mapping[Any, int] | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
@@ -192,7 +193,8 @@ def select(
         `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
         those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
         search finds on the host has ``certified`` too: whether the picks are proven to be those of the whole corpus;
-        with `nearest` a job has that column, integers.
+        with `nearest` a job has that column, integers. With `min_per_group` there is ``unmet``, a map from groups, as
+        text, to how many picks they lack: null for a query that is skipped.
         Shard i has the queries from row i * `shard_size` on, in their order.
     candidates : path, or several, optional
         Rows of the corpus to choose from, by row number: an array or tensor (Q, P) int32 or int64, padded with -1,
@@ -251,8 +253,10 @@ def select(
     lambda_d, lambda_b : float, optional
         Weights of relevance against redundancy, and of similarity against bias, in [0, 1]; not of VRSD and
         SIFT. Default: 0.75 for MMR and MSD, 0.25 for GIST, else 0.5; and 0.95.
-    max_per_group : int, optional
-        Largest number of picks from one group.
+    max_per_group : int, or mapping of groups to int, optional
+        Largest number of picks from one group, or from single ones by their names.
+    min_per_group : int, or mapping of groups to int, optional
+        Least number of picks from each group among a query's rows, or from single ones, as in `mmr`.
     budget : float, optional
         The most that the picks of a query may cost together. The summary counts the queries with fewer than k picks.
     max_similarity : float, optional
@@ -343,10 +347,10 @@ def select(
     """
     request = Request(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
-        max_per_group=max_per_group, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
-        nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind,
-        density=density, eps=eps, half_life=half_life, now=now, decay=decay, decay_floor=decay_floor,
-        backend=backend, num_threads=num_threads,
+        max_per_group=max_per_group, min_per_group=min_per_group, budget=budget, max_similarity=max_similarity,
+        min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise,
+        min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life, now=now, decay=decay,
+        decay_floor=decay_floor, backend=backend, num_threads=num_threads,
     )  # fmt: skip
     spec = JobSpec(
         queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,

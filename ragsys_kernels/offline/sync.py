@@ -19,23 +19,25 @@ import ragsys_kernels as rk
 
 from .._base import checks
 from .._base.arrays import BYTES, HOST
-from .._base.types import Metric, PathLike, Storage
+from .._base.types import BadRows, Metric, PathLike, Storage
 from ..corpus import rows as stored_rows
 from ..corpus import segments, versions
 from ..corpus.ids import Ids, make
 from ..selection.problem import COLUMNS
-from . import stores
+from . import sources, stores
 from ._pipeline import ahead
 from .build import columns_of, of_source, words_of
+from .sinks import write_skipped
 
 _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
 # A folder of more segments, or of which a larger share is deleted, is compacted.
 _SEGMENTS, _DELETED = 64, 0.3
+# That a run which fails waits for its source: it may be a server that does not answer.
+_PATIENCE = 5.0
 
-
-# Ids, vectors, and what belongs to the rows.
-_Rows = tuple[Any, np.ndarray, dict[str, Any]]
+# Ids, vectors, what belongs to the rows, and their numbers in the source.
+_Rows = tuple[Any, np.ndarray, dict[str, Any], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def sync_corpus(
     metric: Metric | None = None,
     dtype: Storage | None = None,
     rows_per_segment: int = 100_000,
+    bad_rows: BadRows = "raise",
     progress: Callable[[int, int], None] | None = None,
 ) -> Synced:
     """Make a folder of segments hold the rows of a store: its ids, and for each its vector as it is there now.
@@ -80,7 +83,8 @@ def sync_corpus(
         client reads: ``"sqlite-vec:notes.db?table=vectors"``, ``"lancedb:folder?table=notes"``,
         ``"chroma:folder?collection=notes"``, ``"qdrant:folder?collection=notes"``,
         ``"milvus:notes.db?collection=notes"``, ``"postgresql://host/base?table=notes"``. `offline.stores` has their
-        options.
+        options, and where keys come from. Others may write to it meanwhile: a row that is there before, while and after
+        it is read is in the folder.
     to : path
         The folder, which is made if there is none: one of `build_corpus` with ``rows_per_segment``, with ids.
     vector_column, id_column, bias_column, group_column, cost_column, time_column : str, optional
@@ -89,6 +93,9 @@ def sync_corpus(
         Of a new folder, as of `Corpus`; default: "cosine" and "float32". A folder that exists keeps its own.
     rows_per_segment : int
         Of a new folder, and the most rows of a new segment.
+    bad_rows : {"raise", "skip"}
+        How to treat a row that cannot be used, as of `build_corpus`, such as one whose vector is null. "raise": an
+        error that names its id. "skip": leave the row out, also one that the folder has; ``TO.skipped.csv`` lists it.
     progress : callable, optional
         Called with the rows read, and how many there are.
 
@@ -101,8 +108,9 @@ def sync_corpus(
     ValueError, TypeError
         A source without rows or without ids, an id that is there twice, rows of another length or with other columns
         than the folder has.
-    BlockingIOError
-        Another process writes to the folder; it is named.
+    OSError
+        What may pass: a store that does not answer, a file that is not there or has changed while it was read, a full
+        disk; as BlockingIOError, another process that writes to the folder. No error has a key or password in it.
     ModuleNotFoundError
         The store's client is not installed.
 
@@ -116,7 +124,10 @@ def sync_corpus(
         "group_column": group_column, "cost_column": cost_column, "time_column": time_column,
     }  # fmt: skip
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
-    with words_of(_OP), closing(ahead(_read(source, to, columns, progress), 2)) as rows:
+    checks.choice(_OP, "bad_rows", bad_rows, sources.BAD_ROWS)
+    skipped = sources.Usable() if bad_rows == "skip" else None
+    read = _read(source, to, columns, skipped, progress)
+    with words_of(_OP), closing(ahead(read, 2, _PATIENCE)) as rows:
         if segments.is_segmented(os.fspath(to)):
             done = _changed(rows, to, metric, dtype, size)
         else:
@@ -128,6 +139,8 @@ def sync_corpus(
                     f"{_OP}: to must be new, or a folder of corpus build with rows_per_segment, got {os.fsdecode(to)}"
                 ) from None
             done = Synced(waiting.total, waiting.total, 0, 0, False)
+    if skipped is not None:
+        write_skipped(_OP, to, (bad_rows,), source=skipped)
     found = segments.described(to)
     many = len(found["segments"]) > _SEGMENTS or found["deleted"] > _DELETED * found["rows"]
     if many:
@@ -141,37 +154,33 @@ class _Waiting:
     def __init__(self, options: dict[str, Any], size: int) -> None:
         self._options, self._size = options, size
         self._parts: list[_Rows] = []
-        self._numbers: list[np.ndarray] = []  # of the rows of each part, in the source
         self.total = 0  # rows that were added
 
     def __len__(self) -> int:
-        return sum(len(vectors) for _, vectors, _ in self._parts)
+        return sum(len(numbers) for *_, numbers in self._parts)
 
     def all(self, rows: Iterator[_Rows]) -> Iterator[tuple[rk.Corpus, Ids]]:
         """Yield the segments of all rows."""
         for part in rows:
-            self.add(part, self.total + np.arange(len(part[1])))
+            self.add(part)
             yield from self.full()
         yield from self.full(last=True)
 
-    def add(self, part: _Rows, numbers: np.ndarray) -> None:
+    def add(self, part: _Rows) -> None:
         self._parts.append(part)
-        self._numbers.append(numbers)
         self.total += len(part[1])
 
     def full(self, last: bool = False) -> Iterator[tuple[rk.Corpus, Ids]]:
         """Yield the segments that there are enough rows for, at the end one with the others too."""
         while len(self) >= (1 if last else self._size):
-            ids, vectors = (_end_to_end([part[i] for part in self._parts]) for i in (0, 1))
+            ids, vectors, numbers = (_end_to_end([part[i] for part in self._parts]) for i in (0, 1, 3))
             columns = {name: _end_to_end([part[2][name] for part in self._parts]) for name in self._parts[0][2]}
             first, rest = (
-                (ids[some], vectors[some], {name: column[some] for name, column in columns.items()})
+                (ids[some], vectors[some], {name: column[some] for name, column in columns.items()}, numbers[some])
                 for some in (slice(self._size), slice(self._size, None))
             )
             self._parts = [rest] if len(rest[1]) else []
-            numbers = np.concatenate(self._numbers)
-            self._numbers = [numbers[self._size :]] if len(rest[1]) else []
-            with _of_source(numbers, *first[:2]):
+            with _of_source(first[3], *first[:2]):
                 corpus = rk.Corpus(first[1], ids=first[0], **first[2], **self._options)
             yield corpus, corpus.ids
 
@@ -212,8 +221,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
             raise ValueError("to must be a folder of rows with ids, got one without")
         seen, last, count, added = np.zeros(len(old), bool), np.zeros(len(old), int), 0, 0
         waiting = _Waiting(options, size)
-        for ids, vectors, columns in rows:
-            numbers = count + np.arange(len(vectors))
+        for ids, vectors, columns, numbers in rows:
             with _of_source(numbers, ids, vectors):
                 given = _Batch(old, ids, vectors, columns)
             places = old.rows_of(ids, unknown="pad")
@@ -233,11 +241,9 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
                 fresh = np.flatnonzero(~kept)
                 names = [ids[i] for i in fresh.tolist()] if isinstance(ids, list) else ids[fresh]
                 parts = {name: np.asarray(x)[fresh] for name, x in columns.items()}
-                waiting.add((names, vectors[fresh], parts), numbers[fresh])
+                waiting.add((names, vectors[fresh], parts, numbers[fresh]))
             for made in waiting.full():
                 _add(version, made)
-        if not count:
-            raise ValueError("source must have at least one row, got none")
         live = np.ones(len(old), bool) if old.live is None else old.live
         gone = np.flatnonzero(live & ~seen)
         for made in waiting.full(last=True):
@@ -297,22 +303,31 @@ def _named(groups: Any, names: Any) -> Any:
 
 
 def _read(
-    source: PathLike, to: PathLike, columns: dict[str, str | None], progress: Callable[[int, int], None] | None
+    source: PathLike,
+    to: PathLike,
+    columns: dict[str, str | None],
+    skipped: sources.Usable | None,
+    progress: Callable[[int, int], None] | None,
 ) -> Generator[_Rows, None, None]:
-    """Yield the rows of a source, some at a time."""
+    """Yield the rows of a source, some at a time; ``skipped`` takes those that cannot be used."""
     if stores.is_store(source):
         for name, column in columns.items():
             if column is not None:
                 raise ValueError(f"{name} must be left out with a store, whose options name columns, got {column!r}")
-        total, found = stores.opened(str(source), _BATCH)
+        total, found = stores.opened(str(source), _BATCH, skipped)
     else:
         known = rk.Corpus.load(to).ids if segments.is_segmented(os.fspath(to)) else None
-        vectors, given = columns_of(source, columns, known=known)
+        vectors, given = columns_of(source, columns, known=known, usual=skipped is not None)
         if "ids" not in given:
             raise ValueError(
                 f"source must have ids, in a column 'id' or one that id_column names, got none in {source}"
             )
-        total, found = vectors.rows, _of_file(vectors, given)
+        usable = sources.usable("corpus", {"corpus": vectors, **given}, "raise" if skipped is None else "skip")
+        if skipped is not None:
+            skipped.skipped.update(usable.skipped)
+            skipped.ids.update(usable.ids)
+        numbers = np.arange(vectors.rows) if usable.kept is None else usable.kept
+        total, found = len(numbers), _of_file(dict(usable.columns), numbers)
     count = 0
     with closing(found):
         for rows in found:
@@ -320,12 +335,16 @@ def _read(
             count += len(rows[1])
             if progress is not None:
                 progress(count, total)
+    if not count:  # it is more likely lost than empty
+        why = next(iter(skipped.skipped.values()), "") if skipped is not None else ""
+        raise ValueError(f"source must have at least one row, got none{why and f' that can be used: {why}'}")
 
 
-def _of_file(vectors: Any, given: dict[str, Any]) -> Generator[_Rows, None, None]:
-    read = [column.chunks(_BATCH) for column in given.values()]
+def _of_file(read: dict[str, Any], numbers: np.ndarray) -> Generator[_Rows, None, None]:
+    vectors, first = read.pop("corpus"), 0
+    chunks = [column.chunks(_BATCH) for column in read.values()]
     for rows in vectors.chunks(_BATCH):
-        columns: dict[str, Any] = dict(zip(given, map(next, read), strict=True))
+        columns: dict[str, Any] = dict(zip(read, map(next, chunks), strict=True))
         names = columns.pop("ids")
         if "bias" in columns:
             columns["bias"] = np.asarray(columns["bias"], np.float32)
@@ -333,7 +352,8 @@ def _of_file(vectors: Any, given: dict[str, Any]) -> Generator[_Rows, None, None
         ids: Any = names if isinstance(names, np.ndarray) else names.to_pylist()
         if not isinstance(ids, np.ndarray) and ids and isinstance(ids[0], int):
             ids = np.array(ids, np.int64)
-        yield ids, np.asarray(rows), columns
+        yield ids, np.asarray(rows), columns, numbers[first : first + len(rows)]
+        first += len(rows)
 
 
 def _array(column: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
+from .._base.types import ArrayLike, Backend, MaxPerGroup, Metric, MinPerGroup, OnError, RelevanceScale, Similarity
 from .._gpu.plans import planned
 from .calls.aspects import coverage
 from .calls.max_min import gist
@@ -31,7 +31,8 @@ def mmr(
     lambda_b: float | ArrayLike = 0.95,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -92,12 +93,21 @@ def mmr(
         Weight of relevance against redundancy. Higher values give less diverse picks.
     lambda_b : float or (Q,), in [0, 1]
         Weight of relevance against the bias. Higher values give the bias less weight.
-    groups : (N,) integers or str ((Q, P) for dense pools), optional
-        Group of each row. Default: the corpus's own.
+    groups : (N,) or (N, L) integers or str ((Q, P) or (Q, P, L) for dense pools), optional
+        Group of each row, or its group at each of L levels, such as document and source. Default: the corpus's own.
     query_groups : (Q,) integers, or str where groups are, optional
-        Items of the query's own group are excluded (leave-one-out). Among strings, None means no group.
-    max_per_group : int, optional
-        The most picks of one group; initial items count.
+        Items of the query's own group, of the first level, are excluded (leave-one-out). Among strings, None means no
+        group.
+    max_per_group : int, or mapping of groups to int, optional
+        The most picks of one group; initial items count. A mapping, such as ``{"news": 2}``, has caps of single groups
+        by their names, 0 for none of the group; others have no cap. With L levels a number or a mapping is for each of
+        them; a sequence has one, or None, for each level. GPU kernels take one number and one level.
+    min_per_group : int, or mapping of groups to int, optional
+        The least picks of each group of the query's items, or of single groups, with one level; initial items count.
+        Before each pick, a group lacks what its minimum is above its picks, but no more than it has items that may be
+        picked now. While all groups together lack fewer than the picks that remain, any item may be picked; from then
+        on only items of groups that lack some. So minima hold wherever items, k and the other limits allow;
+        ``unmet`` of the result says where they do not. Not on GPUs, and not with ``outside``.
     initial : (Q, S) int32 | int64, optional
         Items already shown, as ids like ``candidates``, padded with -1. They count as earlier picks and are not
         returned.
@@ -155,8 +165,9 @@ def mmr(
 
         The result also has attributes that are not in the tuple, None without the argument in brackets: ``errors``, a
         dict from query numbers to reasons (``on_error="skip"``); ``cost`` (Q,) float64, the total cost of the picks
-        (``budget``); ``certified`` (Q,) bool and ``pool_needed`` (Q,) float32 (``outside``); ``nearest`` (Q, K) int32
-        (``nearest``), the column of the most similar earlier pick, as `Selection` has it.
+        (``budget``); ``unmet``, for each query a dict from groups to the number of picks that they lack
+        (``min_per_group``); ``nearest`` (Q, K) int32 (``nearest``), the column of the most similar earlier pick, as
+        `Selection` has it; ``certified`` (Q,) bool and ``pool_needed`` (Q,) float32 (``outside``).
 
     Raises
     ------
@@ -197,8 +208,8 @@ def mmr(
     """
     return run(Request(
         "mmr", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b, outside, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, similarity, bias, lambda_d, lambda_b, outside, nearest=nearest,
     ))  # fmt: skip
 
 
@@ -213,7 +224,8 @@ def vrsd(
     relevance_scale: RelevanceScale = "as-is",
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -267,6 +279,6 @@ def vrsd(
     """
     return run(Request(
         "vrsd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, nearest=nearest,
     ))  # fmt: skip

@@ -19,7 +19,7 @@ from .. import _dispatch
 from .._base import arrays, env
 from .._base.arrays import HOST, Place
 from .._base.checks import floats, ids, shape_text
-from . import definite, validate
+from . import definite, quotas, validate
 from .filters import arange, library_of_array
 from .problem import Problem, Rows, Selection
 from .relevance import check_scale, scaled
@@ -156,6 +156,10 @@ def problem_of(
         if positions is None:
             positions = library.broadcast_to(arange(library, problem.pool, problem.lambda_d), names.shape)
         problem.candidates = library.where(names >= 0, positions, -1)
+        limits = problem.constraints.quotas
+        if limits is not None and limits.pools is not None:
+            all_items = np.arange(problem.pool) if limits.pools[0] is None else limits.pools[0]
+            limits.pools = np.where(names >= 0, all_items, -1), *limits.pools[1:]
     scale = request.relevance_scale
     if scale != "as-is":  # of items, which the problem has no candidates for
         check_scale(request.op, scale, request.relevance)
@@ -164,9 +168,13 @@ def problem_of(
 
 
 def implementation_of(problem: Problem, name: str, backend: str) -> Any:
-    """Return the reference for what only it has, a function or density; else None."""
+    """Return the reference for what only it has, a function, density, or quotas without a kernel; else None."""
     if not isinstance(problem.rows.similarity, Called) and not getattr(problem.options, "density", False):
-        return None
+        if problem.constraints.quotas is None or (why := _dispatch.why_not("cpu")) is None:
+            return None
+        if _asked(backend) == "cpu":
+            quotas.refuse(problem.op, f"without compiled kernels: {why}")
+        return _dispatch.module_of("selection", "reference")
     if name == "torch" or _asked(backend) == "cpu":
         rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
         raise _dispatch.BackendUnavailableError(f"{problem.op}: similarity that is {rule}")

@@ -25,6 +25,8 @@ def read(problem: Problem, given: Any, errors: dict[int, str] | None) -> np.ndar
     op, rule = problem.op, "finite, or -inf where there is no row outside"
     if problem.candidates is None and not problem.pool_stride:
         raise ValueError(f"{op}: outside must come with candidates or dense pools, got neither")
+    if problem.constraints.quotas is not None and problem.constraints.quotas.asked is not None:
+        raise ValueError(f"{op}: outside must come without min_per_group, got both")
     if problem.rows.metric != "cosine":
         raise ValueError(f"{op}: outside must come with metric 'cosine', got {problem.rows.metric!r}")
     # The common case first: what follows takes six microseconds.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ from .._base import arrays
 from .._base.arrays import HOST, Place
 from .._base.checks import count, doubles, expect_shape, good_values, ids, integers, one_or_each, per_query, shown
 from .._base.tables import holds_text, numbered, texts
-from . import filters
+from . import filters, quotas
 from .filters import Filter
 from .parameters import BY_NAME
+from .quotas import Quotas
 from .request import Request
 
+# Arguments that need groups.
+_OF_GROUPS = ("query_groups", "max_per_group", "min_per_group")
 _CEILING, _LEAST = (BY_NAME[name].range_of("mmr") for name in ("max_similarity", "min_relevance"))
 
 
@@ -27,9 +31,10 @@ class Constraints:
     """
 
     initial: Any = None  # (Q, S) int32 | int64, -1: padding
-    groups: Any = None  # (N,) int64, only with one of the next two
+    groups: Any = None  # (N,) int64, of the first level; only with one of the next two
     query_groups: Any = None  # (Q,) int64
-    max_per_group: int = 0  # 0: no cap
+    max_per_group: int = 0  # 0: no cap, or those of quotas
+    quotas: Quotas | None = None
     filter: Filter | None = None  # of a whole corpus; pools have -1 in the place of what may not be picked
     costs: Any = None  # (N,) or (Q, P) float64
     budget: Any = None  # (Q,) float64, with costs
@@ -48,6 +53,8 @@ class Constraints:
             changes["costs"] = self.costs[queries]
         if pools is not None and self.groups is not None:
             changes["groups"] = self.groups.reshape(pools)[queries].reshape(-1)
+        if self.quotas is not None:
+            changes["quotas"] = self.quotas.take(queries, pools)
         return dataclasses.replace(self, **changes)
 
     def filtered(self, found: Filter | None) -> Constraints:
@@ -78,35 +85,48 @@ def read(
     ``relevance``: as it is given, on no other scale. ``rows``: the `Rows`, which may have groups and costs of their
     own. ``shape``: queries, positions of a pool, rows, and positions of dense pools, or 0.
     """
-    op, groups, query_groups, max_per_group = request.op, request.groups, request.query_groups, request.max_per_group
+    op, groups, query_groups = request.op, request.groups, request.query_groups
     costs, budget, max_similarity = request.costs, request.budget, request.max_similarity
     initial, allowed, exclude = request.initial, request.allowed, request.exclude
     num_queries, pool, num_rows, pool_stride = shape
     items = ((num_queries, pool), "(Q, P)")
     found = Constraints()
 
-    grouped = query_groups is not None or max_per_group is not None
-    names = rows.group_names
+    name = next((name for name in _OF_GROUPS if getattr(request, name) is not None), None)
+    names, of_levels = rows.group_names, None
     if groups is not None:
         names = None
         if holds_text(groups):
             strings, groups = numbered(op, "groups", groups)
             names = {string: number for number, string in enumerate(strings)}
         array = integers(op, "groups", groups, place)
-        expect_shape(op, "groups", array, items if pool_stride else ((num_rows,), "(N,)"))
-        if not grouped:
-            raise ValueError(f"{op}: groups must come with query_groups or max_per_group, got neither")
-        found.groups = array.reshape(-1)
-    elif grouped:
+        shape_of = items if pool_stride else ((num_rows,), "(N,)")
+        if array.ndim == len(shape_of[0]) + 1 and array.shape[-1]:
+            of_shape = (*shape_of[0], array.shape[-1]), "(Q, P, L)" if pool_stride else "(N, L)"
+            expect_shape(op, "groups", array, of_shape)
+            of_levels = array.reshape(-1, array.shape[-1])
+            found.groups = place.packed(of_levels[:, 0])
+        else:
+            expect_shape(op, "groups", array, shape_of)
+            found.groups = array.reshape(-1)
+        if name is None:
+            raise ValueError(f"{op}: groups must come with {', '.join(_OF_GROUPS[:-1])} or {_OF_GROUPS[-1]}, got none")
+    elif name is not None:
         found.groups = rows.groups
         if rows.groups is None:
-            name = "query_groups" if query_groups is not None else "max_per_group"
             raise ValueError(f"{op}: {name} must come with groups, got groups=None")
     if query_groups is not None:
         found.query_groups = integers(op, "query_groups", _of_queries(op, query_groups, names), place)
         expect_shape(op, "query_groups", found.query_groups, ((num_queries,), "(Q,)"))
-    if max_per_group is not None:
-        found.max_per_group = count(op, "max_per_group", max_per_group)
+    cap = request.max_per_group
+    of_groups = isinstance(cap, Mapping) or (cap is not None and of_levels is not None)
+    if of_groups or request.min_per_group is not None:
+        if place is not HOST:
+            quotas.refuse(op, "on a device")
+        levels = found.groups[None] if of_levels is None else np.ascontiguousarray(of_levels.T)
+        found.quotas = quotas.read(request, levels, of_levels is not None, names, candidates)
+    elif cap is not None:
+        found.max_per_group = count(op, "max_per_group", cap)
 
     if initial is not None:
         shown_before = ids(op, "initial", initial, num_queries, place)
@@ -133,6 +153,8 @@ def read(
         if relevance is None:
             found.min_relevance = least
         else:
+            if found.quotas is not None:
+                found.quotas.pools = candidates, found.filter, pool
             kept = ~(relevance < least[:, None])  # NaN stays, to be found as such
             allows = Filter(pool_stride or num_rows, kept)
             if candidates is not None:

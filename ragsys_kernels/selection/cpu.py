@@ -72,6 +72,9 @@ def _by_stages(problem: Problem) -> bool:
     whole = problem.candidates is None and not problem.pool_stride and problem.relevance is None
     costs = problem.constraints.costs
     of_rows = (problem.bias is None or problem.bias.ndim == 1) and (costs is None or costs.ndim == 1)
+    quotas = problem.constraints.quotas
+    if quotas is not None and quotas.minima is not None:  # what a pool lacks may be of a group that lacks picks
+        return False
     # Signs meet the picks faster than any scan bounds them.
     return whole and of_rows and problem.rows.metric == "cosine" and problem.rows.dtype != "binary"
 

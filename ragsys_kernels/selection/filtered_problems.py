@@ -76,6 +76,8 @@ def few_rows(problem: Problem) -> tuple[Problem, np.ndarray] | None:
     for name in ("groups", "costs"):
         if (values := getattr(limits, name)) is not None:
             setattr(limits, name, np.take(values, ids, axis=-1))
+    if limits.quotas is not None:
+        limits.quotas = dataclasses.replace(limits.quotas, groups=np.take(limits.quotas.groups, ids, axis=-1))
     excluded = None
     if found.exclude is not None:
         places = np.searchsorted(ids, found.exclude).clip(max=len(ids) - 1)

@@ -40,6 +40,7 @@ class Parameter(NamedTuple):
     above: bool = False  # whether a number must be above ``low``
     choices: tuple[str, ...] = ()
     everywhere: bool = True  # whether every backend takes it
+    by_group: bool = False  # whether a mapping may have the values of single groups
 
     @property
     def axes(self) -> int:
@@ -97,7 +98,11 @@ TABLE = (
     Parameter("lambda_b", "Weight of relevance against the bias", "number", "query", WEIGHTED, 0.95, 0, 1),
     Parameter("groups", "Group of each item", "values", "item"),
     Parameter("query_groups", "Group of each query, whose items it does not get", "values", "query"),
-    Parameter("max_per_group", "The most picks of one group", "count", "call", _ONE_BY_ONE, None, 1),
+    Parameter("max_per_group", "The most picks of one group", "count", "call", _ONE_BY_ONE, None, 1, by_group=True),
+    Parameter(
+        "min_per_group", "The least picks of each group that has the items", "count", "call", _ONE_BY_ONE, None, 1,
+        everywhere=False, by_group=True,
+    ),
     Parameter("initial", "Ids already shown: never picked, and picks are unlike them", "ids", "query", _ONE_BY_ONE),
     Parameter("allowed", "The only ids that may be picked", "ids", "query"),
     Parameter("exclude", "Ids that must not be picked", "ids", "query"),
@@ -148,6 +153,8 @@ RECENCY = (
 BY_NAME = {parameter.name: parameter for parameter in (*TABLE, *RECENCY)}
 # What one number, word or flag says, for all queries of a call: what jobs and the command line take beside files.
 SCALARS = tuple(each for each in (*TABLE, *RECENCY) if each.kind in ("number", "count", "choice", "flag"))
+# Of these, what a mapping may say of single groups. Its names are text in JSON and on command lines.
+BY_GROUP = tuple(each.name for each in SCALARS if each.by_group)
 # Of these, limits: with one of them fewer than k items may be picked though there are more.
 LIMITS = tuple(each.name for each in SCALARS if each.default is None and each.rules in _OF_ALL and each in TABLE)
 # What asks for more of the result, and changes no pick.

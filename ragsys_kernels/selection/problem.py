@@ -24,6 +24,7 @@ class _Answers:
     certified: Any = None
     pool_needed: Any = None
     nearest: Any = None
+    unmet: Any = None
 
     def with_errors(self: _Answer, errors: dict[int, str] | None) -> _Answer:
         self.errors = errors
@@ -66,6 +67,10 @@ class Selection(_SelectionFields, _Answers):
         could not be answered, else None.
     cost : (Q,) float64, or None
         The total cost of each query's picks, with a ``budget``.
+    unmet : list of dict, or None
+        With ``min_per_group``: of each query, by how many picks each group is below its minimum; groups that are not do
+        not appear. Names are those of the groups. For an integer, groups of the items that the query may pick count,
+        also those of too little relevance for ``min_relevance``. Empty for a query that failed.
     lambda_d : (Q,) float32, or None
         The weights computed by ``lambda_d="adagres"``.
     certified : (Q,) bool, or None
@@ -99,7 +104,7 @@ class Selection(_SelectionFields, _Answers):
         """Return the selection with all its arrays changed."""
         made = Selection(*map(change, self))
         for name, values in vars(self).items():
-            setattr(made, name, values if values is None or name == "errors" else change(values))
+            setattr(made, name, values if values is None or name in ("errors", "unmet") else change(values))
         return made
 
     @classmethod
@@ -135,6 +140,8 @@ class Selection(_SelectionFields, _Answers):
             values = [getattr(part, name) for part in parts]
             if all(each is not None for each in values):
                 setattr(joined, name, np.concatenate(values))
+        if parts[0].unmet is not None:
+            joined.unmet = [each for part in parts for each in part.unmet]
         errors, first = {}, 0
         for part in parts:
             errors.update({first + query: why for query, why in (part.errors or {}).items()})

@@ -83,13 +83,15 @@ def _pick(problem: Problem, q: int, pool: Pool, out: Selection, density: bool) -
         take(j)
     single, single_value = -1, -np.inf
     order, tied, total = [], False, 0.0  # of the scores, not rounded to float32
-    for step in range(problem.k if problem.ks is None else int(problem.ks[q])):
+    wanted = problem.k if problem.ks is None else int(problem.ks[q])
+    for step in range(wanted):
         values = np.where(limits.open(), rule.values(), -np.inf)
+        values = np.where(limits.for_minima(values > -np.inf, wanted - step), values, -np.inf)
         if not (values > -np.inf).any():
             break
         if density:
             assert limits.costs is not None
-            if step == 0:
+            if step == 0 and not limits.minima:  # one item would leave them unmet
                 single = int(np.argmax(values))
                 single_value = float(values[single])
             share = _LEAST_SHARE * limits.budget if np.isfinite(limits.budget) else 0.0

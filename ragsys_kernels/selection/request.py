@@ -26,6 +26,7 @@ class Request:
     groups: Any = None
     query_groups: Any = None
     max_per_group: Any = None
+    min_per_group: Any = None
     initial: Any = None
     allowed: Any = None
     exclude: Any = None
@@ -70,11 +71,13 @@ class Request:
     def take(self, queries: np.ndarray | slice) -> Request:
         """Return the request of some of its queries."""
         changes = {}
+        dense = self.similarity is not None or np.ndim(self.embeddings) == 3
         for name, axes in OF_QUERIES.items():
             array = getattr(self, name)
             if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
                 array = tables.texts(array)
-            if array is not None and np.ndim(array) == axes:
+            per_query = dense if name == "groups" else np.ndim(array) == axes  # (N, L) has as many axes as (Q, P)
+            if array is not None and per_query:
                 changes[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]
         return self.changed(**changes)
 

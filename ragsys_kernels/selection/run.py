@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Container
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from .._base import arrays as _arrays
 from .._base import checks, env
 from .._gpu.plans import planned
-from . import certificate, options, validate
+from . import certificate, options, quotas, validate
 from . import route as routes
 from .filtered_problems import narrowed
 from .nearest import nearest_of
@@ -45,6 +47,9 @@ def run(request: Request, route: Route | None = None) -> Selection:
             implementation = by_similarity.implementation_of(problem, name, request.backend) or implementation
         else:
             problem = validate.problem_of(request, place, errors, make_options)
+        wanted = problem.constraints.quotas
+        if wanted is not None and name not in quotas.BACKENDS:
+            quotas.refuse(op, f"with backend {name!r}")
         if outside is not None:
             problem.outside = certificate.read(problem, outside, errors)
         if adaptive:
@@ -62,6 +67,8 @@ def run(request: Request, route: Route | None = None) -> Selection:
             result.cost = place.upload(cost_of(problem, result))
         if nearest:
             result.nearest = nearest_of(problem, result, place)
+        if wanted is not None and wanted.asked is not None:
+            result.unmet = unmet_of(problem, result, errors or ())
         if names is not None:  # of the positions that have been picked
             result = by_similarity.named(result, names)
         if adaptive:
@@ -159,3 +166,28 @@ def cost_of(problem: Problem, picks: Selection) -> Any:
             at = (np.asarray(_arrays.to_host(problem.candidates))[made] == of_pick[:, None]).argmax(axis=1)
             cost[made] += costs[made, at]
     return cost
+
+
+def unmet_of(problem: Problem, picks: Selection, failed: Container[int]) -> list[dict[Any, int]]:
+    """Return, of each query, by how many picks each group is below its minimum; nothing of queries that failed."""
+    wanted = problem.constraints.quotas
+    assert wanted is not None
+    groups = wanted.groups[0]
+    found: list[dict[Any, int]] = []
+    if wanted.pools is not None:
+        candidates, items, pool = wanted.pools
+        limits = problem.constraints.filtered(items)
+        problem = dataclasses.replace(problem, candidates=candidates, pool=pool, constraints=limits)
+    for q in range(problem.num_queries):
+        if q in failed:
+            found.append({})
+            continue
+        made = picks.indices[q, : picks.lengths[q]] + q * problem.pool_stride
+        counts = Counter(groups[np.concatenate([problem.initial_rows(q), made])].tolist())
+        if isinstance(wanted.asked, dict):
+            asked = [(name, number, least) for name, (number, least) in wanted.asked.items()]
+        else:
+            there = np.unique(groups[problem.eligible(q)[0]])
+            asked = [(name, n, wanted.asked) for name, n in zip(wanted.labels(there), there.tolist(), strict=True)]
+        found.append({name: least - counts[n] for name, n, least in asked if least > counts[n]})
+    return found

@@ -4,8 +4,9 @@
                  open_inference (with tensors), flight (with flight_messages); about (health, info, metrics); page, and
                  explore, which it asks: texts of documents, vectors of texts, MMR at every λ
     queries/     queries as callers send them, read and checked into blocks: reading, rules, cursors, own_vectors
-    batcher, together, kernel
-                 what waits becomes the next kernel call; small requests are read together; one call, one answer a query
+    batcher, stop, together, kernel
+                 what waits becomes the next kernel call, cut by its work; small requests are read together; one call,
+                 one answer a query
     corpora, limits, metrics, encoder, texts
                  state: loaded and swapped in one step; what a request may ask for; what is counted; texts; encoders
     service, app, connections, protocol, server, workers (with messages)

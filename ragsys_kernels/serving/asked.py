@@ -14,7 +14,7 @@ from .limits import FAILED, Limits, RefusedError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Queries of a block: a longer request lets others in between.
+# Queries that are read as one block, and answered by one call, at most.
 BLOCK = 256
 _PICK = 96  # bytes of a pick in an answer: its id, three numbers and a part of the cursor
 
@@ -33,6 +33,7 @@ class Asked:
     strings: bool = False  # whether ids of picks are strings
     skips: bool = False  # whether unknown ids are left out, in all blocks
     nearest: bool = False  # whether a table of answers says what is nearest, in all blocks
+    unmet: bool = False  # whether it says which groups lack picks
     chars: int | None = None  # characters to return of the text of each pick; 0: all, None: no texts
 
     def add(self, block: Block, positions: Sequence[int], limits: Limits) -> None:
@@ -52,10 +53,11 @@ class Asked:
         self.errors |= {begin + position: error for position, error in other.errors.items()}
         self.nbytes += other.nbytes
 
-    def take(self, picks: Sequence[Selection]) -> None:
-        """Take the picks of all blocks; what a kernel could not answer is the error of its query."""
-        self.picks = picks
-        for block, picked in zip(self.blocks, picks, strict=True):
+    def take(self, parts: Sequence[tuple[Block, Selection]]) -> None:
+        """Take the blocks as they were answered, and their picks; what could not be answered is its query's error."""
+        self.blocks, self.picks = [block for block, _ in parts], [picked for _, picked in parts]
+        for block, picked in parts:
+            picked.unmet = block.unmet_of(picked)
             for q, message in (picked.errors or {}).items():
                 status = 500 if message == FAILED else 422
                 self.errors[block.positions[q]] = RefusedError(status, block.named(q, message), argument_of(message))
@@ -72,6 +74,11 @@ class Asked:
     def skipped(self) -> dict[int, list[Any]]:
         """Return the unknown ids that were left out, by the position of their query."""
         return {b.positions[q]: ids for b in self.blocks for q, ids in (b.skipped or {}).items()}
+
+    def lacking(self) -> dict[int, dict[str, int]]:
+        """Return which groups lack picks, by the position of their query; nothing of queries with an error."""
+        found = {b.positions[q]: each for b, picks in self.answered() for q, each in enumerate(picks.unmet or ())}
+        return {position: each for position, each in found.items() if position not in self.errors}
 
     def raise_error(self) -> None:
         """Raise the error of the first query that has one, where a request has one answer for all."""

@@ -1,28 +1,47 @@
 """Micro-batching without waiting: requests that arrive while a kernel call runs form the next call.
 
 An idle server answers at once. A call that should take less than `_INLINE` seconds runs on the event loop, since
-handing it to a thread would take as long. Other calls run in one thread, while the loop reads requests.
+handing it to a thread would take as long. Other calls run in a thread, while the loop reads requests.
+
+A call ends after about `_TURN` seconds, so that others have their turns: longer requests are answered in parts, and
+take turns in a lane of their own, beside which the others go on. What nobody waits for any more is stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
 
+from .. import _dispatch
+from .._base import env
 from ..selection.problem import Selection
 from .asked import BLOCK, Asked
 from .kernel import Block, answer, apart, joined, split
 from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
+from .stop import Stop, StoppedError
 
 _INLINE = 200e-6
+# Seconds of a call, where its queries leave a choice.
+_TURN = 5e-3
+# What the queries of a call may add to the work that they share, in times of it: a search of all rows is made once for
+# as many queries as add so much. For 40 queries it takes 8 % more of the processor a query than for 256.
+_SHARED = 8.0
 # Seconds of an empty call, and of one element of a row until a call has been measured.
 _CALL, _ELEMENT = 15e-6, 0.2e-9
+# Elements that are not worth a second thread: `worthwhile_threads` in csrc/cpu/parallel.h.
+_SERIAL = 4e6
+# How much nicer than the rest of the process long calls are: where both want a processor, it has a tenth.
+_NICE = 10
 # Weights of a new measurement below and above the estimate: a busy machine only makes calls longer.
 _BELOW, _ABOVE = 0.5, 0.02
 _PACE = 0.2
@@ -62,7 +81,7 @@ class Pending:
 
 
 class Ticket(Pending):
-    """A request on its way through the kernels; it is done when all its blocks have their picks.
+    """A request on its way through the kernels; it is done when all its queries have their picks.
 
     Attributes
     ----------
@@ -70,13 +89,15 @@ class Ticket(Pending):
         When the first call began, and the seconds of all calls.
     waiting : int
         Queries that are not in a call yet.
+    callers : int
+        Requests that go together as this one.
     """
 
-    def __init__(self, batcher: Batcher, asked: Asked, queries: int) -> None:
+    def __init__(self, batcher: Batcher, asked: Asked, callers: int = 1) -> None:
         super().__init__()
-        self._batcher, self.asked = batcher, asked
-        self._picks: list[Any] = [None] * len(asked.blocks)
-        self.waiting, self._left = queries, len(asked.blocks)
+        self._batcher, self.asked, self.callers = batcher, asked, callers
+        self._parts: list[tuple[Block, Selection]] = []
+        self.waiting = self._left = sum(map(len, asked.blocks))
         self.submitted = time.perf_counter()
         self.begun, self.kernel = self.submitted, 0.0
         self.done = not asked.blocks
@@ -85,15 +106,19 @@ class Ticket(Pending):
     def expire_at(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         self._timer = loop.call_at(deadline, self.end, RefusedError(504, "select: the deadline has passed"))
 
-    def put(self, index: int, picks: Selection, begun: float, seconds: float) -> None:
-        """Take the picks of a block."""
-        if self._left == len(self._picks):
+    def put(self, block: Block, picks: Selection, begun: float, seconds: float) -> None:
+        """Take the picks of a block, or of a part of one."""
+        if self.done:
+            return
+        if not self._parts:
             self.begun = begun
         self.kernel += seconds
-        self._picks[index] = picks
-        self._left -= 1
-        if not self._left and not self.done:
-            self.asked.take(self._picks)
+        self._parts.append((block, picks))
+        self._left -= len(block)
+        if not self._left:
+            if len(self._parts) > 1:
+                self._parts.sort(key=lambda part: part[0].positions[0])
+            self.asked.take(self._parts)
             self.end()
 
     def end(self, error: BaseException | None = None) -> None:
@@ -103,9 +128,35 @@ class Ticket(Pending):
         if self._timer is not None:
             self._timer.cancel()
         super().end(error)
+        if error is not None:
+            self._parts.clear()
+            self._batcher.stop_unwanted()
 
 
-Entry = tuple[Block, Ticket, int]  # a block, whose it is, and its number there
+@dataclass(slots=True, eq=False)
+class Turn:
+    """The blocks of one key of a request, as far as they wait."""
+
+    ticket: Ticket
+    blocks: deque[Block]
+    begun: int = 0  # queries of the first of them that have been in a call
+    element: float | None = None  # seconds, as the last call of its queries took; None: not known
+
+
+Entry = tuple[Block, Turn]  # some queries, and whose they are
+
+
+class Lane:
+    """What waits for one thread, and the call that runs there."""
+
+    def __init__(self, name: str, gives_way: bool) -> None:
+        self.waiting: dict[tuple[object, ...], deque[Turn]] = {}  # by key, the longest waiting first
+        self.thread = ThreadPoolExecutor(1, name, initializer=_give_way if gives_way else None)
+        self.call: list[Entry] = []
+        self.stop = Stop()
+
+    def add(self, key: tuple[object, ...], turn: Turn) -> None:
+        self.waiting.setdefault(key, deque()).append(turn)
 
 
 class Batcher:
@@ -121,11 +172,11 @@ class Batcher:
 
     def __init__(self, limits: Limits, metrics: Metrics, num_threads: int | None = None, wait_us: int = 0) -> None:
         self._limits, self._metrics, self._num_threads, self._wait = limits, metrics, num_threads, wait_us * 1e-6
-        self._waiting: dict[tuple[object, ...], deque[Entry]] = {}  # the longest waiting first
-        self._thread = ThreadPoolExecutor(1, "kernel")
-        self._seconds: dict[tuple[object, ...], float] = {}  # of an element, by kind of call
+        self._threads = 1 if _dispatch.why_not("cpu") else num_threads or env.num_threads()
+        self._short, self._long = self._lanes = (Lane("kernel", False), Lane("long kernel", True))
+        self._elements: dict[tuple[object, ...], float] = {}  # seconds of an element, by kind of call
         self._pace = 0.0  # seconds of a query, lately
-        self._scheduled = self._running = False
+        self._scheduled = False
         self.queued = 0  # queries that wait
 
     async def answer(self, asked: Asked, deadline: float | None = None) -> Ticket:
@@ -145,8 +196,8 @@ class Batcher:
             message = f"select: the queue must have room, got {self.queued} queries that wait"
             raise RefusedError(429, message, headers={"retry-after": str(seconds)})
 
-    def submit(self, asked: Asked, deadline: float | None = None, look: bool = True) -> Ticket:
-        """Return the ticket of a request, which is done when all its blocks have their picks.
+    def submit(self, asked: Asked, deadline: float | None = None, look: bool = True, callers: int = 1) -> Ticket:
+        """Return the ticket of a request, which is done when all its queries have their picks.
 
         Parameters
         ----------
@@ -154,22 +205,29 @@ class Batcher:
             In the event loop's time.
         look : bool
             False: the caller submits more, and then calls `look`.
+        callers : int
+            Whose requests these are, together.
 
         Raises
         ------
         RefusedError
-            429: the queue is full. 504: the deadline has passed; what waits is dropped.
+            429: the queue is full. 504: the deadline has passed; what waits is dropped, what runs is stopped.
         """
-        loop, queries = asyncio.get_running_loop(), sum(map(len, asked.blocks))
-        ticket = Ticket(self, asked, queries)
+        loop, ticket = asyncio.get_running_loop(), Ticket(self, asked, callers)
         if not asked.blocks:
             return ticket
-        self.check_room(queries)
-        self.queued += queries
-        for index, block in enumerate(asked.blocks):
+        self.check_room(ticket.waiting)
+        self.queued += ticket.waiting
+        turns: dict[tuple[object, ...], Turn] = {}
+        for block in asked.blocks:
             if block.skipped:
                 self._metrics.skipped.labels(block.served.name).inc(sum(map(len, block.skipped.values())))
-            self._waiting.setdefault(block.key, deque()).append((block, ticket, index))
+            if (turn := turns.get(key := block.key)) is None:
+                turn = turns[key] = Turn(ticket, deque())
+            turn.blocks.append(block)
+        long = sum(map(self._remaining, turns.values())) > _TURN * callers
+        for key, turn in turns.items():
+            (self._long if long else self._short).add(key, turn)
         if deadline is not None:
             ticket.expire_at(loop, deadline)
         if look:
@@ -181,7 +239,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         if self._wait:
             self._schedule(loop)
-        elif not (self._scheduled or self._running):
+        elif not self._scheduled:
             self._flush(loop)
 
     def drop(self, queries: int) -> None:
@@ -189,12 +247,19 @@ class Batcher:
         self.queued -= queries
         self._metrics.queued.set(self.queued)
 
+    def stop_unwanted(self) -> None:
+        """Stop the calls whose requests have all ended."""
+        for lane in self._lanes:
+            if lane.call and all(turn.ticket.done for _, turn in lane.call):
+                lane.stop.set()
+
     def close(self) -> None:
-        self._thread.shutdown(wait=True)
+        for lane in self._lanes:
+            lane.thread.shutdown(wait=True)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look at the queue after the requests that have arrived with this one are read."""
-        if self._scheduled or self._running:
+        if self._scheduled or not any(lane.waiting and not lane.call for lane in self._lanes):
             return
         self._scheduled = True
         if self._wait:
@@ -204,103 +269,169 @@ class Batcher:
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
-        entries = self._next()
+        for lane in self._lanes:
+            if lane.waiting and not lane.call:
+                self._begin(loop, lane)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, lane: Lane) -> None:
+        """Begin the next call of a lane."""
+        entries = self._next(lane)
         if not entries:
             return
-        kind, work, seconds = self._expected(entries)
-        if seconds < _INLINE:
-            begin = time.perf_counter()
-            try:
-                picks = answer(joined([block for block, _, _ in entries]), 1, "raise")
-            except Exception:  # finding the query that caused it may take long
-                self._run(loop, entries, kind, work)
-                return
-            self._finish(entries, [picks], kind, work, begin, time.perf_counter() - begin)
-            if self._waiting:
-                self._schedule(loop)
-        else:
-            self._run(loop, entries, kind, work)
-
-    def _run(self, loop: asyncio.AbstractEventLoop, entries: list[Entry], kind: tuple[object, ...], work: int) -> None:
-        """Answer in the kernels' thread; meanwhile the loop reads requests."""
-        self._running = True
+        work = self._work([(block, len(block)) for block, _ in entries])
+        block, turn = entries[0]
+        if _CALL + work * (turn.element or self._elements.get(block.kind, _ELEMENT)) >= _INLINE:
+            self._run(loop, lane, entries, work)
+            return
         begin = time.perf_counter()
-        task = loop.run_in_executor(self._thread, _answers, [block for block, _, _ in entries], self._num_threads)
+        try:
+            picks = answer(joined([block for block, _ in entries]), 1, "raise")
+        except Exception:  # finding the query that caused it may take long
+            self._run(loop, lane, entries, work)
+            return
+        seconds = time.perf_counter() - begin
+        self._measure(entries, work, seconds)
+        self._finish(entries, [picks], begin, seconds)
+        if lane.waiting:
+            self._schedule(loop)
+
+    def _run(self, loop: asyncio.AbstractEventLoop, lane: Lane, entries: list[Entry], work: float) -> None:
+        """Answer in the thread of a lane; meanwhile the loop reads requests."""
+        lane.call, lane.stop = entries, Stop()
+        begin = time.perf_counter()
+        blocks = [block for block, _ in entries]
+        task = loop.run_in_executor(lane.thread, _answers, blocks, self._num_threads, lane.stop)
 
         def done(task: asyncio.Future[tuple[list[Selection | Exception], float]]) -> None:
-            self._running = False
-            if self._waiting:  # before anything else: the kernels shall not wait for answers to be written
-                self._flush(loop)
-            self._finish(entries, task.result()[0], kind, work, begin, task.result()[1])
+            lane.call = []
+            answers, seconds = task.result()
+            if answers:
+                self._measure(entries, work, seconds)
+            self._flush(loop)  # before anything else: the kernels shall not wait for answers to be written
+            if answers:
+                self._finish(entries, answers, begin, seconds)
 
         task.add_done_callback(done)
 
-    def _next(self) -> list[Entry]:
-        """Take the blocks of the key that has waited longest, up to one kernel call; skip requests that have ended."""
+    def _next(self, lane: Lane) -> list[Entry]:
+        """Take queries of the key that has waited longest, up to one call; skip requests that have ended."""
         entries: list[Entry] = []
-        size = 0
-        while self._waiting and not entries:
-            key, queue = next(iter(self._waiting.items()))
-            del self._waiting[key]
-            while queue and (not entries or size + len(queue[0][0]) <= BLOCK):
-                entry = queue.popleft()
-                ticket = entry[1]
-                if not ticket.done:
-                    self.queued -= len(entry[0])
-                    ticket.waiting -= len(entry[0])
-                    entries.append(entry)
-                    size += len(entry[0])
-            if queue:  # to the end: others have their turn
-                self._waiting[key] = queue
+        while lane.waiting and not entries:
+            key, turns = next(iter(lane.waiting.items()))
+            del lane.waiting[key]
+            size, room = 0, 0.0
+            while turns and size < BLOCK:
+                turn = turns[0]
+                if turn.ticket.done:
+                    turns.popleft()
+                    continue
+                if turn.element and lane is self._short and self._remaining(turn) > _TURN * turn.ticket.callers:
+                    self._long.add(key, turns.popleft())  # it takes longer than expected
+                    continue
+                block, (shared, own) = turn.blocks[0], turn.blocks[0].work
+                if not entries:
+                    room = max(_TURN / self._element(turn), _SHARED * shared)
+                rounds = max(int(room / own), 0 if entries else 1)  # in each of which every thread has a query
+                threads = self._threads_of(block)
+                count = min(len(block) - turn.begun, rounds * threads, BLOCK - size)
+                if not count:
+                    break
+                turns.popleft()
+                entries.append((self._taken(turn, count), turn))
+                size, room = size + count, room - own * count / threads
+                if turn.blocks:  # to the end: others have their turn
+                    turns.append(turn)
+            if turns:
+                lane.waiting[key] = turns
         return entries
 
-    def _expected(self, entries: list[Entry]) -> tuple[tuple[object, ...], int, float]:
-        """Return the kind of a call, its work, and how many seconds it should take."""
-        block = entries[0][0]
-        request = block.request
-        kind = (block.served.name, request.op, request.candidates is None, block.pool is None, block.given is None)
-        work = sum(block.work for block, _, _ in entries)
-        return kind, work, _CALL + work * self._seconds.get(kind, _ELEMENT)
+    def _taken(self, turn: Turn, count: int) -> Block:
+        """Take so many queries of the first block that waits."""
+        block, begin = turn.blocks[0], turn.begun
+        turn.begun += count
+        if turn.begun == len(block):
+            turn.blocks.popleft()
+            turn.begun = 0
+        self.queued -= count
+        turn.ticket.waiting -= count
+        return block if count == len(block) else block[begin : begin + count]
 
-    def _finish(
-        self,
-        entries: list[Entry],
-        answers: Sequence[Selection | Exception],
-        kind: tuple[object, ...],
-        work: int,
-        begin: float,
-        seconds: float,
-    ) -> None:
-        """Give each request its picks, and update the estimate of the time per element."""
-        queries = sum([block.size for block, _, _ in entries])
-        if work:
-            element = max(0.0, seconds - _CALL) / work
-            known = self._seconds.get(kind, _ELEMENT)
-            self._seconds[kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
+    def _element(self, turn: Turn) -> float:
+        """Return how many seconds an element of the queries should take that wait."""
+        return turn.element or self._elements.get(turn.blocks[0].kind, _ELEMENT)
+
+    def _remaining(self, turn: Turn) -> float:
+        """Return how many seconds the queries of a turn should take that wait."""
+        queries = [(block, len(block)) for block in turn.blocks]
+        queries[0] = (queries[0][0], queries[0][1] - turn.begun)
+        return self._work(queries) * self._element(turn)
+
+    def _threads_of(self, block: Block) -> int:
+        """Return how many queries are worked through at the same time: one by the rule that only NumPy has."""
+        return 1 if block.request.op == "gist" else self._threads
+
+    def _work(self, queries: Sequence[tuple[Block, int]]) -> float:
+        """Return how many elements one thread works through in a call of so many queries of each block."""
+        total = longest = most = 0.0
+        for block, count in queries:
+            shared, own = block.work
+            most, total, longest = max(most, shared), total + own * count, max(longest, own)
+        if total >= _SERIAL:
+            total = max(total / self._threads_of(queries[0][0]), longest)
+        return most + total
+
+    def _measure(self, entries: list[Entry], work: float, seconds: float) -> None:
+        """Update the estimates of the time per element."""
+        block, queries = entries[0][0], sum([block.size for block, _ in entries])
+        element = max(0.0, seconds - _CALL) / work
+        known = self._elements.get(block.kind, _ELEMENT)
+        self._elements[block.kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
+        for _, turn in entries:
+            turn.element = element
         self._pace += _PACE * (seconds / queries - self._pace)
         self._metrics.batch(queries, seconds, self.queued)
+
+    def _finish(
+        self, entries: list[Entry], answers: Sequence[Selection | Exception], begin: float, seconds: float
+    ) -> None:
+        """Give each request its picks."""
         if len(answers) == 1 and not isinstance(answers[0], Exception):
-            answers = split(answers[0], [block for block, _, _ in entries])
-        for (_, ticket, index), picks in zip(entries, answers, strict=True):
+            answers = split(answers[0], [block for block, _ in entries])
+        for (block, turn), picks in zip(entries, answers, strict=True):
             if not isinstance(picks, Exception):
                 try:
-                    ticket.put(index, picks, begin, seconds)
+                    turn.ticket.put(block, picks, begin, seconds)
                     continue
                 except Exception as error:
                     picks = error
-            ticket.end(picks)
+            turn.ticket.end(picks)
 
 
-def _answers(blocks: list[Block], num_threads: int | None) -> tuple[list[Selection | Exception], float]:
-    """Return one selection for all blocks, or if the call fails one for each block; and the seconds that it took."""
+def _give_way() -> None:
+    """Let other threads of this process go before this one, and those that it starts, where the system can."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
+
+
+def _answers(blocks: list[Block], num_threads: int | None, stop: Stop) -> tuple[list[Selection | Exception], float]:
+    """Return one selection for all blocks, or if the call fails one for each block; and the seconds that it took.
+
+    A call that was stopped returns none.
+    """
     begin = time.perf_counter()
     found: list[Selection | Exception] = []
-    try:
-        found.append(answer(joined(blocks), num_threads))
-    except Exception:
-        for block in blocks:
+    with stop:
+        try:
             try:
-                found.append(apart(block, num_threads))
-            except Exception as error:
-                found.append(error)
+                found.append(answer(joined(blocks), num_threads))
+            except Exception:
+                for block in blocks:
+                    try:
+                        found.append(apart(block, num_threads))
+                    except Exception as error:
+                        found.append(error)
+        except StoppedError:
+            found.clear()
     return found, time.perf_counter() - begin

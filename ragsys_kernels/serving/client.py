@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from importlib.util import find_spec
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -212,6 +213,8 @@ def _asked_wait(answer: httpx.Response) -> float:
 
 
 def _in_url(value: Any) -> Any:
+    if isinstance(value, dict):
+        return json.dumps(value)
     return ",".join(map(str, value)) if isinstance(value, list) else "all" if value is None else value
 
 
@@ -282,7 +285,8 @@ class Client(_Calls):
         initial: Any = None,
         allowed: Any = None,
         exclude: Any = None,
-        max_per_group: int | None = None,
+        max_per_group: int | Mapping[Any, int] | None = None,
+        min_per_group: int | Mapping[Any, int] | None = None,
         budget: float | Sequence[float] | None = None,
         max_similarity: float | Sequence[float] | None = None,
         min_relevance: float | Sequence[float] | None = None,
@@ -345,6 +349,9 @@ class Client(_Calls):
             What the rules' functions take of items, beside candidate_vectors alone: a corpus has its own.
         query_groups : (Q,) integers or strings, optional
             The group of each query, whose candidates it does not get. None: of no group.
+        max_per_group, min_per_group : int, or mapping of groups to int, optional
+            The most, and the least, picks of each group, or of single ones; one value for all queries. ``unmet`` of the
+            picks says which minima do not hold.
         lists : sequence of (ids, scores), optional
             What several retrievers found, as `fuse` takes it but with ids of the corpus; instead of candidates and
             relevance, which the server makes of it by ``fusion`` ("rrf", "minmax" or "zscore") and ``fusion_weights``.
@@ -375,8 +382,9 @@ class Client(_Calls):
             "k": k, "lambda_d": lambda_d, "lambda_b": lambda_b, "candidates": candidates, "relevance": relevance,
             "relevance_scale": relevance_scale, "quality": quality, "aspects": aspects, "weights": weights,
             "initial": initial, "allowed": allowed, "exclude": exclude, "max_per_group": max_per_group,
-            "budget": budget, "max_similarity": max_similarity, "min_relevance": min_relevance, "bias": bias,
-            "groups": groups, "query_groups": query_groups, "costs": costs, "scale": scale, "gamma": gamma,
+            "min_per_group": min_per_group, "budget": budget, "max_similarity": max_similarity,
+            "min_relevance": min_relevance, "bias": bias, "groups": groups, "query_groups": query_groups,
+            "costs": costs, "scale": scale, "gamma": gamma,
             "window": window, "noise": noise, "min_gain": min_gain, "kind": kind, "density": density, "eps": eps,
             "metric": metric, "half_life": half_life, "now": now, "decay": decay, "decay_floor": decay_floor,
             "nearest": nearest,

@@ -6,6 +6,7 @@ A new line there is a new field of every wire: what is read, checked and handed 
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from ..selection import mmr_path
 from ..selection.parameters import OF_RESULT, RECENCY, RULES, TABLE, Parameter
@@ -32,6 +33,21 @@ OF_CALL: dict[str, Parameter] = {each.name: each for each in (*TABLE, *RECENCY) 
 TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "number": ("a number", (int, float)), "count": ("an integer", (int,)), "flag": ("true or false", (bool,))
 }  # fmt: skip
+
+
+class ByGroup(dict[Any, int]):
+    """An argument that has a number for each of some groups. Requests with equal ones share a call of the kernels."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def wording(parameter: Parameter) -> str:
+    """Return what an error says that one value must be."""
+    what = TYPES[parameter.kind][0]
+    return f"{what}, or an object with one for each group" if parameter.by_group else what
+
+
 # Fields that a rule does not have; a cursor holds what was shown before.
 LACKS = {rule: frozenset(each.name for each in TABLE if rule not in each.rules) for rule in RULES}
 LACKS = {rule: names | {"cursor"} if "initial" in names else names for rule, names in LACKS.items()}

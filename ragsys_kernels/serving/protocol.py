@@ -147,7 +147,8 @@ class Protocol(HttpToolsProtocol):
         self._service = front.service
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(_Secured(transport) if self.config.is_ssl else transport)
+        secured: Any = _Secured(transport) if self.config.is_ssl else transport
+        super().connection_made(secured)
         self.waiting_since = time.monotonic()
         limits, beyond = self._service.limits, self._service.load.beyond
         self._most, self._fields = limits.header_bytes, limits.headers
@@ -251,8 +252,9 @@ class Protocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if type(self.transport) is _Secured:
-            self.loop.call_soon(self.transport.go_on)
+        transport: Any = self.transport
+        if isinstance(transport, _Secured):
+            self.loop.call_soon(transport.go_on)
         self._count_unsent(self.transport.get_write_buffer_size())
 
     def close_if_slow(self, now: float, limits: Limits, idle_since: float) -> None:

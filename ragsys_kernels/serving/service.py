@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from .http.tokens import Tokens
 from .kernel import Block, answer
 from .limits import LOAD_FAILED, Limits, RefusedError
 from .metrics import Metrics, place
+from .stop import Stop, StoppedError
 from .texts import TextFile
 from .together import Together
 
@@ -126,17 +126,24 @@ class Service:
     async def look(self, deadline: float, function: Callable[..., _Found], *arguments: Any) -> _Found:
         """Call a function that reads files, or has much to do, one at a time and beside the kernels.
 
-        A call whose deadline has passed when its turn comes is skipped, and so is one whose client has disconnected.
+        A call ends, or does not begin, once its deadline has passed or its client has disconnected.
         """
-        loop = asyncio.get_running_loop()
-        late = time.monotonic() + deadline - loop.time()
+        loop, stop = asyncio.get_running_loop(), Stop()
 
         def call() -> _Found:
-            if time.monotonic() > late:
-                raise RefusedError(504, "serve: the deadline has passed while others were answered")
-            return function(*arguments)
+            if stop.given:
+                raise StoppedError
+            with stop:
+                return function(*arguments)
 
-        return await loop.run_in_executor(self._lookers, call)
+        late = loop.call_at(deadline, stop.set)
+        try:
+            return await loop.run_in_executor(self._lookers, call)
+        except StoppedError:
+            raise RefusedError(504, "serve: the deadline has passed while others were answered") from None
+        finally:
+            late.cancel()
+            stop.set()
 
     async def answer(self, asked: Asked, request: Request, deadline: float) -> None:
         """Let the kernels pick what a request that has been read asks for."""

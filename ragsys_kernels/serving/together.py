@@ -99,7 +99,7 @@ class Together:
                 continue
             try:
                 party.read(self._limits)
-                party.ticket = self._batcher.submit(party.asked, look=False)
+                party.ticket = self._batcher.submit(party.asked, look=False, callers=len(party.begins))
             except Exception as error:
                 party.end(error.kept() if isinstance(error, RefusedError) else error)
             else:

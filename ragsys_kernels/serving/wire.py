@@ -43,6 +43,9 @@ class Picks:
     nearest : (Q, K) int32, or None
         With ``nearest=True``, as `Selection` has it: the column of the most similar earlier pick, -2 - j for the id in
         place j of ``initial``; -1 where there is none.
+    unmet : list of dict, or None
+        With ``min_per_group``: of each query, how many picks groups lack; those that lack none do not appear. Names are
+        text, of integers their digits. Empty for a query that was not answered.
     """
 
     ids: np.ndarray
@@ -54,6 +57,7 @@ class Picks:
     certified: np.ndarray | None = None
     skipped: dict[int, list[Any]] = field(default_factory=dict)
     nearest: np.ndarray | None = None
+    unmet: list[dict[str, int]] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -229,6 +233,7 @@ class Part(NamedTuple):
     proven: list[bool | None]
     skipped: dict[int, list[Any]]
     nearest: np.ndarray | None  # where that is asked for
+    unmet: list[dict[str, int]] | None  # likewise
 
 
 def read(body: bytes, content_type: str) -> Part:
@@ -254,6 +259,9 @@ def joined(parts: list[Part]) -> Picks:
     if found := [part.nearest for part in parts if part.nearest is not None]:
         nearest = np.full(real.shape, -1, np.int32)
         nearest[real] = np.concatenate(found)
+    unmet = None
+    if any(part.unmet is not None for part in parts):  # none where no query of a part was answered
+        unmet = [each for part in parts for each in part.unmet or [{}] * len(part.lengths)]
     proven: list[bool | None] = []
     errors: dict[int, str] = {}
     skipped: dict[int, list[Any]] = {}
@@ -265,7 +273,16 @@ def joined(parts: list[Part]) -> Picks:
     certified = None
     if all(each is not None or i in errors for i, each in enumerate(proven)):
         certified = np.array([each is True for each in proven], bool)
-    return Picks(ids, lengths=lengths, errors=errors, certified=certified, skipped=skipped, nearest=nearest, **numbers)
+    return Picks(
+        ids,
+        lengths=lengths,
+        errors=errors,
+        certified=certified,
+        skipped=skipped,
+        nearest=nearest,
+        unmet=unmet,
+        **numbers,
+    )
 
 
 def _read_json(body: bytes) -> Part:
@@ -283,6 +300,7 @@ def _read_json(body: bytes) -> Part:
         [result.get("certified") for result in results],
         {i: result["skipped"] for i, result in enumerate(results) if "skipped" in result},
         np.array(nearest, np.int32) if asked else None,
+        [result.get("unmet", {}) for result in results] if any("unmet" in result for result in results) else None,
     )
 
 
@@ -306,6 +324,7 @@ def _read_arrow(body: bytes) -> Part:
         others["certified"],
         {i: names for i, names in enumerate(others["skipped"]) if names},
         values[-1] if len(values) > len(_VALUES) else None,
+        [dict(x or ()) for x in table.column("unmet").to_pylist()] if "unmet" in table.column_names else None,
     )
 
 
@@ -316,16 +335,34 @@ def _limit(value: Any) -> Any:
 
 def one_value(name: str, given: Any) -> Any:
     """Return an argument that is one value for all queries as Python has it; the server checks its range."""
-    array, option = _array(given), OF_CALL.get(name)
+    option = OF_CALL.get(name)
+    if option is not None and option.by_group and isinstance(given, Mapping):
+        return _by_group(name, given)
+    array = _array(given)
     value = given if array.ndim else array.tolist()
     what, types = TYPES["count"] if name == "pool" else ("a string", (str,))
     if option is not None:
         what, types = TYPES.get(option.kind) or (f"one of {', '.join(map(repr, option.choices))}", (str,))
+        what += ", or a mapping of groups to integers" if option.by_group else ""
     if type(value) not in types:
         raise ValueError(f"select: {name} must be {what}, got {repr(value)[:100]}")
     if type(value) in (int, float) and not abs(value) <= _MOST_NUMBER:  # JSON has no NaN and no inf
         raise ValueError(f"select: {name} must be a finite number, got {repr(value)[:100]}")
     return value
+
+
+def _by_group(name: str, given: Mapping[Any, Any]) -> dict[str, int]:
+    """Return numbers of single groups as JSON has them, whose names are text."""
+    found: dict[str, int] = {}
+    for group, number in given.items():
+        key, value = (x.item() if isinstance(x, np.generic) else x for x in (group, number))
+        if type(key) not in (int, str) or type(value) is not int or str(key) in found:
+            got = f"{group!r}: {number!r}{' beside an equal name' if str(key) in found else ''}"
+            raise ValueError(
+                f"select: {name} must be an integer for each group, by integers or strings, got {got[:100]}"
+            )
+        found[str(key)] = value
+    return found
 
 
 def _vectors(queries: Any) -> np.ndarray:

@@ -190,7 +190,7 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
     ------
     AssertionError
         With query and step: an item was not available or not best; the number of picks or the padding is wrong; a
-        score, relevance, redundancy or nearest pick is not that of the item.
+        score, relevance, redundancy or nearest pick is not that of the item; or `Selection.unmet` is wrong.
     """
     if method not in _REPLAYED:
         raise ValueError(f"check_selection: method must be one of {', '.join(map(repr, _REPLAYED))}, got {method!r}")
@@ -204,6 +204,9 @@ def check_selection(method: str, problem: dict[str, Any], result: Any, *, tolera
     for q, wanted in enumerate(np.broadcast_to(k, (replay.Q,))):
         made = replay.query(q, int(wanted), indices[q], scores[q], relevance[q], redundancy[q])
         assert lengths[q] == made, f"query {q}: lengths must be {made}, got {lengths[q]}"
+        if (unmet := getattr(result, "unmet", None)) is not None:
+            lacking = replay.unmet(q, indices[q, :made])
+            assert unmet[q] == lacking, f"query {q}: unmet must be {lacking}, got {unmet[q]}"
         rest = slice(made, None)
         padded = (indices[q, rest] == -1).all() and np.isneginf(scores[q, rest]).all()
         assert padded and np.isnan([relevance[q, rest], redundancy[q, rest]]).all(), (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._base import arrays
+from .._base import arrays, tables
 from ..selection.parameters import DEFAULTS, OPTIONS
 from ..selection.problem import Rows
 from .replay_rules import NONE, RULES, Query, Values
@@ -99,22 +101,18 @@ class Replay:
                 real &= corpus.live
             for row, kept in zip(self.relevance, real, strict=True):
                 row[kept] = _scaled(row[kept].tolist(), problem["relevance_scale"])
-        if lacking is not None:  # all are rescaled
-            self.candidates[lacking] = -1
-        for q, pool in enumerate(self.candidates):
+        for q, pool in enumerate(self.candidates):  # all are rescaled
             pool[[item >= 0 and not self._may(problem, q, int(item)) for item in pool]] = -1
+        self.of_any_relevance = self.candidates.copy()
+        if lacking is not None:
+            self.candidates[lacking] = -1
         bias = get("bias")
         if bias is None and corpus is not None and not self.own_relevance:
             bias = corpus.bias
         self.bias = None if bias is None else self._floats("bias", bias)
         if self.dense and self.bias is not None:
             self.bias = self.bias.reshape(-1)
-        groups = get("groups")
-        if groups is None and corpus is not None:
-            groups = corpus.groups
-        self.groups = None if groups is None else np.asarray(groups).reshape(-1)
         self.query_groups = get("query_groups")
-        self.cap = get("max_per_group") or np.inf
         self.initial = get("initial")
         weights: dict[str, Any] = {"lambda_d": 1.0, "lambda_b": 1.0} | DEFAULTS[method]
         self.lambda_d, self.lambda_b = (
@@ -126,6 +124,15 @@ class Replay:
 
     def _read_limits(self, corpus: Rows | None) -> None:
         get = self.problem.get
+        groups, cap = get("groups"), get("max_per_group")
+        if groups is None and corpus is not None and corpus.groups is not None:
+            groups = corpus.groups if corpus.group_names is None else corpus.group_names[corpus.groups]
+        labels = None if groups is None else tables.texts(groups) if tables.holds_text(groups) else np.asarray(groups)
+        # Of each level the groups of all rows, and their caps; minima are of the first.
+        self.levels = [] if labels is None else list(labels.reshape(len(self.e), -1).T)
+        self.groups = self.levels[0] if self.levels else None
+        self.caps = list(cap) if isinstance(cap, (list, tuple, np.ndarray)) else [cap] * len(self.levels)
+        self.minima: Any = get("min_per_group")
         budget, ceiling, costs = get("budget"), get("max_similarity"), get("costs")
         self.budget = None if budget is None else np.broadcast_to(np.asarray(budget, np.float64), (self.Q,))
         self.ceiling = None if ceiling is None else np.broadcast_to(np.asarray(ceiling, np.float32), (self.Q,))
@@ -165,7 +172,7 @@ class Replay:
         picked, left = list(pool.initial), list(range(len(pool.rows)))
         spent, total, singles = 0.0, 0.0, (0.0, 0.0)
         for step in range(wanted):
-            at, found, m = self._open(pool, left, picked, spent)
+            at, found, m = self._open(pool, left, picked, spent, wanted - step)
             if not len(at) or (found.doubtful.all() and indices[step] == -1):
                 return self._ended(q, step, total, singles)
             row = int(indices[step]) + pool.base
@@ -174,7 +181,7 @@ class Replay:
             i = int(np.flatnonzero(pool.rows[at] == row)[0])
             lowest = np.where(found.doubtful, -np.inf, found.values - found.errors)
             best = int(np.argmax(lowest))
-            if self._density() and step == 0:
+            if self._may_be_alone() and step == 0:
                 single = int(np.argmax(np.where(found.doubtful, -np.inf, found.scores)))
                 singles = float(found.scores[single]), float(found.errors[single] * pool.divisors[at[single]])
                 error = 1e-4 * max(1.0, abs(singles[0]))
@@ -260,10 +267,14 @@ class Replay:
     def _density(self) -> bool:
         return bool(self.problem.get("density"))
 
+    def _may_be_alone(self) -> bool:
+        """Return whether one item may take the place of all picks; minima want the others."""
+        return self._density() and self.minima is None
+
     def _ended(self, q: int, made: int, total: float, singles: tuple[float, float]) -> int:
         """Return how many picks there must be; refuse picks that one item alone is worth more than."""
         best, error = singles
-        assert not self._density() or best <= total + (1 + made) * error + _EPS * abs(total), (
+        assert not self._may_be_alone() or best <= total + (1 + made) * error + _EPS * abs(total), (
             f"query {q}: one item is worth {best:.9g}, the picks {total:.9g}"
         )
         return made
@@ -272,7 +283,7 @@ class Replay:
         """Return what the picks by value per cost are worth together."""
         picked, left, spent, total = list(pool.initial), list(range(len(pool.rows))), 0.0, 0.0
         for _ in range(wanted):
-            at, found, _ = self._open(pool, left, picked, spent)
+            at, found, _ = self._open(pool, left, picked, spent, wanted)
             if not len(at):
                 break
             j = int(np.argmax(found.values))
@@ -289,13 +300,15 @@ class Replay:
         return float(m) if picked else 0.0
 
     def _open(
-        self, pool: Pool, left: list[int], picked: list[int], spent: float
+        self, pool: Pool, left: list[int], picked: list[int], spent: float, remaining: int
     ) -> tuple[np.ndarray, Values, np.ndarray]:
         """Return what limits and rule leave of some items of a pool: their places, values, and largest similarities."""
         at = np.array(left, np.int64)
-        if self.groups is not None:
-            of_picks = self.groups[np.array(picked, np.int64)]
-            at = at[(self.groups[pool.rows[at], None] == of_picks).sum(axis=1) < self.cap]
+        for groups, cap in zip(self.levels, self.caps, strict=True):
+            of_items, of_picks = groups[pool.rows[at]], groups[np.array(picked, np.int64)]
+            own, rest = (cap, np.inf) if isinstance(cap, Mapping) else ({}, np.inf if cap is None else cap)
+            most = np.array([own.get(group, rest) for group in of_items.tolist()])
+            at = at[(of_items[:, None] == of_picks).sum(axis=1) < most]
         if self.costs is not None:
             assert self.budget is not None
             at = at[spent + pool.costs[at] <= self.budget[pool.q]]
@@ -308,7 +321,48 @@ class Replay:
             closed, doubtful = found.closed | (m > ceiling + error), found.doubtful | (np.abs(m - ceiling) <= error)
             found = found._replace(closed=closed, doubtful=doubtful)
         at = at[~found.closed[at]]
+        if self.minima is not None:
+            at, doubtful = self._for_minima(pool, at, found.doubtful, picked, remaining)
+            found = found._replace(doubtful=doubtful)
         return at, Values(*(field[at] for field in found)), m[at]
+
+    def _least(self, group: Any) -> int:
+        return int(self.minima.get(group, 0) if isinstance(self.minima, Mapping) else self.minima)
+
+    def _for_minima(
+        self, pool: Pool, at: np.ndarray, doubtful: np.ndarray, picked: list[int], remaining: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of the available items leave room for unmet minima, and of all items which are doubtful now."""
+        assert self.groups is not None
+        have = Counter(self.groups[np.array(picked, np.int64)].tolist())
+        groups = self.groups[pool.rows]
+
+        def lacks(items: np.ndarray) -> dict[Any, int]:
+            there = Counter(groups[items].tolist())
+            return {g: max(0, min(self._least(g) - have[g], n)) for g, n in there.items()}
+
+        perhaps = lacks(at)
+        lacking = np.array([perhaps[g] > 0 for g in groups[at].tolist()], bool)
+        if sum(perhaps.values()) < remaining:
+            return at, doubtful
+        if sum(lacks(at[~doubtful[at]]).values()) >= remaining:
+            return at[lacking], doubtful
+        doubtful = doubtful.copy()
+        doubtful[at[~lacking]] = True  # it depends on items that may or may not be picked
+        return at, doubtful
+
+    def unmet(self, q: int, picks: np.ndarray) -> dict[Any, int]:
+        """Return by how many picks groups are below their minima."""
+        assert self.groups is not None
+        initial = [] if self.initial is None else [int(i) for i in np.asarray(self.initial)[q] if i >= 0]
+        have = Counter(self.groups[np.array([*initial, *picks.tolist()], np.int64) + q * self.base].tolist())
+        names = self.minima
+        if not isinstance(names, Mapping):
+            items = self.of_any_relevance[q]
+            rows = items[(items >= 0) & ~np.isin(items, initial)].astype(np.int64) + q * self.base
+            own = None if self.query_groups is None else np.asarray(self.query_groups, object)[q]
+            names = {g for g in self.groups[rows].tolist() if self.query_groups is None or g != own}
+        return {g: self._least(g) - have[g] for g in names if self._least(g) > have[g]}
 
     def _query(self, pool: Pool, picked: list[int]) -> Query:
         options: dict[str, Any] = {"metric": self.metric}

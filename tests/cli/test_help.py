@@ -59,6 +59,8 @@ CALLS = {
     ("bias",): (offline, "bias", ["--pairs", "p.csv", "--model", "m", "--out", "o.npy"]),
     ("embed",): (offline, "embed", ["--texts", "t.csv", "--model", "m", "--out", "o.npy"]),
     ("corpus", "build"): (offline, "build_corpus", ["--corpus", "c.npy", "--out", "o"]),
+    ("subset",): (offline, "subset", ["--corpus", "c.npy", "--out", "o.parquet", "--k", "3"]),
+    ("dedupe",): (offline, "dedupe", ["--corpus", "c.npy", "--out", "o.parquet", "--threshold", "0.9"]),
     ("corpus", "append"): (offline, "append_corpus", ["--corpus", "c.npy", "--to", "o"]),
     ("corpus", "delete"): (offline, "delete_rows", ["--ids", "i.txt", "--from", "o"]),
     ("corpus", "sync"): (offline, "sync_corpus", ["--from", "x", "--to", "x"]),

@@ -165,7 +165,7 @@ Good = tuple[str, Callable[..., Any], dict[str, Any], dict[str, Callable[[Any], 
 SELECTION = {
     "queries": floats, "embeddings": floats, "k": count, "candidates": integers, "relevance": floats, "bias": floats,
     "lambda_d": number, "lambda_b": number, "groups": integers, "query_groups": integers, "max_per_group": count,
-    "initial": integers, "allowed": mask_or_rows, "exclude": mask_or_rows, "metric": text,
+    "min_per_group": count, "initial": integers, "allowed": mask_or_rows, "exclude": mask_or_rows, "metric": text,
     "check_values": flag, "backend": text, "num_threads": count, "on_error": text,
     "costs": doubles, "budget": number, "max_similarity": number, "min_relevance": number,
     "quality": floats, "scale": number, "gamma": number, "window": count, "noise": number, "min_gain": number,

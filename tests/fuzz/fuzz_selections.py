@@ -210,6 +210,8 @@ def _options(rng, case, shape, Q, P, N, K):
             options["query_groups"] = rng.choice(groups, Q)
         if (not own or rng.random() < 0.5) and shape != "search":
             options["max_per_group"] = int(rng.integers(1, 4))
+        if shape != "search" and rng.random() < 0.5:
+            options.update(_quotas(rng, options["groups"], own))
     if shape != "search" and rng.random() < 0.2:
         size = P if shape == "dense" else N
         initial = np.stack([rng.permutation(size)[: min(size, 4)] for _ in range(Q)])
@@ -231,6 +233,24 @@ def _options(rng, case, shape, Q, P, N, K):
     if options.get("density") and "budget" not in options:
         options["density"] = False
     return options
+
+
+def _quotas(rng, groups: np.ndarray, own: bool) -> dict[str, Any]:
+    """Caps of single groups, minima, or another level of groups."""
+    names = np.unique(groups)
+    some = rng.permutation(names)[: int(rng.integers(1, 6))].tolist()
+    if rng.random() < 0.3:
+        caps = [int(rng.integers(1, 4)), {name: int(rng.integers(0, 3)) for name in some}]
+        levels = np.stack([groups, rng.integers(0, 5, groups.shape)], axis=-1)
+        return {"groups": levels, "max_per_group": caps if rng.random() < 0.7 else caps[0]}
+    found: dict[str, Any] = {}
+    if rng.random() < 0.5:
+        found["max_per_group"] = {name: int(rng.integers(2, 4)) for name in some}
+    if rng.random() < 0.7:
+        least = {name: int(rng.integers(0, 3)) for name in [*some, -1]}
+        found["min_per_group"] = least if rng.random() < 0.6 else 1
+        found.setdefault("max_per_group", None)
+    return found
 
 
 def _of_rule(rng, case: Case, Q: int, items: tuple[int, ...]) -> dict[str, Any]:
@@ -306,7 +326,7 @@ def _embeddings(case: Case, stored: Callable[[], Any], **columns: np.ndarray) ->
 
 def make(case: Case, rng, queries: Any = slice(None), threads: int | None = None) -> list[np.ndarray]:
     """Make the call for some of its queries; its results as arrays."""
-    options = of_queries(case.options, queries)
+    options = of_queries(case.options, queries, case.dense)
     k = of_queries({"k": case.k}, queries)["k"]
     chosen = case.queries[queries]
     if rng.random() < 0.2:
@@ -350,7 +370,10 @@ def judge(case: Case, found: list[np.ndarray]) -> None:
         same(picks[:2], found, "from picks of the same rows")
         found = picks
     few = np.arange(len(case.queries))[:: 8 if len(case.rows) > 1_000 else 1]
-    problem_of_few, tolerance = of_queries(problem, few), 0.0 if case.exact and case.method == "mmr" else None
+    problem_of_few, tolerance = (
+        of_queries(problem, few, case.dense),
+        0.0 if case.exact and case.method == "mmr" else None,
+    )
     width = np.max(problem_of_few["k"])
     some = [x[few, :width] if x.ndim == 2 else x[few] for x in found]
     picks = rk.Selection(*some[:5])
@@ -370,6 +393,8 @@ def _pools(case: Case) -> np.ndarray:
         if "query_groups" in options:
             names = (*names, "groups", "query_groups")
         own = {name: options[name] for name in (*names, "allowed", "exclude") if name in options}
+        if "groups" in own and own["groups"].ndim == 2:
+            own["groups"] = own["groups"][:, 0]
         shown = options["initial"].shape[1] if "initial" in options else 0
         search = replace(case, call="search", method="mmr", k=min(case.pool + shown, N), options=own)
         found = make(search, np.random.default_rng(0))
@@ -392,7 +417,9 @@ def _in_order(case: Case, q: int, pool: np.ndarray, of_row: np.ndarray, picks: n
     ids = pool[positions]
     rows = ids + q * case.rows.shape[1] if case.dense else ids
     counts = [of_row[rows]]
-    for name in ("relevance", "bias", "groups", "costs", "quality"):
+    if "groups" in options:
+        counts.append([tuple(x) for x in options["groups"].reshape(len(of_row), -1)[rows].tolist()])
+    for name in ("relevance", "bias", "costs", "quality"):
         if name in options and options[name].ndim == 1:
             counts.append(options[name][rows])
         elif name in options:
@@ -454,8 +481,9 @@ def _check(case: Case, rng) -> int:
     # Whole dense pools are one array, so that another order is another array; all else is the same.
     again = make(case, rng, order, threads=int(rng.integers(1, 4)))
     same([x[order] for x in found], again, f"for queries {order.tolist()}")
-    # Two rules look at how many picks there are to be: a window of all of them, and the best single item.
-    if np.ndim(case.k) == 0 and case.k > 1 and not case.options.get("density") and case.method != "ssd":
+    # How many picks there are to be counts for a window of all of them, the best single item, and minima.
+    looks_ahead = case.options.get("density") or case.options.get("min_per_group") is not None or case.method == "ssd"
+    if np.ndim(case.k) == 0 and case.k > 1 and not looks_ahead:
         size = 2 if case.call == "search" else 4
         less = make(replace(case, k=case.k - 1), rng, threads=1)
         same(found[:size], less[:size], "with a smaller k")
@@ -518,7 +546,7 @@ def smallest(seed: int, number: int) -> str:
 def _only(case: Case, q: int) -> Case:
     """The case with one query."""
     one = of_queries({"queries": case.queries, "embeddings": case.rows, "k": case.k}, slice(q, q + 1))
-    options = of_queries(case.options, slice(q, q + 1))
+    options = of_queries(case.options, slice(q, q + 1), case.dense)
     return replace(case, queries=one["queries"], rows=one["embeddings"], k=one["k"], options=options)
 
 

@@ -16,7 +16,7 @@ OF_QUERIES = (
     "queries", "k", "candidates", "relevance", "initial", "query_groups", "lambda_d", "lambda_b", "budget",
     "max_similarity", "min_relevance", "aspects", "weights",
 )  # fmt: skip
-OF_BOTH = ("bias", "costs", "quality", "groups", "allowed", "exclude")  # of the rows, or of each query's
+OF_BOTH = ("bias", "costs", "quality", "allowed", "exclude")  # of the rows, or of each query's
 
 
 @contextmanager
@@ -40,12 +40,13 @@ def draw_isa(rng: np.random.Generator, but: str | None = None) -> None:
     os.environ[ISA] = str(rng.choice([name for name in sets if name != but] or sets))
 
 
-def of_queries(arguments: dict[str, Any], queries: Any) -> dict[str, Any]:
-    """The arguments of a call for some of its queries."""
+def of_queries(arguments: dict[str, Any], queries: Any, dense: bool = False) -> dict[str, Any]:
+    """The arguments of a call for some of its queries; groups of rows may have two axes too, those of levels."""
     part = dict(arguments)
     for name, value in arguments.items():
         dims = getattr(value, "ndim", 0)
-        if (name in OF_QUERIES and dims) or (name in OF_BOTH and dims == 2) or (name == "embeddings" and dims == 3):
+        own = (name in OF_QUERIES and dims) or (name in OF_BOTH and dims == 2) or (name == "embeddings" and dims == 3)
+        if own or (name == "groups" and dense):
             part[name] = value[queries]
     return part
 

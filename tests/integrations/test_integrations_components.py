@@ -191,8 +191,10 @@ def test_every_rule_with_every_option_picks_as_its_function_does(picks_of, metho
         if method not in parameter.rules or name == "lambda_b":
             continue
         same = {name: value_of(parameter, method)}
-        if name == "max_per_group":
+        if name in ("max_per_group", "min_per_group"):
             cases.append((same | {"group_key": "g"}, same | {"groups": groups}))
+            named = {name: {"source 1": 1, "source 3": 2 if name == "min_per_group" else 0}}
+            cases.append((named | {"group_key": "g"}, named | {"groups": GROUPS}))
         elif name in ("budget", "density"):
             same |= {"budget": 14.5}
             cases.append((same | {"cost_key": "c"}, same | {"costs": COSTS}))
@@ -250,7 +252,18 @@ def test_what_no_call_could_take_is_refused_when_a_component_is_made(name):
         ({"max_per_group": 0, "group_key": "g"}, "max_per_group must be at least 1, got 0"),
         ({"max_per_group": 1.5, "group_key": "g"}, "max_per_group must be an integer, got float"),
         ({"max_per_group": 1}, "max_per_group must come with group_key, got group_key=None"),
-        ({"group_key": "g"}, "group_key must come with max_per_group, got 'g' alone"),
+        ({"max_per_group": {"a": 1}}, "max_per_group must come with group_key, got group_key=None"),
+        ({"max_per_group": {"a": -1}, "group_key": "g"}, "max_per_group must be at least 0 for each group, got -1"),
+        ({"max_per_group": {"a": "1"}, "group_key": "g"}, "max_per_group must be an integer for each group, got str"),
+        (
+            {"max_per_group": {"a": 1, 2: 1}, "group_key": "g"},
+            "max_per_group must name groups by strings, or by integers, got int, str",
+        ),
+        (
+            {"max_per_group": {"a": 1}, "min_per_group": {"a": 2}, "group_key": "g"},
+            "min_per_group must be at most max_per_group, got 2 above 1 for 'a'",
+        ),
+        ({"group_key": "g"}, "group_key must come with max_per_group or min_per_group, got 'g' alone"),
         ({"group_key": 3, "max_per_group": 1}, "group_key must be a string, got 3"),
         ({"budget": 10}, "budget must come with cost_key or token_counter, got neither"),
         ({"budget": -1, "cost_key": "c"}, "budget must be at least 0, got -1"),
@@ -294,6 +307,21 @@ def test_metadata_that_cannot_be_used_is_named(picks_of, monkeypatch):
             limits = {"g": {"group_key": "g", "max_per_group": 1}, "c": {"cost_key": "c", "budget": 9}}
             with pytest.raises((TypeError, ValueError), match=told):
                 picks_of(False, **limits.get(key, {"bias_key": key}))
+
+
+@component
+def test_names_of_groups_are_of_one_kind_and_integers_may_be_text(picks_of, monkeypatch):
+    numbers = [i % 3 for i in range(N)]
+    for each, number in zip(METADATA, numbers, strict=True):
+        monkeypatch.setitem(each, "g", number)
+    best = expected("mmr", False, groups=numbers, max_per_group={0: 1, 2: 3})
+    for names in ({0: 1, 2: 3}, {"0": 1, "2": 3}):
+        assert picks_of(False, group_key="g", max_per_group=names) == best
+    with pytest.raises(TypeError, match="max_per_group must name groups by integers, as groups are, got 'a'"):
+        picks_of(False, group_key="g", max_per_group={"a": 1})
+    monkeypatch.setitem(METADATA[5], "g", "x")
+    with pytest.raises(TypeError, match=r"of all items must have strings, or all integers, as 'g', got .* in item"):
+        picks_of(False, group_key="g", max_per_group={0: 1})
 
 
 @component

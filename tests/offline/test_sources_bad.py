@@ -1,6 +1,7 @@
 """Bad input files of a job: one error that names file and row, or rows that are noted and left empty."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -156,7 +157,9 @@ def test_part_that_cannot_be_read(tmp_path, arrays, write):
         content[begin + 8 : begin + 72] = b"\xff" * 64
         low, high = 23 * 3, 23 * 4
     column = sources.vectors(source or path, "queries")  # opened before: headers are checked then
+    before = path.stat().st_mtime_ns
     path.write_bytes(content)
+    os.utime(path, ns=(before, before))  # damage of a disk changes no time
     with pytest.raises(
         ValueError, match=f"queries must be a readable .* file, got .*x.* rows {low} to {high - 1} cannot"
     ):

@@ -10,6 +10,7 @@ import pytest
 from operations import OTHERS, SCORING, SELECTION, f32
 
 import ragsys_kernels as rk
+from ragsys_kernels.selection.parameters import RECENCY
 
 
 class Odd:
@@ -111,4 +112,4 @@ def test_select_has_the_options_of_its_methods_with_their_defaults():
             if name not in ("queries", "embeddings", "k", "outside", "similarity"):
                 assert own[name].default == (None if name in of_rules else parameter.default), name
     mine = {name for name in own if name not in inspect.signature(rk.mmr).parameters}
-    assert mine - of_rules == {"self", "method", "pool", "index"}
+    assert mine - of_rules == {"self", "method", "pool", "index", *(each.name for each in RECENCY)}

@@ -65,19 +65,19 @@ def test_mmr_and_vrsd_share_the_parameters_they_have_in_common():
 
 def test_public_names_are_those_of_the_specification():
     assert sorted(rk.__all__) == [
-        "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "Fused", "LabelPosteriors",
-        "METHODS", "Partials", "PoolSizeWarning", "RelevanceRangeWarning", "SearchResult", "Selection",
-        "SelectionPath", "TopLogprobs", "__version__", "answer_logprobs", "coverage", "decayed", "dpp", "fuse", "gist",
-        "label_posteriors", "logprob_partials", "merge_partials", "mmr", "mmr_path", "msd", "show_config", "sift",
-        "ssd", "token_logprobs", "top_logprobs", "vrsd",
+        "AnswerLogprobs", "BackendUnavailableError", "ConversionWarning", "Corpus", "Duplicates", "Fused",
+        "LabelPosteriors", "METHODS", "Partials", "PoolSizeWarning", "RelevanceRangeWarning", "SearchResult",
+        "Selection", "SelectionPath", "TopLogprobs", "__version__", "answer_logprobs", "coverage", "decayed", "dpp",
+        "duplicates", "fuse", "gist", "label_posteriors", "logprob_partials", "merge_partials", "mmr", "mmr_path",
+        "msd", "show_config", "sift", "ssd", "token_logprobs", "top_logprobs", "vrsd",
     ]  # fmt: skip
     assert set(rk.__all__) <= set(dir(rk))
     assert all(getattr(rk, name).__name__ == name for name in rk.__all__ if name not in ("METHODS", "__version__"))
     assert rk.Selection._fields == ("indices", "scores", "relevance", "redundancy", "lengths")
     assert [*inspect.signature(rk.mmr).parameters] == [
         "queries", "embeddings", "k", "candidates", "relevance", "relevance_scale", "similarity", "bias",
-        "lambda_d", "lambda_b", "groups", "query_groups", "max_per_group", "initial", "allowed", "exclude",
-        "costs", "budget", "max_similarity", "min_relevance",
+        "lambda_d", "lambda_b", "groups", "query_groups", "max_per_group", "min_per_group", "initial", "allowed",
+        "exclude", "costs", "budget", "max_similarity", "min_relevance", "nearest",
         "outside", "metric", "check_values", "backend", "num_threads", "on_error",
     ]  # fmt: skip
     assert rk.AnswerLogprobs._fields == ("logp", "lse", "max", "entropy", "rank", "sum", "mean", "count", "greedy")

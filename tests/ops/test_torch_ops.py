@@ -23,7 +23,7 @@ def all_arguments():
         "initial": tensors["candidates"][:, :2].contiguous(),
         "allowed": torch.arange(40) < 38, "exclude": tensors["candidates"][:, 3:4].contiguous(),
         "costs": torch.arange(40.0), "budget": 30.0, "max_similarity": 0.9, "relevance_scale": "rank",
-        "min_relevance": 0.1,
+        "min_relevance": 0.1, "min_per_group": 1,
     }  # fmt: skip
     weighed = {**picks, "lambda_d": 0.3, "lambda_b": 0.6}
     yield "mmr", {**weighed, "queries": None}
@@ -130,7 +130,7 @@ def test_the_order_of_arguments_is_that_of_programs_that_were_exported():
     assert [each.name for each in schema.arguments] == [
         "queries", "embeddings", "k", "candidates", "relevance", "bias", "lambda_d", "lambda_b", "kind", "aspects",
         "weights", "gamma", "density", "groups", "query_groups", "max_per_group", "initial", "allowed", "exclude",
-        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale", "min_relevance",
+        "costs", "budget", "max_similarity", "metric", "backend", "relevance_scale", "min_relevance", "min_per_group",
     ]  # fmt: skip
     queries = {
         name: str(getattr(torch.ops.ragsys_kernels, name).default._schema.arguments[0].type) for name in rk.METHODS

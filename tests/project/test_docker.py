@@ -122,6 +122,44 @@ def test_the_manifests_agree_with_each_other():
     assert scaler["minReplicas"] > found["PodDisruptionBudget"]["spec"]["minAvailable"]
 
 
+def synced():
+    """The deployment that `kubectl patch` makes of the two files: lists merge by the names in them, null removes."""
+
+    def merged(old, new):
+        if isinstance(new, dict) and isinstance(old, dict):
+            every = {**old, **{name: merged(old.get(name), value) for name, value in new.items()}}
+            return {name: value for name, value in every.items() if value is not None}
+        if isinstance(new, list) and isinstance(new[0], dict):
+            by_name = {each["name"]: each for each in old or []}
+            return list(merged(by_name, {each["name"]: each for each in new}).values())
+        return new
+
+    patch = yaml.safe_load((FOLDER / "kubernetes-sync.yaml").read_text(encoding="utf-8"))
+    return merged(manifests()["Deployment"], patch)
+
+
+def test_a_sidecar_keeps_the_corpus_that_the_service_watches():
+    pod = synced()["spec"]["template"]["spec"]
+    [sync], [serve] = pod["initContainers"], pod["containers"]
+    assert sync["command"] == ["ragsys-kernels", "corpus", "sync"]
+    command = typer.main.get_command(app).commands["corpus"].commands["sync"]
+    with command.make_context("sync", list(sync["args"])) as context:
+        options = context.params
+    before = manifests()["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert serve["args"] == [*before["args"], "--watch"]
+    served = parsed([*instruction("ENTRYPOINT")[2:], *serve["args"]])
+    assert served["corpus"] == [f"docs={options['to']}"]
+    assert sync["startupProbe"]["exec"]["command"] == ["test", "-d", options["to"]]
+    assert options["every"]
+    mounts = {each["mountPath"]: each for each in sync["volumeMounts"]}
+    assert not mounts[str(Path(options["to"]).parent)].get("readOnly")
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert {each["name"] for each in mounts.values()} <= set(volumes)
+    assert sorted(volumes["corpora"]) == ["ephemeral", "name"]
+    claim = volumes["corpora"]["ephemeral"]["volumeClaimTemplate"]["spec"]
+    assert claim["accessModes"] == ["ReadWriteOnce"]
+
+
 def test_prometheus_operator_finds_the_service_and_its_metrics():
     monitor = yaml.safe_load((FOLDER / "servicemonitor.yaml").read_text(encoding="utf-8"))
     service = manifests()["Service"]
@@ -181,7 +219,7 @@ def test_the_dashboard_shows_every_metric_and_none_that_there_is_not():
 
 def test_kubernetes_takes_the_manifests():
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    for manifest in manifests().values():
+    for manifest in (*manifests().values(), synced()):
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
 

@@ -254,6 +254,5 @@ def test_kernels_that_lack_it_are_refused_by_name():
     from ragsys_kernels.selection import capabilities
 
     for backend in ("triton", "cuda"):
-        assert (
-            capabilities.Needs("mmr", None, ("min_relevance",)).lacking(backend) == "its kernels take no min_relevance"
-        )
+        for name in ("min_relevance", "min_per_group"):
+            assert capabilities.Needs("mmr", None, (name,)).lacking(backend) == f"its kernels take no {name}"

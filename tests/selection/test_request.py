@@ -19,7 +19,8 @@ def test_a_function_asks_for_what_it_is_given(rule, monkeypatch):
     function = inspect.unwrap(RULES[rule])
     monkeypatch.setitem(function.__globals__, "run", lambda asked: asked)
     names = [*inspect.signature(function).parameters]
-    barred = {"max_per_group", "initial", "costs", "budget", "max_similarity"} if rule == "gist" else set()
+    one_by_one = {"max_per_group", "min_per_group", "initial", "costs", "budget", "max_similarity"}
+    barred = one_by_one if rule == "gist" else set()
     given = {name: None if name in barred else object() for name in names}
     asked = function(**given)
     assert {name: getattr(asked, name) for name in names} == given

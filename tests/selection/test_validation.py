@@ -47,7 +47,7 @@ BAD = {
         ({"relevance": f32(3, 4)}, "relevance must have shape (Q, P) = (3, 5), got (3, 4)"),
         ({"relevance": with_value(f32(3, 5), (2, 1), np.nan)}, f"{NO_RELEVANCE} 2, position 1"),
         ({"groups": np.zeros(5, int), "max_per_group": 1}, "groups must have shape (N,) = (12,), got (5,)"),
-        ({"groups": np.zeros(12, int)}, "groups must come with query_groups or max_per_group, got neither"),
+        ({"groups": np.zeros(12, int)}, "groups must come with query_groups, max_per_group or min_per_group, got none"),
         ({"query_groups": np.zeros(3, int)}, "query_groups must come with groups, got groups=None"),
         ({"max_per_group": 1}, "max_per_group must come with groups, got groups=None"),
         (

@@ -48,6 +48,37 @@ enum class Status : std::uint8_t {
   pool_too_small = 5,     // a row outside the pool might be picked, see Stage
 };
 
+// Caps that differ by group or level, and minima: ragsys_kernels/selection/quotas.py.
+struct Quotas {
+  std::int64_t num_levels;  // 0: there are none of these
+  std::int64_t num_rows;
+  const std::int64_t* groups;   // (num_levels, N)
+  const std::int64_t* offsets;  // (num_levels + 1,): which of the next belong to a level
+  const std::int64_t* numbers;  // (offsets[num_levels],) groups with a cap or a minimum of their own, ascending
+  const std::int64_t* caps;     // of each of these
+  const std::int64_t* others;   // (num_levels,) the cap of the other groups
+  const std::int64_t* minima;   // of each of `numbers`, with one level; or null
+
+  std::int64_t size() const { return num_levels ? offsets[num_levels] : 0; }
+  const std::int64_t* of_level(std::int64_t level) const { return groups + level * num_rows; }
+  // The place of a group among `numbers`; -1: it has nothing of its own.
+  std::int64_t find(std::int64_t level, std::int64_t group) const {
+    std::int64_t begin = offsets[level], end = offsets[level + 1];
+    while (begin < end) {
+      const std::int64_t middle = begin + (end - begin) / 2;
+      if (numbers[middle] < group)
+        begin = middle + 1;
+      else
+        end = middle;
+    }
+    return begin < offsets[level + 1] && numbers[begin] == group ? begin : -1;
+  }
+  std::int64_t cap(std::int64_t level, std::int64_t group) const {
+    const std::int64_t place = find(level, group);
+    return place < 0 ? others[level] : caps[place];
+  }
+};
+
 // What limits which items may be picked: ragsys_kernels/selection/constraints.py.
 struct Constraints {
   const void* initial;  // (Q, S) rows, -1 is padding; or null
@@ -55,7 +86,7 @@ struct Constraints {
   std::int64_t num_initial;
   const std::int64_t* groups;        // (N,); or null
   const std::int64_t* query_groups;  // (Q,): items of the query's own group are left out; or null
-  std::int64_t max_per_group;        // 0: no cap
+  std::int64_t max_per_group;        // 0: no cap, or those of quotas
   // Without candidates, which rows may be picked. Pools have -1 in the place of the others.
   const std::uint8_t* allowed;  // (N,) or, with allowed_per_query, (Q, N): 0 for a row that may not be picked; or null
   bool allowed_per_query;
@@ -69,6 +100,7 @@ struct Constraints {
   const float* max_similarity;  // (Q,); or null
   // Items of less relevance, which is computed, are left out of the pool.
   const float* min_relevance;  // (Q,); or null
+  Quotas quotas;
 };
 
 // What belongs to one rule: ragsys_kernels/selection/options.py.

@@ -104,6 +104,28 @@ void set_filters(SelectArgs& a, const Fields& given) {
   limits.exclude = pointer(exclude, a.num_queries * limits.num_excluded, "exclude");
 }
 
+// Quotas.
+void set_quotas(SelectArgs& a, const Fields& given) {
+  if (!given) return;
+  Quotas& quotas = a.limits.quotas;
+  const Optional groups = given.array(NAME("groups"));
+  require(groups && groups->ndim() == 2 && groups->shape(0) >= 1, "groups");
+  const std::int64_t levels = groups->shape(0);
+  quotas.num_rows = a.num_rows;
+  quotas.groups = pointer(groups, levels * a.num_rows, "groups");
+  quotas.offsets = given.pointer(NAME("offsets"), levels + 1);
+  require(quotas.offsets && quotas.offsets[0] == 0, "offsets");
+  for (std::int64_t i = 0; i < levels; ++i) require(quotas.offsets[i] <= quotas.offsets[i + 1], "offsets");
+  const std::int64_t size = quotas.offsets[levels];
+  quotas.numbers = given.pointer(NAME("numbers"), size);
+  quotas.caps = given.pointer(NAME("caps"), size);
+  quotas.others = given.pointer(NAME("others"), levels);
+  require(quotas.numbers && quotas.caps && quotas.others, "caps");
+  quotas.minima = given.pointer(NAME("minima"), size);
+  require(!quotas.minima || levels == 1, "minima");
+  quotas.num_levels = levels;
+}
+
 // Constraints: the others.
 void set_limits(SelectArgs& a, const Fields& given) {
   Constraints& limits = a.limits;
@@ -117,6 +139,7 @@ void set_limits(SelectArgs& a, const Fields& given) {
   require(!limits.costs == !limits.budget, "budget");
   limits.max_similarity = given.pointer(NAME("max_similarity"), a.num_queries);
   limits.min_relevance = given.pointer(NAME("min_relevance"), a.num_queries);
+  set_quotas(a, given.of(NAME("quotas")));
 }
 
 void set_constraints(SelectArgs& a, const Fields& problem) {

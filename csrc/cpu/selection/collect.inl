@@ -110,5 +110,6 @@ inline Status Query<Objective>::collect() {
     ws.gate[j] = args.stage.ceiling[q * args.pool + ws.position[j]];
   for (std::int64_t j = items; j < padded(items); ++j) ws.gate[j] = -__builtin_inff();
   if (args.limits.costs) close_unaffordable();
+  if (args.limits.quotas.num_levels) close_barred();
   return Status::ok;
 }

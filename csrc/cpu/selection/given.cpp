@@ -26,6 +26,10 @@ struct State {
   // how many picks its value knows.
   std::vector<float> share, power;
   std::vector<std::int64_t> renewed;
+  // With minima: of each item the place of its group among Quotas::numbers, -1 where it has none, and whether it is
+  // held back; of each of `numbers` how many picks it lacks, and of how many a step has found an item.
+  std::vector<std::int64_t> quota, lacks, found;
+  std::vector<std::uint8_t> held;
 };
 
 // Sums in the order of one vector, so that equal rows have equal sums.
@@ -131,8 +135,48 @@ struct Query {
     ++met;
     s.open[std::size_t(j)] = 0;
     if (a.limits.costs && !initial) spent += a.limits.costs[q * n + j];
-    if (a.limits.max_per_group) cap_group(j);
+    s.picks.push_back(j);
+    if (a.limits.max_per_group) cap_group(a.limits.groups, j, a.limits.max_per_group);
+    const Quotas& quotas = a.limits.quotas;
+    for (std::int64_t level = 0; level < quotas.num_levels; ++level) {
+      const std::int64_t* const groups = quotas.of_level(level);
+      cap_group(groups, j, quotas.cap(level, groups[q * n + j]));
+    }
+    if (const std::int64_t place = quotas.minima ? s.quota[std::size_t(j)] : -1; place >= 0)
+      --s.lacks[std::size_t(place)];
   }
+
+  // Bars the groups with a cap of 0, and finds what groups lack before the first pick.
+  void start_quotas() {
+    const Quotas& quotas = a.limits.quotas;
+    for (std::int64_t level = 0; level < quotas.num_levels; ++level)
+      for (std::int64_t i = 0; i < n; ++i)
+        if (quotas.cap(level, quotas.of_level(level)[q * n + i]) == 0) s.open[std::size_t(i)] = 0;
+    s.held.assign(quotas.minima ? std::size_t(n) : 0, 0);
+    if (!quotas.minima) return;
+    s.lacks.assign(quotas.minima, quotas.minima + quotas.size());
+    s.found.assign(s.lacks.size(), 0);
+    s.quota.resize(std::size_t(n));
+    for (std::int64_t i = 0; i < n; ++i) s.quota[std::size_t(i)] = quotas.find(0, quotas.groups[q * n + i]);
+  }
+
+  // Where groups lack as many picks as are left, or more, holds back the items of all others. A group lacks no more
+  // than it has items that may be picked.
+  void hold_back(std::int64_t left) {
+    std::fill(s.held.begin(), s.held.end(), std::uint8_t(0));
+    std::int64_t lacking = 0;
+    for (std::size_t i = 0; i < s.held.size(); ++i) {
+      if (s.quota[i] < 0 || !may(std::int64_t(i)) || (a.rule == Method::dpp && !is_left(i))) continue;
+      const std::size_t place = std::size_t(s.quota[i]);
+      lacking += s.found[place]++ < s.lacks[place];
+    }
+    std::fill(s.found.begin(), s.found.end(), 0);
+    for (std::size_t i = 0; i < s.held.size() && lacking >= left; ++i)
+      s.held[i] = s.quota[i] < 0 || s.lacks[std::size_t(s.quota[i])] <= 0;
+  }
+
+  // DPP: whether something is left of an item.
+  bool is_left(std::size_t i) const { return s.left[i] > a.least_left * s.first[i]; }
 
   bool unequal(float one, float other, double own) const {
     const double difference = double(one) - other;
@@ -263,19 +307,19 @@ struct Query {
     }
   }
 
-  void cap_group(std::int64_t j) {
-    const std::int64_t* const groups = a.limits.groups + q * n;
-    s.picks.push_back(j);
+  // Bars the group of item j, of those of all queries, once it has reached its cap.
+  void cap_group(const std::int64_t* of_all, std::int64_t j, std::int64_t cap) {
+    const std::int64_t* const groups = of_all + q * n;
     std::int64_t count = 0;
     for (const std::int64_t pick : s.picks) count += groups[pick] == groups[j];
-    if (count < a.limits.max_per_group) return;
+    if (count < cap) return;
     for (std::int64_t i = 0; i < n; ++i)
       if (groups[i] == groups[j]) s.open[std::size_t(i)] = 0;
   }
 
   bool may(std::int64_t i) const {
     const std::size_t at = std::size_t(i);
-    if (!s.open[at]) return false;
+    if (!s.open[at] || (a.limits.quotas.minima && s.held[at])) return false;
     if (a.limits.costs && !(spent + a.limits.costs[q * n + i] <= a.limits.budget[q])) return false;
     return !a.limits.max_similarity || s.nearest[at] <= a.limits.max_similarity[q];
   }
@@ -308,11 +352,11 @@ struct Query {
   }
 
   std::int64_t largest_left(float* best) const {
-    const double *const left = s.left.data(), *const first = s.first.data();
+    const double* const left = s.left.data();
     std::int64_t found = -1;
     *best = kNever;
     for (std::int64_t i = 0; i < n; ++i)
-      if (float(left[i]) > *best && left[i] > a.least_left * first[i] && may(i)) {
+      if (float(left[i]) > *best && is_left(std::size_t(i)) && may(i)) {
         found = i;
         *best = float(left[i]);
       }
@@ -336,11 +380,13 @@ struct Query {
       a.relevance[out] = a.redundancy[out] = std::numeric_limits<float>::quiet_NaN();
     }
     a.lengths[q] = 0;
+    start_quotas();
     for (std::int64_t i = 0; i < a.limits.num_initial; ++i)
       if (const std::int64_t j = a.initial(q * a.limits.num_initial + i); j >= 0) take(j, true);
     const std::int64_t wanted = a.ks ? a.ks[q] : a.k;
     for (std::int64_t slot = 0; slot < wanted && !status; ++slot) {
       float best;
+      if (a.limits.quotas.minima) hold_back(wanted - slot);
       const std::int64_t i = covers() ? choose_cover(&best) : choose(&best), out = q * a.k + slot;
       if (i < 0 || status) break;
       a.indices[out] = i;

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "interrupt.h"
 #include "isa.h"
@@ -45,6 +47,7 @@ class Walk {
   double divide(std::size_t depth);
   bool extend(std::size_t depth);
   void limit(std::size_t depth);
+  void find_full(std::size_t depth);
   void keep(double low, double high, std::size_t picks, QueryPath& path) const;
   const double* similarities(std::int64_t item);
   Lines lines(std::size_t depth);
@@ -67,6 +70,7 @@ class Walk {
   std::vector<std::unique_ptr<double[]>> rows_;  // of similarities
   std::vector<std::int32_t> row_of_;             // of item j: its row of similarities, or -1
   std::size_t used_rows_ = 0;
+  std::vector<std::pair<const std::int64_t*, std::int64_t>> full_;  // groups of all rows, and which is full
 };
 
 Lines Walk::lines(std::size_t depth) {
@@ -120,25 +124,37 @@ bool Walk::extend(std::size_t depth) {
   return true;
 }
 
+// The groups that the last pick has filled, of each level.
+void Walk::find_full(std::size_t depth) {
+  full_.clear();
+  if (depth == 0) return;
+  const auto look = [&](const std::int64_t* groups, const auto& cap_of) {
+    const std::int64_t group = groups[ws_.row[prefixes_[depth - 1].pick]];
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i < initial_; ++i) count += groups[ws_.picked_row[i]] == group;
+    for (std::size_t d = 0; d < depth; ++d) count += groups[ws_.row[prefixes_[d].pick]] == group;
+    if (count >= cap_of(group)) full_.emplace_back(groups, group);
+  };
+  const Constraints& limits = args_.limits;
+  if (limits.max_per_group) look(limits.groups, [&](std::int64_t) { return limits.max_per_group; });
+  for (std::int64_t level = 0; level < limits.quotas.num_levels; ++level)
+    look(limits.quotas.of_level(level), [&](std::int64_t group) { return limits.quotas.cap(level, group); });
+}
+
 // Closes what the picks so far do not leave open.
 void Walk::limit(std::size_t depth) {
   const Constraints& limits = args_.limits;
-  if (!limits.max_per_group && !limits.costs && !limits.max_similarity) return;
+  if (!limits.max_per_group && !limits.quotas.num_levels && !limits.costs && !limits.max_similarity) return;
   Prefix& prefix = prefixes_[depth];
   const Lines of_prefix = lines(depth);
-  std::int64_t group = 0, count = 0;
-  if (limits.max_per_group && depth > 0) {
-    group = limits.groups[ws_.row[prefixes_[depth - 1].pick]];
-    for (std::int64_t i = 0; i < initial_; ++i) count += limits.groups[ws_.picked_row[i]] == group;
-    for (std::size_t d = 0; d < depth; ++d) count += limits.groups[ws_.row[prefixes_[d].pick]] == group;
-  }
-  const bool full = limits.max_per_group && depth > 0 && count >= limits.max_per_group;
+  find_full(depth);
   const bool alike = limits.max_similarity && (depth > 0 || initial_ > 0);
   prefix.open = 0;
   for (std::int64_t j = 0; j < items_; ++j) {
     if (!(of_prefix.nearest[j] < kClosedNearest)) continue;
-    const bool shut = (full && limits.groups[ws_.row[j]] == group) ||
-                      (limits.costs && !(prefix.spent + cost(j) <= limits.budget[q_])) ||
+    bool full = false;
+    for (const auto& [groups, group] : full_) full = full || groups[ws_.row[j]] == group;
+    const bool shut = full || (limits.costs && !(prefix.spent + cost(j) <= limits.budget[q_])) ||
                       (alike && of_prefix.nearest[j] > limits.max_similarity[q_]);
     if (shut)
       close(of_prefix, j);

@@ -13,6 +13,7 @@ inline void Query<Objective>::start() {
   for (std::int64_t j = 0; j < items; j += W) store(ws.running + j, none);
   if (args.limits.max_similarity && !Objective::kNearest)
     for (std::int64_t j = 0; j < items; j += W) store(ws.nearest + j, splat(-FLT_MAX));
+  if (quotas) find_minima();
   if constexpr (Objective::kDirections || Objective::kAspects) objective.prepare(*this);
   if constexpr (Objective::kCodes)
     if (coded) return start_codes();
@@ -107,13 +108,83 @@ inline void Query<Objective>::close(std::int64_t j) {
 // Bars the group of pick number `index` once it has reached the cap.
 template <class Objective>
 inline void Query<Objective>::cap_group(std::int64_t index) {
-  if (!args.limits.max_per_group) return;
+  if (!args.limits.max_per_group) {
+    if (args.limits.quotas.num_levels) close_full(index);
+    return;
+  }
   const std::int64_t group = args.limits.groups[ws.picked_row[index]];
   std::int64_t count = 0;
   for (std::int64_t i = 0; i <= index; ++i) count += args.limits.groups[ws.picked_row[i]] == group;
   if (count != args.limits.max_per_group) return;
   for (std::int64_t j = 0; j < items; ++j)
     if (is_open(j) && args.limits.groups[ws.row[j]] == group) close(j);
+}
+
+// Bars the groups of pick number `index` that have reached their caps, and counts it for the minimum of its group.
+template <class Objective>
+void Query<Objective>::close_full(std::int64_t index) {
+  const Quotas& limits = args.limits.quotas;
+  for (std::int64_t level = 0; level < limits.num_levels; ++level) {
+    const std::int64_t* const groups = limits.of_level(level);
+    const std::int64_t group = groups[ws.picked_row[index]];
+    std::int64_t count = 0;
+    for (std::int64_t i = 0; i <= index; ++i) count += groups[ws.picked_row[i]] == group;
+    const std::int64_t place = limits.find(level, group);
+    if (quotas && place >= 0) --ws.lacks[place];
+    if (count < limits.cap(level, group)) continue;
+    for (std::int64_t j = 0; j < items; ++j)
+      if (is_open(j) && groups[ws.row[j]] == group) close(j);
+  }
+}
+
+// Bars the groups with a cap of 0.
+template <class Objective>
+void Query<Objective>::close_barred() {
+  const Quotas& limits = args.limits.quotas;
+  for (std::int64_t level = 0; level < limits.num_levels; ++level)
+    for (std::int64_t j = 0; j < items; ++j)
+      if (is_open(j) && limits.cap(level, limits.of_level(level)[ws.row[j]]) == 0) close(j);
+}
+
+// The groups of the items, and what they lack before the first pick.
+template <class Objective>
+void Query<Objective>::find_minima() {
+  const Quotas& limits = args.limits.quotas;
+  for (std::int64_t i = 0; i < limits.size(); ++i) {
+    ws.lacks[i] = std::int32_t(limits.minima[i] < INT32_MAX ? limits.minima[i] : INT32_MAX);
+    ws.found[i] = 0;
+  }
+  for (std::int64_t j = 0; j < items; ++j) ws.quota[j] = std::int32_t(limits.find(0, limits.groups[ws.row[j]]));
+}
+
+// Where groups lack as many picks as are left, or more, closes the items of all others until `let_in`. A group lacks no
+// more than it has items that may be picked: only items that have met all picks are known to be fit.
+template <class Objective>
+Status Query<Objective>::hold_back(std::int64_t left) {
+  if (limited || !objective.lags(*this)) {
+    const Status status = catch_up_all();
+    if (status != Status::ok) return status;
+  }
+  std::int64_t lacking = 0;
+  for (std::int64_t j = 0; j < items; ++j) {
+    const std::int32_t place = ws.quota[j];
+    if (place < 0 || !is_open(j) || unfit(j)) continue;
+    if constexpr (Objective::kDirections)
+      if (objective.ends(objective.value_of(*this, j))) continue;
+    lacking += ws.found[place]++ < ws.lacks[place];
+  }
+  for (std::int64_t j = 0; j < items; ++j) {
+    const std::int32_t place = ws.quota[j];
+    if (place >= 0) ws.found[place] = 0;
+    if (lacking >= left && is_open(j) && (place < 0 || ws.lacks[place] <= 0)) ws.gate[j] = kHeldBack;
+  }
+  return Status::ok;
+}
+
+template <class Objective>
+void Query<Objective>::let_in() {
+  for (std::int64_t j = 0; j < items; ++j)
+    if (ws.gate[j] == kHeldBack) ws.gate[j] = __builtin_inff();
 }
 
 // The item that was taken becomes pick number `picked`, to be met by the others.

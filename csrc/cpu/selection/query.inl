@@ -11,6 +11,7 @@
 //   whole corpus    a pool and a bound of the rows outside it   MMR               whole_corpus.inl
 //
 // All give the picks of the dense one. With bounds an item meets a pick (a dot product) only while it could still win.
+// With minima of groups every query is dense: at each step they ask which items may be picked at all.
 // With a largest similarity (`limited`) VRSD and MSD leave the codes out: these bound their sums, not the largest term.
 // With a least relevance they do too, unless relevance is given: MMR alone chooses among items that it may yet leave
 // out. SSD's values rise when its window slides, and items meet the picks in it anew. SIFT is dense: its values may
@@ -49,6 +50,9 @@ static inline void leave_empty(const SelectArgs& args, std::int64_t out) {
   args.out_relevance[out] = args.redundancy[out] = __builtin_nanf("");
 }
 
+// The gate of an item that is closed for one step; minus infinity closes for good.
+constexpr float kHeldBack = -FLT_MAX;
+
 // Items between two looks for an interrupt; smaller pools are looked after between queries.
 constexpr std::int64_t kLongPool = 1024;
 
@@ -75,6 +79,7 @@ struct Query {
   float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
   double spent = 0;                                      // what the picks cost
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
+  bool quotas = args.limits.quotas.minima != nullptr;    // groups have minima
   float tied_value = __builtin_nanf("");  // of two items of a step, the later of them the lower row; NaN: no such tie
   bool tied = false;                      // a pick had such a value
   // What makes signs the vector of the formulas.
@@ -95,7 +100,7 @@ struct Query {
   // Whether signs are multiplied in blocks, for as long as one of a block could still win.
   bool in_blocks() const {
     const bool blocks = Objective::kNearest && packed;
-    return blocks && !triangle && !limited && !args.stage.forced && args.bounds != Bounds::dense;
+    return blocks && !triangle && !limited && !quotas && !args.stage.forced && args.bounds != Bounds::dense;
   }
   bool is_open(std::int64_t j) const { return ws.gate[j] > -FLT_MAX; }
   float least_relevance() const { return args.limits.min_relevance ? args.limits.min_relevance[q] : -__builtin_inff(); }
@@ -180,6 +185,11 @@ struct Query {
   // picks.inl
   void close(std::int64_t j);
   void cap_group(std::int64_t index);
+  __attribute__((noinline)) void close_full(std::int64_t index);
+  __attribute__((noinline)) void close_barred();
+  __attribute__((noinline)) void find_minima();
+  __attribute__((noinline)) Status hold_back(std::int64_t left);
+  __attribute__((noinline)) void let_in();
   __attribute__((noinline)) void close_unaffordable();
   float redundancy(std::int64_t j) const;
   void take(std::int64_t j, std::int64_t slot, float score, float relevance, float redundancy);
@@ -253,7 +263,12 @@ inline Status Query<Objective>::run() {
     float value = 0.0f;
     const bool forced = args.stage.forced && args.stage.forced[q * args.k + slot] >= 0;
     tied_value = __builtin_nanf("");
+    if (quotas) {
+      status = hold_back(wanted - slot);
+      if (status != Status::ok) break;
+    }
     status = forced ? follow(args.stage.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
+    if (quotas) let_in();
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
     if (more_outside && !forced && !beats_outside(value)) return Status::pool_too_small;

@@ -18,6 +18,7 @@ inline Status Query<Objective>::prepare_query() {
 // The strategy, of the table in query.inl.
 template <class Objective>
 inline void Query<Objective>::find_strategy() {
+  if (quotas) return;
   const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.stage.relevance_error;
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;

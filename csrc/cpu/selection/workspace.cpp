@@ -74,6 +74,10 @@ void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Wor
     place(base, *floats, items);
   place(base, ws.norm2, args.method != Method::mmr ? items : 0);
   place(base, ws.nearest, args.limits.max_similarity && args.method != Method::mmr ? items : 0);
+  const std::int64_t minima = args.limits.quotas.minima ? args.limits.quotas.size() : 0;
+  place(base, ws.quota, minima ? args.pool : 0);
+  place(base, ws.lacks, minima);
+  place(base, ws.found, minima);
   place(base, ws.picked_row, picks);
   place(base, ws.picked_scale, picks);
   place(base, ws.picked_pivot, picks + vector_floats);

@@ -59,6 +59,7 @@ struct Workspace {
   float* sine;             // sine of that angle, or more
   float* bound;            // upper bound of its value
   float* gate;             // infinity; minus infinity for items picked or barred
+  std::int32_t* quota;     // with minima: the place of its group among Quotas::numbers; -1: it has none
   float* nearest;          // with a largest similarity allowed, and not MMR: max similarity to the picks met
   std::int32_t* survivors;
   // With codes, of its similarities to the picks: the pick of the largest (-1: the largest is `exact`, of the `met`
@@ -74,6 +75,10 @@ struct Workspace {
   float* picked_length;  // (S) lengths of the initial items
   const float** picks;   // prepared vectors: the rows themselves, or
   float* prepared_picks;
+
+  // With minima, of Quotas::numbers: how many picks a group lacks, and of how many a step has found an item; 0 between
+  // steps.
+  std::int32_t *lacks, *found;
 
   // Codes of item j, of a block of items (how many picks it has met by codes), of the query and of the picks.
   const std::uint8_t **code_rows, **next_codes;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from ...selection.request import Request
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
-from .._options import plain_request
+from .._options import UNMET, as_map, of_groups, plain_request
 from ..build import columns_of, loaded, words_of
 from .engine import import_ray, in_actors
 
@@ -55,7 +56,8 @@ def selector_for_ray(
     pool: int | Literal["all", "certified"] | None = 100,
     lambda_d: float | None = None,
     lambda_b: float | None = None,
-    max_per_group: int | None = None,
+    max_per_group: int | Mapping[Any, int] | None = None,
+    min_per_group: int | Mapping[Any, int] | None = None,
     budget: float | None = None,
     max_similarity: float | None = None,
     min_relevance: float | None = None,
@@ -100,8 +102,8 @@ def selector_for_ray(
     candidate_ids : bool
         The candidates are ids of the corpus, integers or strings.
     k : int
-    method, pool, lambda_d, lambda_b, max_per_group, budget, max_similarity, min_relevance, nearest, scale, gamma, \
-        window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
+    method, pool, lambda_d, lambda_b, max_per_group, min_per_group, budget, max_similarity, min_relevance, nearest, \
+        scale, gamma, window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
         As in `select`; pool None, like "all", is the whole corpus.
     now : float, optional
         As in `select`. Default: when this is called.
@@ -119,7 +121,8 @@ def selector_for_ray(
         Called with a batch, a dict of NumPy columns (`map_batches`'s default), it returns the batch with four columns
         more: ``ids``, the picks of each query, best first, as ids of `id_column` or of the corpus, else row numbers;
         ``scores``, ``relevance`` and ``redundancy`` as in `Selection`, float32 values; lists of `k` values, fewer where
-        there are fewer candidates. With ``nearest`` that column too.
+        there are fewer candidates. With ``nearest`` that column too; with ``min_per_group`` ``unmet``, a map from the
+        groups, as text, to how many picks they lack.
 
     Raises
     ------
@@ -143,10 +146,10 @@ def selector_for_ray(
     ray = import_ray(_OP)
     request = recency.dated(plain_request(_OP, Request(
         checks.choice(_OP, "method", method, rk.METHODS), None, None, k, relevance_scale=relevance_scale,
-        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, budget=budget, max_similarity=max_similarity,
-        min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma, window=window, noise=noise,
-        min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life, now=now, decay=decay,
-        decay_floor=decay_floor, backend=backend, num_threads=num_threads,
+        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group, min_per_group=min_per_group, budget=budget,
+        max_similarity=max_similarity, min_relevance=min_relevance, nearest=nearest, scale=scale, gamma=gamma,
+        window=window, noise=noise, min_gain=min_gain, kind=kind, density=density, eps=eps, half_life=half_life,
+        now=now, decay=decay, decay_floor=decay_floor, backend=backend, num_threads=num_threads,
     )))  # fmt: skip
     if checks.choice(_OP, "relevance_scale", request.relevance_scale, SCALES) != "as-is" and relevance_column is None:
         raise ValueError(f"{_OP}: relevance_scale must come with relevance_column, got {relevance_scale!r} alone")
@@ -198,9 +201,11 @@ def selector_for_ray(
                 f"{_OP}: candidate_ids must come with candidate_column and ids of the corpus, got column "
                 f"{candidate_column!r} and {lookup!r}"
             )
+    request = of_groups(_OP, request, corpus.group_names is not None)
     _check(corpus, request, whole, candidate_column, query_group_column)
     reference = ray.put((corpus, ids, lookup))
-    result = (*_RESULT, "nearest") if request.nearest else _RESULT
+    lists = (*_RESULT, "nearest") if request.nearest else _RESULT
+    result = (*lists, "unmet") if request.min_per_group is not None else lists
 
     class RaySelector:
         """Adds picks to batches of queries."""
@@ -231,7 +236,10 @@ def selector_for_ray(
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
             )
             picks = self._corpus.select(asked, whole)
-            return {**batch, **_lists(picks, self._ids, result)}
+            found = {**batch, **_lists(picks, self._ids, lists)}
+            if picks.unmet is not None:
+                found["unmet"] = pa.array(map(as_map, picks.unmet), UNMET)
+            return found
 
     return RaySelector
 

@@ -41,12 +41,13 @@ from ._fused import Fused
 from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
-from ._place import DATABASES, Place
+from ._place import DATABASES, Place, one_version
 from ._raw import ArrayColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
 from ._saved import id_values, saved, saved_columns
 from ._tables import ARROW, Table, TableColumn, find_column
+from ._taken import taken
 from ._usable import BAD_ROWS, Usable, listed, usable
 from ._written_ids import IdLines, are_integers, integers
 
@@ -61,6 +62,7 @@ __all__ = [
     "Lists",
     "PathLike",
     "Place",
+    "Table",
     "Usable",
     "are_integers",
     "candidate_lists",
@@ -73,9 +75,12 @@ __all__ = [
     "load_corpus",
     "numbers",
     "of_rows",
+    "one_version",
     "parquet_batches",
     "saved",
     "saved_columns",
+    "table",
+    "taken",
     "usable",
     "vector_lists",
     "vectors",
@@ -315,6 +320,14 @@ def numbers(
         return _rows.seconds(values) if kind is np.datetime64 else _rows.numbers(values, rows, read_as)
 
     return TableColumn(source, argument, name, convert)
+
+
+def table(file: PathLike) -> Table:
+    """Open a table of which all columns are wanted."""
+    source = _open(file, "corpus", None)
+    if not isinstance(source, Table):
+        raise ValueError(f"select: rows must be those of a table, got {file}")
+    return source
 
 
 def of_rows(owner: PathLike, given: Mapping[str, Any]) -> dict[str, Column | None]:

@@ -29,6 +29,8 @@ class ArrowPart:
     that reads their headers only.
     """
 
+    version: dict[str, Any]  # by `Place.shared`
+
     def __init__(self, place: Place) -> None:
         self.place, self._file = place, self.content(place)
         self._offsets: list[int] = []

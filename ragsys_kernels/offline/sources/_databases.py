@@ -103,6 +103,8 @@ def _as(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
 class LancePart:
     """A data set of Lance, the version that it has when it is opened."""
 
+    version: dict[str, Any]  # by `Place.shared`
+
     def __init__(self, place: Place) -> None:
         with needed(f"select: {place}", "lance", "pylance"):
             import lance

@@ -20,6 +20,8 @@ _STREAMED = {"buffer_size": 1 << 20, "pre_buffer": False}
 class ParquetPart:
     """One file; ``bounds`` are the first rows of its row groups, and the number of all rows."""
 
+    version: dict[str, Any]  # by `Place.shared`
+
     def __init__(self, place: Place) -> None:
         self.place = place
         with place.source() as source, pq.ParquetFile(source) as file:

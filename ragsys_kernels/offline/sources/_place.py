@@ -9,9 +9,10 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, TypeVar
+from typing import IO, Any, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -28,8 +29,17 @@ _BLOCK = 1 << 22
 # Copies of remote files, and what was read of files to open them, by path and version, as long as a column uses them.
 _copies: weakref.WeakValueDictionary[tuple[str, ...], Copy] = weakref.WeakValueDictionary()
 _opened: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()
+# What is open in a block of `one_version`, by kind and path.
+_same: ContextVar[dict[tuple[Any, str], Any] | None] = ContextVar("_same", default=None)
 
-T = TypeVar("T")
+
+class Opened(Protocol):
+    """A file that is open, and its version then."""
+
+    version: dict[str, Any]
+
+
+T = TypeVar("T", bound=Opened)
 
 
 class Place:
@@ -172,10 +182,17 @@ class Place:
 
     def shared(self, kind: Callable[[Place], T]) -> T:
         """Return the file opened as such a kind; columns of one file share it."""
-        key = (kind, str(self.path), *self.version().values())
-        opened: T | None = _opened.get(key)
+        same = _same.get()
+        opened: T | None = None if same is None else same.get((kind, str(self.path)))
         if opened is None:
-            opened = _opened[key] = kind(self)
+            version = self.version()
+            key = (kind, str(self.path), *version.values())
+            opened = _opened.get(key)
+            if opened is None:
+                opened = _opened[key] = kind(self)
+                opened.version = version
+            if same is not None:
+                same[kind, str(self.path)] = opened
         return opened
 
     def identity(self, full: bool, known: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -217,6 +234,16 @@ class Place:
                 return {"size": int(info["size"]), "etag": str(info[name])}
         changed = next((info[name] for name in ("mtime", "LastModified", "created") if info.get(name)), "")
         return {"size": int(info["size"]), "mtime": str(changed)}
+
+
+@contextmanager
+def one_version() -> Iterator[None]:
+    """Open all columns of a file as it is at the first in this block: a database may change between two of them."""
+    token = _same.set({})
+    try:
+        yield
+    finally:
+        _same.reset(token)
 
 
 class Copy:

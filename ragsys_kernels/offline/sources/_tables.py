@@ -6,7 +6,7 @@ import copy
 import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -33,6 +33,7 @@ class Part(Protocol):
     """One file of a table, that is read in units of its own: row groups, record batches."""
 
     place: Place
+    version: dict[str, Any]  # of the file, as `Place.shared` opened it
     schema: pa.Schema
     bounds: list[int]  # the first row of each unit, and the number of all rows
 
@@ -48,6 +49,11 @@ _PARTS: dict[str, Callable[[Place], Part]] = {
     "database": DatabasePart,
     "Lance": LancePart,
 }
+_READ_LATER = (ParquetPart, ArrowPart)  # of the file itself; the others are copies, or one version
+
+
+class ChangedError(OSError):
+    """A file is another than when it was opened."""
 
 
 class Table:
@@ -115,6 +121,7 @@ class Table:
         for part in self.parts:
             with self._reading(part.place, form):
                 written.parts.append(TextPart(part.place, name))
+            self._check_unchanged(part, copied=True)
         written.schema = written.parts[0].schema
         return written
 
@@ -140,10 +147,11 @@ class Table:
                     try:
                         for values in read(unit, name, size, row - low, high - low):
                             row += len(values)
+                            self._check_unchanged(part)
                             yield values
                         if row < high:
                             raise pa.ArrowInvalid("there are no more")
-                    except MemoryError:  # Arrow's is an ArrowException too
+                    except (MemoryError, ChangedError):  # Arrow's of memory is an ArrowException too
                         raise
                     except (pa.ArrowException, OSError) as error:
                         reason = f"rows {row} to {high - 1} cannot be read: {line(error)}"
@@ -152,6 +160,17 @@ class Table:
                         reason = f"{self._argument} must be readable, got {part.place}: {reason}"
                         bad.update(dict.fromkeys(range(first + row, first + high), reason))
                         yield pa.nulls(high - row, kind)
+
+    def _check_unchanged(self, part: Part, copied: bool = False) -> None:
+        """Refuse a local file that has changed since it was opened: its columns would be of different rows."""
+        if part.place.local is None or not (copied or type(part) in _READ_LATER):
+            return
+        with suppress(FileNotFoundError):
+            if part.place.version() == part.version:
+                return
+        raise ChangedError(
+            f"select: {self._argument} must stay as it is while it is read, got a change of {part.place}"
+        )
 
     def check_there(self, name: str, values: int) -> None:
         """Read a column once if its files are too small for so many values: all may be the same, or not be there."""
@@ -166,7 +185,7 @@ class Table:
     def _reading(self, place: Place, form: str | None = None) -> Iterator[None]:
         try:
             yield
-        except MemoryError:
+        except (MemoryError, ChangedError):
             raise
         except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
             why = line(error)
@@ -197,7 +216,7 @@ class TableColumn(Column):
         self, size: int, start: int = 0, stop: int | None = None, bad: dict[int, str] | None = None
     ) -> Iterator[Any]:
         start, stop = span(self.rows, start, stop)
-        for values in _steps(self._table.arrays(self._name, size, start, stop, bad), size):
+        for values in steps(self._table.arrays(self._name, size, start, stop, bad), size):
             yield self._convert(values, RowSource(self._argument, start, self._table.where, bad))
             start += len(values)
 
@@ -295,7 +314,7 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
     return [place.child(name) for name in names], kind
 
 
-def _steps(arrays: Iterator[pa.Array], size: int) -> Iterator[pa.Array]:
+def steps(arrays: Iterator[pa.Array], size: int) -> Iterator[pa.Array]:
     """Yield exactly `size` values at a time, however many come at once."""
     pending: list[pa.Array] = []
     for values in arrays:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
+from ..._base.types import ArrayLike, Backend, MaxPerGroup, Metric, MinPerGroup, OnError, RelevanceScale, Similarity
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
 from ..request import Request
@@ -31,7 +31,8 @@ def coverage(
     density: bool = False,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -76,8 +77,8 @@ def coverage(
         For "cover" only: a smaller gamma favours covering more aspects over items nearer to one.
     density : bool
         With a ``budget``: pick the largest value per cost. If the best single item that fits is worth more than all
-        these picks together, it is returned instead. Costs below 1e-4 of the budget are raised to that, so items of
-        cost 0 come first, by their gain, if it is above 0. The scores remain values.
+        these picks together, it is returned instead, but not with ``min_per_group``. Costs below 1e-4 of the budget are
+        raised to that, so items of cost 0 come first, by their gain, if it is above 0. The scores remain values.
 
     Returns
     -------
@@ -97,7 +98,7 @@ def coverage(
     """
     return run(Request(
         "coverage", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b, kind=kind, aspects=aspects, weights=weights,
-        gamma=gamma, density=density, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, similarity, bias, lambda_d, lambda_b, kind=kind, aspects=aspects,
+        weights=weights, gamma=gamma, density=density, nearest=nearest,
     ))  # fmt: skip

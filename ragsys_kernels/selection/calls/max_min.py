@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale
+from ..._base.types import ArrayLike, Backend, MaxPerGroup, Metric, MinPerGroup, OnError, RelevanceScale
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
 from ..request import Request
@@ -24,7 +24,8 @@ def gist(
     eps: float = 0.1,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -89,6 +90,6 @@ def gist(
     """
     return run(Request(
         "gist", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, None, bias, lambda_d, lambda_b, eps=eps, nearest=nearest,
     ))  # fmt: skip

@@ -12,7 +12,7 @@ from ..._base import arrays as _arrays
 from ..._base import checks
 from ..._base.arrays import HOST
 from ..._base.hints import hinted
-from ..._base.types import ArrayLike, Backend, Metric, RelevanceScale
+from ..._base.types import ArrayLike, Backend, MaxPerGroup, Metric, RelevanceScale
 from .. import capabilities, validate
 from ..filtered_problems import narrowed
 from ..problem import Problem, Rows, SelectionPath
@@ -42,7 +42,7 @@ def mmr_path(
     lambda_b: float | ArrayLike = 0.95,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -127,7 +127,8 @@ def mmr_path(
     """
     request = Request(
         _OP, queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, bias=bias, lambda_b=lambda_b,
+        None, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, bias=bias,
+        lambda_b=lambda_b,
     )  # fmt: skip
     threads = checks.threads(_OP, num_threads)
     low, high = _weight("low", low), _weight("high", high)

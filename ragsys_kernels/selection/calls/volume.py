@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..._base.types import ArrayLike, Backend, Metric, OnError, RelevanceScale, Similarity
+from ..._base.types import ArrayLike, Backend, MaxPerGroup, Metric, MinPerGroup, OnError, RelevanceScale, Similarity
 from ..._gpu.plans import planned
 from ..problem import Rows, Selection
 from ..request import Request
@@ -26,7 +26,8 @@ def msd(
     lambda_b: float | ArrayLike = 0.95,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -74,8 +75,8 @@ def msd(
     """
     return run(Request(
         "msd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, similarity, bias, lambda_d, lambda_b, nearest=nearest,
     ))  # fmt: skip
 
 
@@ -96,7 +97,8 @@ def dpp(
     scale: float = 1.0,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -154,8 +156,8 @@ def dpp(
     """
     return run(Request(
         "dpp", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, similarity, bias, lambda_d, lambda_b, quality=quality, scale=scale,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, similarity, bias, lambda_d, lambda_b, quality=quality, scale=scale,
         nearest=nearest,
     ))  # fmt: skip
 
@@ -176,7 +178,8 @@ def ssd(
     window: int | None = None,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -232,8 +235,8 @@ def ssd(
     """
     return run(Request(
         "ssd", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, None, bias, lambda_d, lambda_b, gamma=gamma, window=window, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, None, bias, lambda_d, lambda_b, gamma=gamma, window=window, nearest=nearest,
     ))  # fmt: skip
 
 
@@ -250,7 +253,8 @@ def sift(
     min_gain: float = 0.0,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
-    max_per_group: int | None = None,
+    max_per_group: MaxPerGroup | None = None,
+    min_per_group: MinPerGroup | None = None,
     initial: ArrayLike | None = None,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
@@ -300,6 +304,6 @@ def sift(
     """
     return run(Request(
         "sift", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
-        initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values, backend,
-        num_threads, on_error, noise=noise, min_gain=min_gain, nearest=nearest,
+        min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
+        backend, num_threads, on_error, noise=noise, min_gain=min_gain, nearest=nearest,
     ))  # fmt: skip

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import NamedTuple
+
 import numpy as np
 
 from ..problem import Problem
 from .pool import Pool
+
+
+class _Level(NamedTuple):
+    """The groups of items and initial items of a level, (n + S,), their caps, and how many of each are picked."""
+
+    groups: np.ndarray
+    own: dict[int, int]
+    others: int
+    counts: Counter[int]
+
+    def full(self) -> list[int]:
+        return [g for g in {*self.own, *self.counts} if self.counts[g] >= self.own.get(g, self.others)]
 
 
 class Limits:
@@ -19,17 +34,20 @@ class Limits:
         self.spent = 0.0
         self.most = None if limits.max_similarity is None else np.float32(limits.max_similarity[q])
         self.m = np.full(len(pool.rows), -np.inf)  # largest similarity to what has been picked
-        self.cap = limits.max_per_group
-        if self.cap:
-            self.groups = limits.groups[np.concatenate([pool.rows, pool.initial])]
-            self.counts: dict[int, int] = {}
+        rows, quotas = np.concatenate([pool.rows, pool.initial]), limits.quotas
+        self.levels: list[_Level] = []
+        if limits.max_per_group:
+            self.levels.append(_Level(limits.groups[rows], {}, limits.max_per_group, Counter()))
+        elif quotas is not None:
+            for level, groups in enumerate(quotas.groups):
+                self.levels.append(_Level(groups[rows], *quotas.caps_of(level), Counter()))
+        self.minima = {} if quotas is None else quotas.least()
 
     def open(self) -> np.ndarray:
         """Return which items may be picked now."""
         found: np.ndarray = self.free.copy()
-        if self.cap:
-            full = [group for group, count in self.counts.items() if count >= self.cap]
-            found &= ~np.isin(self.groups[: len(found)], full)
+        for level in self.levels:
+            found &= ~np.isin(level.groups[: len(found)], level.full())
         if self.costs is not None:
             found &= self.spent + self.costs <= self.budget
         if self.most is not None:
@@ -37,11 +55,25 @@ class Limits:
                 found &= np.asarray(self.m.astype(np.float32) <= self.most)
         return found
 
+    def for_minima(self, open: np.ndarray, left: int) -> np.ndarray:
+        """Return which of the open items may be picked where ``left`` picks are to be made, this one among them.
+
+        A group lacks what its minimum is above its picks, but no more than it has open items. While all groups lack
+        fewer than ``left``, any open item may be picked; else only items of groups that lack some.
+        """
+        if not self.minima:
+            return open
+        (level,) = self.levels
+        groups = level.groups[: len(open)]
+        there = Counter(groups[open].tolist())
+        lacks = {g: min(self.minima.get(g, 0) - level.counts[g], n) for g, n in there.items()}
+        lacking = [g for g, n in lacks.items() if n > 0]
+        return open if sum(lacks[g] for g in lacking) < left else open & np.isin(groups, lacking)
+
     def take(self, j: int, similarity: np.ndarray) -> None:
         """Count an initial item, or a pick."""
-        if self.cap:
-            group = int(self.groups[j])
-            self.counts[group] = self.counts.get(group, 0) + 1
+        for level in self.levels:
+            level.counts[int(level.groups[j])] += 1
         if self.most is not None:
             self.m = np.maximum(self.m, similarity[: len(self.m)])
         if j < len(self.free):

@@ -44,7 +44,9 @@ def _of_table(*names: str) -> dict[str, Any]:
     for parameter in (BY_NAME[name] for name in names):
         kind: Any = _KINDS.get(parameter.name) or _KINDS.get(parameter.kind)
         bounds: dict[str, float] = {}
-        if parameter.kind == "choice":
+        if parameter.by_group:
+            kind = Annotated[int, Field(ge=parameter.low)] | dict[str, Annotated[int, Field(ge=0)]]
+        elif parameter.kind == "choice":
             kind = Literal[parameter.choices]
         elif parameter.kind in ("number", "count"):
             low, high = parameter.range_of("")
@@ -148,6 +150,10 @@ class Picks(BaseModel):
         None,
         description="With nearest: the place, from 0, of the earlier pick that each is most similar to; -2 - j for "
         "place j of initial, followed by what a cursor holds; -1: none",
+    )
+    unmet: dict[str, int] | None = Field(
+        None,
+        description="With min_per_group: how many picks groups lack, by their names; others do not appear",
     )
     cursor: str | None = Field(
         None, description="Send it with the same query for the next page; null: no more, or GIST"
@@ -382,12 +388,15 @@ class Tensor(BaseModel):
 
 
 class WantedTensor(BaseModel):
-    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped", "nearest"]
+    name: Literal["ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped", "nearest", "unmet"]
     parameters: dict[str, Any] | None = None
 
 
 class InferRequest(BaseModel):
-    """Rules for all queries are in ``parameters``: those of ``/v1/select`` that are a number, a word or a flag."""
+    """Rules for all queries are in ``parameters``: those of ``/v1/select`` that are a number, a word or a flag.
+
+    An object with numbers of groups is JSON text there.
+    """
 
     id: str | None = None
     inputs: list[Tensor] = Field(min_length=1, description="Columns of the queries: vector, query_id, candidates, ..")

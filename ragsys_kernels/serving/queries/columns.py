@@ -22,7 +22,7 @@ from .rules import Hits, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
 # What limits picks, and the values of items that it goes by.
-_LIMITS = {"max_per_group": "groups", "query_groups": "groups", "budget": "costs"}
+_LIMITS = {"max_per_group": "groups", "min_per_group": "groups", "query_groups": "groups", "budget": "costs"}
 
 
 class Columns(Protocol):
@@ -116,13 +116,14 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
             if name == "candidates":
                 lengths = sizes
     vectors = query_rows = numbers_of_aspects = None
+    names = served.corpus.group_names if given is None else None
     for name in columns.order:
         if name not in fields:
             continue
         if name == "groups":
             groups, sizes = columns.ids(name, None)
             of_queries = columns.of_queries("query_groups", None) if "query_groups" in fields else None
-            numbered, values["query_groups"] = rules.groups(groups, of_queries)
+            numbered, values["query_groups"], names = rules.groups(groups, of_queries, shared.options)
             values[name] = rules.scores(name, numbered, sizes, lengths)
         elif name in OF_CANDIDATES:
             values[name] = rules.scores(name, *columns.values(name), lengths)
@@ -148,10 +149,12 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
     numbers = rules.numbers(own, shared.method)
     rows = served.corpus if given is None else given.rows
-    request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **shared.options)
+    options = rules.quotas(shared.options, names, given is not None)
+    request = Request(shared.method, vectors, rows, **numbers, **lists, **values, **options)
     left_out = {q: list(ids) for q, ids in skipped.items()} if skipped else None
     pool = None if "candidates" in lists else shared.pool
-    return Block(served, request, n, pool, None if given is None else given.names, left_out)
+    group_names = list(names) if isinstance(names, dict) else None
+    return Block(served, request, n, pool, None if given is None else given.names, left_out, group_names=group_names)
 
 
 def _shown(rules: Rules, columns: Columns, names: Sequence[str]) -> dict[str, Any]:
@@ -187,7 +190,7 @@ def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: boo
         if limit in given and own_vectors and name not in given:
             raise rules.invalid(limit, f"come with {name} of the vectors", f"{limit} alone")
         if limit in given and not own_vectors and getattr(rules.served.corpus, name) is None:
-            got = shared.options.get(limit) or shown(columns.numbers(limit)[0])
+            got = shown(shared.options[limit] if limit in shared.options else columns.numbers(limit)[0])
             raise rules.invalid(limit, f"be left out: the corpus has no {name}", got)
     for name in ("groups", "costs"):
         if name in given and given.isdisjoint(limits := [limit for limit in _LIMITS if _LIMITS[limit] == name]):

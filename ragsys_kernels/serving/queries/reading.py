@@ -71,6 +71,8 @@ def _word(value: Any) -> Any:
     """Return the key of a field that the queries of a block share: its value, or the type of a value to refuse."""
     if type(value) is list:
         return tuple([(type(x), x) if isinstance(x, (int, float)) else type(x) for x in value])
+    if type(value) is dict:
+        return (dict, *value, _word([*value.values()]))
     return (type(value), value) if isinstance(value, (str, int, float)) else type(value)
 
 

@@ -9,13 +9,27 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ...selection import METHODS
+from ..._dispatch import BackendUnavailableError
+from ...selection import METHODS, quotas
 from ...selection.fusion import FUSIONS, fuse
-from ...selection.parameters import BY_NAME, Parameter
+from ...selection.parameters import BY_GROUP, BY_NAME, Parameter
 from ...selection.parameters import DEFAULTS as OF_RULE
 from ..corpora import Served
-from ..fields import ID_LISTS, LACKS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, OF_VECTORS, PADDING, TYPES, VECTORS
-from ..kernel import with_id
+from ..fields import (
+    ID_LISTS,
+    LACKS,
+    NUMBERS,
+    OF_ASPECTS,
+    OF_CALL,
+    OF_CANDIDATES,
+    OF_VECTORS,
+    PADDING,
+    TYPES,
+    VECTORS,
+    ByGroup,
+    wording,
+)
+from ..kernel import argument_of, with_id
 from ..limits import UNKNOWN_ID, Limits, RefusedError, invalid, shown
 
 DEFAULTS: dict[str, Any] = {
@@ -193,15 +207,48 @@ class Rules:
             if type(value) is not str or value not in option.choices:
                 raise self.invalid(name, f"be one of {', '.join(map(repr, option.choices))}", shown(value))
             return value
-        what, types = TYPES[option.kind]
-        if type(value) not in types:
-            raise self.invalid(name, f"be {what}", shown(value))
+        if option.by_group and type(value) is dict:
+            return self._by_group(name, value)
+        if type(value) not in TYPES[option.kind][1]:
+            raise self.invalid(name, f"be {wording(option)}", shown(value))
         if option.kind == "count":
             self.counts(name, [value], _MOST_COUNT)
         elif option.kind == "number" and not (option.holds(method, value) and option.holds(method, _float32(value))):
             limits = " and within the range of float32" if option.holds(method, value) else ""
             raise self.invalid(name, f"be {option.rule_of(method)}{limits}", shown(value))
         return value
+
+    def _by_group(self, name: str, given: dict[Any, Any]) -> ByGroup:
+        """Return what an object says of groups; whether these have such names is found by `quotas`."""
+        if len(given) > self.limits.candidates:
+            raise self.invalid(name, f"name 0 to {self.limits.candidates} groups", len(given))
+        for number in given.values():
+            if type(number) is not int:
+                raise self.invalid(name, "be an integer for each group", shown(number))
+            if not 0 <= number <= _MOST_COUNT:
+                raise self.invalid(name, f"be within [0, {_MOST_COUNT}] for each group", number)
+        return ByGroup(given)
+
+    def quotas(self, options: Mapping[str, Any], names: Any, own_vectors: bool) -> Mapping[str, Any]:
+        """Return options with what they say of groups as the library takes it: by the names that a corpus has, or else
+        by the numbers of ``names``; integers where these are None.
+
+        Refuse what the library would refuse in the call of the kernels, which the block may share.
+        """
+        given = {name: options[name] for name in BY_GROUP if name in options}
+        if "min_per_group" not in given and not any(isinstance(each, ByGroup) for each in given.values()):
+            return options
+        try:
+            if names is None:
+                given = {name: quotas.with_integers(self.op, name, each) for name, each in given.items()}
+            quotas.check(self.op, given.get("max_per_group"), given.get("min_per_group"), names)
+            if not own_vectors and self.served.corpus.device != "cpu":
+                quotas.refuse(self.op, "on a device")
+        except (TypeError, ValueError, BackendUnavailableError) as error:
+            raise RefusedError(422, str(error), argument_of(str(error))) from None
+        if own_vectors:
+            given = {name: quotas.by_number(each, names) for name, each in given.items()}
+        return {**options, **{name: ByGroup(x) if isinstance(x, dict) else x for name, x in given.items()}}
 
     def has_corpus(self) -> None:
         """Refuse queries without vectors where there is no corpus."""
@@ -284,18 +331,24 @@ class Rules:
         return padded(self.finite(name, values), lengths, PADDING.get(name))
 
     def groups(
-        self, groups: np.ndarray | list[Any], of_queries: np.ndarray | list[Any] | None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the groups of candidates, end to end, and those of queries as integers; strings are numbered."""
+        self, groups: np.ndarray | list[Any], of_queries: np.ndarray | list[Any] | None, options: Mapping[str, Any]
+    ) -> tuple[np.ndarray, np.ndarray | None, dict[str, int] | None]:
+        """Return the groups of candidates, end to end, and those of queries as integers, and the numbers of strings.
+
+        Those that ``options`` name come first, so that blocks with equal options have equal numbers of them. Where
+        there are no candidates names may be any.
+        """
         if of_queries is not None and len(groups) and type(groups) is not type(of_queries):
             kind = "strings" if isinstance(groups, list) else "integers"
             raise self.invalid("query_groups", f"be {kind} as groups are", "others")
-        numbers: dict[Any, int] = {}
-        if isinstance(groups, list):
+        numbers: dict[Any, int] | None = None
+        if isinstance(groups, list) or not len(groups):
+            named = set().union(*(x for name in BY_GROUP if isinstance(x := options.get(name), ByGroup)))
+            numbers = {each: number for number, each in enumerate(sorted(named))}
             groups = np.fromiter((numbers.setdefault(each, len(numbers)) for each in groups), np.int64, len(groups))
         if isinstance(of_queries, list):
-            of_queries = np.array([numbers.get(each, -1) for each in of_queries], np.int64)
-        return groups, of_queries
+            of_queries = np.array([(numbers or {}).get(each, -1) for each in of_queries], np.int64)
+        return groups, of_queries, numbers
 
     def aspects(self, name: str, vectors: np.ndarray, lengths: list[int]) -> np.ndarray:
         """Return vectors (n, A, D) of queries that have equally many, given end to end."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ..._base.arrays import HOST
 from ..._base.warn import muted
-from ...selection import mmr_path
+from ...selection import mmr_path, quotas
 from ...selection.nearest import nearest_earlier
 from ...selection.relevance import scaled
 from ...selection.validate import PoolSizeWarning, listed
@@ -190,7 +190,7 @@ def segments_of(block: Block, k: int) -> list[dict[str, Any]]:
                 costs=None if request.budget is None else columns["costs"],
                 metric="dot",
                 num_threads=1,
-                **{name: getattr(request, name) for name in _LIMITS},
+                **{name: quotas.by_number(getattr(request, name), corpus.group_names) for name in _LIMITS},
             )
     except ValueError as error:
         raise RefusedError(422, str(error), argument_of(str(error))) from error

@@ -4,9 +4,10 @@ A model's name may go on with a rule, as that of ``/rerank``: ``docs``, ``docs:v
 the columns of the Arrow stream, one query a row; lists of different lengths are padded with -1, or with empty strings.
 Its outputs are padded likewise, with NaN in the columns of numbers; ``errors`` has the reason of each query that was
 not answered, and an empty string for the others; with ``unknown`` "skip", ``skipped`` has the unknown ids, with
-``nearest`` ``nearest`` the places of the most similar earlier picks.
-Rules for all queries are the parameters of a request. The model ``vectors`` is of queries that come with the vectors of
-their candidates (``vectors``, padded as ``candidates`` are), which any other model takes too.
+``nearest`` ``nearest`` the places of the most similar earlier picks, with ``min_per_group`` ``unmet`` JSON of groups.
+Rules for all queries are the parameters of a request; an object with numbers of groups is JSON text. The model
+``vectors`` is of queries that come with the vectors of their candidates (``vectors``, padded as ``candidates`` are),
+which any other model takes too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import orjson
 import pyarrow as pa
 
 from ... import __version__
+from ...selection.parameters import BY_GROUP
 from ..asked import Asked
 from ..corpora import Corpora, Served
-from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS
+from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, VECTORS, wording
 from ..http import schemas
 from ..http.messages import JSON, PROBLEM, Request, Response, json_response, number_of, refuse_url
 from ..limits import Limits, RefusedError, invalid, shown
@@ -29,7 +31,7 @@ from ..queries.rules import FIELDS
 from . import tensors
 from .rerank import agree, rule_of
 from .select import LARGE_BODY, MANY_QUERIES
-from .select_arrow import asked_of
+from .select_arrow import asked_of, quota_of
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -50,7 +52,9 @@ _IDS = ("query_id", *ID_LISTS)
 _RULES = ("method", "k", "pool", "unknown", *NUMBERS, *OF_CALL)
 # Parameters that are of the protocol and its servers.
 _OTHERS = {"binary_data_output", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
-_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped", "nearest")
+_OUTPUTS = ("ids", "scores", "relevance", "redundancy", "lengths", "errors", "skipped", "nearest", "unmet")
+# Of these, what an argument asks for.
+_ASKED_BY = {"nearest": "nearest", "unmet": "min_per_group"}
 
 
 def add(service: Service) -> None:
@@ -174,7 +178,7 @@ def _metadata(name: str, served: Served) -> dict[str, Any]:
         kind = ids if each in _IDS else "INT64" if each in ("k", "groups", "query_groups") else "FP32"
         inputs.append({"name": each, "datatype": kind, "shape": shape})
     kinds = {"ids": (ids, 2), "lengths": ("INT32", 1), "errors": ("BYTES", 1), "skipped": (ids, 2)}
-    kinds["nearest"] = "INT32", 2
+    kinds |= {"nearest": ("INT32", 2), "unmet": ("BYTES", 1)}
     outputs = [(each, *kinds.get(each, ("FP32", 2))) for each in _OUTPUTS]
     return {
         "name": name,
@@ -194,6 +198,11 @@ def _parsed(
         raise invalid("infer", "id", "be a string", shown(each))
     common = dict(rule)
     for name, value in tensors.parameters_of(content).items():
+        if name in BY_GROUP and type(value) is str:
+            try:
+                value = quota_of(value)
+            except ValueError:
+                raise invalid("infer", f"parameters.{name}", f"be {wording(OF_CALL[name])}", shown(value)) from None
         if name in _RULES:
             agree("infer", common, name, value)
         elif name not in _OTHERS:
@@ -260,15 +269,15 @@ def _wanted(content: dict[str, Any], answers: Asked) -> list[tuple[str, bool]]:
     binary = tensors.parameters_of(content).get("binary_data_output") is True
     asked = content.get("outputs")
     if not asked:
-        lacking = {"skipped": not answers.skips, "nearest": not answers.nearest}
+        lacking = {"skipped": not answers.skips, **{name: not getattr(answers, name) for name in _ASKED_BY}}
         return [(name, binary) for name in _OUTPUTS if not lacking.get(name)]
     found = []
     for output in asked if type(asked) is list else [None]:
         if type(output) is not dict or output.get("name") not in _OUTPUTS:
             got = shown(output.get("name") if type(output) is dict else asked if output is None else output)
             raise invalid("infer", "outputs", f"be some of {', '.join(_OUTPUTS)}", got)
-        if output["name"] == "nearest" and not answers.nearest:
-            raise invalid("infer", "outputs", "have nearest with the parameter nearest alone", "it without")
+        if (name := output["name"]) in _ASKED_BY and not getattr(answers, name):
+            raise invalid("infer", "outputs", f"have {name} with the parameter {_ASKED_BY[name]} alone", "it without")
         found.append((output["name"], tensors.parameters_of(output).get("binary_data", binary) is True))
     return found
 
@@ -320,4 +329,8 @@ def arrays_of(asked: Asked) -> dict[str, np.ndarray]:
     skipped = np.full((count, max(map(len, left_out.values()), default=0)), padding, ids.dtype)
     for position, names in left_out.items():
         skipped[position, : len(names)] = names
-    return {"ids": ids, **numbers, "lengths": lengths, "errors": errors, "skipped": skipped, "nearest": nearest}
+    unmet = np.full(count, "", object)
+    for position, groups in asked.lacking().items():
+        unmet[position] = orjson.dumps(groups).decode()
+    others = {"lengths": lengths, "errors": errors, "skipped": skipped, "nearest": nearest, "unmet": unmet}
+    return {"ids": ids, **numbers, **others}

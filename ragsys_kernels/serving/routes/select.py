@@ -214,6 +214,8 @@ def _single(block: Block, picks: Selection) -> bytes:
         answer["cost"] = float(picks.cost[0])
     if picks.nearest is not None:
         answer["nearest"] = picks.nearest[0, :n]
+    if picks.unmet is not None:
+        answer["unmet"] = picks.unmet[0]
     if n == block.k and _has_pages(block):
         seen = ids
         if block.request.initial is not None:
@@ -236,6 +238,8 @@ def _texts(block: Block, picks: Selection) -> list[bytes]:
     if picks.nearest is not None:
         nearest = _lists(picks.nearest, lengths)
         more = [b'%b,"nearest":%b' % each for each in zip(more, nearest, strict=True)]
+    for query, lacking in enumerate(picks.unmet or ()):
+        more[query] += b',"unmet":%b' % orjson.dumps(lacking)
     for query, names in (block.skipped or {}).items():
         more[query] += b',"skipped":%b' % orjson.dumps(names)
     certified = [b"null"] * len(lengths)

@@ -6,22 +6,24 @@ lists, by their names. A null is no value, as in JSON. Rules for all queries are
 ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
 too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
 row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, with
-the rule ``nearest=true`` ``nearest``, and with ``unknown=skip`` ``skipped``.
+the rule ``nearest=true`` ``nearest``, with ``min_per_group`` ``unmet`` (a map), and with ``unknown=skip`` ``skipped``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 
 from ..._base.arrow_sizes import unpacked_bytes
-from ...selection.parameters import BY_NAME
+from ...selection.parameters import BY_GROUP, BY_NAME
 from ..asked import BLOCK, Asked
 from ..corpora import Corpora, Served
-from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
+from ..fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS, wording
 from ..http.messages import ARROW, Request, Response, url_parameters
 from ..limits import Limits, RefusedError, invalid, shown
 from ..queries.columns import Ids, add_block
@@ -38,9 +40,8 @@ _COLUMNS = (
 )
 _OF_IDS = ("id", "query_id", "groups", "query_groups", "lists", *ID_LISTS)
 _ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
-_KINDS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # in NumPy's words
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
-_NO_ROWS, _NO_FLOATS = np.zeros(0, np.int64), np.zeros(0, np.float32)
+_NO_ROWS, _NO_FLOATS, _NO_LENGTHS = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
@@ -49,12 +50,21 @@ _WRONG = (pa.ArrowException, OSError, ValueError)
 _BESIDE = (*OF_URL, *ID_LISTS)
 # Of what kind a rule in the URL is, where it is no text, and how each kind is read.
 _KINDS_OF: dict[str, str] = {name: BY_NAME[name].kind for name in (*NUMBERS, *OF_CALL)}
-_KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers"}
+_KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers", **dict.fromkeys(BY_GROUP, "quota")}
+_UNMET = pa.map_(pa.string(), pa.int64())
+
+
+def quota_of(text: str) -> Any:
+    """Read an integer, or an object of integers as JSON has it."""
+    return orjson.loads(text) if text.startswith("{") else int(text)
+
+
 _READ: dict[str, Callable[[str], Any]] = {
     "number": float,
     "count": int,
     "flag": {"true": True, "false": False}.__getitem__,
     "numbers": lambda text: list(map(float, text.split(","))),
+    "quota": quota_of,
 }
 
 
@@ -81,7 +91,13 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
         try:
             found[name] = None if (name, value) == ("pool", "all") else _READ.get(kind, str)(value)
         except (KeyError, ValueError):
-            what = "numbers with commas" if kind == "numbers" else TYPES[kind][0]
+            what = (
+                "numbers with commas"
+                if kind == "numbers"
+                else wording(OF_CALL[name])
+                if name in OF_CALL
+                else TYPES[kind][0]
+            )
             rule = f"be {what}{', or all' if name == 'pool' else ''}"
             raise invalid("select", name, rule, repr(value)[:100]) from None
     _known(found, OF_URL)
@@ -117,6 +133,7 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
     strings, shared = _strings(columns, served), rules.shared({})
     asked = Asked(served, table.num_rows, ids=columns.pop("id", None), strings=strings, skips=shared.skips)
     asked.nbytes, asked.nearest = size, bool(shared.options.get("nearest"))
+    asked.unmet = "min_per_group" in shared.options
     _check_rules(rules)
     for given, positions in _alike(columns, table.num_rows):
         for begin in range(0, len(positions), BLOCK):
@@ -203,6 +220,8 @@ def spelled(table: pa.Table, limits: Limits) -> tuple[pa.Table, int]:
 
 def _usual(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values without dictionaries and views; itself where it has none."""
+    if pa.types.is_primitive(kind):  # the usual case, before types are written out
+        return kind
     is_dictionary, is_nested = pa.types.is_dictionary(kind), _is_list(kind)
     value = kind.value_type if is_dictionary or is_nested else None
     if is_dictionary and _is_plain(value) and not isinstance(value, pa.BaseExtensionType):
@@ -263,16 +282,16 @@ def _check_rules(rules: Rules) -> None:
 
 def batch_of(asked: Asked) -> pa.RecordBatch:
     """Return the picks of all queries in columns; a query with an error has empty lists."""
-    picks = asked.picks
-    ids = _arrow(np.arange(asked.count), pa.int64()) if asked.ids is None else asked.ids
+    picks, count = asked.picks, asked.count
+    ids = _arrow(np.arange(count), pa.int64()) if asked.ids is None else asked.ids
     order = [position for block in asked.blocks for position in block.positions]
+    lengths = np.concatenate([*(picked.lengths for picked in picks), _NO_LENGTHS])
     offsets = np.zeros(len(order) + 1, np.int32)
-    if picks:
-        np.cumsum(np.concatenate([picked.lengths for picked in picks]), out=offsets[1:])
+    lengths.cumsum(out=offsets[1:])
     # Blocks may lack queries, or hold them in another order: lists are put into that of the request by their offsets.
     taken = None
-    if order != list(range(asked.count)):
-        places = np.full(asked.count, -1, np.int64)
+    if order != list(range(count)):
+        places = np.full(count, -1, np.int64)
         places[order] = np.arange(len(order))
         taken = pa.array(places, mask=places < 0)
     full = all((picked.lengths == picked.indices.shape[1]).all() for picked in picks)
@@ -293,22 +312,40 @@ def batch_of(asked: Asked) -> pa.RecordBatch:
     lists = [pa.ListArray.from_arrays(begins, each) for each in flat]
     if taken is not None:
         lists = [each.take(taken) for each in lists]
-    errors = pa.nulls(asked.count, pa.string())
+    errors = pa.nulls(count, pa.string())
     if asked.errors:
-        errors = pa.array(
-            [str(asked.errors[i]) if i in asked.errors else None for i in range(asked.count)], pa.string()
-        )
+        errors = pa.array([str(asked.errors[i]) if i in asked.errors else None for i in range(count)], pa.string())
     lists, more = lists[:4], lists[4:]
-    columns, names = [ids, *lists, _certified(asked), errors, *more], [*_ANSWER, *["nearest"] * asked.nearest]
+    columns = [ids, *lists, _certified(asked), errors, *more]
+    if asked.unmet:
+        unmet = asked.lacking()
+        columns.append(pa.array([list(unmet[i].items()) if i in unmet else None for i in range(count)], _UNMET))
     if asked.skips:
         skipped = asked.skipped()
-        columns.append(pa.array([skipped.get(i, []) for i in range(asked.count)], lists[0].type))
-        names.append("skipped")
-    return pa.record_batch(columns, names=names)
+        columns.append(pa.array([skipped.get(i, []) for i in range(count)], lists[0].type))
+    return pa.RecordBatch.from_arrays(columns, schema=_schema(ids.type, asked)[0])
+
+
+def _schema(kind: pa.DataType, asked: Asked) -> tuple[pa.Schema, pa.Buffer]:
+    return _schema_of(kind, asked.strings, asked.nearest, asked.unmet, asked.skips)
+
+
+@lru_cache(64)
+def _schema_of(
+    kind: pa.DataType, strings: bool, nearest: bool, unmet: bool, skips: bool
+) -> tuple[pa.Schema, pa.Buffer]:
+    """Return the schema of answers to queries with names of a type, and its message."""
+    ids, floats = pa.list_(pa.string() if strings else pa.int64()), pa.list_(pa.float32())
+    fields = list(zip(_ANSWER, (kind, ids, floats, floats, floats, pa.bool_(), pa.string()), strict=True))
+    fields += [("nearest", pa.list_(pa.int32()))] * nearest + [("unmet", _UNMET)] * unmet + [("skipped", ids)] * skips
+    schema = pa.schema(fields)
+    return schema, schema.serialize()
 
 
 def _certified(asked: Asked) -> pa.Array:
     """Return which queries are proven, null where that is not known and where there is an error."""
+    if all(picked.certified is None for picked in asked.picks):
+        return pa.nulls(asked.count, pa.bool_())
     proven, known = np.zeros(asked.count, bool), np.zeros(asked.count, bool)
     for block, picked in asked.answered():
         if picked.certified is not None:
@@ -367,7 +404,8 @@ def _not_arrow(what: str, error: Exception) -> RefusedError:
 
 def _written(asked: Asked) -> bytes:
     answer = batch_of(asked)
-    return b"".join((answer.schema.serialize(), answer.serialize(), _END))  # a writer takes five times as long
+    schema = _schema(answer.schema.field(0).type, asked)[1]
+    return b"".join((schema, answer.serialize(), _END))  # a writer takes five times as long
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -504,7 +542,7 @@ def _whole(rules: Rules, name: str, column: pa.Array) -> pa.Array:
 
 def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
     """Return values, none of them null, as an array: their own memory if that is aligned and of this type."""
-    kind, size = np.dtype(_KINDS.get(str(values.type), str(values.type))), len(values)
+    kind, size = np.dtype(values.type.to_pandas_dtype()), len(values)
     stored = np.frombuffer(values.buffers()[1] or b"", np.uint8)[values.offset * kind.itemsize :]
     array = stored[: size * kind.itemsize].view(kind)
     with np.errstate(over="ignore"):  # seen as inf

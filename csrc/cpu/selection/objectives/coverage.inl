@@ -56,7 +56,7 @@ struct Coverage {
   std::int64_t aspects = 0, stride = 0;
   float largest = 0.0f;  // of all S
   float shrunk = 1.0f;   // by what the gains known have shrunk since they were last looked through, at least
-  // With `density`, the best item by itself, which may be worth more than all picks.
+  // With `density`, the best item by itself, which may be worth more than all picks; it would leave minima unmet.
   std::int64_t single = -1;
   float single_value = 0.0f, single_redundancy = 0.0f;
 
@@ -299,14 +299,15 @@ struct Coverage {
   Status choose(Query& query, std::int64_t* best, float* best_score) {
     Workspace& ws = query.ws;
     const bool first = query.args.lengths[query.q] == 0;
-    const bool all = first || !falls || query.args.bounds == Bounds::dense;
+    // An item that minima have held back since the first pick has no bound yet.
+    const bool all = first || !falls || query.quotas || query.args.bounds == Bounds::dense;
     for (std::int64_t j = 0; j < query.items; ++j)
       if (all && query.is_open(j)) renew(query, j);
     if (all)
       shrunk = 1.0f;
     else
       bound_all(query);
-    if (first && query.args.options.density) {
+    if (first && query.args.options.density && !query.quotas) {
       const Status status = find_single(query);
       if (status != Status::ok) return status;
     }

@@ -1,0 +1,86 @@
+"""Rows of a corpus chosen without queries: `Corpus.subset`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._base import arrays, checks
+from .._base.arrays import HOST
+from ..selection.problem import Selection, unit
+from ..selection.request import Request
+from ..selection.run import planned_run
+from ..selection.validate import NEEDS_QUERIES
+from . import certified, windows
+from .retrieve import completed
+from .rows import place_of
+
+OP = "subset"
+TOWARD = ("mean", "max")
+
+_BLOCK_VALUES = 1 << 22  # of float64, in a block of rows and in their products with the targets
+
+
+def subset(request: Request, targets: Any, target_relevance: str) -> Selection:
+    """Return the picks of a request without queries over a corpus, as of one query.
+
+    Its relevance is 0, or that to the targets. Values of one rule are None where they are not given.
+    """
+    corpus, rule = request.embeddings, request.op
+    checks.choice(OP, "target_relevance", target_relevance, TOWARD)
+    request = completed(request, OP, "rule")
+    place = place_of(OP, corpus.device)
+    if targets is None:
+        if rule in NEEDS_QUERIES:
+            raise ValueError(f"{OP}: rule must be another where there are no targets, got {rule!r}")
+        relevance = place.upload(np.zeros((1, len(corpus)), np.float32))
+        request = request.changed(relevance=relevance)
+    else:
+        if place is not HOST:
+            raise ValueError(f"{OP}: targets must come with a corpus on the host, got one on {corpus.device}")
+        vectors = _targets(corpus, targets)
+        if target_relevance == "mean":
+            vectors = vectors.mean(axis=0, keepdims=True)
+        if rule in NEEDS_QUERIES:
+            if target_relevance != "mean":
+                raise ValueError(f"{OP}: target_relevance must be 'mean' with rule {rule!r}, got {target_relevance!r}")
+            request = request.changed(queries=vectors.astype(np.float32))
+        else:
+            request = request.changed(relevance=_relevance(corpus, vectors)[None])
+    picks: Selection = planned_run(request)
+    if place is HOST:
+        certified.of_all_rows(picks)
+        if corpus._memory is not None:
+            windows.forget(corpus, 0, len(corpus))
+    return picks
+
+
+def one_query(ids: Any) -> Any:
+    """Return a list of rows (M,) as that of one query, (1, M)."""
+    if ids is None or np.ndim(ids) != 1:
+        return ids
+    return ids[None] if hasattr(ids, "dtype") else [ids]
+
+
+def _targets(corpus: Any, targets: Any) -> np.ndarray:
+    """Return the vectors of the formulas (T, D) that targets stand for, in float64."""
+    if arrays.device_of(targets) != "cpu":
+        raise ValueError(f"{OP}: targets must be on the host, got them on {arrays.device_of(targets)}")
+    array = checks.doubles(OP, "targets", targets)
+    if array.ndim != 2 or array.shape[1] != corpus.dims or not len(array):
+        shape = checks.shape_text(array.shape)
+        raise ValueError(f"{OP}: targets must have shape (T, D) with D = {corpus.dims}, and T at least 1, got {shape}")
+    if not (finite := np.isfinite(array).all(axis=1)).all():
+        raise ValueError(f"{OP}: targets must be finite, got NaN or inf in row {int(np.argmin(finite))}")
+    return unit(array) if corpus.metric == "cosine" else array
+
+
+def _relevance(corpus: Any, vectors: np.ndarray) -> np.ndarray:
+    """Return each row's largest similarity to some vectors, (N,) float32."""
+    found = np.empty(len(corpus), np.float32)
+    step = max(1, _BLOCK_VALUES // (corpus.dims + len(vectors)))
+    for begin in range(0, len(found), step):
+        block = slice(begin, begin + step)
+        found[block] = (corpus.vectors(block) @ vectors.T).max(axis=1)
+    return found

@@ -1,0 +1,95 @@
+"""What the commands over a whole corpus share: the corpus itself, ids, and what is written of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import ragsys_kernels as rk
+
+from .._base.files import check_local, replacing_and_sweeping
+from .._base.types import PathLike
+from . import sources, text_files
+from .build import columns_of, loaded
+
+QUALITY = "bias"  # as what a saved corpus has it
+
+
+def opened(
+    corpus: PathLike, quality: str | None, columns: Mapping[str, str | None], metric: str | None, dtype: str | None
+) -> rk.Corpus:
+    """Return a saved corpus or, with a column as its bias, that of a file."""
+    named = {**columns, "bias_column": quality}
+    saved = sources.saved(corpus, {**columns, "metric": metric, "dtype": dtype}, verify=False)
+    if saved is None:
+        given = columns_of(corpus, named)
+        return loaded(*given, {"metric": metric or "cosine", "dtype": dtype or "float32"})
+    if quality not in (None, QUALITY) or (quality and saved.bias is None):
+        known = "none" if saved.bias is None else repr(QUALITY)
+        raise ValueError(f"quality must be what the saved corpus {corpus} has, {known}, got {quality!r}")
+    return saved
+
+
+def rows_named(corpus: rk.Corpus, file: PathLike | None) -> np.ndarray | None:
+    """Return the rows of a file of ids, or of row numbers where the corpus has no ids."""
+    if file is None:
+        return None
+    column = sources.ids_of_file(file, known=None if corpus.ids.kind == "row" else corpus.ids)
+    return np.concatenate([corpus.rows_of(values.to_pylist()) for values in column.chunks(1 << 16)])
+
+
+def ids_of(corpus: rk.Corpus, rows: np.ndarray) -> pa.Array:
+    """Return the ids of rows."""
+    return pa.array(corpus.ids[rows].tolist(), pa.string() if corpus.ids.kind == "str" else pa.int64())
+
+
+def target(op: str, argument: str, path: PathLike, overwrite: bool) -> Path:
+    """Return the Parquet file to write, or refuse it."""
+    check_local(op, argument, path)
+    place = Path(path).resolve()
+    if place.suffix.lower() != ".parquet":
+        raise ValueError(f"{op}: {argument} must be a .parquet file, got {path}")
+    text_files.check_out(op, path, place, place.parent, overwrite)
+    return place
+
+
+def write(place: Path, own: dict[str, pa.Array]) -> None:
+    """Write columns."""
+    with replacing_and_sweeping(place) as file:
+        pq.write_table(pa.table(own), file)
+
+
+def write_rows(
+    place: Path, own: dict[str, pa.Array], rows: np.ndarray, table: sources.Table | None, id_column: str | None
+) -> None:
+    """Write columns of some rows and, with a table, those that it has in these rows.
+
+    Columns of ours that the table has too are called ``own_row`` and so on, but for its ids. Where the rows are
+    ascending, memory holds a few of them.
+    """
+    if table is None or not len(rows):
+        write(place, own)
+        return
+    names = table.schema.names
+    if id_column in (None, "id") and "id" in names:
+        own = {name: values for name, values in own.items() if name != "id"}
+    mine = {f"own_{name}" if name in names else name: values for name, values in own.items()}
+    order = np.argsort(rows, kind="stable")
+    parts: Iterator[pa.Table] = sources.taken(table, rows[order])
+    if (np.diff(order) != 1).any():
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        parts = iter([pa.concat_tables(parts).take(pa.array(back))])
+    with replacing_and_sweeping(place) as file, ExitStack() as stack:
+        writer, begin = None, 0
+        for part in parts:
+            columns = [values[begin : begin + len(part)] for values in mine.values()]
+            made = pa.Table.from_arrays([*columns, *part.columns], [*mine, *part.schema.names])
+            writer = writer or stack.enter_context(pq.ParquetWriter(file, made.schema))
+            writer.write_table(made)
+            begin += len(part)

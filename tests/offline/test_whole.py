@@ -1,0 +1,146 @@
+"""A part of a data set chosen over files, and near-duplicates taken out: `offline.subset`, `offline.dedupe`."""
+
+import inspect
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import ragsys_kernels as rk
+from ragsys_kernels import cli, offline
+from ragsys_kernels.selection.parameters import SCALARS
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((200, 16), dtype=np.float32)
+ROWS[150:] = ROWS[:50] + 0.01
+SCORE = RNG.uniform(0, 1, 200).astype(np.float32)
+IDS = [f"doc-{row}" for row in range(200)]
+
+
+@pytest.fixture
+def docs(tmp_path):
+    """A table of vectors with ids, scores, sources, tokens and texts, in several row groups."""
+    table = pa.table({
+        "id": IDS, "text": [f"text {row}" for row in range(200)], "score": SCORE,
+        "source": [f"s{row % 7}" for row in range(200)], "tokens": [row % 30 for row in range(200)],
+        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(ROWS.ravel()), 16),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "docs.parquet", row_group_size=64)
+    return tmp_path / "docs.parquet"
+
+
+def command(*words):
+    result = CliRunner().invoke(cli.app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_subset_of_a_table(docs, tmp_path):
+    words = ("--lambda-d", 0.3, "--quality", "score", "--group-column", "source", "--max-per-group", 3)
+    said = command("subset", "--corpus", docs, "--out", tmp_path / "o.parquet", "--k", 20, *words)
+    assert said.startswith("20 of 200 rows in ")
+    found = pq.read_table(tmp_path / "o.parquet").to_pydict()
+    corpus = rk.Corpus(ROWS, bias=SCORE, groups=np.arange(200) % 7)
+    picks = corpus.subset(20, lambda_d=0.3, max_per_group=3)
+    assert found["row"] == picks.indices[0].tolist()
+    assert found["id"] == [IDS[row] for row in found["row"]]
+    assert found["rank"] == [*range(1, 21)]
+    for name, values in (("score", picks.scores), ("relevance", picks.relevance), ("redundancy", picks.redundancy)):
+        assert found[name] == values[0].tolist()
+
+
+def test_subset_with_the_rows_of_the_source(docs, tmp_path):
+    """Their columns keep their names; those of ours that it has too get a prefix."""
+    offline.subset(docs, tmp_path / "o.parquet", k=25, lambda_d=0.0, rows=True)
+    found = pq.read_table(tmp_path / "o.parquet")
+    rows = found["row"].to_pylist()
+    assert rows != sorted(rows)
+    source = pq.read_table(docs).take(rows)
+    assert all(found[name].equals(source[name]) for name in source.column_names)
+    assert {*found.column_names} - {*source.column_names} == {"rank", "row", "own_score", "relevance", "redundancy"}
+
+
+def test_subset_by_ids_targets_and_costs(docs, tmp_path):
+    (tmp_path / "had.txt").write_text("doc-3\ndoc-5\n")
+    (tmp_path / "not.txt").write_text("doc-8\n")
+    np.save(tmp_path / "targets.npy", ROWS[:4])
+    summary = offline.subset(
+        docs, tmp_path / "o.parquet", k=10, initial=tmp_path / "had.txt", exclude=tmp_path / "not.txt",
+        targets=tmp_path / "targets.npy", target_relevance="max", cost_column="tokens", budget=60.0,
+    )  # fmt: skip
+    corpus = rk.Corpus(ROWS, costs=np.arange(200) % 30)
+    picks = corpus.subset(10, initial=[3, 5], exclude=[8], targets=ROWS[:4], target_relevance="max", budget=60.0)
+    number = int(picks.lengths[0])
+    assert pq.read_table(tmp_path / "o.parquet")["row"].to_pylist() == picks.indices[0, :number].tolist()
+    assert summary.cost == picks.cost[0] <= 60
+    assert "which cost" in str(summary)
+
+
+def test_subset_of_a_saved_corpus(tmp_path):
+    rk.Corpus(ROWS, bias=SCORE, ids=np.arange(200) * 10).save(tmp_path / "corpus")
+    offline.subset(tmp_path / "corpus", tmp_path / "o.parquet", k=9, lambda_b=0.0)
+    picks = rk.Corpus(ROWS, bias=SCORE).subset(9, lambda_b=0.0).indices[0]
+    assert pq.read_table(tmp_path / "o.parquet")["id"].to_pylist() == (10 * picks).tolist()
+    with pytest.raises(ValueError, match=r"subset: quality must be what the saved corpus .* has, 'bias', got 'score'"):
+        offline.subset(tmp_path / "corpus", tmp_path / "p.parquet", k=9, quality="score")
+    with pytest.raises(ValueError, match=r"subset: corpus must be files of vectors, got the saved corpus"):
+        offline.subset(tmp_path / "corpus", tmp_path / "p.parquet", k=9, rows=True)
+
+
+def test_dedupe_of_a_table(docs, tmp_path):
+    paths = [tmp_path / f"{name}.parquet" for name in ("kept", "removed", "pairs")]
+    words = [
+        word for name, path in zip(("out", "removed", "pairs"), paths, strict=True) for word in (f"--{name}", path)
+    ]
+    said = command("dedupe", "--corpus", docs, *words, "--threshold", 0.95, "--quality", "score", "--groups", "--rows")
+    assert said.startswith("150 of 200 rows kept, 50 removed (25.0 %) at 0.95 in ")
+    exact = rk.duplicates(ROWS, 0.95, quality=SCORE, pairs=True, groups=True)
+    kept, removed, pairs = map(pq.read_table, paths)
+    source = pq.read_table(docs)
+    for table, rows in ((kept, exact.kept), (removed, exact.removed)):
+        assert table["row"].to_pylist() == rows.tolist()
+        assert all(table[name].equals(source[name].take(pa.array(rows))) for name in source.column_names)
+        assert table["group"].to_pylist() == exact.groups[rows].tolist()
+    assert removed["of"].to_pylist() == [IDS[row] for row in exact.of]
+    assert removed["similarity"].to_pylist() == exact.similarity.tolist()
+    assert pairs["a"].to_pylist() == [IDS[row] for row in exact.pairs[:, 0]]
+    assert pairs["b"].to_pylist() == [IDS[row] for row in exact.pairs[:, 1]]
+
+
+def test_dedupe_by_an_index(docs, tmp_path):
+    rk.Corpus(ROWS).save(tmp_path / "corpus")
+    summary = offline.dedupe(
+        tmp_path / "corpus", tmp_path / "kept.parquet", threshold=0.95, index=tmp_path / "corpus", neighbors=5
+    )
+    assert (summary.removed, summary.recall) == (50, 1.0)
+    assert "the index finds 100.0 % of similar pairs" in str(summary)
+
+
+def test_files_that_are_there_are_not_replaced(docs, tmp_path):
+    (tmp_path / "o.parquet").write_text("")
+    for call, options in ((offline.subset, {"k": 3}), (offline.dedupe, {"threshold": 0.9})):
+        with pytest.raises(FileExistsError, match=f"{call.__name__}: out must be new, or overwrite be given"):
+            call(docs, tmp_path / "o.parquet", **options)
+        with pytest.raises(ValueError, match=f"{call.__name__}: out must be a .parquet file, got .*o.csv"):
+            call(docs, tmp_path / "o.csv", **options)
+        call(docs, tmp_path / "o.parquet", overwrite=True, **options)
+        assert pq.read_table(tmp_path / "o.parquet").num_rows
+
+
+def test_rows_are_those_of_a_table(tmp_path):
+    np.save(tmp_path / "rows.npy", ROWS)
+    with pytest.raises(ValueError, match=r"subset: rows must be those of a table, got .*rows.npy"):
+        offline.subset(tmp_path / "rows.npy", tmp_path / "o.parquet", k=3, rows=True)
+
+
+def test_an_id_that_is_not_there_is_named(docs, tmp_path):
+    (tmp_path / "ids.txt").write_text("doc-3\nnone\n")
+    with pytest.raises(ValueError, match="'none'"):
+        offline.subset(docs, tmp_path / "o.parquet", k=3, allowed=tmp_path / "ids.txt")
+
+
+def test_subset_takes_what_one_value_says():
+    given = inspect.signature(offline.subset).parameters
+    assert {parameter.name for parameter in SCALARS} <= set(given)
