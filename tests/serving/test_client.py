@@ -409,7 +409,9 @@ def test_one_value_for_all_queries_is_no_list_and_of_its_type(how):
     with server.client(wire=how) as client:
         for name, kind in names.items():
             words = "a string" if name in ("method", "corpus", "unknown") else WORDS[kind]
-            for bad in [[1, 2], np.array([0.5, 3.0]), (), {"a": 1}, object(), *BAD[kind]]:
+            by_group = name in OF_CALL and OF_CALL[name].by_group
+            words += ", or a mapping of groups to integers" * by_group
+            for bad in [[1, 2], np.array([0.5, 3.0]), (), *[{"a": 1}] * (not by_group), object(), *BAD[kind]]:
                 with pytest.raises(ValueError, match=f"^select: {name} must be {words}, got "):
                     client.select(QUERIES, **{name: bad})
     assert not server.requests
