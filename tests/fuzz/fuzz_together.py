@@ -353,7 +353,10 @@ def by_tensors(rng: random.Random) -> None:
         return [
             {"error": errors[i]}
             if errors[i]
-            else {name: array[i, : sizes.get(name, lengths)[i]].tolist() for name, array in found.items()}
+            else {
+                name: array[i] if array.ndim == 1 else array[i, : sizes.get(name, lengths)[i]].tolist()
+                for name, array in found.items()
+            }
             for i in range(rows)
         ]
 
