@@ -2,8 +2,9 @@
 // the rules for bad values and ties are those of every backend.
 //
 // Resident kernels bring the rows of the pool to shared memory once; streaming kernels read them again, from memory, as
-// the pools of all blocks at work do not fit in the L2 cache together, at every step. An item belongs to one lane, which alone reads and writes what is kept of the item; so a step
-// needs one barrier, before the bests of the warps are compared (VRSD: one more, for its sum).
+// the pools of all blocks at work do not fit in the L2 cache together, at every step. An item belongs to one lane,
+// which alone reads and writes what is kept of the item; so a step needs one barrier, before the bests of the warps are
+// compared (VRSD: one more, for its sum).
 //
 // Eight lanes share a row, 16 bytes of it at a time, and a lane takes part in four rows at once. Accumulation is in
 // float32 in a fixed order and every rounding is written out, so a query's bits depend on no other query, neither on

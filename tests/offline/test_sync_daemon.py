@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def sync(monkeypatch, command, tmp_path):
             if len(pauses) == rounds:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(cli_corpus.time, "sleep", sleep)
+        monkeypatch.setattr(cli_corpus, "time", types.SimpleNamespace(sleep=sleep))  # other threads sleep as ever
         return command(tmp_path, "corpus", "sync", "--from", SOURCE, "--to", "to", "--every", "7s", *options), pauses
 
     return run

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import ragsys_kernels as rk
 from ragsys_kernels import cli, offline
-from ragsys_kernels.selection.parameters import SCALARS
+from ragsys_kernels.selection.parameters import OF_RESULT, RECENCY, SCALARS
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((200, 16), dtype=np.float32)
@@ -143,4 +143,5 @@ def test_an_id_that_is_not_there_is_named(docs, tmp_path):
 
 def test_subset_takes_what_one_value_says():
     given = inspect.signature(offline.subset).parameters
-    assert {parameter.name for parameter in SCALARS} <= set(given)
+    without = {*OF_RESULT, *(each.name for each in RECENCY)}  # one result; relevance of no query
+    assert {parameter.name for parameter in SCALARS} - without <= set(given)

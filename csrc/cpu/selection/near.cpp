@@ -13,7 +13,6 @@
 #include "selection/kernels.h"
 
 namespace rsk {
-namespace {
 
 // Rows whose sketches stay in the second-level cache while all vectors meet them.
 constexpr std::int64_t kNearRows = 2048;
@@ -21,12 +20,15 @@ constexpr std::int64_t kNearRows = 2048;
 constexpr int kTileVectors = 4;
 constexpr std::int64_t kTileRows = 32;
 
+namespace avx2 {
+
 #if defined(__x86_64__)
 // Bit r of out[v]: whether start[v] + <row r, vector v> is at least 0. Returns whether any is. A sum of two products of
 // bytes does not saturate: 2 * 127 * 127 is below 2^15. `vectors` has each pair of bytes 16 times,
 // [step][vector][16][2].
-__attribute__((target("avx2"))) bool near_tile(const std::uint8_t* rows, const std::int8_t* vectors, std::int64_t steps,
-                                               const std::int16_t* start, std::uint32_t* out) {
+__attribute__((target("avx2"))) static bool near_tile(const std::uint8_t* rows, const std::int8_t* vectors,
+                                                      std::int64_t steps, const std::int16_t* start,
+                                                      std::uint32_t* out) {
 #define RSK_EACH_VECTOR(DO) DO(0) DO(1) DO(2) DO(3)
 #define RSK_DECLARE(v) __m256i low##v = _mm256_set1_epi16(start[v]), high##v = low##v;
   RSK_EACH_VECTOR(RSK_DECLARE)
@@ -57,10 +59,14 @@ __attribute__((target("avx2"))) bool near_tile(const std::uint8_t* rows, const s
   return true;
 }
 #else
-bool near_tile(const std::uint8_t*, const std::int8_t*, std::int64_t, const std::int16_t*, std::uint32_t*) {
+static bool near_tile(const std::uint8_t*, const std::int8_t*, std::int64_t, const std::int16_t*, std::uint32_t*) {
   return false;
 }
 #endif
+
+}  // namespace avx2
+
+namespace {
 
 class NearSearch {
  public:
@@ -147,7 +153,7 @@ void NearSearch::meet_block(Scratch& scratch, std::int64_t begin) const {
     const std::int64_t first = group * kTileVectors;
     const std::int64_t count = std::min<std::int64_t>(kTileVectors, args_.num_vectors - first);
     for (std::int64_t i = begin; i < end; i += kTileRows) {
-      if (!near_tile(args_.sketches + i * args_.steps * 2, vectors, args_.steps, start, hits)) continue;
+      if (!avx2::near_tile(args_.sketches + i * args_.steps * 2, vectors, args_.steps, start, hits)) continue;
       for (std::int64_t v = 0; v < count; ++v) {
         for (std::uint32_t bits = hits[v]; bits; bits &= bits - 1) {
           const std::int64_t at = i + __builtin_ctz(bits);
