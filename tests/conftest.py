@@ -207,6 +207,7 @@ def command(monkeypatch, capfd):
             patch.setenv("NO_COLOR", "1")
             patch.setenv("COLUMNS", "100")
             patch.setattr(sys, "argv", ["ragsys-kernels", *map(str, arguments)])
+            patch.setattr(cli, "_leave_threads", lambda: None)  # other tests have some
             warnings.resetwarnings()  # to Python's own, from errors
             for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
                 warnings.simplefilter("ignore", hidden)
