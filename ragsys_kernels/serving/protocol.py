@@ -136,6 +136,7 @@ class Protocol(HttpToolsProtocol):
     _unsent = 0  # bytes of answers that the client has not taken, which are counted as held
     _left: int | None = None  # of these at the time from which on it has to take more
     _left_since = 0.0
+    transport: Any  # uvloop's, or `_Secured`
     app: Any  # `Front`, or what traces it
     cycle: Any  # `_Cycle`, or uvicorn's
     scope: Any

@@ -77,6 +77,8 @@ FORMS = {
     "pool": ("7", 7),
     "memory": ("2G", "2G"),
     "half_life": ("7d", 604_800.0),
+    "max_per_group": ("3", 3),
+    "min_per_group": ("a=1,b=2", {"a": 1, "b": 2}),
     "now": ("2026-03-31", 1_774_915_200.0),
     "sets": ("sst-2, jigsaw", ["sst-2", "jigsaw"]),
     "lambdas": ("0, 0.5", [0.0, 0.5]),

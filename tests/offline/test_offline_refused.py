@@ -272,7 +272,8 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, data):
 )
 def test_what_is_no_plain_value_is_refused(tmp_path, data, options, got):
     (name,) = options
-    what = {"k": "an integer", "budget": "a number", "max_per_group": "an integer"}.get(name, "a number or a str")
+    by_group = "an integer or a mapping of groups to integers"
+    what = {"k": "an integer", "budget": "a number", "max_per_group": by_group}.get(name, "a number or a str")
     match = f"^select: {name} must be one value for all queries, {what}, got {got}$"
     check_refused(tmp_path, TypeError, match, **options)
 

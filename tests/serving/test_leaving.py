@@ -2,6 +2,7 @@
 
 import select
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -11,9 +12,10 @@ import numpy as np
 import orjson
 import pytest
 import servers
+from certificates import certificate
 
 import ragsys_kernels as rk
-from ragsys_kernels.serving.http import refusing
+from ragsys_kernels.serving.http import refusing, tls
 from ragsys_kernels.serving.listening import asking, bound, let_nobody_in
 
 ROWS = np.random.default_rng(8).standard_normal((64, 8), dtype=np.float32)
@@ -187,3 +189,25 @@ def test_who_waits_while_no_worker_runs_is_refused_and_not_reset():
     for client in clients:
         with client:
             assert client.recv(100).startswith(b"HTTP/1.1 503 ")
+
+
+def test_who_speaks_tls_is_refused_too_and_who_says_nothing_holds_up_no_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(refusing, "_PATIENCE", 3.0)
+    certificate(tmp_path, "localhost")
+    context = tls.context(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    client = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        place = listening.getsockname()
+        refuser = refusing.Refuser([listening], "no worker can start", context)
+        silent = socket.create_connection(place)
+        clients = [socket.create_connection(place, timeout=servers.HANGS) for _ in range(2)]
+        clients = [client.wrap_socket(each, server_hostname="localhost") for each in clients]
+        threading.Thread(target=refuser.stop, args=(True,)).start()
+        for each in clients:
+            each.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        for each in clients:
+            assert everything(each).startswith(b"HTTP/1.1 503 ")
+            each.close()
+        refuser._thread.join(20)  # a handshake may take 60 s, unless one says otherwise
+        assert not refuser._thread.is_alive()
+        silent.close()
