@@ -1,6 +1,7 @@
 """Caps and minima of single groups in jobs, and the column ``unmet``: the picks and the words of the library."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ from job_arrays import read
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
+from ragsys_kernels.offline.ray import selector as ray_selector
 
 N, Q, D, K = 300, 23, 8, 5
 RNG = np.random.default_rng(1)
@@ -103,6 +105,33 @@ def test_the_command_reads_numbers_pairs_and_objects(files, command):
             assert [each and sorted(each) for each in table["unmet"].to_pylist()] == [
                 each and sorted(each) for each in unmet
             ]
+
+
+def test_a_subset_has_them_too(files, command):
+    for column, text in (("NUMBERS", "2=2,9=1"), ("NAMES", '{"a=b": 2, "poems": 1}')):
+        groups = {"NAMES": NAMES, "NUMBERS": NUMBERS}[column]
+        expected = rk.Corpus(ROWS, groups=groups).subset(K, min_per_group=MINIMA[column])
+        done = command(files, "subset", "--corpus", "corpus.parquet", "--k", K, "--group-column", column,
+                       "--min-per-group", text, "--out", f"{column}.parquet")  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert pq.read_table(files / f"{column}.parquet")["row"].to_pylist() == expected.indices[0].tolist()
+        assert f"groups that lack rows: {'poems' if column == 'NAMES' else 9}: 1 -> " in done.stdout
+
+
+def test_a_step_of_a_pipeline_says_what_is_unmet(monkeypatch):
+    """`selector_for_ray`, whose object store is this process."""
+    store = SimpleNamespace(put=lambda value: value, get=lambda value: value)
+    monkeypatch.setattr(ray_selector, "import_ray", lambda op: store)
+    for column, groups in (("NAMES", NAMES), ("NUMBERS", NUMBERS)):
+        minima = {str(group): least for group, least in MINIMA[column].items()}
+        corpus = rk.Corpus(ROWS, groups=groups)
+        step = offline.selector_for_ray(corpus, k=K, pool=120, min_per_group=minima, max_per_group=CAPS[column])()
+        found = step({"embedding": QUERIES})
+        expected = corpus.select(QUERIES, K, pool=120, min_per_group=MINIMA[column], max_per_group=CAPS[column])
+        assert found["ids"].tolist() == [row[:n].tolist() for row, n in zip(*expected[::4], strict=True)]
+        assert found["unmet"].to_pylist() == [[(str(group), x) for group, x in each.items()] for each in expected.unmet]
+        with pytest.raises(ValueError, match="must not have the columns of the result, got \\['unmet'\\]"):
+            step({"embedding": QUERIES, "unmet": QUERIES})
 
 
 @pytest.mark.parametrize(
