@@ -10,7 +10,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from ragsys_kernels import Corpus, offline
-from ragsys_kernels.selection.parameters import OF_RESULT, RECENCY, TABLE, Parameter
+from ragsys_kernels.selection.parameters import BY_GROUP, OF_RESULT, RECENCY, TABLE, Parameter
 from ragsys_kernels.serving.fields import LISTS_OF_RERANK, OF_PATH, OF_RERANK
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parameters.md"
@@ -26,7 +26,7 @@ NOTES = {
     "lambda_d": "1 is plain top-k, lower is more diverse: [what it does](#what-lambda_d-does)",
     "lambda_b": "1 ignores the bias",
     "query_groups": "leave-one-out",
-    "max_per_group": "[quotas](rules/constraints.md#quotas)",
+    "max_per_group": "in functions also of each level of groups: [quotas](rules/constraints.md#quotas)",
     "min_per_group": "[quotas](rules/constraints.md#quotas)",
     "initial": "they count as earlier picks",
     "allowed": "[filters](#filters)",
@@ -49,7 +49,7 @@ _SHAPES = {
 _FORMS = {
     "groups": "integers or strings (N,); in functions also (N, L)", "query_groups": "integers or strings (Q,)",
     "candidates": "ids (Q, P)",
-    **dict.fromkeys(("max_per_group", "min_per_group"), "an integer at least 1; in functions also one for each group"),
+    **dict.fromkeys(BY_GROUP, "an integer at least 1, or a mapping of groups to integers at least 0"),
 }  # fmt: skip
 _FORMS |= dict.fromkeys(("allowed", "exclude"), "a mask (N,) or (Q, N), or ids (Q, any)")
 
@@ -101,7 +101,7 @@ def where() -> str:
         row("rerank (candidates: its documents)", ("candidates", *OF_RERANK, *LISTS_OF_RERANK), "one query"),
         row("`/v1/path`, of MMR's", [x.name for x in OF_PATH], "one query", "mmr"),
         row("jobs, Ray, the command line", {*of_jobs, *(x.removesuffix("_column") for x in of_jobs)}, one),
-        row("`torch.ops`", [x.name for x in TABLE if x.name not in OF_RESULT], one),
+        row("`torch.ops`, without mappings of groups", [x.name for x in TABLE if x.name not in OF_RESULT], one),
     )
     return WHERE + "".join(rows)
 

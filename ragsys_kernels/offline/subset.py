@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from .._base import checks
 from .._base.types import Method, PathLike, RelevanceScale, Storage
+from ..selection import quotas
 from . import _whole, sources
 from .build import words_of
 
@@ -31,13 +32,16 @@ class SubsetSummary:
     corpus_seconds: float
     out: Path
     cost: float | None = None
+    unmet: dict[Any, int] | None = None  # with ``min_per_group``: how many rows groups lack
 
     def __str__(self) -> str:
         fewer = f" (of k = {self.k})" if self.chosen < self.k else ""
         cost = "" if self.cost is None else f", which cost {self.cost:g}"
+        lacking = ", ".join(f"{group}: {n}" for group, n in (self.unmet or {}).items())
+        unmet = f", groups that lack rows: {lacking}" if lacking else ""
         return (
             f"{self.chosen}{fewer} of {self.rows} rows in {self.seconds:.2f} s (corpus read in "
-            f"{self.corpus_seconds:.2f} s), {self.rule}{cost} -> {self.out}"
+            f"{self.corpus_seconds:.2f} s), {self.rule}{cost}{unmet} -> {self.out}"
         )
 
 
@@ -133,15 +137,17 @@ def subset(
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
         named = {"initial": initial, "allowed": allowed, "exclude": exclude}
         given: dict[str, Any] = {name: _whole.rows_named(held, file) for name, file in named.items()}
+    limits: dict[str, Any] = {"max_per_group": max_per_group, "min_per_group": min_per_group}
+    if held.group_names is None:  # command lines have text alone
+        limits = {name: quotas.with_integers(_OP, name, each) for name, each in limits.items()}
     loaded = time.perf_counter()
     _tell(progress, 1)
     found = held.subset(
         k, rule=rule, targets=wanted, target_relevance=target_relevance, relevance_scale=relevance_scale,
-        lambda_d=lambda_d, lambda_b=lambda_b, max_per_group=max_per_group,
-        min_per_group=min_per_group, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
+        lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
         scale=scale, gamma=gamma, window=window,
         noise=noise, min_gain=min_gain, kind=kind, density=density or None, eps=eps, backend=backend,  # type: ignore[arg-type]
-        num_threads=num_threads, **given,
+        num_threads=num_threads, **limits, **given,
     )  # fmt: skip
     end = time.perf_counter()
     number = int(found.lengths[0])
@@ -157,7 +163,8 @@ def subset(
     _whole.write_rows(place, own, picks, table, id_column)
     _tell(progress, 2)
     cost = None if found.cost is None else float(found.cost[0])
-    return SubsetSummary(held.num_live, number, k, rule, end - loaded, loaded - start, place, cost)
+    unmet = None if found.unmet is None else found.unmet[0]
+    return SubsetSummary(held.num_live, number, k, rule, end - loaded, loaded - start, place, cost, unmet)
 
 
 def _tell(progress: Callable[[int, int], None] | None, done: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from fuzz_requests import ODD
 
+from ragsys_kernels.selection.parameters import BY_GROUP
 from ragsys_kernels.serving.fields import LACKS, OF_VECTORS
 from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.queries import rules
@@ -75,7 +76,10 @@ class Drawer:
         if self.covers:
             some += ["aspects", *(["weights"] if rng.random() < 0.6 else [])]
         if self.own:  # what limits picks comes with what it goes by
-            limits = (("groups", "max_per_group"), ("groups", "query_groups"), ("costs", "budget"), ("bias",))
+            limits = (
+                ("groups", "max_per_group"), ("groups", "min_per_group"), ("groups", "query_groups"),
+                ("costs", "budget"), ("bias",),
+            )  # fmt: skip
             some += (each for pair in limits if rng.random() < 0.25 for each in pair if each in names)
         if self.fuses:
             self.retrievers = rng.choice([1, 2, 3])
@@ -165,6 +169,11 @@ class Drawer:
         if field.kind in ("choice", "boolean", "string", "object"):
             return rng.choice(field.schema.get("enum", [True, False] if field.kind == "boolean" else ["x"]))
         low, high = field.schema.get("minimum", 0), field.schema.get("maximum", 9)
+        if field.name in BY_GROUP:
+            if rng.random() < 0.4:
+                return rng.randint(1, 3)
+            names = rng.sample([self.id(i) if self.own else i for i in range(6)], rng.choice([0, 1, 1, 2]))
+            return {str(name): rng.randint(field.name == "max_per_group", 3) for name in names}
         if field.kind == "integer":
             return rng.randint(int(low), int(high))
         return rng.choice([low, high, rng.uniform(low, high)])
@@ -173,6 +182,8 @@ class Drawer:
         """A value of the right type that breaks a rule."""
         if field.name == "query_groups":
             return self.id(N + 7)
+        if field.name in BY_GROUP and self.rng.random() < 0.7:
+            return self.rng.choice([{"x?": 1}, {"1": -1}, {"1": True}, {"1": [2]}, {"01": 1}, {"1": None, "2": {}}])
         if field.name == "lists":
             found, ids = self.value(field, query), [self.id(i) for i in range(3)]
             found[-1]["ids"] = self.rng.choice([ids + ids[:1], [*ids, self.id(N + 7)], ids])

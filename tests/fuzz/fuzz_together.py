@@ -201,6 +201,8 @@ def stream_of(table: pa.Table) -> bytes:
 
 
 def in_url(value: Any) -> Any:
+    if isinstance(value, dict):
+        return json.dumps(value)
     return ",".join(map(str, value)) if isinstance(value, list) else "all" if value is None else value
 
 
@@ -339,7 +341,8 @@ def by_tensors(rng: random.Random) -> None:
                         some[other] = arrays[other][queries][:, :kept]
         with np.errstate(over="ignore"):
             inputs = [tensor(name, array) for name, array in some.items()]
-        body = json.dumps({"inputs": inputs, "parameters": parameters}).replace("Infinity", "1e39")
+        rule = {name: json.dumps(x) if isinstance(x, dict) else x for name, x in parameters.items()}
+        body = json.dumps({"inputs": inputs, "parameters": rule}).replace("Infinity", "1e39")
         return f"/v2/models/{draw.corpus or 'vectors'}/infer", [], body.encode()
 
     def told(answer: tuple[int, bytes], rows: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 import servers
 
 import ragsys_kernels as rk
-from ragsys_kernels.selection.parameters import TABLE
+from ragsys_kernels.selection.parameters import BY_GROUP, TABLE
 from ragsys_kernels.serving import Client, DeadlineError, InvalidRequestError, ServiceError, UnavailableError
 from ragsys_kernels.serving import wire as client_wire
 from ragsys_kernels.serving.fields import OF_CALL
@@ -409,10 +409,14 @@ def test_one_value_for_all_queries_is_no_list_and_of_its_type(how):
     with server.client(wire=how) as client:
         for name, kind in names.items():
             words = "a string" if name in ("method", "corpus", "unknown") else WORDS[kind]
-            by_group = name in OF_CALL and OF_CALL[name].by_group
-            words += ", or a mapping of groups to integers" * by_group
-            for bad in [[1, 2], np.array([0.5, 3.0]), (), *[{"a": 1}] * (not by_group), object(), *BAD[kind]]:
+            by_group = name in BY_GROUP
+            words += ", or a mapping of groups to integers" if by_group else ""
+            for bad in [[1, 2], np.array([0.5, 3.0]), (), object(), *BAD[kind], *([] if by_group else [{"a": 1}])]:
                 with pytest.raises(ValueError, match=f"^select: {name} must be {words}, got "):
+                    client.select(QUERIES, **{name: bad})
+        for name in BY_GROUP:
+            for bad in ({"a": 1.0}, {"a": True}, {"a": None}, {None: 1}, {1.5: 1}, {True: 1}, {1: 1, "1": 2}):
+                with pytest.raises(ValueError, match=f"^select: {name} must be an integer for each group, by int"):
                     client.select(QUERIES, **{name: bad})
     assert not server.requests
 
