@@ -244,6 +244,16 @@ def test_refused_in_urls_parameters_and_by_the_client():
         servers.with_client(CORPORA, lambda client: client.select(QUERIES, corpus="numbers", max_per_group={"law": 1}))
 
 
+def test_a_corpus_on_a_device_has_one_cap_alone(monkeypatch):
+    """Where no kernel has them, the query says so before it waits for one."""
+    monkeypatch.setattr(rk.Corpus, "device", "cuda:0")
+    for given in ({"min_per_group": 1}, {"max_per_group": {"law": 1}}):
+        body = {"corpus": "names", "queries": [{"query": QUERIES[0].tolist(), **given}]}
+        (answer,) = servers.posted(CORPORA, ("/v1/select", body))
+        told = "max_per_group must be one integer, of groups of one level, on a device"
+        assert answer.json()["results"][0]["error"]["message"].startswith(f"select: {told}")
+
+
 def test_a_path_and_documents_have_caps_of_single_groups():
     candidates = list(range(40))
     for corpus, caps in (("names", {"news": 1, "poems": 2}), ("numbers", {"0": 1, "9": 2})):
