@@ -33,7 +33,7 @@ def subset(request: Request, targets: Any, target_relevance: str) -> Selection:
     place = place_of(OP, corpus.device)
     if targets is None:
         if rule in NEEDS_QUERIES:
-            raise ValueError(f"{OP}: rule must be another where there are no targets, got {rule!r}")
+            raise ValueError(f"{OP}: targets must be given with rule {rule!r}, got None")
         relevance = place.upload(np.zeros((1, len(corpus)), np.float32))
         request = request.changed(relevance=relevance)
     else:

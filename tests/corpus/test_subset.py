@@ -103,7 +103,7 @@ def test_rules_with_a_query_take_the_mean_of_the_targets(rule):
     mean = (targets / np.linalg.norm(targets, axis=1, keepdims=True)).mean(axis=0, keepdims=True)
     found = CORPUS.subset(8, rule=rule, targets=targets)
     assert found.indices.tolist() == CORPUS.select(mean, 8, method=rule, pool=None).indices.tolist()
-    with pytest.raises(ValueError, match=f"subset: rule must be another where there are no targets, got '{rule}'"):
+    with pytest.raises(ValueError, match=f"subset: targets must be given with rule '{rule}', got None"):
         CORPUS.subset(8, rule=rule)
     with pytest.raises(ValueError, match=f"subset: target_relevance must be 'mean' with rule '{rule}', got 'max'"):
         CORPUS.subset(8, rule=rule, targets=targets, target_relevance="max")
