@@ -46,8 +46,8 @@ MUTANTS = [
     (LOOP, "        take(i)\n    if density", "        take(max(i - 1, 0))\n    if density", None, None),
     (LOOP, "        take(i)\n    if density", "        if step < 2:\n            take(i)\n    if density", None, None),
     (LOOP, "np.where(limits.open(), rule.values(), -np.inf)", "rule.values()", None, None),
-    (LOOP, "for step in range(problem.k if", "for step in range(problem.k - 1 if", None, None),
-    (LOOP, "for step in range(problem.k if", "for step in range(min(problem.k, 3) if", None, None),
+    (LOOP, "for step in range(wanted)", "for step in range(wanted - 1)", None, None),
+    (LOOP, "for step in range(wanted)", "for step in range(min(wanted, 3))", None, None),
 ]  # fmt: skip
 
 
@@ -64,6 +64,11 @@ def mutated(file, old, new):
     module.__package__ = "ragsys_kernels.selection" + (".rules" if file == RULE else "")
     exec(compile(text.replace(old, new), file, "exec"), module.__dict__)
     return module
+
+
+@pytest.mark.parametrize(("file", "old"), sorted({(file, old) for file, old, *_ in MUTANTS}), ids=lambda x: str(x)[:40])
+def test_the_line_that_a_mutant_changes_is_in_the_reference(file, old):
+    mutated(file, old, old)
 
 
 def mmr(query, embeddings, k, lambda_mult):
