@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -33,6 +34,7 @@ from ..selection.problem import COLUMNS, Rows, SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
 from . import faiss_index, folder, retrieve, search, segments, subset, windows
+from .folder_index import FolderIndex
 from .ids import Ids, make
 from .joined_ids import Joined
 from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store
@@ -146,6 +148,7 @@ class Corpus(Rows):
     ids: Ids
     _parts: segments.Parts | None = None  # of a corpus in segments
     _memory: int | None = None  # bytes that mapped rows may take
+    _index: FolderIndex | None = None  # of the folder that it was loaded from
 
     def __len__(self) -> int:
         return len(self.data)
@@ -214,6 +217,7 @@ class Corpus(Rows):
         extras = extras if self.group_names is None else extras.replace("groups", "groups=str")
         extras += f", ids={self.ids.kind}" if self.ids.kind != "row" else ""
         extras += f", deleted={len(self) - self.num_live}" if self.live is not None else ""
+        extras += "" if self._index is None else f", index={str(self._index)!r}"
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
@@ -585,7 +589,8 @@ class Corpus(Rows):
         else:
             kind: Any = self.dtype
             new = Corpus(embeddings, metric=cast(Metric, self.metric), dtype=kind, device="cpu", ids=ids, **own)
-        return type(self)._of(segments.appended((self, self.ids, self._parts), (new, new.ids), on_duplicate, op))
+        longer = segments.appended((self, self.ids, self._parts), (new, new.ids), on_duplicate, op)
+        return type(self)._of(dataclasses.replace(longer, index=self._index))
 
     def delete(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "skip"] = "raise") -> Corpus:
         """Return a corpus without some rows; this one stays as it is.
@@ -686,7 +691,7 @@ class Corpus(Rows):
     @classmethod
     def _of(cls, opened: segments.Opened) -> Corpus:
         corpus = cls.__new__(cls)
-        vars(corpus).update(vars(opened.rows), ids=opened.ids, _parts=opened.parts)
+        vars(corpus).update(vars(opened.rows), ids=opened.ids, _parts=opened.parts, _index=opened.index)
         return corpus
 
 
