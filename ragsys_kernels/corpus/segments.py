@@ -330,7 +330,7 @@ def _described(place: Path) -> dict[str, Any]:
             rows, known = folder.opened(place, False)
             size = sum((place / name).stat().st_size for name in os.listdir(place))
             one = {"name": place.name, "rows": len(rows.data), "deleted": 0, "bytes": size}
-            segments = [{**one, "index": _bytes_of(place / FILE)}]
+            segments = [{**one, "index bytes": _bytes_of(place / FILE)}]
             return {**_summed(segments), **kinds(rows, known), "index": Recipe.of(whole.get("index"))}
         whole = description_of(place)
         segments = [
@@ -339,7 +339,7 @@ def _described(place: Path) -> dict[str, Any]:
                 "rows": segment["rows"],
                 "deleted": segment["deleted"]["rows"] if segment["deleted"] else 0,
                 "bytes": segment["bytes"],
-                "index": _bytes_of(place / SEGMENTS / segment["name"] / FILE),
+                "index bytes": _bytes_of(place / SEGMENTS / segment["name"] / FILE),
             }
             for segment in whole["segments"]
         ]
@@ -348,7 +348,7 @@ def _described(place: Path) -> dict[str, Any]:
 
 
 def _summed(segments: list[dict[str, Any]]) -> dict[str, Any]:
-    sums = {name: sum(segment[name] for segment in segments) for name in ("rows", "deleted", "bytes")}
+    sums = {name: sum(segment[name] for segment in segments) for name in ("rows", "deleted", "bytes", "index bytes")}
     return {**sums, "segments": segments}
 
 
