@@ -42,6 +42,7 @@ _TRAIN_PER_CENTROID = 256
 # Queries searched at once, and ids with their distances held at once (48 MB).
 _QUERY_BLOCK = 1024
 _CELLS = 1 << 22
+_TOGETHER = 16
 
 
 def _faiss(op: str) -> Any:
@@ -52,12 +53,21 @@ def _faiss(op: str) -> Any:
 
 def read(op: str, file: str, path: object) -> Any:
     """Read the index of a file, which messages call `path`."""
+    return _read(op, file, os.stat(file).st_size, path)
+
+
+def _read(op: str, source: Any, size: int, path: object) -> Any:
+    """Read an index of so many bytes from a file, or from what FAISS reads."""
     faiss = _faiss(op)
     try:
-        with _limited(faiss, os.stat(file).st_size):
-            return faiss.read_index(file)
+        with _limited(faiss, size):  # which tables that are computed from it may exceed
+            index = faiss.read_index(source, getattr(faiss, "IO_FLAG_SKIP_PRECOMPUTE_TABLE", 0))
+        inverted = faiss.try_extract_index_ivf(index)
+        if isinstance(inverted, faiss.IndexIVFPQ) and not isinstance(inverted, faiss.IndexIVFPQR):
+            inverted.precompute_table()
     except RuntimeError as error:
         raise ValueError(f"{op}: index must be a readable FAISS index file, got {path}: {_reason(error)}") from error
+    return index
 
 
 @contextmanager
@@ -156,23 +166,21 @@ def write(index: Any, put: Callable[[bytes], Any]) -> None:
 def mapped(op: str, content: np.ndarray, path: object) -> Any:
     """Return the index of the bytes of a file, which it goes on reading; releases before 1.11 copy them."""
     faiss = _faiss(op)
-    try:
-        with _limited(faiss, len(content)):
-            if not hasattr(faiss, "ZeroCopyIOReader"):
-                return faiss.deserialize_index(content)
-            return faiss.read_index(faiss.ZeroCopyIOReader(faiss.swig_ptr(content), len(content)))
-    except RuntimeError as error:
-        raise ValueError(f"{op}: index must be a readable FAISS index file, got {path}: {_reason(error)}") from error
+    if not hasattr(faiss, "ZeroCopyIOReader"):
+        return _copied(op, content, path)
+    return _read(op, faiss.ZeroCopyIOReader(faiss.swig_ptr(content), len(content)), len(content), path)
+
+
+def _copied(op: str, content: np.ndarray, path: object) -> Any:
+    faiss = _faiss(op)
+    reader = faiss.VectorIOReader()
+    faiss.copy_array_to_vector(content, reader.data)
+    return _read(op, reader, len(content), path)
 
 
 def emptied(op: str, content: np.ndarray, path: object) -> Any:
     """Return the index of the bytes of a file without its rows, as it was trained."""
-    faiss = _faiss(op)
-    try:
-        with _limited(faiss, len(content)):
-            index = faiss.deserialize_index(content)
-    except RuntimeError as error:
-        raise ValueError(f"{op}: index must be a readable FAISS index file, got {path}: {_reason(error)}") from error
+    index = _copied(op, content, path)
     index.reset()
     return index
 
@@ -221,9 +229,23 @@ def selecting(op: str, index: Any, mask: np.ndarray) -> _Selecting | None:
     return _Selecting(index, parameters, bits, selector, inner)
 
 
-def nearest(problem: Problem, index: Any, query: int) -> np.ndarray:
-    """Return the n nearest rows (1, n) of an index that one query may pick; padded with -1."""
-    return _nearest(problem, index, None, slice(query, query + 1))
+def alone(op: str, index: Any) -> int:
+    """Return how many queries can be searched for at once, each with the bits that it has alone.
+
+    FAISS multiplies fewer than 20 queries with centroids or rows one by one; rotations and tables of codes it computes
+    with BLAS for all.
+    """
+    faiss = _faiss(op)
+    one_by_one = (faiss.IndexFlat, faiss.IndexHNSWFlat)
+    if isinstance(index, (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer)):
+        index = faiss.downcast_index(index.quantizer)
+    return _TOGETHER if isinstance(index, one_by_one) else 1
+
+
+def nearest(problem: Problem, index: Any, queries: range, together: int) -> np.ndarray:
+    """Return the n nearest rows (q, n) of an index that some queries may pick, so many at once; padded with -1."""
+    blocks = (slice(begin, min(begin + together, queries.stop)) for begin in queries[::together])
+    return np.concatenate([_nearest(problem, index, None, block) for block in blocks])
 
 
 def consecutive(op: str, indexes: list[Any]) -> Any:

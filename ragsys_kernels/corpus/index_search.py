@@ -1,8 +1,8 @@
 """The search through the index of a folder: it finds rows of each segment, and the kernels rank them by exact scores.
 
 Of each segment so many rows are found as are asked for; the best of all segments remain. Rows without an index are
-searched exactly. Each query is searched for alone and by one thread, so that what is found depends neither on the other
-queries of a batch nor on the number of threads.
+searched exactly. Queries are searched for in such small batches, each by one thread, that what is found for one depends
+neither on the others nor on the number of threads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ..selection.problem import Problem, compacted
 from . import faiss_index, windows
 from .folder_index import FolderIndex
 from .windows import Found
+
+_TASKS = 32  # parts of the queries, which threads take in turn
 
 
 def search(
@@ -56,15 +58,17 @@ def search(
 
 def _nearest(problem: Problem, index: Any, each: Callable[..., Any]) -> np.ndarray:
     """Return the rows (Q, n), ascending, that an index finds for each query; padded with -1."""
-    limits = problem.constraints
+    limits, together = problem.constraints, faiss_index.alone(problem.op, index)
     whole = limits.filter
     if whole is not None and whole.mask is not None and whole.mask.ndim == 1:
-        # What no query may pick is left out by FAISS where it can.
-        if (selected := faiss_index.selecting(problem.op, index, whole.mask)) is not None:
-            index = selected
+        selected = faiss_index.selecting(problem.op, index, whole.mask)
+        if selected is not None:  # what no query may pick is left out by FAISS
             rest = None if whole.exclude is None else Filter(whole.num_rows, exclude=whole.exclude)
-            problem = replace(problem, constraints=limits.filtered(rest))
-    found = np.concatenate(list(each(lambda q: faiss_index.nearest(problem, index, q), range(problem.num_queries))))
+            index, problem = selected, replace(problem, constraints=limits.filtered(rest))
+    count = problem.num_queries
+    size = -(-count // (_TASKS * together)) * together
+    parts = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
+    found = np.concatenate(list(each(lambda part: faiss_index.nearest(problem, index, part, together), parts)))
     found.sort(axis=1)  # ties go to the lowest row
     return found
 

@@ -8,7 +8,8 @@
 The description of format 3::
 
     {"format": 3, "version": ..., "metric": ..., "dtype": ..., "shape": [N, D], "columns": [...],
-     "rows_per_segment": ..., "index": what those of segments are made of, where they have some, "segments": [{"name": ..., "rows": ..., "bytes": ..., "sha256": of its corpus.json,
+     "rows_per_segment": ..., "index": where there is one, what it is made of, as of a saved corpus,
+     "segments": [{"name": ..., "rows": ..., "bytes": ..., "sha256": of its corpus.json,
      "max_norm": of its rows that are not deleted, "deleted": null | {"name": ..., "rows": ..., "sha256": ...}}, ...],
      "sha256": of all before}
 
@@ -38,8 +39,8 @@ from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.problem import COLUMNS, Rows
 from . import folder, groups, ids, joined_ids, spans
-from .folder_index import FILE, FolderIndex, Part, Recipe
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
+from .folder_index import FILE, FolderIndex, Part, Recipe
 from .joined_ids import Joined
 from .spans import Piece
 

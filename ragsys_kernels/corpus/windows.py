@@ -107,7 +107,9 @@ def window_of(problem: Problem, begin: int, end: int) -> Problem:
         lists = {name: x - begin for name in ("rows", "exclude") if (x := getattr(whole, name)) is not None}
         limits = limits.filtered(replace(whole, num_rows=end - begin, mask=mask, **lists))
     arrays = {name: array[window] for name, array in _arrays_of(problem.rows)}
-    return of_rows(replace(problem, constraints=limits, pool=end - begin, k=min(problem.k, end - begin)), window, arrays)
+    return of_rows(
+        replace(problem, constraints=limits, pool=end - begin, k=min(problem.k, end - begin)), window, arrays
+    )
 
 
 def of_rows(problem: Problem, some: slice | np.ndarray, arrays: dict[str, np.ndarray]) -> Problem:
