@@ -94,6 +94,11 @@ class Maker:
         return index
 
 
+def columns_of(rows: Rows) -> int:
+    """Return how many columns the index of some rows has."""
+    return rows.dims + (rows.bias is not None)
+
+
 def write(index: Any, file: Any) -> None:
     """Write an index to a file."""
     faiss_index.write(index, file.write)
@@ -190,7 +195,7 @@ class FolderIndex:
         return found
 
 
-def chosen(op: str, corpus: Any, index: Any, backend: str) -> Any:
+def chosen(corpus: Any, index: Any, backend: str) -> Any:
     """Return what finds rows: an index, or False for the exact search.
 
     ``index`` is what a call says: None for that of the corpus, if it has one, with text for its parameters.
@@ -199,9 +204,6 @@ def chosen(op: str, corpus: Any, index: Any, backend: str) -> Any:
         return index
     own = getattr(corpus, "_index", None)
     here = isinstance(corpus.data, np.ndarray) and backend != "triton"  # others find rows exactly
-    if index is None:
-        return own if own is not None and here else False
     if own is None or not here:
-        got = "a corpus without one" if own is None else f"rows on {corpus.device} and backend {backend!r}"
-        raise ValueError(f"{op}: index must be that of the corpus where it is text, {index!r}, got {got}")
-    return own.with_parameters(index)
+        return False if index is None else index  # which is refused as any other text
+    return own if index is None else own.with_parameters(index)

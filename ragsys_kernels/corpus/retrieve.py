@@ -73,7 +73,7 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
     """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown."""
     own = routes.of(request, _OP)
     route = own if own.name == "cpu" else None  # which alone searches for every rule that it has
-    index = folder_index.chosen(_OP, corpus, index, own.name)
+    index = folder_index.chosen(corpus, index, own.name)
     _check_columns(request, len(corpus.data))
     if isinstance(index, FolderIndex) and request.bias is not None:
         raise ValueError(

@@ -31,7 +31,7 @@ def search(request: Request, index: Any, route: Route | None = None) -> SearchRe
         problem = validate.problem_of(request, place, errors, k_name="n")
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
-        index = folder_index.chosen(op, corpus, index, name)
+        index = folder_index.chosen(corpus, index, name)
         if index is not False and (place is not HOST or name == "triton"):
             raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
         if problem.constraints.filter is not None and place is HOST and index is False and name != "triton":

@@ -25,7 +25,7 @@ from .._base.types import PathLike
 from ..selection.problem import Rows
 from . import faiss_index, folder, groups, ids, segments
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
-from .folder_index import FILE, Maker, Recipe
+from .folder_index import FILE, Maker, Recipe, columns_of
 from .joined_ids import Joined
 
 _PROGRESS = "_build.json"  # of a build that is under way
@@ -126,7 +126,7 @@ class Version:
     def _index_of(self, rows: Rows) -> folder.Index | None:
         if self.recipe is None:
             return None
-        made = self.maker(rows.dims + (rows.bias is not None)).of(rows)
+        made = self.maker(columns_of(rows)).of(rows)
         return None if made is None else (self.recipe, made)
 
     def delete(self, rows: np.ndarray) -> None:
@@ -277,7 +277,7 @@ def build(
         if (staged / _PROGRESS).exists():
             version.go_on(_progress(staged)["segments"])
         for rows, known in made(version.num_rows):
-            if trains is not None and not (maker := version.maker(rows.dims + (rows.bias is not None))).ready:
+            if trains is not None and not (maker := version.maker(columns_of(rows))).ready:
                 trains(maker)
             version.add(rows, known)
             if key:
@@ -311,7 +311,7 @@ def compacted(op: str, path: PathLike, rows_per_segment: int | None) -> tuple[in
         row = sum(getattr(rows, name)[:1].nbytes for name in ARRAYS if getattr(rows, name) is not None)
         size = rows_per_segment or version.rows_per_segment or max(1, _COMPACT_BYTES // row)
         version.replace_all()
-        if version.recipe is not None and not (maker := version.maker(rows.dims + (rows.bias is not None))).ready:
+        if version.recipe is not None and not (maker := version.maker(columns_of(rows))).ready:
             some = faiss_index.sample(len(live), maker.wanted(min(size, len(live))))
             maker.train(faiss_index.stored(rows, live[some]))
         parts = range(0, len(live), size)

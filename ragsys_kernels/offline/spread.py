@@ -211,7 +211,7 @@ class Spread(rk.Corpus):
     def _search(self, request: Request, index: Any, route: Any = None) -> SearchResult:
         """Search as a corpus does, without filters and by no index but its own; bad queries are found nothing for."""
         n = request.k
-        found_by = folder_index.chosen(request.op, self, index, request.backend)
+        found_by = folder_index.chosen(self, index, request.backend)
         parameters = found_by.parameters if isinstance(found_by, FolderIndex) else False
         parts = self._made[-1].all(
             "search", request.queries, n, request.lambda_b, request.query_groups, request.backend, parameters

@@ -239,13 +239,14 @@ def test_bad_calls(tmp_path, rows, queries, monkeypatch):
     corpus = rk.Corpus.load(built(tmp_path / "c", rows, ("IVF8,Flat", "")))
     for call, message in (
         (lambda: corpus.search(queries, 5, index="nprob=1"), "search: search_parameters must be ones of the index"),
-        (lambda: rk.Corpus(rows.embeddings).search(queries, 5, index="nprobe=1"), "search: index must be that of the"),
         (lambda: corpus.select(queries, 5, bias=np.zeros(N)), "select: bias must be that of the corpus where its"),
         (lambda: corpus.select(queries, 5, pool=None, index="nprobe=1"), "select: index must come with a pool"),
         (lambda: corpus.select(queries, 5, pool="certified", index="nprobe=1"), "select: pool 'certified' must come"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             call()
+    with pytest.raises(TypeError, match=r"^search: index must be None, .*, got str"):
+        rk.Corpus(rows.embeddings).search(queries, 5, index="nprobe=1")
     assert corpus.select(queries, 5, bias=np.zeros(N), index=False).indices.shape == (Q, 5)
     bad = queries.copy()
     bad[4, 2] = np.nan
