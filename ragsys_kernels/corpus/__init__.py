@@ -236,7 +236,7 @@ class Corpus(Rows):
         num_threads: int | None = None,
         on_error: OnError = "raise",
     ) -> SearchResult:
-        """Return the n rows of largest relevance with bias, exactly, or those that an index finds.
+        """Return the n rows of largest relevance with bias, exactly, or those that an index finds, the corpus's own too.
 
         Parameters
         ----------
@@ -250,8 +250,11 @@ class Corpus(Rows):
         allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
             Rows that may, or may not, be found, as in `mmr`. The result has the n best allowed rows, or fewer if there
             are no more.
-        index : faiss.Index, usearch.index.Index or Corpus, optional
-            Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
+        index : False, str, faiss.Index, usearch.index.Index or Corpus, optional
+            Default: the index that the folder of the corpus was built with (``corpus build --index``), if it has one
+            and rows are on the host; ``False``: the exact search. Text: that index with other parameters than it was
+            built with, as FAISS's ParameterSpace takes them ("nprobe=32"); what it finds depends neither on the batch
+            nor on threads. Another index finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
             own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
             with D columns, which finds rows by relevance alone, or with fewer, the first ones (Matryoshka), to which
             those of the queries go. Its metric is the inner product; of unit rows without the bias it may be L2, or
@@ -350,8 +353,8 @@ class Corpus(Rows):
             picks are proven to be those of the whole corpus.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
-        index : faiss.Index, usearch.index.Index or Corpus, optional
-            Retrieves the pools, as in `search`.
+        index : False, str, faiss.Index, usearch.index.Index or Corpus, optional
+            Retrieves the pools, as in `search`. With ``pool=None`` or "certified" the corpus's own is not used.
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, min_per_group, \
             initial, allowed, exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
