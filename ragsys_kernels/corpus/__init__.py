@@ -236,7 +236,7 @@ class Corpus(Rows):
         num_threads: int | None = None,
         on_error: OnError = "raise",
     ) -> SearchResult:
-        """Return the n rows of largest relevance with bias, exactly, or those that an index finds, the corpus's own too.
+        """Return the n rows of largest relevance with bias, exactly, or those that an index finds.
 
         Parameters
         ----------
@@ -254,9 +254,10 @@ class Corpus(Rows):
             Default: the index that the folder of the corpus was built with (``corpus build --index``), if it has one
             and rows are on the host; ``False``: the exact search. Text: that index with other parameters than it was
             built with, as FAISS's ParameterSpace takes them ("nprobe=32"); what it finds depends neither on the batch
-            nor on threads. Another index finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
-            own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
-            with D columns, which finds rows by relevance alone, or with fewer, the first ones (Matryoshka), to which
+            nor on threads. Another index finds the rows, which are then ranked and scored as by the exact search; it is
+            made by `to_faiss`, or the caller's own over the same N rows in their order: with D + 1 columns, the last
+            for the bias as `to_faiss` stores it, with D columns, which finds rows by relevance alone, or with fewer,
+            the first ones (Matryoshka), to which
             those of the queries go. Its metric is the inner product; of unit rows without the bias it may be L2, or
             usearch's "cos". The numbers of an IndexIDMap, of an inverted file and the keys of usearch are row numbers
             or the corpus's integer ids; they may lack deleted rows. The library's own threads and settings

@@ -145,11 +145,16 @@ def build_corpus(
             folder.save(made, made.ids, out, replaces, one)
         else:
             size = checks.count(_OP, "rows_per_segment", rows_per_segment)
-            rules = {**options, "bad_rows": bad_rows, "on_duplicate": on_duplicate, "rows_per_segment": size}
+            rules: dict[str, Any] = {
+                **options,
+                "bad_rows": bad_rows,
+                "on_duplicate": on_duplicate,
+                "rows_per_segment": size,
+            }
             rules |= {} if recipe is None else {"index": recipe.described()}
-            made = partial(pieces, *given, options, size)
+            parts = partial(pieces, *given, options, size)
             trains = None if recipe is None else partial(_train, given, options, size)
-            versions.build(_OP, out, made, size, replaces, _key(read, rules), recipe, trains)
+            versions.build(_OP, out, parts, size, replaces, _key(read, rules), recipe, trains)
         write_skipped(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
 

@@ -250,7 +250,11 @@ def selector_for_ray(
 
 
 def _check(
-    corpus: rk.Corpus, request: Request, pool: int | str | None, candidate_column: str | None, group_column: str | None,
+    corpus: rk.Corpus,
+    request: Request,
+    pool: int | str | None,
+    candidate_column: str | None,
+    group_column: str | None,
     index: Any,
 ) -> None:
     """Let the library check the options, on one query."""
