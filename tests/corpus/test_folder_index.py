@@ -10,7 +10,7 @@ from segmented import Rows, corpus_of
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.corpus import segments, versions
+from ragsys_kernels.corpus import faiss_index, segments, versions
 from ragsys_kernels.corpus.folder_index import FILE, Recipe
 
 with warnings.catch_warnings():  # of its SWIG wrapper, on some versions of Python
@@ -25,8 +25,9 @@ EXACT = [("Flat", ""), ("IVF8,Flat", "nprobe=8")]
 @pytest.fixture(scope="module")
 def rows():
     found = Rows(N, columns=("bias", "groups"))
-    found.embeddings[[320, 350, 999]] = found.embeddings[3]  # ties in all segments
-    found.columns["bias"][[320, 350, 999]] = found.columns["bias"][3]
+    ties = [11, 51, 77, 93, 122, 320, 351, 999]  # in all segments
+    found.embeddings[ties] = found.embeddings[3]
+    found.columns["bias"][ties] = found.columns["bias"][3]
     return found
 
 
@@ -147,11 +148,29 @@ def test_what_is_found_depends_on_no_other_query_and_no_thread(tmp_path, rows, q
     offline.delete_rows(rows.columns["ids"][::5], tmp_path / "c")
     for each in (corpus, rk.Corpus.load(tmp_path / "c")):
         together = each.search(queries, 20, num_threads=1)
+        ties = together.scores[0, 1:] == together.scores[0, :-1]
+        assert ties.sum() >= 5
+        assert (np.diff(together.indices[0])[ties] > 0).all()  # they go to the lowest row
         for threads in (2, 3):
             same(each.search(queries, 20, num_threads=threads), together)
         for part in (slice(0, 1), slice(5, 12)):
             alone = each.search(queries[part], 20)
             np.testing.assert_array_equal(alone.indices, together.indices[part])
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8,Flat", "IVF16,Flat", "IVF16_HNSW8,SQ8", "OPQ4_64,IVF16,SQ8"])
+def test_queries_that_faiss_gets_at_once_have_the_bits_that_they_have_alone(factory):
+    rng = np.random.default_rng(2)
+    index = faiss.index_factory(96, factory, faiss.METRIC_INNER_PRODUCT)
+    rows, asked = (rng.standard_normal((count, 96), dtype=np.float32) for count in (700, 160))
+    index.train(rows)
+    index.add(rows)
+    together = faiss_index.alone("test", index)
+    assert together == (1 if factory.startswith("OPQ") else 16)
+    for begin in range(0, len(asked), together):
+        part = slice(begin, begin + together)
+        alone = [index.search(query[None], 9)[0] for query in asked[part]]
+        np.testing.assert_array_equal(index.search(asked[part], 9)[0], np.concatenate(alone))
 
 
 def test_appends_and_compactions_make_indexes(tmp_path, rows, queries):
