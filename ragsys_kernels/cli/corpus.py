@@ -65,6 +65,16 @@ _COLUMNS = {
     memory=option(
         INPUT, "Memory for the rows, in place of --rows-per-segment: segments are a third of it.", metavar="2G"
     ),
+    index=option(
+        INPUT,
+        "FAISS index to make of each segment, which then finds the pools: IVF4096,Flat, HNSW32,Flat and what else "
+        "FAISS's index_factory takes; needs the extra faiss.",
+        metavar="FACTORY",
+        show_default="exact search",
+    ),
+    search_parameters=option(
+        INPUT, "What the index is searched with: nprobe=32, efSearch=64.", metavar="TEXT", show_default="FAISS's"
+    ),
     overwrite=option(INPUT, "Replace a saved corpus at --out."),
     **_COLUMNS,
     metric=option(RULE, "Similarity of vectors: cosine normalises them, dot takes them as they are."),
@@ -211,9 +221,12 @@ def show(
         found = described(folder)
     columns = ", ".join([found["metric"], found["dtype"], f"{found['dims']} dimensions", *found["columns"]])
     print(f"version {found['version']}: {columns}" if "version" in found else columns)
-    numbers = ("rows", "deleted", "bytes")
+    numbers: tuple[str, ...] = ("rows", "deleted", "bytes")
+    if found["index"] is not None:
+        print(f"index: {found['index']}")
+        numbers = (*numbers, "index bytes")
     table: list[tuple[str, ...]] = [("segment", *numbers)]
-    for part in (*found["segments"], {"name": f"all {len(found['segments'])}", **found}):
+    for part in (*found["segments"], {**found, "name": f"all {len(found['segments'])}"}):
         table.append((part["name"], *(str(part[name]) for name in numbers)))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for name, *rest in table:

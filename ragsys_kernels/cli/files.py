@@ -83,8 +83,15 @@ def _pool(text: str) -> int | str:
         "FAISS index, or usearch's (NAME.usearch), over the corpus that retrieves the --pool rows of each query, or a "
         "folder of indexes over consecutive rows; needs the extra faiss or usearch.",
         metavar="FILE",
-        show_default="exact search",
+        show_default="that of a corpus of corpus build --index, else exact search",
     ),
+    search_parameters=option(
+        INPUT,
+        "What the index of the corpus is searched with: nprobe=32, efSearch=64.",
+        metavar="TEXT",
+        show_default="as it was built",
+    ),
+    exact=option(INPUT, "Search exactly, also where the corpus has an index."),
     bias=_options.BIAS,
     groups=option(
         INPUT, "Group of each corpus row, such as its source: integers or strings of shape (N,).", metavar="FILE"

@@ -130,7 +130,7 @@ def prepare(
         live = max(1, corpus.num_live)
         size = min(100 if pool is None else count(OP, "pool", pool), live)
         # One row more than the pool: nothing outside of the pool is worth more than it.
-        found = corpus.search(chosen, min(size + 1, live), lambda_b=lambda_b, num_threads=num_threads)
+        found = corpus.search(chosen, min(size + 1, live), lambda_b=lambda_b, index=False, num_threads=num_threads)
         pools = np.ascontiguousarray(found.indices[:, :size])
         past = found.scores[:, size] if size < live else np.full(len(chosen), -np.inf, np.float32)
         outside = np.ascontiguousarray(past)

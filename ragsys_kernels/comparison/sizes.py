@@ -50,7 +50,7 @@ def sizes(problem: Problem, settings: Sequence[Setting], queries: int, kept: Kep
 def _shares(problem: Problem, some: Array, setting: Setting, tried: list[int]) -> dict[str, Array]:
     part = problem.of(some)
     ranked = problem.corpus.search(
-        part.queries, max(tried), lambda_b=problem.lambda_b, num_threads=problem.num_threads
+        part.queries, max(tried), lambda_b=problem.lambda_b, index=False, num_threads=problem.num_threads
     ).indices
 
     def picks(of: Problem, whole: bool = False) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -33,6 +34,7 @@ from ..selection.problem import COLUMNS, Rows, SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
 from . import faiss_index, folder, retrieve, search, segments, subset, windows
+from .folder_index import FolderIndex
 from .ids import Ids, make
 from .joined_ids import Joined
 from .rows import as_is, check_type, columns, encoded, lies_on, moved, place_of, store
@@ -146,6 +148,7 @@ class Corpus(Rows):
     ids: Ids
     _parts: segments.Parts | None = None  # of a corpus in segments
     _memory: int | None = None  # bytes that mapped rows may take
+    _index: FolderIndex | None = None  # of the folder that it was loaded from
 
     def __len__(self) -> int:
         return len(self.data)
@@ -214,6 +217,7 @@ class Corpus(Rows):
         extras = extras if self.group_names is None else extras.replace("groups", "groups=str")
         extras += f", ids={self.ids.kind}" if self.ids.kind != "row" else ""
         extras += f", deleted={len(self) - self.num_live}" if self.live is not None else ""
+        extras += "" if self._index is None else f", index={str(self._index)!r}"
         extras += "" if self.device == "cpu" else f", device={self.device!r}"
         return f"Corpus(N={len(self)}, D={self.dims}, metric={self.metric!r}, dtype={self.dtype!r}{extras})"
 
@@ -246,10 +250,14 @@ class Corpus(Rows):
         allowed, exclude : (N,) or (Q, N) bool, or (M,) or (Q, M) int32 | int64, optional
             Rows that may, or may not, be found, as in `mmr`. The result has the n best allowed rows, or fewer if there
             are no more.
-        index : faiss.Index, usearch.index.Index or Corpus, optional
-            Finds the rows, which are then ranked and scored as by the exact search. Made by `to_faiss`, or the caller's
-            own over the same N rows in their order: with D + 1 columns, the last for the bias as `to_faiss` stores it,
-            with D columns, which finds rows by relevance alone, or with fewer, the first ones (Matryoshka), to which
+        index : False, str, faiss.Index, usearch.index.Index or Corpus, optional
+            Default: the index that the folder of the corpus was built with (``corpus build --index``), if it has one
+            and rows are on the host; ``False``: the exact search. Text: that index with other parameters than it was
+            built with, as FAISS's ParameterSpace takes them ("nprobe=32"); what it finds depends neither on the batch
+            nor on threads. Another index finds the rows, which are then ranked and scored as by the exact search; it is
+            made by `to_faiss`, or the caller's own over the same N rows in their order: with D + 1 columns, the last
+            for the bias as `to_faiss` stores it, with D columns, which finds rows by relevance alone, or with fewer,
+            the first ones (Matryoshka), to which
             those of the queries go. Its metric is the inner product; of unit rows without the bias it may be L2, or
             usearch's "cos". The numbers of an IndexIDMap, of an inverted file and the keys of usearch are row numbers
             or the corpus's integer ids; they may lack deleted rows. The library's own threads and settings
@@ -346,8 +354,8 @@ class Corpus(Rows):
             picks are proven to be those of the whole corpus.
         candidates : (Q, P) int32 | int64, optional
             Pools already retrieved; ``pool`` then has no effect.
-        index : faiss.Index, usearch.index.Index or Corpus, optional
-            Retrieves the pools, as in `search`.
+        index : False, str, faiss.Index, usearch.index.Index or Corpus, optional
+            Retrieves the pools, as in `search`. With ``pool=None`` or "certified" the corpus's own is not used.
         relevance, relevance_scale, bias, lambda_d, lambda_b, groups, query_groups, max_per_group, min_per_group, \
             initial, allowed, exclude, costs, budget, max_similarity, min_relevance, nearest, metric, check_values
             As in `mmr`; VRSD and SIFT do not take ``bias``, ``lambda_d`` and ``lambda_b``. The default of ``lambda_d``
@@ -585,7 +593,8 @@ class Corpus(Rows):
         else:
             kind: Any = self.dtype
             new = Corpus(embeddings, metric=cast(Metric, self.metric), dtype=kind, device="cpu", ids=ids, **own)
-        return type(self)._of(segments.appended((self, self.ids, self._parts), (new, new.ids), on_duplicate, op))
+        longer = segments.appended((self, self.ids, self._parts), (new, new.ids), on_duplicate, op)
+        return type(self)._of(dataclasses.replace(longer, index=self._index))
 
     def delete(self, ids: ArrayLike | str | Sequence[Any], *, unknown: Literal["raise", "skip"] = "raise") -> Corpus:
         """Return a corpus without some rows; this one stays as it is.
@@ -686,7 +695,7 @@ class Corpus(Rows):
     @classmethod
     def _of(cls, opened: segments.Opened) -> Corpus:
         corpus = cls.__new__(cls)
-        vars(corpus).update(vars(opened.rows), ids=opened.ids, _parts=opened.parts)
+        vars(corpus).update(vars(opened.rows), ids=opened.ids, _parts=opened.parts, _index=opened.index)
         return corpus
 
 

@@ -52,7 +52,8 @@ def _check(corpus: Any, request: Request, index: Any) -> None:
     """Refuse what no pool can be certified for."""
     op = "select"
     names = ("candidates", "relevance", "min_per_group")
-    for name, value in (*((name, getattr(request, name)) for name in names), ("index", index)):
+    given = None if index is False else index
+    for name, value in (*((name, getattr(request, name)) for name in names), ("index", given)):
         if value is not None:
             raise ValueError(f"{op}: pool 'certified' must come without {name}, got both")
     rules = (
@@ -74,7 +75,7 @@ def select(corpus: Any, request: Request, index: Any, call: Callable[..., Select
     _check(corpus, request, index)
     most = np.asarray(arrays.to_host(request.k)).max(initial=1)
     pool = max(_FIRST, 2 * int(most))
-    picks = call(corpus, request, min(pool, max(1, corpus.num_live)), None)
+    picks = call(corpus, request, min(pool, max(1, corpus.num_live)), False)
     library = arrays.library_of(picks.indices)
     # Not by `np.array`: some releases of torch warn of its copies.
     result = picks.mapped(lambda array: np.asarray(array).copy())
@@ -89,7 +90,7 @@ def select(corpus: Any, request: Request, index: Any, call: Callable[..., Select
         for queries, size in ((larger, pool), (np.setdiff1d(waiting, larger), None)):
             if not queries.size:
                 continue
-            found = call(corpus, request.take(queries), size, None)
+            found = call(corpus, request.take(queries), size, False)
             for column, values in zip(result.columns, map(np.asarray, found.columns), strict=True):
                 # Columns of padding are missing where the largest k is another query's.
                 column[queries, : values.shape[1]] = values

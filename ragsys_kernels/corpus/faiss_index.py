@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
@@ -41,6 +42,7 @@ _TRAIN_PER_CENTROID = 256
 # Queries searched at once, and ids with their distances held at once (48 MB).
 _QUERY_BLOCK = 1024
 _CELLS = 1 << 22
+_TOGETHER = 16
 
 
 def _faiss(op: str) -> Any:
@@ -51,12 +53,21 @@ def _faiss(op: str) -> Any:
 
 def read(op: str, file: str, path: object) -> Any:
     """Read the index of a file, which messages call `path`."""
+    return _read(op, file, os.stat(file).st_size, path)
+
+
+def _read(op: str, source: Any, size: int, path: object) -> Any:
+    """Read an index of so many bytes from a file, or from what FAISS reads."""
     faiss = _faiss(op)
     try:
-        with _limited(faiss, os.stat(file).st_size):
-            return faiss.read_index(file)
+        with _limited(faiss, size):  # which tables that are computed from it may exceed
+            index = faiss.read_index(source, getattr(faiss, "IO_FLAG_SKIP_PRECOMPUTE_TABLE", 0))
+        inverted = faiss.try_extract_index_ivf(index)
+        if isinstance(inverted, faiss.IndexIVFPQ) and not isinstance(inverted, faiss.IndexIVFPQR):
+            inverted.precompute_table()
     except RuntimeError as error:
         raise ValueError(f"{op}: index must be a readable FAISS index file, got {path}: {_reason(error)}") from error
+    return index
 
 
 @contextmanager
@@ -75,41 +86,166 @@ def _limited(faiss: Any, size: int) -> Iterator[None]:
 
 def build(op: str, rows: Rows, index: Any) -> Any:
     """Train an index on the rows of a corpus and fill it with them; see ``Corpus.to_faiss``."""
-    faiss = _faiss(op)
-    num_rows, dims = len(rows.data), rows.dims
-    columns = dims + (rows.bias is not None)
+    columns = rows.dims + (rows.bias is not None)
     given = repr(index) if isinstance(index, str) else type(index).__name__
-    if index is None:
-        index = faiss.IndexFlatIP(columns)
-    elif isinstance(index, str):
-        try:
-            index = faiss.index_factory(columns, index, faiss.METRIC_INNER_PRODUCT)
-        except RuntimeError as error:
-            raise ValueError(
-                f"{op}: index must be a FAISS factory string for inner product over {columns} columns, "
-                f"got {given}: {_reason(error)}"
-            ) from error
-    elif not isinstance(index, faiss.Index):
-        raise TypeError(f"{op}: index must be None, a factory string or a faiss.Index, got {given}")
-    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        raise ValueError(f"{op}: index must have the inner-product metric, got metric_type {index.metric_type}")
+    index = empty(op, columns, index)
     if index.d != columns:
-        rule = f"D + 1 = {columns} columns, the last for the bias" if columns > dims else f"D = {dims} columns"
+        rule = f"D + 1 = {columns} columns, the last for the bias" if columns > rows.dims else f"D = {columns} columns"
         raise ValueError(f"{op}: index must have {rule}, got {index.d}")
     if index.ntotal:
         raise ValueError(f"{op}: index must be empty, got {index.ntotal} rows")
-    try:
+    num_rows = len(rows.data)
+    with buildable(op, given, num_rows):
         if not index.is_trained:
-            index.train(_stored(rows, _sample(num_rows, _centroids(faiss, index))))
-        step = max(1, _BLOCK_BYTES // (8 * columns))
-        for begin in range(0, num_rows, step):
-            index.add(_stored(rows, slice(begin, begin + step)))
+            index.train(stored(rows, sample(num_rows, wanted(centroids(op, index), num_rows))))
+        fill(index, rows)
+    return index
+
+
+def empty(op: str, columns: int, index: Any) -> Any:
+    """Return an index for inner products: of a factory string, the exact one for None, or the caller's own."""
+    faiss = _faiss(op)
+    if index is None:
+        return faiss.IndexFlatIP(columns)
+    if isinstance(index, str):
+        try:
+            return faiss.index_factory(columns, index, faiss.METRIC_INNER_PRODUCT)
+        except RuntimeError as error:
+            raise ValueError(
+                f"{op}: index must be a FAISS factory string for inner product over {columns} columns, "
+                f"got {index!r}: {_reason(error)}"
+            ) from error
+    if not isinstance(index, faiss.Index):
+        raise TypeError(f"{op}: index must be None, a factory string or a faiss.Index, got {type(index).__name__}")
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise ValueError(f"{op}: index must have the inner-product metric, got metric_type {index.metric_type}")
+    return index
+
+
+@contextmanager
+def buildable(op: str, given: str, num_rows: int) -> Iterator[None]:
+    """Word what FAISS says of an index that cannot be made of so many rows."""
+    try:
+        yield
     except RuntimeError as error:
         raise ValueError(
             f"{op}: index must be one that can be built from the corpus's N = {num_rows} rows, "
             f"got {given}: {_reason(error)}"
         ) from error
+
+
+def set_parameters(op: str, index: Any, parameters: str) -> None:
+    """Set what an index is searched with, as FAISS's ParameterSpace takes it; "" changes nothing."""
+    if not parameters:
+        return
+    try:
+        _faiss(op).ParameterSpace().set_index_parameters(index, parameters)
+    except RuntimeError as error:
+        raise ValueError(
+            f"{op}: search_parameters must be ones of the index, as 'nprobe=32' is of an inverted file, "
+            f"got {parameters!r}: {_reason(error)}"
+        ) from error
+
+
+def fill(index: Any, rows: Rows) -> None:
+    """Add all rows to a trained index, in blocks."""
+    step = max(1, _BLOCK_BYTES // (8 * index.d))
+    for begin in range(0, len(rows.data), step):
+        index.add(stored(rows, slice(begin, begin + step)))
+
+
+# --- Indexes in files of a corpus.
+
+
+def write(index: Any, put: Callable[[bytes], Any]) -> None:
+    """Write an index, a block of bytes at a time."""
+    faiss = _faiss("index")
+    faiss.write_index(index, faiss.PyCallbackIOWriter(put, 1 << 20))
+
+
+def mapped(op: str, content: np.ndarray, path: object) -> Any:
+    """Return the index of the bytes of a file, which it goes on reading; releases before 1.11 copy them."""
+    faiss = _faiss(op)
+    if not hasattr(faiss, "ZeroCopyIOReader"):
+        return _copied(op, content, path)
+    return _read(op, faiss.ZeroCopyIOReader(faiss.swig_ptr(content), len(content)), len(content), path)
+
+
+def _copied(op: str, content: np.ndarray, path: object) -> Any:
+    faiss = _faiss(op)
+    reader = faiss.VectorIOReader()
+    faiss.copy_array_to_vector(content, reader.data)
+    return _read(op, reader, len(content), path)
+
+
+def emptied(op: str, content: np.ndarray, path: object) -> Any:
+    """Return the index of the bytes of a file without its rows, as it was trained."""
+    index = _copied(op, content, path)
+    index.reset()
     return index
+
+
+def copied(op: str, index: Any) -> Any:
+    """Return a copy of an index."""
+    return _faiss(op).clone_index(index)
+
+
+@contextmanager
+def threads(op: str, count: int) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Yield `map` on so many threads, in each of which FAISS uses one."""
+    faiss = _faiss(op)
+    with ThreadPoolExecutor(count, initializer=partial(faiss.omp_set_num_threads, 1)) as pool:
+        yield pool.map
+
+
+class _Selecting:
+    """An index of which some rows alone are found."""
+
+    def __init__(self, index: Any, parameters: Any, *kept: Any) -> None:
+        self.d, self._index, self._parameters, self._kept = index.d, index, parameters, kept
+
+    def search(self, vectors: np.ndarray, n: int) -> Any:
+        return self._index.search(vectors, n, params=self._parameters)
+
+
+def selecting(op: str, index: Any, mask: np.ndarray) -> _Selecting | None:
+    """Return an index of the rows of a mask (N,) alone, None for kinds that cannot leave out rows.
+
+    Graphs can, but then find fewer rows than there are.
+    """
+    faiss = _faiss(op)
+    bits = np.packbits(mask, bitorder="little")
+    selector = faiss.IDSelectorBitmap(len(mask), faiss.swig_ptr(bits))
+    inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    if isinstance(inner, faiss.IndexIVF):
+        parameters = faiss.SearchParametersIVF(sel=selector, nprobe=inner.nprobe, max_codes=inner.max_codes)
+    elif isinstance(inner, faiss.IndexFlat):
+        parameters = faiss.SearchParameters(sel=selector)
+    else:
+        return None
+    if inner is not index:
+        inner = parameters
+        parameters = faiss.SearchParametersPreTransform(index_params=inner)
+    return _Selecting(index, parameters, bits, selector, inner)
+
+
+def alone(op: str, index: Any) -> int:
+    """Return how many queries can be searched for at once, each with the bits that it has alone.
+
+    FAISS multiplies fewer than 20 queries with centroids or rows one by one; rotations and tables of codes it computes
+    with BLAS for all.
+    """
+    faiss = _faiss(op)
+    one_by_one = (faiss.IndexFlat, faiss.IndexHNSWFlat)
+    if isinstance(index, (faiss.IndexIVFFlat, faiss.IndexIVFScalarQuantizer)):
+        index = faiss.downcast_index(index.quantizer)
+    return _TOGETHER if isinstance(index, one_by_one) else 1
+
+
+def nearest(problem: Problem, index: Any, queries: range, together: int) -> np.ndarray:
+    """Return the n nearest rows (q, n) of an index that some queries may pick, so many at once; padded with -1."""
+    blocks = (slice(begin, min(begin + together, queries.stop)) for begin in queries[::together])
+    return np.concatenate([_nearest(problem, index, None, block) for block in blocks])
 
 
 def consecutive(op: str, indexes: list[Any]) -> Any:
@@ -308,7 +444,7 @@ def ranked(
     return ranked
 
 
-def _stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:
+def stored(rows: Rows, part: np.ndarray | slice) -> np.ndarray:
     """Return [e_i, b_i / U] of some rows in float32."""
     vectors = rows.vectors(part).astype(np.float32)
     return vectors if rows.bias is None else np.column_stack([vectors, rows.bias[part] / np.float32(BIAS_UNIT)])
@@ -325,18 +461,22 @@ def _searched(problem: Problem, index: Any, block: slice) -> np.ndarray:
     return vectors.astype(np.float32)
 
 
-def _centroids(faiss: Any, index: Any) -> int:
+def centroids(op: str, index: Any) -> int:
     """Return how many centroids are trained: cells of the coarse quantizer, or the most that codes have."""
-    inverted = faiss.try_extract_index_ivf(index)
+    inverted = _faiss(op).try_extract_index_ivf(index)
     return max(256, 0 if inverted is None else inverted.nlist)
 
 
-def _sample(num_rows: int, centroids: int) -> np.ndarray | slice:
-    """Return a fixed sample of as many rows as FAISS trains on, or all rows."""
-    wanted = _TRAIN_PER_CENTROID * centroids
-    if wanted >= num_rows:
+def wanted(centroids: int, most: int) -> int:
+    """Return on how many rows FAISS trains so many centroids, of ``most`` that there are."""
+    return min(_TRAIN_PER_CENTROID * centroids, most)
+
+
+def sample(num_rows: int, count: int) -> np.ndarray | slice:
+    """Return a fixed sample of so many rows, or all rows."""
+    if count >= num_rows:
         return slice(None)
-    return np.sort(np.random.default_rng(0).choice(num_rows, wanted, replace=False))
+    return np.sort(np.random.default_rng(0).choice(num_rows, count, replace=False))
 
 
 def _reason(error: RuntimeError) -> str:

@@ -2,6 +2,7 @@
 
     {"format": 2, "metric": ..., "dtype": ..., "shape": [N, D], "max_norm": ..., "code_error": ..., "sampled_rows": ...,
      "group_names": ..., of groups that are strings: how many there are (of a segment: that are new in it),
+     "index": {"factory": ..., "search_parameters": ...}, where there is one, in the file "index.faiss",
      "files": {"data.npy": {"bytes": ..., "sha256" or "blocks_crc32": ..., "sample_sha256": ...}, ...},
      "sha256": of all before}
 
@@ -35,7 +36,8 @@ from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.codes import row_bytes
 from ..selection.problem import COLUMNS, Rows
-from . import groups, ids, spans
+from . import folder_index, groups, ids, spans
+from .folder_index import Recipe
 
 ARRAYS = ("data", "scales", *COLUMNS, "codes")
 
@@ -44,7 +46,7 @@ _FORMAT = 2
 SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
-_NAMES = {DESCRIPTION, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
+_NAMES = {DESCRIPTION, folder_index.FILE, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8", "binary": "uint8"}
 
 MOST_BYTES = 1 << 24  # of a description
@@ -57,6 +59,7 @@ _STEP = 1 << 18  # bytes written at once
 _TRIES = 20
 
 _Found = TypeVar("_Found")
+Index = tuple[Recipe, Any]
 
 
 class DamageError(Exception):
@@ -82,10 +85,10 @@ def one_form() -> Iterator[None]:
         raise DamageError(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
-def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool) -> None:
+def save(rows: Rows, known: ids.Ids, path: PathLike, overwrite: bool, index: Index | None = None) -> None:
     """Write the rows and their ids to a folder, which exists whole or not at all; see `Corpus.save`."""
     with replaced(path, overwrite) as folder:
-        fill(folder, rows, known)
+        fill(folder, rows, known, index=index)
 
 
 @contextmanager
@@ -107,10 +110,11 @@ def replaced(path: PathLike, overwrite: bool, goes_on: Callable[[Path], bool] | 
             raise
 
 
-def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
+def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0, index: Index | None = None) -> bytes:
     """Write the files of a saved corpus to a folder; return its description.
 
     ``start``: the number of its first row among those of segments, with which they can be mapped (`spans.offset`).
+    ``index``: FAISS's over these rows, and what it is made of.
     """
     arrays = {name: _arrays.to_host(array) for name in ARRAYS if (array := getattr(rows, name)) is not None}
     num_rows, dims = len(arrays["data"]), rows.dims
@@ -125,6 +129,8 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
 
     with ThreadPoolExecutor(env.num_threads()) as threads:
         files = dict(zip((f"{name}.npy" for name in arrays), threads.map(written, arrays), strict=True))
+    if index is not None:
+        files[folder_index.FILE] = _write_index(folder / folder_index.FILE, index[1])
     content = content_of({
         "format": _FORMAT,
         "metric": rows.metric,
@@ -134,6 +140,7 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0) -> bytes:
         "code_error": rows.code_error,
         "sampled_rows": sampled,
         **({} if names is None else {"group_names": len(names)}),
+        **({} if index is None else {"index": index[0].described()}),
         "files": files,
     })  # fmt: skip
     (folder / DESCRIPTION).write_bytes(content)
@@ -289,6 +296,14 @@ def _write(file: Path, array: np.ndarray, sampled: int, start: int = 0) -> dict[
         }
 
 
+def _write_index(file: Path, index: Any) -> dict[str, Any]:
+    with open(file, "wb") as plain:
+        summed = _Summed(plain)
+        folder_index.write(index, summed)
+        size = plain.tell()
+    return {"bytes": size, "blocks_crc32": summed.blocks_crc32, "sample_sha256": folder_index.sample_of(file)}
+
+
 def _header(array: np.ndarray, start: int) -> bytes:
     """Return the header of a ``.npy`` file, filled up so that the array begins where `spans.offset` says."""
     buffer = io.BytesIO()
@@ -410,6 +425,9 @@ def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[R
     for name, array in arrays.items():
         if not read and _sample(array, description["sampled_rows"]) != files[f"{name}.npy"]["sample_sha256"]:
             raise DamageError(f"{name}.npy is damaged or another corpus's: a sample of its rows is not as it was")
+    known = files.get(name := folder_index.FILE)
+    if not read and known is not None and folder_index.sample_of(folder / name) != known["sample_sha256"]:
+        raise DamageError(f"{name} is damaged or another corpus's: a sample of its bytes is not as it was")
     return found
 
 

@@ -15,7 +15,8 @@ from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
 from ..selection.run import planned_run, run
-from . import certified, recency, windows
+from . import certified, folder_index, recency, windows
+from .folder_index import FolderIndex
 from .rows import place_of, with_columns
 
 _OP = "select"
@@ -42,7 +43,7 @@ def select(corpus: Any, request: Request, pool: Any, index: Any, route: Route | 
             raise ValueError(f"{_OP}: pool must be an integer, None or 'certified', got {checks.shown(pool)}")
         return certified.select(corpus, request, index, select)
     request = completed(request)
-    if index is not None:
+    if index is not None and index is not False:
         _check_index(request, pool)
     if pool is not None:
         pool = checks.count(_OP, "pool", pool)
@@ -72,7 +73,13 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
     """Return the request with the ``pool`` best rows of each query, and one more for each that it has been shown."""
     own = routes.of(request, _OP)
     route = own if own.name == "cpu" else None  # which alone searches for every rule that it has
+    index = folder_index.chosen(corpus, index, own.name)
     _check_columns(request, len(corpus.data))
+    if isinstance(index, FolderIndex) and request.bias is not None:
+        raise ValueError(
+            f"{_OP}: bias must be that of the corpus where its index finds the pools, got another; index=False "
+            "searches exactly"
+        )
     changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
     groups = request.groups
     if len(_shape(groups)) == 2:  # levels, which are no column of a corpus: a search goes by the first
@@ -100,13 +107,13 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
     )
     found = _searched(asked, index, route)
     rows, sizes = cut(found.indices, pool, request.initial)
-    if index is not None and sizes is not None:  # of more rows that it finds the first need not be those of fewer
+    if index is not False and sizes is not None:  # of more rows that it finds the first need not be those of fewer
         width_of = np.minimum(np.asarray(sizes), asked.k)
         for few in np.unique(width_of[width_of < asked.k]).tolist():
             part = np.flatnonzero(width_of == few)
             rows[part, :few] = _searched(asked.take(part).changed(k=few), index, route).indices
     changes["candidates"] = rows
-    provable = request.op == "mmr" and corpus.metric == "cosine" and index is None and request.min_per_group is None
+    provable = request.op == "mmr" and corpus.metric == "cosine" and index is False and request.min_per_group is None
     if provable and (route is not None or certified.is_exact(corpus, request.backend)):
         changes["outside"] = certified.outside(found, num_live, sizes)
     return Pools(request.changed(**changes), found.errors, route)

@@ -14,7 +14,8 @@ from ..selection.problem import Problem, Rows, SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
 from ..selection.skip import answered
-from . import faiss_index, first_stage, windows
+from . import faiss_index, first_stage, folder_index, index_search, windows
+from .folder_index import FolderIndex
 
 
 def search(request: Request, index: Any, route: Route | None = None) -> SearchResult:
@@ -30,13 +31,16 @@ def search(request: Request, index: Any, route: Route | None = None) -> SearchRe
         problem = validate.problem_of(request, place, errors, k_name="n")
         if problem.ks is not None:
             raise TypeError(f"{op}: n must be one integer, got an array")
-        if index is not None and (place is not HOST or name == "triton"):
+        index = folder_index.chosen(corpus, index, name)
+        if index is not False and (place is not HOST or name == "triton"):
             raise ValueError(f"{op}: index must come with arrays on the host, got queries for backend {name!r}")
-        if problem.constraints.filter is not None and place is HOST and index is None and name != "triton":
+        if problem.constraints.filter is not None and place is HOST and index is False and name != "triton":
             problem = narrowed(problem)
 
         def answer(problem: Problem) -> Any:
-            if index is not None:
+            if isinstance(index, FolderIndex):
+                return index_search.search(problem, index, implementation, threads, corpus._memory)
+            if index is not False:
                 stage = first_stage if isinstance(index, Rows) else faiss_index
                 return stage.search(problem, index, implementation, threads)
             if corpus._memory is not None:

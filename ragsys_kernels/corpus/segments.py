@@ -8,7 +8,8 @@
 The description of format 3::
 
     {"format": 3, "version": ..., "metric": ..., "dtype": ..., "shape": [N, D], "columns": [...],
-     "rows_per_segment": ..., "segments": [{"name": ..., "rows": ..., "bytes": ..., "sha256": of its corpus.json,
+     "rows_per_segment": ..., "index": where there is one, what it is made of, as of a saved corpus,
+     "segments": [{"name": ..., "rows": ..., "bytes": ..., "sha256": of its corpus.json,
      "max_norm": of its rows that are not deleted, "deleted": null | {"name": ..., "rows": ..., "sha256": ...}}, ...],
      "sha256": of all before}
 
@@ -39,6 +40,7 @@ from .._base.types import PathLike
 from ..selection.problem import COLUMNS, Rows
 from . import folder, groups, ids, joined_ids, spans
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
+from .folder_index import FILE, FolderIndex, Part, Recipe
 from .joined_ids import Joined
 from .spans import Piece
 
@@ -67,6 +69,7 @@ class Opened:
     rows: Rows
     ids: ids.Ids
     parts: Parts | None = None
+    index: FolderIndex | None = None
 
 
 # --- Reading.
@@ -125,8 +128,10 @@ def files(path: Path) -> list[str]:
 
 def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
     with one_form():
-        if folder.described(place)[0]["format"] != SEGMENTED:
+        described = folder.described(place)[0]
+        if described["format"] != SEGMENTED:
             opened = Opened(*folder.opened(place, verify))
+            opened = replace(opened, index=_index_of(described, [place], [len(opened.rows.data)]))
             if verify:
                 groups.check(opened.rows, opened.rows.group_names)
             return opened
@@ -146,12 +151,24 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
         if verify:
             groups.check(rows, rows.group_names)
         most = max(segment["max_norm"] for segment in description["segments"])
-        mask = joined_live(live, [segment["rows"] for segment in description["segments"]])
+        lengths = [segment["rows"] for segment in description["segments"]]
+        mask = joined_live(live, lengths)
         known = joined_ids.joined(parts.ids, mask)
         if new and isinstance(known, Joined) and (twice := known.twice(new)) is not None:
             raise DamageError(f"its ids must be unique, got {shown(twice)} twice")
         compared.update(sums[number] for number in new)
-        return Opened(replace(rows, max_norm=most, live=mask), known, parts)
+        index = _index_of(description, [place / SEGMENTS / each["name"] for each in description["segments"]], lengths)
+        return Opened(replace(rows, max_norm=most, live=mask), known, parts, index)
+
+
+def _index_of(description: dict[str, Any], folders: list[Path], lengths: list[int]) -> FolderIndex | None:
+    """Return the index of folders that were opened, whose rows follow one another."""
+    recipe = Recipe.of(description.get("index"))
+    if recipe is None:
+        return None
+    ends = itertools.accumulate(lengths)
+    files = [(end - rows, end, inner / FILE) for end, rows, inner in zip(ends, lengths, folders, strict=True)]
+    return FolderIndex(recipe, [Part.mapped(*each) for each in files if each[2].exists()])
 
 
 def _version_of(place: Path) -> dict[str, Any]:
@@ -313,8 +330,9 @@ def _described(place: Path) -> dict[str, Any]:
         if whole["format"] != SEGMENTED:
             rows, known = folder.opened(place, False)
             size = sum((place / name).stat().st_size for name in os.listdir(place))
-            segments = [{"name": place.name, "rows": len(rows.data), "deleted": 0, "bytes": size}]
-            return {**_summed(segments), **kinds(rows, known)}
+            one = {"name": place.name, "rows": len(rows.data), "deleted": 0, "bytes": size}
+            segments = [{**one, "index bytes": _bytes_of(place / FILE)}]
+            return {**_summed(segments), **kinds(rows, known), "index": Recipe.of(whole.get("index"))}
         whole = description_of(place)
         segments = [
             {
@@ -322,15 +340,21 @@ def _described(place: Path) -> dict[str, Any]:
                 "rows": segment["rows"],
                 "deleted": segment["deleted"]["rows"] if segment["deleted"] else 0,
                 "bytes": segment["bytes"],
+                "index bytes": _bytes_of(place / SEGMENTS / segment["name"] / FILE),
             }
             for segment in whole["segments"]
         ]
-        return {"version": whole["version"], **_summed(segments), **kinds_of(whole)}
+        found = {"version": whole["version"], **_summed(segments), **kinds_of(whole)}
+        return {**found, "index": Recipe.of(whole.get("index"))}
 
 
 def _summed(segments: list[dict[str, Any]]) -> dict[str, Any]:
-    sums = {name: sum(segment[name] for segment in segments) for name in ("rows", "deleted", "bytes")}
+    sums = {name: sum(segment[name] for segment in segments) for name in ("rows", "deleted", "bytes", "index bytes")}
     return {**sums, "segments": segments}
+
+
+def _bytes_of(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def kinds_of(description: dict[str, Any]) -> dict[str, Any]:

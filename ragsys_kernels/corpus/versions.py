@@ -23,8 +23,9 @@ from .._base import files as _files
 from .._base.lock import locked
 from .._base.types import PathLike
 from ..selection.problem import Rows
-from . import folder, groups, ids, segments
+from . import faiss_index, folder, groups, ids, segments
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
+from .folder_index import FILE, Maker, Recipe, columns_of
 from .joined_ids import Joined
 
 _PROGRESS = "_build.json"  # of a build that is under way
@@ -55,6 +56,8 @@ class Version:
         self.version, self.rows_per_segment = 1, None
         self._segments: list[_Segment] = []
         self.changed = False
+        self.recipe = None if before is None else Recipe.of(before.get("index"))
+        self._maker: Maker | None = None
         if before is not None:
             self._kinds = segments.kinds_of(before)
             self.version, self.rows_per_segment = before["version"] + 1, before["rows_per_segment"]
@@ -93,7 +96,7 @@ class Version:
         inner = self._place / segments.SEGMENTS / name
         with _worded(self._op, self._place):
             inner.mkdir(parents=True)
-            content = folder.fill(inner, rows, known, self.num_rows)
+            content = folder.fill(inner, rows, known, self.num_rows, self._index_of(rows))
             for each in os.listdir(inner):
                 _files.sync(inner / each)
             _files.sync(inner)
@@ -108,6 +111,23 @@ class Version:
         opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
         self._segments.append(_Segment(segment, ids_opened, opened.group_names))
         self.changed = True
+
+    def maker(self, columns: int) -> Maker:
+        """Return what makes the indexes of segments: as those that there are have been trained, if there are some."""
+        assert self.recipe is not None
+        if self._maker is None:
+            self._maker = Maker(self._op, self.recipe, columns)
+            files = [self._place / segments.SEGMENTS / each["name"] / FILE for each in self._described()]
+            there = next((file for file in files if file.exists()), None)
+            if not self._maker.ready and there is not None:
+                self._maker.go_on(there)
+        return self._maker
+
+    def _index_of(self, rows: Rows) -> folder.Index | None:
+        if self.recipe is None:
+            return None
+        made = self.maker(columns_of(rows)).of(rows)
+        return None if made is None else (self.recipe, made)
 
     def delete(self, rows: np.ndarray) -> None:
         """Delete rows, given by their numbers."""
@@ -162,6 +182,7 @@ class Version:
             "shape": [self.num_rows, self.kinds["dims"]],
             "columns": self.kinds["columns"],
             "rows_per_segment": self.rows_per_segment,
+            **({} if self.recipe is None else {"index": self.recipe.described()}),
             "segments": self._described(),
         })  # fmt: skip
         with _files.replacing(self._place / DESCRIPTION) as file:
@@ -234,11 +255,13 @@ def build(
     rows_per_segment: int,
     overwrite: bool,
     key: str = "",
+    recipe: Recipe | None = None,
+    trains: Callable[[Maker], None] | None = None,
 ) -> None:
     """Write a folder of segments, which exists whole or not at all.
 
     ``made`` yields the segments from a row on. With a ``key``, which says of what they are made, a build that was
-    killed goes on with the segments that it had.
+    killed goes on with the segments that it had. ``trains`` trains what makes their indexes.
     """
     place = folder.place_of(path)
 
@@ -250,10 +273,12 @@ def build(
 
     with _owned(op, place), folder.replaced(path, overwrite, goes_on if key else None) as staged:
         version = Version(op, staged, None)
-        version.rows_per_segment = rows_per_segment
+        version.rows_per_segment, version.recipe = rows_per_segment, recipe
         if (staged / _PROGRESS).exists():
             version.go_on(_progress(staged)["segments"])
         for rows, known in made(version.num_rows):
+            if trains is not None and not (maker := version.maker(columns_of(rows))).ready:
+                trains(maker)
             version.add(rows, known)
             if key:
                 version.note(key)
@@ -286,6 +311,9 @@ def compacted(op: str, path: PathLike, rows_per_segment: int | None) -> tuple[in
         row = sum(getattr(rows, name)[:1].nbytes for name in ARRAYS if getattr(rows, name) is not None)
         size = rows_per_segment or version.rows_per_segment or max(1, _COMPACT_BYTES // row)
         version.replace_all()
+        if version.recipe is not None and not (maker := version.maker(columns_of(rows))).ready:
+            some = faiss_index.sample(len(live), maker.wanted(min(size, len(live))))
+            maker.train(faiss_index.stored(rows, live[some]))
         parts = range(0, len(live), size)
         for begin in parts:
             version.add(*segments.taken(rows, opened.ids, live[begin : begin + size]))  # a segment in memory at a time

@@ -42,7 +42,7 @@ def search(problem: Problem, answer: Callable[[Problem], Found], memory: int) ->
         end = min(count, begin + size)
         reads = Thread(target=_read_ahead, args=(rows, end, min(count, end + size)), daemon=True)
         reads.start()
-        found = answer(_of_window(problem, begin, end))
+        found = answer(window_of(problem, begin, end))
         found = np.where(found[0] >= 0, found[0] + begin, -1), found[1]
         best = found if best is None else merged([best, found], problem.k)
         forget(rows, begin, end)
@@ -98,25 +98,27 @@ def _rows_of_window(rows: Rows, memory: int) -> int:
     return max(_LEAST_ROWS, memory // _SHARE // row)
 
 
-def _of_window(problem: Problem, begin: int, end: int) -> Problem:
-    window, limits = slice(begin, end), problem.constraints
-    arrays = {name: array[window] for name, array in _arrays_of(problem.rows)}
-    changes: dict[str, Any] = {}
-    if limits.groups is not None:
-        changes["groups"] = limits.groups[window]
-    if limits.filter is not None:
-        whole = limits.filter
+def window_of(problem: Problem, begin: int, end: int) -> Problem:
+    """Return the problem over consecutive rows."""
+    window, whole = slice(begin, end), problem.constraints.filter
+    limits = problem.constraints
+    if whole is not None:
         mask = None if whole.mask is None else np.ascontiguousarray(whole.mask[..., window])
         lists = {name: x - begin for name in ("rows", "exclude") if (x := getattr(whole, name)) is not None}
-        changes["filter"] = replace(whole, num_rows=end - begin, mask=mask, **lists)
-    return replace(
-        problem,
-        rows=_arrays.changed(problem.rows, **arrays),
-        pool=end - begin,
-        k=min(problem.k, end - begin),
-        bias=None if problem.bias is None else problem.bias[window],
-        constraints=replace(limits, **changes) if changes else limits,
+        limits = limits.filtered(replace(whole, num_rows=end - begin, mask=mask, **lists))
+    arrays = {name: array[window] for name, array in _arrays_of(problem.rows)}
+    return of_rows(
+        replace(problem, constraints=limits, pool=end - begin, k=min(problem.k, end - begin)), window, arrays
     )
+
+
+def of_rows(problem: Problem, some: slice | np.ndarray, arrays: dict[str, np.ndarray]) -> Problem:
+    """Return the problem over some of its rows, whose arrays these are; its filter, pool and k stay as they are."""
+    limits = problem.constraints
+    if limits.groups is not None:
+        limits = replace(limits, groups=limits.groups[some])
+    bias = None if problem.bias is None else problem.bias[some]
+    return replace(problem, rows=_arrays.changed(problem.rows, **arrays), bias=bias, constraints=limits)
 
 
 def _arrays_of(rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
@@ -144,7 +146,12 @@ def padded(found: Found, n: int) -> Found:
 def forget(rows: Any, begin: int, end: int) -> None:
     """Give back the memory of rows that are mapped from files, which reading them again maps anew."""
     for _, array in _arrays_of(rows):
-        _advise(array, begin, end, "MADV_DONTNEED")
+        release(array, begin, end)
+
+
+def release(array: np.ndarray, begin: int, end: int) -> None:
+    """Give back the memory of some rows of an array, if they are mapped from a file."""
+    _advise(array, begin, end, "MADV_DONTNEED")
 
 
 def _read_ahead(rows: Any, begin: int, end: int) -> None:

@@ -53,6 +53,8 @@ class JobSpec:
     queries: PathLike
     candidates: PathLike | Sequence[PathLike] | None = None
     index: PathLike | None = None
+    search_parameters: str | None = None
+    exact: bool = False
     bias: PathLike | None = None
     groups: PathLike | None = None
     costs: PathLike | None = None
@@ -103,7 +105,7 @@ class JobSpec:
         """Return the same job with Python's own values, which is what the manifest and other processes take."""
         names = (field.name for field in fields(self) if field.name not in (*FILES, "request"))
         given = {name: getattr(self, name) for name in names}
-        given["candidate_ids"] = checks.flag("select", "candidate_ids", self.candidate_ids)
+        given.update({name: checks.flag("select", name, given[name]) for name in ("candidate_ids", "exact")})
         weights = given.pop("fusion_weights")
         several = self.candidates if isinstance(self.candidates, (list, tuple)) else [self.candidates]
         if not several:
@@ -184,7 +186,8 @@ class JobSpec:
 
     def unusual(self) -> dict[str, Any]:
         """Return what else than usual is made of ids and of rows that cannot be used."""
-        names = ("candidate_ids", "fusion", "fusion_weights", "unknown_ids", "bad_rows", "on_duplicate")
+        names = ("candidate_ids", "fusion", "fusion_weights", "unknown_ids", "bad_rows", "on_duplicate",
+                 "search_parameters", "exact")  # fmt: skip
         return {name: value for name in names if (value := getattr(self, name)) != getattr(JobSpec, name)}
 
     def files(self) -> dict[str, PathLike]:

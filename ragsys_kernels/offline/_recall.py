@@ -94,12 +94,12 @@ class Sample:
         asked = request.changed(queries=queries, embeddings=corpus, query_groups=own, on_error="skip")
         common = {name: getattr(asked, name) for name in ("query_groups", "backend", "num_threads", "on_error")}
         weight = completed(request).lambda_b
-        exact, found = (corpus.search(queries, pool, lambda_b=weight, index=by, **common) for by in (None, index))
+        exact, found = (corpus.search(queries, pool, lambda_b=weight, index=by, **common) for by in (False, index))
         shares = [_share(a, b) for a, b in zip(exact.indices, found.indices, strict=True)]
         picks = corpus._select(asked.changed(candidates=exact.indices), None, None).indices
         here = np.concatenate(self.picks)
         changed = sum(np.count_nonzero(~np.isin(b[b >= 0], a)) for a, b in zip(picks, here, strict=True))
-        width = index.dims if isinstance(index, rk.Corpus) else index.d
+        width = getattr(index, "dims" if isinstance(index, rk.Corpus) else "d", corpus.dims)
         columns = width if width < corpus.dims else 0
         return Recall.of(np.array(shares), int((here >= 0).sum()), int(changed), columns)
 

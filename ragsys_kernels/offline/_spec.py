@@ -16,6 +16,7 @@ from ..corpus import retrieve
 from ..corpus.certified import BACKENDS
 from ..selection.parameters import DEFAULTS, LIMITS
 from ..selection.problem import COLUMNS
+from ..selection.request import Request
 from . import sources
 from ._device import Selector
 from ._options import OF_CORPUS, JobSpec, of_groups
@@ -141,9 +142,16 @@ class Inputs:
     def certifies(self, spec: JobSpec) -> bool:
         """Return whether the job proves picks to be those of the whole corpus, as `Corpus.select` does by itself."""
         own_search = self.candidates is None and self.index is None and spec.pool != "all"
+        own_search = own_search and not self.by_own_index(spec)
         on_host = spec.device is None and spec.request.backend in BACKENDS
         own_search = own_search and spec.request.min_per_group is None  # which bounds say nothing of
         return own_search and on_host and (spec.request.op, self.held["metric"]) == ("mmr", "cosine")
+
+    def by_own_index(self, spec: JobSpec) -> bool:
+        """Return whether the index of a saved corpus finds the pools."""
+        own = getattr(self.saved, "_index", None) is not None and not spec.exact
+        searched = self.candidates is None and self.index is None and not isinstance(spec.pool, str)
+        return own and searched and spec.device is None and spec.request.backend != "triton"
 
     def notices(self, spec: JobSpec) -> Iterator[str]:
         """Say where rows have no ids although their file has columns, and where candidates are no ids: the column may
@@ -252,6 +260,9 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         request = of_groups("select", spec.request, inputs.named)
         request = request.changed(queries=zero, backend=backend, relevance_scale="as-is")
         Selector(corpus, device).select(request, pool)
+    if inputs.by_own_index(spec) and inputs.saved is not None:  # which is opened, and takes the parameters
+        one = Request("select", np.zeros((1, inputs.corpus.dims), np.float32), inputs.saved, 1)
+        inputs.saved._search(one, spec.search_parameters)
     # Warn as the library does, but before hours of work.
     leaves_out = any(getattr(spec.request, name) is not None for name in LIMITS)
     if isinstance(pool, int) and pool <= k and not leaves_out:
@@ -285,6 +296,11 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
         refuse("index", "come with a pool", f"pool {spec.pool!r} and {index.path}")
     if index is not None and spec.device is not None:
         refuse("index", "be left out with a device", index.path)
+    if index is not None and spec.exact:
+        refuse("index", "be left out with exact", index.path)
+    if spec.search_parameters is not None and not inputs.by_own_index(spec):
+        rule = "come with a corpus whose own index finds the pools, on the host"
+        refuse("search_parameters", rule, repr(spec.search_parameters))
     if inputs.query_groups is not None:
         if not inputs.has("groups"):
             refuse("query_groups", "come with groups", f"{inputs.query_groups.path} alone")

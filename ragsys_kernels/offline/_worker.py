@@ -108,7 +108,8 @@ class Worker:
         self._inputs = inputs or Inputs.open(spec, saved=opened, known=known)
         self.spec = replace(spec, request=of_groups("select", spec.request, self._inputs.named))
         self.rows, self.schema = self._inputs.queries.rows, result_schema(spec, self._inputs)
-        self._pool, self._index = pool_of(spec, self._inputs), None
+        self._pool, self._index = pool_of(spec, self._inputs), False if spec.exact else spec.search_parameters
+        self._approximate = self._inputs.index is not None or self._inputs.by_own_index(spec)
         corpus = corpus or Held.of(spec, self._inputs)
         self._corpus = Selector(corpus.corpus, spec.device)
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
@@ -278,7 +279,7 @@ class Worker:
                 yield _Picked(piece.start, piece.query_ids, piece.bad, picks, sample, unknown, ids)
 
     def _sampled(self, piece: _Piece, picks: rk.Selection) -> Sample | None:
-        if self._inputs.index is None or isinstance(piece.queries, Placed):
+        if not self._approximate or isinstance(piece.queries, Placed):
             return None
         rows = sampled(piece.start, len(picks.lengths), self.rows)
         sample = Sample()

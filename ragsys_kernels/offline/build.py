@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,8 @@ from .._base import checks
 from .._base.arrays import HOST
 from .._base.files import check_local
 from .._base.types import BadRows, Metric, OnDuplicate, Storage
-from ..corpus import versions
+from ..corpus import faiss_index, folder, versions
+from ..corpus.folder_index import Maker, Recipe
 from ..corpus.ids import Ids
 from ..corpus.rows import Blocks, as_is
 from ..selection import codes
@@ -29,8 +30,10 @@ from .sinks import write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
+_Given = tuple[Column, dict[str, Column]]  # the vectors, and what belongs to their rows
 _ROWS = re.compile(r"(?<= in )(row \d+|rows \d+ and \d+)$")
 _BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
+_PLACES = 64  # of the source, from which an index is trained
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "binary": 1}  # of an element, at most
 
 
@@ -56,6 +59,8 @@ def build_corpus(
     memory: int | str | None = None,
     bad_rows: BadRows = "raise",
     on_duplicate: OnDuplicate = "error",
+    index: str | None = None,
+    search_parameters: str | None = None,
 ) -> rk.Corpus:
     """Write the vectors of a file, with their ids, bias, groups, costs and times, as a folder that `Corpus.load` maps.
 
@@ -93,6 +98,15 @@ def build_corpus(
     on_duplicate : {"error", "first", "last"}
         How to treat rows with the same id: an error, or keep only the first, or the last; the others are listed
         likewise.
+    index : str, optional
+        Factory string of FAISS, such as "IVF4096,Flat" or "HNSW32,Flat": the folder gets an index, of each segment a
+        file beside its rows, and `Corpus.search` and `Corpus.select` find rows through it unless they are told not to.
+        One index is trained on a sample that is spread over all rows, of at most a segment, and each segment gets a
+        copy with its rows; one with fewer rows than the index has cells (at least 256) has none, and is searched
+        exactly. With ``memory`` segments are then a quarter of it. Needs the package faiss.
+    search_parameters : str, optional
+        What the index is searched with unless a call says otherwise, as FAISS's ParameterSpace takes it: "nprobe=32",
+        "efSearch=64". Default: FAISS's.
 
     Returns
     -------
@@ -122,13 +136,25 @@ def build_corpus(
         if memory is not None:
             if rows_per_segment is not None:
                 raise ValueError(f"memory must come without rows_per_segment, got {memory} and {rows_per_segment}")
-            rows_per_segment = _rows_of(checks.size(_OP, "memory", memory), given[0].dims, dtype)
+            size = checks.size(_OP, "memory", memory)
+            rows_per_segment = _rows_of(size, given[0].dims, dtype, 3 if index is None else 4)
+        recipe = _recipe(index, search_parameters, given, rows_per_segment)
         if rows_per_segment is None:
-            loaded(*given, options).save(out, overwrite=replaces)
+            made = loaded(*given, options)
+            one = None if recipe is None else (recipe, Maker(_OP, recipe, _columns(given)).of(made))
+            folder.save(made, made.ids, out, replaces, one)
         else:
             size = checks.count(_OP, "rows_per_segment", rows_per_segment)
-            rules = {**options, "bad_rows": bad_rows, "on_duplicate": on_duplicate, "rows_per_segment": size}
-            versions.build(_OP, out, partial(pieces, *given, options, size), size, replaces, _key(read, rules))
+            rules: dict[str, Any] = {
+                **options,
+                "bad_rows": bad_rows,
+                "on_duplicate": on_duplicate,
+                "rows_per_segment": size,
+            }
+            rules |= {} if recipe is None else {"index": recipe.described()}
+            parts = partial(pieces, *given, options, size)
+            trains = None if recipe is None else partial(_train, given, options, size)
+            versions.build(_OP, out, parts, size, replaces, _key(read, rules), recipe, trains)
         write_skipped(_OP, out, (bad_rows, on_duplicate), corpus=found)
     return rk.Corpus.load(out)
 
@@ -140,10 +166,47 @@ def _key(read: dict[str, Column], rules: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps([rk.__version__, files, rules], sort_keys=True).encode()).hexdigest()
 
 
-def _rows_of(memory: int, dims: int, dtype: str) -> int:
-    """Return the rows of a segment for this memory, which holds three: one read, one made and one written."""
+def _rows_of(memory: int, dims: int, dtype: str, parts: int) -> int:
+    """Return the rows of a segment for this memory, which holds three: one read, one made and one written.
+
+    ``parts``: 3, or 4 with the index of one.
+    """
     stored = dims * _BYTES[dtype] + codes.row_bytes(dims)
-    return max(1, memory // 3 // (4 * dims + stored))
+    return max(1, memory // parts // (4 * dims + stored))
+
+
+def _columns(given: _Given) -> int:
+    return given[0].dims + ("bias" in given[1])
+
+
+def _recipe(index: str | None, parameters: str | None, given: _Given, size: int | None) -> Recipe | None:
+    """Return what indexes are made of; refuse what FAISS does, and one that the first segment is too small for."""
+    if index is None:
+        if parameters is not None:
+            raise ValueError(f"search_parameters must come with index, got {parameters!r} alone")
+        return None
+    for name, value in (("index", index), ("search_parameters", parameters)):
+        if not isinstance(value, str | None):
+            raise TypeError(f"{_OP}: {name} must be a str, got {type(value).__name__}")
+    recipe = Recipe(index, parameters or "")
+    least = Maker(_OP, recipe, _columns(given)).least
+    rows = min(given[0].rows, size or given[0].rows)
+    if rows < least:
+        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, which needs {least}")
+    return recipe
+
+
+def _train(given: _Given, options: dict[str, Any], size: int, maker: Maker) -> None:
+    """Train an index on rows from all over the source."""
+    vectors, columns = given
+    wanted = maker.wanted(min(size, vectors.rows))
+    count = -(-wanted // min(_PLACES, wanted))
+    begins = np.unique(np.linspace(0, vectors.rows - count, min(_PLACES, wanted)).astype(np.int64))
+    parts = []
+    for begin in begins.tolist():
+        with closing(_made(vectors, columns, options, count, begin)) as made:
+            parts.append(faiss_index.stored(next(made)[0], slice(None)))
+    maker.train(np.concatenate(parts))
 
 
 @contextmanager

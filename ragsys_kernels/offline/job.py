@@ -100,6 +100,8 @@ def select(
     corpus: PathLike | None = None,
     candidates: PathLike | Sequence[PathLike] | None = None,
     index: PathLike | None = None,
+    search_parameters: str | None = None,
+    exact: bool = False,
     bias: PathLike | None = None,
     groups: PathLike | None = None,
     costs: PathLike | None = None,
@@ -226,6 +228,12 @@ def select(
         the exact search, with the settings stored in it (``nprobe``, ``efSearch``) and the library's own threads. Use
         only files that you trust: neither library checks the whole graph or all lists of an index before it searches
         them.
+    search_parameters : str, optional
+        What the index of a saved corpus (``corpus build`` with `index`) is searched with: "nprobe=32", "efSearch=64".
+        Default: as it was built. Such an index finds the pools unless `exact` is given, `pool` is "all" or "certified",
+        or the corpus is on a device; what it finds does not depend on `chunk_size`, threads or workers.
+    exact : bool
+        Search exactly, whether or not the corpus has an index.
     bias : path, optional
         (N,) floats, quality of each corpus row; or name a column of the corpus file with `bias_column`.
     groups, query_groups : path, optional
@@ -353,8 +361,8 @@ def select(
         decay_floor=decay_floor, backend=backend, num_threads=num_threads,
     )  # fmt: skip
     spec = JobSpec(
-        queries=queries, corpus=corpus, candidates=candidates, index=index, bias=bias, groups=groups, costs=costs,
-        time=time, time_column=time_column,
+        queries=queries, corpus=corpus, candidates=candidates, index=index, search_parameters=search_parameters,
+        exact=exact, bias=bias, groups=groups, costs=costs, time=time, time_column=time_column,
         query_groups=query_groups, vector_column=vector_column, id_column=id_column, bias_column=bias_column,
         group_column=group_column, cost_column=cost_column, query_vector_column=query_vector_column,
         query_id_column=query_id_column, query_group_column=query_group_column, candidate_column=candidate_column,

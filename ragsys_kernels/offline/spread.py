@@ -18,8 +18,9 @@ import ragsys_kernels as rk
 
 from .. import _info
 from .._base.types import PathLike
-from ..corpus import part, segments, windows
+from ..corpus import folder_index, part, segments, windows
 from ..corpus.folder import ARRAYS
+from ..corpus.folder_index import FolderIndex
 from ..corpus.ids import Ids
 from ..selection import validate
 from ..selection.problem import SearchResult, Selection
@@ -90,7 +91,7 @@ class Holder:
         return self._opened
 
     def search(
-        self, queries: Any, n: int, lambda_b: Any, query_groups: Any, backend: Any
+        self, queries: Any, n: int, lambda_b: Any, query_groups: Any, backend: Any, index: Any
     ) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
         """Return at most n rows of each query, their scores, and what is wrong with queries that have none."""
         corpus = self._corpus
@@ -99,6 +100,7 @@ class Holder:
             min(n, max(1, corpus.num_live)),
             lambda_b=lambda_b,
             query_groups=query_groups,
+            index=index,
             backend=backend,
             num_threads=self._threads,
             on_error="skip",
@@ -177,7 +179,7 @@ class _Ids(Ids):
 
 def held_by(holders: Sequence[Any], shares: Sequence[Share], corpus: rk.Corpus, ask: Ask) -> Spread:
     """Return a corpus, which is mapped here, whose shares the holders have."""
-    names = ("dtype", "metric", "norm", "max_norm", "group_names")
+    names = ("dtype", "metric", "norm", "max_norm", "group_names", "_index")
     like = {name: getattr(corpus, name) for name in names} | {"_alive": corpus.num_live}
     arrays = {name: getattr(corpus, name) for name in _COPIED}
     kinds = {name: (array.dtype, array.shape) for name, array in arrays.items() if array is not None}
@@ -207,10 +209,12 @@ class Spread(rk.Corpus):
         return self._alive
 
     def _search(self, request: Request, index: Any, route: Any = None) -> SearchResult:
-        """Search as a corpus does, without filters and an index; bad queries are found nothing for."""
+        """Search as a corpus does, without filters and by no index but its own; bad queries are found nothing for."""
         n = request.k
+        found_by = folder_index.chosen(self, index, request.backend)
+        parameters = found_by.parameters if isinstance(found_by, FolderIndex) else False
         parts = self._made[-1].all(
-            "search", request.queries, n, request.lambda_b, request.query_groups, request.backend
+            "search", request.queries, n, request.lambda_b, request.query_groups, request.backend, parameters
         )
         found = windows.padded(windows.merged([part[:2] for part in parts], n), n)
         return SearchResult(*found).with_errors(parts[0][2])

@@ -101,6 +101,7 @@ class Served:
             "groups": corpus.groups is not None,
             "time": corpus.time is not None,
             "unknown": self.unknown,
+            "index": None if corpus._index is None else str(corpus._index),
             "texts": 0 if self.texts is None else self.texts.count,
             "version": self.version,
             "loaded": self.loaded,

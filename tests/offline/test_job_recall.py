@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 faiss = pytest.importorskip("faiss")
@@ -124,3 +126,51 @@ def test_an_index_of_the_first_columns_is_told_with_its_recall(tmp_path, files, 
     match = f"^select: index must be one of the corpus, got {other}: index must hold .* their first {D // 2} of {D}"
     with pytest.raises(ValueError, match=match):
         offline.select(**files, index=other, out=tmp_path / "refused")
+
+
+def test_the_index_of_a_corpus_finds_the_pools(tmp_path, files):
+    names = np.array([f"ü{i}" for i in RNG.permutation(N)], object)
+    pq.write_table(pa.table({"id": names, "vector": list(ROWS)}), tmp_path / "corpus.parquet")
+    folder = tmp_path / "c"
+    built = offline.build_corpus(
+        tmp_path / "corpus.parquet", folder, rows_per_segment=1100, index="IVF16,Flat", search_parameters="nprobe=2"
+    )
+    offline.delete_rows(names[:200].tolist(), folder)
+    corpus, files["corpus"] = rk.Corpus.load(folder), folder
+    assert repr(corpus) == repr(built).replace(", index", ", deleted=200, index")
+    summary = offline.select(**files, out=tmp_path / "out", shard_size=200, num_threads=1)
+    expected = corpus.select(QUERIES, K, pool=POOL)
+    table = read(tmp_path / "out")
+    assert table["ids"].to_pylist() == corpus.ids[expected.indices].tolist()
+    assert "certified" not in table.column_names
+    rows = np.arange(0, Q, Q // 100)
+    exact, found = (corpus.search(QUERIES[rows], POOL, index=each).indices for each in (False, None))
+    shares = [len(set(a) & set(b)) / POOL for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert summary.recall.mean == pytest.approx(np.mean(shares))
+    assert 0.1 < summary.recall.mean < 0.9
+    # What is found depends neither on chunks, threads nor the memory.
+    offline.select(**files, out=tmp_path / "two", shard_size=200, chunk_size=33, memory=100_000, num_threads=2)
+    for shard in sorted((tmp_path / "out").glob("part-*")):
+        assert shard.read_bytes() == (tmp_path / "two" / shard.name).read_bytes()
+    for options, other in (
+        ({"exact": True}, corpus.select(QUERIES, K, pool=POOL, index=False)),
+        ({"search_parameters": "nprobe=16"}, corpus.select(QUERIES, K, pool=POOL, index=False)),
+        ({"pool": "certified"}, corpus.select(QUERIES, K, pool=None)),
+    ):
+        out = tmp_path / "-".join(options)
+        recall = offline.select(**{**files, **options}, out=out).recall
+        table = read(out)
+        assert table["ids"].to_pylist() == corpus.ids[other.indices].tolist()
+        assert ("certified" in table.column_names) == (recall is None)
+        assert recall is None or recall.mean == 1
+    with pytest.raises(ValueError, match="search_parameters none, now nprobe=3"):
+        offline.select(**files, out=tmp_path / "out", shard_size=200, num_threads=1, search_parameters="nprobe=3")
+    for options, message in (
+        ({"search_parameters": "nprob=1"}, "search_parameters must be ones of the index"),
+        ({"search_parameters": "nprobe=1", "exact": True}, "search_parameters must come with a corpus whose own index"),
+        ({"search_parameters": "nprobe=1", "pool": "all"}, "search_parameters must come with a corpus whose own index"),
+        ({"index": folder, "exact": True}, "index must be left out with exact"),
+    ):
+        with pytest.raises(ValueError, match=f"^select: {message}"):
+            offline.select(**{**files, **options}, out=tmp_path / "none")
+        assert not (tmp_path / "none").exists()

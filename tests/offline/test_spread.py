@@ -209,3 +209,24 @@ def test_refused_on_ray(tmp_path):
             corpus=tmp_path / "c", queries=tmp_path / "q.npy", out=tmp_path / "o", engine="ray", memory="1G",
             pool="certified",
         )  # fmt: skip
+
+
+def test_each_holder_searches_the_indexes_of_its_segments(tmp_path):
+    pytest.importorskip("faiss")
+    rows = np.random.default_rng(8).standard_normal((1500, D), dtype=np.float32)
+    queries = RNG.standard_normal((Q, D), dtype=np.float32)
+    np.save(tmp_path / "v.npy", rows)
+    np.save(tmp_path / "q.npy", queries)
+    offline.build_corpus(tmp_path / "v.npy", tmp_path / "c", rows_per_segment=400, index="IVF8,Flat")
+    offline.delete_rows(np.arange(0, 1500, 5), tmp_path / "c")
+    whole = rk.Corpus.load(tmp_path / "c")
+    found = []
+    for options in ({}, {"search_parameters": "nprobe=3"}, {"exact": True}):
+        spec = spec_of(corpus=tmp_path / "c", queries=tmp_path / "q.npy", pool=30, chunk_size=17, **options)
+        one, spread_out = tables(Worker(spec)), tables(over(spec))
+        assert spread_out[2] == one[2], options
+        index = False if options.get("exact") else options.get("search_parameters")
+        picks = whole.select(queries, 6, pool=30, index=index).indices.tolist()
+        assert spread_out[0]["ids"].to_pylist() == picks
+        found.append(picks)
+    assert found[0] != found[1] != found[2]

@@ -7,6 +7,7 @@ import pytest
 import servers
 
 import ragsys_kernels as rk
+from ragsys_kernels import offline
 
 RNG = np.random.default_rng(20)
 N, D = 300, 24
@@ -152,3 +153,20 @@ def test_relevance_on_a_scale_has_the_bits_of_calls_in_process(corpus, scale, me
         call = {"candidates": x[None], "relevance": y[None], "relevance_scale": scale, "method": method}
         expected = answer_of(corpus.select(vector, 4, num_threads=1, **call), range(N))
         assert told(one) == told(other) == expected
+
+
+def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
+    pytest.importorskip("faiss")
+    rows = np.random.default_rng(4).standard_normal((900, 16), dtype=np.float32)
+    np.save(tmp_path / "v.npy", rows)
+    corpus = offline.build_corpus(
+        tmp_path / "v.npy", tmp_path / "c", rows_per_segment=300, index="IVF16,Flat", search_parameters="nprobe=2"
+    )
+    queries = [{"query_id": row, "k": 4, "pool": 30} for row in range(20)]
+    (info,) = servers.run({"docs": tmp_path / "c"}, lambda client, _: asyncio.gather(client.get("/info")))
+    assert info.json()["corpora"]["docs"]["index"] == "IVF16,Flat (nprobe=2)"
+    (answer,) = servers.posted({"docs": corpus}, ("/v1/select", {"queries": queries}))
+    picks = corpus.select(corpus.vectors(np.arange(20)).astype(np.float32), 4, pool=30)
+    assert [each["ids"] for each in answer.json()["results"]] == picks.indices.tolist()
+    assert {each["certified"] for each in answer.json()["results"]} == {None}
+    assert (picks.indices != corpus.select(rows[:20], 4, pool=30, index=False).indices).any()

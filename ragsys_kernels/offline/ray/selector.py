@@ -77,6 +77,8 @@ def selector_for_ray(
     backend: Backend = "auto",
     num_threads: int | None = None,
     memory: int | str | None = None,
+    search_parameters: str | None = None,
+    exact: bool = False,
 ) -> type:
     """Make a class for `map_batches` of Ray Data that adds to each batch of queries the rows picked for them.
 
@@ -114,6 +116,8 @@ def selector_for_ray(
         with some of the segments each are spread over the nodes and search for all batches, as in `select`, so that no
         node needs to have the whole corpus. They live as long as the class. Only with pools that are searched for, or
         candidates.
+    search_parameters, exact
+        As in `select`.
 
     Returns
     -------
@@ -162,6 +166,7 @@ def selector_for_ray(
         "time_column": time_column, "metric": metric, "dtype": dtype,
     }  # fmt: skip
     ids: Any = None
+    index = False if checks.flag(_OP, "exact", exact) else search_parameters
     if memory is not None:
         memory = checks.size(_OP, "memory", memory)
         if device is not None or (whole is None and candidate_column is None):
@@ -202,7 +207,7 @@ def selector_for_ray(
                 f"{candidate_column!r} and {lookup!r}"
             )
     request = of_groups(_OP, request, corpus.group_names is not None)
-    _check(corpus, request, whole, candidate_column, query_group_column)
+    _check(corpus, request, whole, candidate_column, query_group_column, index)
     reference = ray.put((corpus, ids, lookup))
     lists = (*_RESULT, "nearest") if request.nearest else _RESULT
     result = (*lists, "unmet") if request.min_per_group is not None else lists
@@ -235,7 +240,7 @@ def selector_for_ray(
                 relevance=None if relevance is None else _padded(relevance, np.float32, 0),
                 query_groups=None if query_group_column is None else np.asarray(batch[query_group_column]),
             )
-            picks = self._corpus.select(asked, whole)
+            picks = self._corpus.select(asked, whole, index)
             found = {**batch, **_lists(picks, self._ids, lists)}
             if picks.unmet is not None:
                 found["unmet"] = pa.array(map(as_map, picks.unmet), UNMET)
@@ -245,7 +250,12 @@ def selector_for_ray(
 
 
 def _check(
-    corpus: rk.Corpus, request: Request, pool: int | str | None, candidate_column: str | None, group_column: str | None
+    corpus: rk.Corpus,
+    request: Request,
+    pool: int | str | None,
+    candidate_column: str | None,
+    group_column: str | None,
+    index: Any,
 ) -> None:
     """Let the library check the options, on one query."""
     groups = np.zeros(1, np.int64) if corpus.group_names is None else [""]
@@ -256,7 +266,7 @@ def _check(
         relevance_scale="as-is",  # there is no relevance here
     )
     with muted(rk.PoolSizeWarning):
-        Selector(corpus, None).select(asked, pool)
+        Selector(corpus, None).select(asked, pool, index)
 
 
 def _stacked(column: Any, name: str) -> Array:

@@ -250,6 +250,7 @@ class CorpusInfo(BaseModel):
     groups: bool
     time: bool
     unknown: Literal["error", "skip"] = Field(description="How to treat an id that is not in it")
+    index: str | None = Field(None, description="What finds pools approximately, where they are not searched exactly")
     texts: int = Field(description="Rows that have a text")
     version: str
     loaded: float = Field(description="Seconds since 1970")
