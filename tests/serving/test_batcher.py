@@ -163,7 +163,7 @@ def test_a_request_that_takes_longer_than_expected_goes_on_beside_short_ones(cor
     calls = Calls(monkeypatch, 1e-12)
     calls.gates["kernel"].set()
     monkeypatch.setattr(batcher.Batcher, "_measure", measure)
-    monkeypatch.setattr(batcher, "_answers", lambda *given: (answers(*given)[0], 1.0))  # second, each call
+    monkeypatch.setattr(batcher, "_answers", lambda *given: (answers(*given)[0], 1.0, 1.0))  # second, each call
 
     async def use(client, _):
         long = asking(client, 600, **{**LONG, "k": 2})
@@ -175,6 +175,21 @@ def test_a_request_that_takes_longer_than_expected_goes_on_beside_short_ones(cor
         return [short.status_code, (await long).status_code]
 
     assert run(corpus, use, num_threads=2) == [200, 200]
+
+
+def test_a_short_request_stays_short_on_a_busy_machine(corpus, monkeypatch):
+    measure, answers = batcher.Batcher._measure, batcher._answers
+    calls = Calls(monkeypatch, 1e-12)
+    calls.gates["kernel"].set()
+    monkeypatch.setattr(batcher.Batcher, "_measure", measure)
+    monkeypatch.setattr(batcher, "_answers", lambda *given: (answers(*given)[0], 1.0, 1e-6))  # a second passes in each
+
+    async def use(client, _):
+        for _ in range(20):  # behind the gate of long calls one would hang
+            assert (await asking(client, **SHORT)).status_code == 200
+
+    run(corpus, use, num_threads=1)
+    assert calls.sizes == [("kernel", 1)] * 20
 
 
 @needs_extension

@@ -1,13 +1,18 @@
 """``/v1/select``: the picks and bits of calls in process, whatever was batched with a query."""
 
 import asyncio
+import threading
 
 import numpy as np
+import orjson
+import pyarrow as pa
 import pytest
 import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
+from ragsys_kernels.serving import Limits
+from ragsys_kernels.serving.routes import select, select_arrow
 
 RNG = np.random.default_rng(20)
 N, D = 300, 24
@@ -170,3 +175,32 @@ def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
     assert [each["ids"] for each in answer.json()["results"]] == picks.indices.tolist()
     assert {each["certified"] for each in answer.json()["results"]} == {None}
     assert (picks.indices != corpus.select(rows[:20], 4, pool=30, index=False).indices).any()
+
+
+@pytest.mark.parametrize("kind", ["json", "arrow"])
+def test_a_long_request_is_read_and_its_answer_joined_beside_others(monkeypatch, kind):
+    """In a thread, and in parts of about a MiB: while one is joined no other request is answered."""
+    module, name = (select, "written") if kind == "json" else (select_arrow, "_written")
+    plain, read, parts, threads = getattr(module, name), select.parsed, [], []
+    monkeypatch.setattr(module, name, lambda *given: parts.append(plain(*given)) or parts[-1])
+    monkeypatch.setattr(
+        select, "parsed", lambda *given: threads.append(threading.current_thread().name) or read(*given)
+    )
+    corpora = {"docs": rk.Corpus(np.random.default_rng(1).standard_normal((900, 4), dtype=np.float32))}
+    count, rules = 1100, {"k": 40, "pool": 50, "lambda_d": 1.0}
+    if kind == "json":
+        path, headers = "/v1/select", {}
+        body = orjson.dumps({"queries": [{"query_id": i % 900} for i in range(count)], **rules})
+    else:
+        path, headers = "/v1/select?k=40&pool=50&lambda_d=1.0", servers.ARROW
+        body = servers.arrow(pa.table({"query_id": np.arange(count) % 900}))
+    with servers.Thread(corpora, limits=Limits(timeout_ms=1000 * servers.HANGS)) as server:
+        answer = servers.http.post(f"{server.url}{path}", content=body, headers=headers)
+    (inside,) = servers.posted(corpora, (path, body, headers))
+    assert (answer.status_code, answer.content) == (inside.status_code, inside.content)
+    assert int(answer.headers["content-length"]) == sum(map(len, parts[0])) == len(answer.content)
+    if kind == "json":
+        assert max(map(len, parts[0])) < 1.1 * 2**20 < len(answer.content)
+        picks = corpora["docs"].select(corpora["docs"].vectors(np.arange(count) % 900), 40, pool=50, lambda_d=1.0)
+        assert [each["ids"] for each in orjson.loads(answer.content)["results"]] == picks.indices.tolist()
+        assert threads[0].startswith("parser")
