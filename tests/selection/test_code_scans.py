@@ -250,7 +250,7 @@ def test_rows_that_are_codes_are_unit_rows_of_bytes(compiled, scanning):
     ):
         assert _codes.can_scan(corpus, MANY) == are
         if not are:
-            with pytest.raises(ValueError, match="^_C: codes"):
+            with pytest.raises(ValueError, match=r"^_C: codes"):
                 scanned(compiled, scanning, corpus, normal(20, 1, 9, corpus.dims), 1)
 
 

@@ -150,7 +150,13 @@ static bool code_rows(const SelectArgs& args, std::int64_t first, std::int64_t n
   const std::int64_t dims = args.dims, stride = code_stride(dims);
   const std::uint8_t* row = static_cast<const std::uint8_t*>(args.rows) + first * args.row_stride;
   for (std::int64_t r = 0; r < n; ++r, row += args.row_stride, out += stride) {
-    for (std::int64_t d = 0; d < dims; ++d) out[d] = row[d] ^ 0x80;
+    std::int64_t d = 0;
+    for (std::uint64_t eight; d + 8 <= dims; d += 8) {
+      std::memcpy(&eight, row + d, 8);
+      eight ^= 0x8080808080808080;
+      std::memcpy(out + d, &eight, 8);
+    }
+    for (; d < dims; ++d) out[d] = row[d] ^ 0x80;
     const CodeHeader header = {scales[r], 0.0f, 0};  // scans need no sum
     std::memcpy(out + stride - sizeof header, &header, sizeof header);
   }
