@@ -29,8 +29,10 @@ from ..corpus import segments, versions
 from ..selection import codes
 from ..selection.request import Request
 from . import spread
-from ._spec import Inputs, JobSpec
-from ._worker import Held, Worker
+from ._held import Held
+from ._options import JobSpec
+from ._spec import Inputs
+from ._worker import Worker
 
 _OP = "plan"
 QUERIES, POOL, K = 256, 100, 6  # of a trial; it is one chunk
