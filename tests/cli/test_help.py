@@ -65,6 +65,7 @@ CALLS = {
     ("corpus", "delete"): (offline, "delete_rows", ["--ids", "i.txt", "--from", "o"]),
     ("corpus", "sync"): (offline, "sync_corpus", ["--from", "x", "--to", "x"]),
     ("corpus", "compact"): (offline, "compact_corpus", ["o"]),
+    ("plan",): (offline, "plan", ["--rows", "1e9", "--queries", "1e7"]),
     ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
 }
 

@@ -241,13 +241,15 @@ void run_scan(Problems& in, std::ofstream& out, const Options& options, Work&) {
   a.largest_bias = float(in.word());
   a.max_norm = 1.0f;
   a.terms = terms;
+  a.corpus.unit_rows = true;
+  a.by_codes = by_codes;
   Codes codes(rows, options);
-  if (by_codes) {
+  if (by_codes && rows.dtype != rsk::DType::i8) {
     a.corpus.codes = codes.exact();
     a.row_error = rsk::largest_code_error(a.corpus.codes, rows.num_rows, rsk::code_stride(rows.dims));
   }
   rsk::TopN top(num_queries, n, false);
-  const bool supported = !by_codes || rsk::code_scan_supported(options.isa, num_queries * terms);
+  const bool supported = !by_codes || rsk::code_scan_supported(options.isa, num_queries * terms, false);
   if (supported && !top.scan(a, options.isa, options.threads)) throw std::runtime_error("a row is no vector");
   const std::int64_t width = supported ? top.width() : 0, queries = supported ? num_queries : 0;
   Output<std::int64_t> found(queries * width);

@@ -237,12 +237,20 @@ Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa,
                  int num_threads);  // without `out` and `scales`
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
-// Whether all rows can be scanned by their codes for so many vectors, and it pays.
-bool code_scan_supported(int isa, std::int64_t vectors);
+// Whether rows are codes themselves: unit rows of bytes, each with its scale. Products of more dimensions may leave the
+// range of int32.
+inline bool rows_are_codes(const SelectArgs& a) {
+  return a.dtype == DType::i8 && a.norm == Norm::scaled && a.unit_rows && a.dims <= (1 << 16);
+}
+
+// Whether all rows can be scanned by codes for so many vectors, and it pays. `own`: rows are codes, and it pays more
+// than to multiply them as floats.
+bool code_scan_supported(int isa, std::int64_t vectors, bool own);
 
 // A scan of all rows; values are score_weight * score + bias_weight * bias, or scores, the least of `terms` products.
 struct ScanArgs {
-  SelectArgs corpus;  // the fields that describe rows, codes (null: rows are read), bias, and which rows may be picked
+  SelectArgs corpus;  // the fields that describe rows, codes, bias, and which rows may be picked
+  bool by_codes;      // or, without codes, by rows that are codes themselves
   // (Q,) the numbers of the queries in `allowed` and `exclude`; null: 0 to Q - 1.
   const std::int64_t* numbers;
   std::int64_t terms;

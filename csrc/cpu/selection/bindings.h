@@ -359,6 +359,7 @@ Fields set_corpus(SelectArgs& a, const Fields& problem) {
   const Fields rows = set_pool(a, problem);
   require(!a.candidates && !a.pool_stride, "candidates");
   require(!a.bias_per_item, "bias");
+  a.unit_rows = is_cosine(rows);
   set_filters(a, problem.of(NAME("constraints")));
   return rows;
 }
@@ -372,7 +373,9 @@ py::tuple scan_rows(const py::object& given, const Array<float>& vectors, std::i
   const Fields problem(given, held);
   ScanArgs a{};
   const Fields rows = set_corpus(a.corpus, problem);
-  if (by_codes) set_codes(a.corpus, rows);
+  set_codes(a.corpus, rows);
+  require(!by_codes || a.corpus.codes || rows_are_codes(a.corpus), "codes");
+  a.by_codes = by_codes;
   const std::int64_t num_queries = a.corpus.num_queries;
   require(vectors.shape(1) == num_queries && vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
@@ -485,7 +488,7 @@ void bind_selection(py::module_& m) {
   m.def("store", &store, py::arg("rows"), py::arg("given"), py::arg("out"), py::arg("dtype"), py::arg("scales"),
         py::arg("cosine"), py::arg("isa"));
   m.def("relevance", &pool_relevance, py::arg("problem"), py::arg("isa"), py::arg("num_threads"));
-  m.def("code_scan_supported", &code_scan_supported, py::arg("isa"), py::arg("vectors"));
+  m.def("code_scan_supported", &code_scan_supported, py::arg("isa"), py::arg("vectors"), py::arg("own"));
   m.def(
       "code_error",
       [](const Array<std::uint8_t>& codes) {
