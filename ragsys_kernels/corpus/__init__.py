@@ -399,6 +399,8 @@ class Corpus(Rows):
         rule: Method = "mmr",
         targets: ArrayLike | None = None,
         target_relevance: Literal["mean", "max"] = "mean",
+        neighbors: int | None = None,
+        index: Any = None,
         relevance_scale: RelevanceScale = "as-is",
         bias: ArrayLike | None = None,
         lambda_d: float | None = None,
@@ -446,6 +448,12 @@ class Corpus(Rows):
             Vectors that the rows are to be relevant to, such as those of a task's examples; on the host.
         target_relevance : {"mean", "max"}
             Relevance of a row: the mean of its similarities to the targets, or the largest.
+        neighbors : int, optional
+            Of coverage: a row is covered by itself and its so many nearest other rows alone, and by no others; 64 is
+            usual. The nearest among the rows that may be picked, and ``initial``. N - 1 or more give the coverage by
+            all rows, which without ``neighbors`` takes up to 16,384 rows.
+        index : faiss.Index, usearch.index.Index or Corpus, optional
+            With ``neighbors``: finds them, as in `search`; otherwise the exact search does, in O(N^2 D) time.
         initial : (S,) or (1, S) int32 | int64, optional
             Rows already chosen: they count as earlier picks and are not returned.
         bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \
@@ -489,7 +497,7 @@ class Corpus(Rows):
             gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, aspects=aspects, weights=weights,
             density=density, eps=eps, nearest=nearest,
         )  # fmt: skip
-        return subset.subset(request, targets, target_relevance)
+        return subset.subset(request, targets, target_relevance, neighbors, index)
 
     def to_faiss(self, index: Any = None) -> Any:
         """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).
