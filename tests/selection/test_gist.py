@@ -89,7 +89,8 @@ def test_pair_is_proven_to_be_far_apart():
         squares = (rows**2).sum(axis=1)
         pair, largest, limit = gist_large._farthest(rows, squares)
         apart = np.linalg.norm(rows[:, None] - rows, axis=2)
-        assert largest == pytest.approx(apart[tuple(pair)]) and apart.max() <= limit
+        assert largest == pytest.approx(apart[tuple(pair)])
+        assert apart.max() <= limit
         assert largest >= 0.65 * limit
         assert gist_large._step_of(largest / limit, 0.1) > 0.025
     assert gist_large._farthest(np.ones((5, 3)), np.full(5, 3.0))[1:] == (0, 0)

@@ -8,9 +8,8 @@ the best set, weighted as in f, which then is g + d:
   is at least 1 / (1 + eps) of g + d.
 - Otherwise a threshold t has t <= d / 2 < (1 + s) t, if they begin with eps L / 2, end with U, and grow by the factor
   1 + s. Every pick within t of an item of the best set is within t of no other of them, and is taken before it. So the
-  picks at least t apart have a sum of at least g, and f of at least g + d / (2 (1 + s)). The pair has at least c D, which
-  is at least c d. The larger of these is at least c / (1 + c - 1 / (2 (1 + s))) of g + d, which is least where both
-  are equal.
+  picks at least t apart have a sum of at least g, and f of at least g + d / (2 (1 + s)). The pair has at least c D, or
+  c d. The larger of these is at least c / (1 + c - 1 / (2 (1 + s))) of g + d: that is where both are equal.
 
 With D = L = U and s = eps this is the paper's proof. For a smaller c, `_step_of` returns the s that keeps the share of
 2/3 - eps. U is twice the radius of a ball around all items, whose center moves by Badoiu and Clarkson's steps towards
