@@ -449,11 +449,13 @@ class Corpus(Rows):
         target_relevance : {"mean", "max"}
             Relevance of a row: the mean of its similarities to the targets, or the largest.
         neighbors : int, optional
-            Of coverage: a row is covered by itself and its so many nearest other rows alone, and by no others; 64 is
-            usual. The nearest among the rows that may be picked, and ``initial``. N - 1 or more give the coverage by
-            all rows, which without ``neighbors`` takes up to 16,384 rows.
+            Of coverage, for more rows than the 16,384 whose similarities are all compared: the similarity of row i to a
+            pick j counts if j is i itself, or one of the so many other rows of largest similarity to i (ties to the
+            lowest row); else it is 0, as negative ones are. "facility" is then the mean over the rows of the largest
+            that counts. The other rows are those that may be picked, and ``initial``. 64 is usual; N - 1 or more give
+            the coverage by all similarities.
         index : faiss.Index, usearch.index.Index or Corpus, optional
-            With ``neighbors``: finds them, as in `search`; otherwise the exact search does, in O(N^2 D) time.
+            With ``neighbors``: finds them, as in `search`; otherwise the exact search does, in O(N² D) time.
         initial : (S,) or (1, S) int32 | int64, optional
             Rows already chosen: they count as earlier picks and are not returned.
         bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \
@@ -476,7 +478,8 @@ class Corpus(Rows):
         -----
         The same, to the bit, as ``select(None, k, relevance=zeros, pool=None)`` with zeros (1, N). O(k N D) time at
         most: upper bounds spare most products. Relevance to targets takes O(T N D) more, for the mean O(N D). All rows
-        are read for many picks, also where `load` was given ``memory``.
+        are read for many picks, also where `load` was given ``memory``. With ``neighbors`` m, after the search,
+        O(N m + k N) time at most and 32 N m bytes.
 
         Examples
         --------

@@ -81,7 +81,7 @@ def _least(e: np.ndarray, squares: np.ndarray, picks: list[int], alone: float) -
     for begin in range(1, len(picks), _BLOCK):
         some, before = picks[begin : begin + _BLOCK], picks[: begin + _BLOCK]
         among = distances(e[some], squares[some], e[before], squares[before])
-        least = min(least, float(among[np.tri(*among.shape, begin - 1, dtype=bool)].min()))
+        least = min(least, float(among[np.tri(len(some), len(before), begin - 1, dtype=bool)].min()))
     return least
 
 
