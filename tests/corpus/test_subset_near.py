@@ -92,7 +92,8 @@ def test_rows_are_covered_by_those_that_may_be_picked(kind, backend):
     [
         {}, {"gamma": 0.3}, {"max_per_group": 2}, {"max_per_group": {1: 0, 2: 3}}, {"min_per_group": 2},
         {"budget": 300.0}, {"budget": 60.0, "density": True}, {"max_similarity": 0.3}, {"initial": [3, 4, 5]},
-        {"allowed": np.arange(0, N, 2)}, {"exclude": np.arange(30)}, {"min_relevance": 0.1, "targets": ROWS[:1]},
+        {"allowed": np.arange(0, N, 2)}, {"allowed": np.arange(N) % 20 == 3, "k": 5}, {"exclude": np.arange(30)},
+        {"min_relevance": 0.1, "targets": ROWS[:1]},
         {"targets": ROWS[:3], "relevance_scale": "minmax"}, {"nearest": True}, {"num_threads": 2}, {"k": 120},
     ],
     ids=lambda given: ",".join(given) or "plain",
