@@ -93,6 +93,8 @@ def test_pair_is_proven_to_be_far_apart():
         assert apart.max() <= limit
         assert largest >= 0.65 * limit
         assert gist_large._step_of(largest / limit, 0.1) > 0.025
+    # Unit vectors of the axes are in no ball that is smaller than that around their mean.
+    assert gist_large._farthest(np.eye(200), np.ones(200))[2] >= 2 * np.sqrt(1 - 1 / 200)
     assert gist_large._farthest(np.ones((5, 3)), np.full(5, 3.0))[1:] == (0, 0)
 
 
