@@ -44,6 +44,12 @@ def _ids(text: str) -> Any:
     out=option(INPUT, "Parquet file of the chosen rows, in the order in which they were chosen.", metavar="FILE"),
     quality=_QUALITY,
     targets=option(INPUT, "Vectors that the rows are to be relevant to, in any of these formats.", metavar="FILE"),
+    index=option(
+        INPUT,
+        "FAISS index, or usearch's (NAME.usearch), over the corpus: finds --neighbors.",
+        metavar="FILE",
+        show_default="exact search",
+    ),
     initial=_ids("Rows already chosen, which the others are to be unlike"),
     allowed=_ids("The only rows to choose from"),
     exclude=_ids("Rows not to choose"),
@@ -57,6 +63,9 @@ def _ids(text: str) -> Any:
     k=option(RULE, "Number of rows to choose.", metavar="N"),
     rule=option(RULE, "Rule: mmr, msd, dpp, ssd, coverage or gist; with --targets also vrsd or sift."),
     target_relevance=option(RULE, "Relevance to the targets: the mean of the similarities to them, or the largest."),
+    neighbors=option(
+        RULE, "Of coverage: how many nearest rows of each may cover it.", metavar="N", show_default="all rows"
+    ),
     relevance_scale=option(RULE, "How to rescale that relevance: by its range, to z-scores, or to ranks."),
     **_options.of_table(but=("relevance_scale", "metric", *OF_RESULT, *(each.name for each in RECENCY))),
     metric=_METRIC,

@@ -407,6 +407,8 @@ class Corpus(Rows):
         rule: Method = "mmr",
         targets: ArrayLike | None = None,
         target_relevance: Literal["mean", "max"] = "mean",
+        neighbors: int | None = None,
+        index: Any = None,
         relevance_scale: RelevanceScale = "as-is",
         bias: ArrayLike | None = None,
         lambda_d: float | None = None,
@@ -454,6 +456,14 @@ class Corpus(Rows):
             Vectors that the rows are to be relevant to, such as those of a task's examples; on the host.
         target_relevance : {"mean", "max"}
             Relevance of a row: the mean of its similarities to the targets, or the largest.
+        neighbors : int, optional
+            Of coverage, for more rows than the 16,384 whose similarities are all compared: the similarity of row i to a
+            pick j counts if j is i itself, or one of the so many other rows of largest similarity to i (ties to the
+            lowest row); else it is 0, as negative ones are. "facility" is then the mean over the rows of the largest
+            that counts. The other rows are those that may be picked, and ``initial``. 64 is usual; N - 1 or more give
+            the coverage by all similarities.
+        index : faiss.Index, usearch.index.Index or Corpus, optional
+            With ``neighbors``: finds them, as in `search`; otherwise the exact search does, in O(N² D) time.
         initial : (S,) or (1, S) int32 | int64, optional
             Rows already chosen: they count as earlier picks and are not returned.
         bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \
@@ -476,7 +486,8 @@ class Corpus(Rows):
         -----
         The same, to the bit, as ``select(None, k, relevance=zeros, pool=None)`` with zeros (1, N). O(k N D) time at
         most: upper bounds spare most products. Relevance to targets takes O(T N D) more, for the mean O(N D). All rows
-        are read for many picks, also where `load` was given ``memory``.
+        are read for many picks, also where `load` was given ``memory``. With ``neighbors`` m, after the search,
+        O(N m + k N) time at most and 32 N m bytes.
 
         Examples
         --------
@@ -497,7 +508,7 @@ class Corpus(Rows):
             gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, aspects=aspects, weights=weights,
             density=density, eps=eps, nearest=nearest,
         )  # fmt: skip
-        return subset.subset(request, targets, target_relevance)
+        return subset.subset(request, targets, target_relevance, neighbors, index)
 
     def to_faiss(self, index: Any = None) -> Any:
         """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).

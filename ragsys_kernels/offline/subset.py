@@ -54,6 +54,8 @@ def subset(
     quality: str | None = None,
     targets: PathLike | None = None,
     target_relevance: Literal["mean", "max"] = "mean",
+    neighbors: int | None = None,
+    index: PathLike | None = None,
     relevance_scale: RelevanceScale = "as-is",
     initial: PathLike | None = None,
     allowed: PathLike | None = None,
@@ -102,6 +104,8 @@ def subset(
     initial, allowed, exclude : path, optional
         Ids of rows already chosen, of the only ones to choose from, of those not to choose: a text file of one a line,
         or a file with a column ``id``. Row numbers where the corpus has no ids.
+    index : path, optional
+        FAISS or usearch index over the corpus that finds the ``neighbors`` of each row.
     rows : bool
         Write the columns of the corpus, a table, too. Those of ours that it has are then called ``own_score`` and so
         on.
@@ -109,7 +113,7 @@ def subset(
         Columns of the corpus, and of the targets' vectors.
     metric, dtype
         As of `build_corpus`; of a saved corpus its own.
-    k, rule, target_relevance, relevance_scale, lambda_d, lambda_b, max_per_group, min_per_group, budget, \
+    k, rule, target_relevance, neighbors, relevance_scale, lambda_d, lambda_b, max_per_group, min_per_group, budget, \
         max_similarity, min_relevance, scale, gamma, window, noise, min_gain, kind, density, eps, backend, num_threads
         As of `Corpus.subset`.
     progress : callable, optional
@@ -134,6 +138,7 @@ def subset(
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None
         held = _whole.opened(corpus, quality, columns, metric, dtype)
+        opened = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
         named = {"initial": initial, "allowed": allowed, "exclude": exclude}
         given: dict[str, Any] = {name: _whole.rows_named(held, file) for name, file in named.items()}
@@ -143,7 +148,8 @@ def subset(
     loaded = time.perf_counter()
     _tell(progress, 1)
     found = held.subset(
-        k, rule=rule, targets=wanted, target_relevance=target_relevance, relevance_scale=relevance_scale,
+        k, rule=rule, targets=wanted, target_relevance=target_relevance, neighbors=neighbors, index=opened,
+        relevance_scale=relevance_scale,
         lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
         scale=scale, gamma=gamma, window=window,
         noise=noise, min_gain=min_gain, kind=kind, density=density or None, eps=eps, backend=backend,  # type: ignore[arg-type]

@@ -60,6 +60,7 @@ class Request:
     now: Any = None
     decay: Any = "exp"
     decay_floor: Any = 0.0
+    graph: Any = None  # of coverage: `options.Graph`, which Corpus.subset makes
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other values."""

@@ -114,7 +114,7 @@ def test_it_takes_what_the_table_has():
     select = inspect.signature(rk.Corpus.select).parameters
     without = {"candidates", "relevance", "query_groups", "metric"}  # of queries; the corpus has its own metric
     names = {parameter.name for parameter in TABLE} - without
-    own = {"self", "k", "rule", "targets", "target_relevance", "backend", "num_threads"}
+    own = {"self", "k", "rule", "targets", "target_relevance", "neighbors", "index", "backend", "num_threads"}
     assert set(given) == names | own
     assert all(given[name].default == select[name].default for name in names)
 

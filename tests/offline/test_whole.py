@@ -78,6 +78,17 @@ def test_subset_by_ids_targets_and_costs(docs, tmp_path):
     assert "which cost" in str(summary)
 
 
+def test_subset_by_near_rows(docs, tmp_path):
+    words = ("--rule", "coverage", "--neighbors", 4, "--k", 20)
+    picks = rk.Corpus(ROWS).subset(20, rule="coverage", neighbors=4).indices[0].tolist()
+    command("subset", "--corpus", docs, "--out", tmp_path / "o.parquet", *words)
+    assert pq.read_table(tmp_path / "o.parquet")["row"].to_pylist() == picks
+    rk.Corpus(ROWS).save(tmp_path / "corpus")
+    index = ("--index", tmp_path / "corpus")
+    command("subset", "--corpus", docs, "--out", tmp_path / "p.parquet", *index, *words)
+    assert pq.read_table(tmp_path / "p.parquet")["row"].to_pylist() == picks
+
+
 def test_subset_of_a_saved_corpus(tmp_path):
     rk.Corpus(ROWS, bias=SCORE, ids=np.arange(200) * 10).save(tmp_path / "corpus")
     offline.subset(tmp_path / "corpus", tmp_path / "o.parquet", k=9, lambda_b=0.0)

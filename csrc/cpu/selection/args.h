@@ -103,6 +103,13 @@ struct Constraints {
   Quotas quotas;
 };
 
+// Which rows each row covers, with similarities above 0: ragsys_kernels/selection/options.py.
+struct Graph {
+  const std::int64_t* begin;  // (N + 1,): row r covers rows[begin[r]] to rows[begin[r + 1] - 1]; or null
+  const std::int32_t* rows;
+  const float* similarity;
+};
+
 // What belongs to one rule: ragsys_kernels/selection/options.py.
 struct Options {
   const float* quality;  // DPP: (N,) or, with quality_per_item, (Q, P); or null: exp(scale * lambda_d * z-score of v)
@@ -114,6 +121,7 @@ struct Options {
   const float* aspects;   // coverage: (Q, num_aspects, D); or null: the items of the pool
   const float* weights;   // coverage: (Q, num_aspects); or null: equal ones that add up to 1
   std::int64_t num_aspects;
+  Graph graph;   // coverage: in the place of all similarities of the items to one another
   bool density;  // coverage: picks go by value over cost, and the best item by itself may take their place
 };
 

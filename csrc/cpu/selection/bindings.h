@@ -148,6 +148,21 @@ void set_constraints(SelectArgs& a, const Fields& problem) {
   set_limits(a, given);
 }
 
+// Graph.
+void set_graph(SelectArgs& a, const Fields& given) {
+  if (!given) return;
+  Graph& graph = a.options.graph;
+  const Optional rows = given.array(NAME("rows"));
+  require(rows.has_value(), "graph");
+  const std::int64_t size = rows->size();
+  graph.begin = given.pointer(NAME("begin"), a.num_rows + 1);
+  graph.rows = pointer(rows, size, "graph");
+  graph.similarity = given.pointer(NAME("similarity"), size);
+  require(graph.begin && graph.similarity && graph.begin[0] == 0 && graph.begin[a.num_rows] == size, "graph");
+  for (std::int64_t r = 0; r < a.num_rows; ++r) require(graph.begin[r] <= graph.begin[r + 1], "graph");
+  for (std::int64_t e = 0; e < size; ++e) require(graph.rows[e] >= 0 && graph.rows[e] < a.num_rows, "graph");
+}
+
 // One of options.py.
 void set_options(SelectArgs& a, const Fields& given) {
   Options& options = a.options;
@@ -178,6 +193,8 @@ void set_options(SelectArgs& a, const Fields& given) {
       options.weights = given.pointer(NAME("weights"), a.num_queries * options.num_aspects);
       require(!options.weights || aspects, "weights");
       options.gamma = given.number<float>(NAME("gamma"));
+      set_graph(a, given.of(NAME("graph")));
+      require(!options.graph.begin || !aspects, "graph");
       options.density = given.number<bool>(NAME("density"));
       require(!options.density || a.limits.costs, "density");
   }

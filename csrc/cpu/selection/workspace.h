@@ -98,7 +98,7 @@ struct Workspace {
   float* constant;             // SSD: the last element of a direction
   float* prepared_directions;  // as prepared vectors
 
-  // Coverage. Of aspects, to a whole vector.
+  // Coverage. Of aspects, or of the rows of a graph, to a whole vector.
   float* covered;         // facility location: the largest similarity to a pick. cover: their sum. xquad: what is left
   float* root;            // cover: a power of `covered`
   float* aspect_weight;   // 0 beyond the last
