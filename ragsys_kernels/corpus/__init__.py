@@ -462,8 +462,9 @@ class Corpus(Rows):
             lowest row); else it is 0, as negative ones are. "facility" is then the mean over the rows of the largest
             that counts. The other rows are those that may be picked, and ``initial``. 64 is usual; N - 1 or more give
             the coverage by all similarities.
-        index : faiss.Index, usearch.index.Index or Corpus, optional
-            With ``neighbors``: finds them, as in `search`; otherwise the exact search does, in O(N² D) time.
+        index : False, faiss.Index, usearch.index.Index or Corpus, optional
+            With ``neighbors``: finds them, as in `search`: the corpus's own by default, False for the exact search,
+            which takes O(N² D) time. Picks by neighbors that an index found are not `certified`.
         initial : (S,) or (1, S) int32 | int64, optional
             Rows already chosen: they count as earlier picks and are not returned.
         bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \

@@ -12,7 +12,7 @@ from ..selection.problem import Selection, unit
 from ..selection.request import Request
 from ..selection.run import planned_run
 from ..selection.validate import NEEDS_QUERIES
-from . import certified, windows
+from . import certified, folder_index, windows
 from .graph import graph_of
 from .retrieve import completed
 from .rows import place_of
@@ -36,6 +36,7 @@ def subset(
     place = place_of(OP, corpus.device)
     if neighbors is not None:
         neighbors = _neighbors(request, neighbors)
+        index = folder_index.chosen(corpus, index, request.backend)
     elif index is not None:
         raise ValueError(f"{OP}: index must come with neighbors, got neighbors=None")
     if targets is None:
@@ -59,7 +60,8 @@ def subset(
         request = request.changed(graph=graph_of(request, neighbors, index))
     picks: Selection = planned_run(request)
     if place is HOST:
-        certified.of_all_rows(picks)
+        if neighbors is None or index is False:  # an index may miss neighbors
+            certified.of_all_rows(picks)
         if corpus._memory is not None:
             windows.forget(corpus, 0, len(corpus))
     return picks

@@ -56,6 +56,7 @@ def subset(
     target_relevance: Literal["mean", "max"] = "mean",
     neighbors: int | None = None,
     index: PathLike | None = None,
+    exact: bool = False,
     relevance_scale: RelevanceScale = "as-is",
     initial: PathLike | None = None,
     allowed: PathLike | None = None,
@@ -105,7 +106,10 @@ def subset(
         Ids of rows already chosen, of the only ones to choose from, of those not to choose: a text file of one a line,
         or a file with a column ``id``. Row numbers where the corpus has no ids.
     index : path, optional
-        FAISS or usearch index over the corpus that finds the ``neighbors`` of each row.
+        FAISS or usearch index over the corpus that finds the ``neighbors`` of each row. Default: that of a corpus of
+        `build_corpus` with ``index``, else the exact search.
+    exact : bool
+        Find the neighbors exactly, also where the corpus has an index.
     rows : bool
         Write the columns of the corpus, a table, too. Those of ours that it has are then called ``own_score`` and so
         on.
@@ -128,6 +132,9 @@ def subset(
     ValueError, TypeError, OSError
         Files that cannot be read, or what `Corpus.subset` refuses.
     """
+    if checks.flag(_OP, "exact", exact) and (neighbors is None or index is not None):
+        need = "with neighbors" if neighbors is None else "without index"
+        raise ValueError(f"{_OP}: exact must come {need}, got exact=True")
     place = _whole.target(_OP, "out", out, checks.flag(_OP, "overwrite", overwrite))
     with_rows = checks.flag(_OP, "rows", rows)
     start = time.perf_counter()
@@ -138,7 +145,7 @@ def subset(
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None
         held = _whole.opened(corpus, quality, columns, metric, dtype)
-        opened = None if index is None else sources.Index(index, len(held)).of(held)
+        opened: Any = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
         named = {"initial": initial, "allowed": allowed, "exclude": exclude}
         given: dict[str, Any] = {name: _whole.rows_named(held, file) for name, file in named.items()}
@@ -148,7 +155,8 @@ def subset(
     loaded = time.perf_counter()
     _tell(progress, 1)
     found = held.subset(
-        k, rule=rule, targets=wanted, target_relevance=target_relevance, neighbors=neighbors, index=opened,
+        k, rule=rule, targets=wanted, target_relevance=target_relevance, neighbors=neighbors,
+        index=False if exact else opened,
         relevance_scale=relevance_scale,
         lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
         scale=scale, gamma=gamma, window=window,
