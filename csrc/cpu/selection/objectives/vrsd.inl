@@ -60,6 +60,52 @@ struct Vrsd : Summed {
 
   static float cosine(const Sum& sum) { return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f; }
 
+  // Its value if its product with the sum were this and nothing cancels.
+  template <class Query>
+  float value_at(const Query& query, std::int64_t j, float running) const {
+    Sum after = {};
+    after.query = sum.query + query.ws.value[j];
+    after.norm2 = sum.norm2 + (2.0 * running + query.ws.norm2[j]);
+    return cosine(after);
+  }
+
+  // Whether no item cancels so much of the sum that its value is computed in another way.
+  template <class Query>
+  bool steady(const Query& query) const {
+    const double shortest = sum.norm2 - 2.02 * (query.coarse_sum.length + query.coarse_sum.error + 1e-3);
+    const double tiny = 101 * kZeroSum * sum.lengths;
+    return shortest > 1.01 * kCancellation * (sum.norm2 + 1.01) && shortest > tiny * tiny;
+  }
+
+  // What an item has to be worth for its value to be `bar` or more, by a product with the sum that it has or exceeds:
+  // solved for that, (Q + g)^2 >= bar^2 (|s|^2 + 2 t + |e|^2).
+  struct Test {
+    vf linear, square;
+    float least;
+
+    vf most(const Workspace& ws, std::int64_t j, vf low) const {
+      const vf g = load(ws.value + j);
+      return (linear + square * g) * g - splat(0.5f) * load(ws.norm2 + j) - low;
+    }
+  };
+
+  // For products that are off by at most `error`.
+  template <class Query>
+  Test test(const Query& query, float bar, double error) const {
+    float below;  // the float before, so that what is rounded to the bar is at least halfway to it
+    std::int32_t bits;
+    std::memcpy(&bits, &bar, sizeof bits);
+    --bits;
+    std::memcpy(&below, &bits, sizeof below);
+    const double rounded = 0.5 * (double(bar) + below) * (1 - 1e-12), over = 0.5 / (rounded * rounded);
+    const double linear = 2 * over * sum.query, constant = over * sum.query * sum.query - 0.5 * sum.norm2;
+    const double g = query.coarse_sum.value;
+    const double sizes = (__builtin_fabs(linear) + over * g) * g + __builtin_fabs(constant) + query.coarse_sum.length + 1;
+    const double least = -constant - error - 16 * FLT_EPSILON * sizes;
+    if (!(bar > 0 && sizes < 1e30)) return {vf{}, vf{}, -FLT_MAX};
+    return {splat(float(linear)), splat(float(over)), float(least)};
+  }
+
   // s + item j.
   template <class Query>
   Sum plus(Query& query, const Sum& before, std::int64_t j) {
