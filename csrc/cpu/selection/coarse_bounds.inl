@@ -53,7 +53,7 @@ inline Status Query<Objective>::start_coarse() {
   float largest = 0.0f;
   for (std::int64_t j = 0; j < items; ++j) {
     look_up(j);
-    ws.coarse_error[j] = 0.0f;
+    ws.coarse_error[j] = -__builtin_inff();
     if (!is_open(j)) continue;  // it may be bad
     std::uint8_t* const block = ws.coarse_codes + j / W * block_bytes;
     float spread;
@@ -63,14 +63,22 @@ inline Status Query<Objective>::start_coarse() {
     largest = spread > largest ? spread : largest;
     pack_coarse(codes, words, j % W, block);
   }
-  for (std::int64_t j = items; j < padded(items); ++j) ws.coarse_error[j] = 0.0f;
-  for (std::int64_t j = 0; j < items; j += W) store(ws.coarse_along + j, vf{});
+  for (std::int64_t j = items; j < padded(items); ++j) ws.coarse_error[j] = -__builtin_inff();
   coarse_sum.spread = __builtin_sqrt(double(largest)) * 1.0001;
   for (std::int64_t j = 0; j < items; ++j) {
     const double size = __builtin_fabs(double(ws.value[j]));
     coarse_sum.value = is_open(j) && size > coarse_sum.value ? size : coarse_sum.value;
   }
-  for (std::int64_t d = 0; d < args.dims; ++d) ws.coarse_sum[d] = ws.coarse_total[d] = ws.coarse_axis[d] = 0;
+  // The first axis is the query, if the items have met one.
+  const bool met = has_query() && !lazy();
+  double query2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) {
+    ws.coarse_sum[d] = ws.coarse_total[d] = 0;
+    ws.coarse_axis[d] = met ? asked(d) : 0;
+    query2 += ws.coarse_axis[d] * ws.coarse_axis[d];
+  }
+  for (std::int64_t d = 0; d < args.dims && query2 > 0; ++d) ws.coarse_axis[d] /= __builtin_sqrt(query2);
+  for (std::int64_t j = 0; j < items; j += W) store(ws.coarse_along + j, met ? load(ws.pivot + j) : vf{});
   return all_finite ? Status::ok : Status::not_finite;
 }
 
@@ -93,7 +101,8 @@ inline void Query<Objective>::add_picks() {
   }
 }
 
-// What the sum has beside an axis, whose length does not matter, and how far it goes along that. The length of the rest.
+// What the sum has beside an axis, whose length does not matter, and how far it goes along that. The length of the
+// rest.
 template <class Objective>
 inline double Query<Objective>::take_axis(const double* axis, double* along) {
   double product = 0, norm2 = 0, rest2 = 0;
@@ -173,6 +182,7 @@ inline typename Query<Objective>::CoarseVector Query<Objective>::coarse_vector()
 // The best of all items by their codes.
 template <class Objective>
 inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best_score) {
+  add_picks();
   const CoarseVector vector = coarse_vector();
   for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(ws.coarse_sum[d]);
   prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
@@ -191,8 +201,7 @@ inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best
       const vf known = load(ws.coarse_along + j) * splat(vector.along) + splat(vector.start);
       const vf low = known + __builtin_convertvector(products, vf) * splat(vector.scale) -
                      load(ws.coarse_error + j) * splat(vector.length);
-      const vf worth = smaller(test.most(ws, j, low), load(ws.gate + j));
-      for (unsigned lanes = at_least_mask(worth, test.least); lanes; lanes &= lanes - 1) {
+      for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1) {
         found[n] = std::int32_t(j + __builtin_ctz(lanes));
         prefetch_row(ws.row[found[n++]]);
       }
@@ -201,8 +210,7 @@ inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best
   }
   ws.code_products += items;
   std::int64_t top = 0;
-  for (std::int64_t i = 1; i < contenders; ++i)
-    top = ws.bound[ws.survivors[i]] > ws.bound[ws.survivors[top]] ? i : top;
+  for (std::int64_t i = 1; i < contenders; ++i) top = ws.bound[ws.survivors[i]] > ws.bound[ws.survivors[top]] ? i : top;
   if (contenders == 0) return Status::not_finite;
   const std::int32_t first = ws.survivors[top];
   const Status status = catch_up(&first, 1);
@@ -226,7 +234,8 @@ inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, float* bar
     const float product = known ? ws.running[j] : dots[i] * ws.scale[j], off = known ? 0.0f : error;
     // A value falls or rises with the product all the way, also as it is rounded.
     const float a = objective.value_at(*this, j, product - off), b = objective.value_at(*this, j, product + off);
-    const float most = a > b ? a : b, least = a > b ? b : a;
+    const bool known_way = !objective.may_cancel_at(ws, j, product - off);
+    const float most = !known_way ? FLT_MAX : a > b ? a : b, least = !known_way ? -FLT_MAX : a > b ? b : a;
     if (!(most >= *bar)) continue;
     ws.bound[j] = most;
     ws.survivors[(*contenders)++] = j;

@@ -257,10 +257,7 @@ inline Status Query<Objective>::choose(std::int64_t* best, float* best_score) {
   if constexpr (Objective::kNearest)
     if (picked > 0 && in_blocks()) return choose_in_blocks(best, best_score);
   if constexpr (kAdds)
-    if (coarse && picked > 0) {
-      add_picks();
-      if (objective.steady(*this)) return choose_by_coarse(best, best_score);
-    }
+    if (coarse && picked > 0) return choose_by_coarse(best, best_score);
   Status status = triangle || objective.lags(*this) ? Status::ok : catch_up_all();
   if (status != Status::ok) return status;
   bound(0, items);

@@ -104,7 +104,8 @@ struct Workspace {
   std::int8_t* pick_code_bytes;
   CodeVector* pick_codes;
 
-  // With 4-bit codes: those of the items, in blocks, and how far these are from the rows. Of a dimension, its centre, the
+  // With 4-bit codes: those of the items, in blocks, and how far these are from the rows,
+  // minus infinity for items picked or barred. Of a dimension, its centre, the
   // step of its codes and one over that. The sum of the picks, and of that after each pick; an axis, and the items'
   // products with it; what the sum has beside the axis, in double and as signed codes; a prepared vector.
   std::uint8_t* coarse_codes;

@@ -1,8 +1,9 @@
 // 4-bit codes of rows, W rows a block, so that a register has eight dimensions of each: word w of a row's codes is word
 // w * W + lane of its block, and has dimensions 8 w + i in its low halves of bytes and 8 w + 4 + i in its high ones.
 
-// Codes of a row times norm_scale, to whole words: of each dimension the nearest step from its centre. How far the row is from what its codes stand for, or a little more; `spread` is at least the squared length of
-// the codes as they count from the centre.
+// Codes of a row times norm_scale, to whole words: of each dimension the nearest step from its centre. How far the row
+// is from what its codes stand for, or a little more; `spread` is at least the squared length of the codes as they
+// count from the centre.
 template <class T>
 static float coarse_row(const T* row, std::int64_t dims, float norm_scale, const float* centre, const float* step,
                         const float* inverse, std::uint8_t* codes, float* spread) {

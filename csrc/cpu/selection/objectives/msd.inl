@@ -36,10 +36,7 @@ struct Msd : Summed {
     return query.lambda_d() * query.ws.value[j] + (1.0f - query.lambda_d()) * (most(query) - running);
   }
 
-  template <class Query>
-  static bool steady(const Query&) {
-    return true;
-  }
+  static bool may_cancel_at(const Workspace&, std::int64_t, float) { return false; }
 
   // What an item has to be worth for its value to be `bar` or more, by a product with the sum that it has or exceeds.
   struct Test {
