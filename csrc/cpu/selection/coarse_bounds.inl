@@ -68,6 +68,7 @@ inline Status Query<Objective>::start_coarse() {
   for (std::int64_t j = 0; j < items; ++j) {
     const double size = __builtin_fabs(double(ws.value[j]));
     coarse_sum.value = is_open(j) && size > coarse_sum.value ? size : coarse_sum.value;
+    coarse_sum.unvalued = coarse_sum.unvalued && (!is_open(j) || ws.value[j] == 0.0f);
   }
   // The first axis is the query, if the items have met one.
   const bool met = has_query() && !lazy();
@@ -198,9 +199,10 @@ inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best
     std::int64_t n = 0;
     for (std::int64_t j = begin; j < end; j += W) {
       const vi products = coarse_products(ws.coarse_codes + j / W * block_bytes, ws.coarse_vector, words);
-      const vf known = load(ws.coarse_along + j) * splat(vector.along) + splat(vector.start);
-      const vf low = known + __builtin_convertvector(products, vf) * splat(vector.scale) -
-                     load(ws.coarse_error + j) * splat(vector.length);
+      vf low = splat(vector.start);  // arrays that add nothing are not read
+      if (vector.along != 0.0f) low = low + load(ws.coarse_along + j) * splat(vector.along);
+      low = low + __builtin_convertvector(products, vf) * splat(vector.scale) -
+            load(ws.coarse_error + j) * splat(vector.length);
       for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1) {
         found[n] = std::int32_t(j + __builtin_ctz(lanes));
         prefetch_row(ws.row[found[n++]]);

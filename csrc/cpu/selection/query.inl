@@ -82,6 +82,7 @@ struct Query {
   struct CoarseSum {
     std::int64_t picks = 0, met = 0;
     double length = 0, error = 0, value = 0, spread = 0;
+    bool unvalued = true;  // all values are 0
   };
   CoarseSum coarse_sum = {};
   std::int64_t choices = 0;                              // picks chosen by codes

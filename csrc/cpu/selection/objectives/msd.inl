@@ -41,10 +41,11 @@ struct Msd : Summed {
   // What an item has to be worth for its value to be `bar` or more, by a product with the sum that it has or exceeds.
   struct Test {
     vf relevance_weight, distance_weight;
+    bool unvalued;
     float least;
 
     vf most(const Workspace& ws, std::int64_t j, vf low) const {
-      return relevance_weight * load(ws.value + j) - distance_weight * low;
+      return (unvalued ? vf{} : relevance_weight * load(ws.value + j)) - distance_weight * low;
     }
   };
 
@@ -56,7 +57,8 @@ struct Msd : Summed {
     const double rounding = 16 * FLT_EPSILON * (relevance_weight * query.coarse_sum.value + sizes);
     const double least = bar - distance_weight * (picks + error) - rounding;
     const bool known = bar > -FLT_MAX && least > -FLT_MAX;
-    return {splat(query.lambda_d()), splat(1.0f - query.lambda_d()), known ? float(least) : -FLT_MAX};
+    const float at_least = known ? float(least) : -FLT_MAX;
+    return {splat(query.lambda_d()), splat(1.0f - query.lambda_d()), query.coarse_sum.unvalued, at_least};
   }
 
   template <class Query>
