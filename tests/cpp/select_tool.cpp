@@ -2,7 +2,7 @@
 // an emulator, with ThreadSanitizer); select_driver.py beside this file writes the problems and judges the answers.
 //
 //   select_tool --list
-//   select_tool [--isa NAME] [--threads N] [--bounds automatic|dense|pruned|coded] PROBLEMS ANSWERS
+//   select_tool [--isa NAME] [--threads N] [--bounds automatic|dense|pruned|coded|coarse] PROBLEMS ANSWERS
 //
 // The first prints the instruction sets that run here, of which the second takes the widest unless told; it prints
 // the dot products done, the rows read and the products of codes for the selections.
@@ -290,6 +290,7 @@ rsk::Bounds find_bounds(const std::string& name) {
   if (name == "dense") return rsk::Bounds::dense;
   if (name == "pruned") return rsk::Bounds::pruned;
   if (name == "coded") return rsk::Bounds::coded;
+  if (name == "coarse") return rsk::Bounds::coarse;
   throw UsageError("no bounds are named " + name);
 }
 

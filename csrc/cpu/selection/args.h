@@ -27,8 +27,8 @@ constexpr const char* kMethodNames[kMethods] = {"mmr",  "vrsd",     "msd",   "dp
                                                 "sift", "facility", "cover", "xquad"};
 
 // By what bounds items are left out before they meet a pick. The picks are the same; all but automatic are for tests.
-enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
-constexpr const char* kBounds[] = {"automatic", "dense", "pruned", "coded"};
+enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3, coarse = 4 };
+constexpr const char* kBounds[] = {"automatic", "dense", "pruned", "coded", "coarse"};
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
