@@ -378,7 +378,7 @@ def select(
     for notice in inputs.notices(spec):
         _log.info(notice)
     write_skipped("select", out, spec.skips, corpus=inputs.usable)
-    return _run(spec.settled(), inputs, folder_at(out), ray, progress, stop)
+    return _run(spec.settled(), inputs, folder_at(out).of_job(spec.overwrite), ray, progress, stop)
 
 
 def _run(
