@@ -169,7 +169,7 @@ def _pool(text: str) -> int | str:
     on_error=option(
         RUN,
         "What happens at a query that cannot be used: raise ends the job, skip writes empty lists for it and the "
-        "reason to _errors-*.",
+        "reason to OUT.job/_errors-*.",
     ),
     memory=option(
         RUN,

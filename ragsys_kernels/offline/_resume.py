@@ -32,7 +32,7 @@ def check_folder(folder: Folder, overwrite: bool) -> None:
     if JOB_FILE not in names and (others or shard_names(names)):
         raise FileExistsError(
             f"select: out must be empty, new or an earlier job's folder, got {folder} with "
-            f"{others[0] if others else 'shards but no ' + JOB_FILE}"
+            f"{others[0] if others else f'shards but no {folder.job_file}'}"
         )
     strange = sorted(set(folder.strange()) - set(others))
     if strange:

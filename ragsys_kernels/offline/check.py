@@ -75,7 +75,7 @@ def status(folder: PathLike) -> JobStatus:
     Parameters
     ----------
     folder : path
-        The job's `out`.
+        The job's `out`; what describes it is in ``OUT.job`` beside it.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def verify(folder: PathLike) -> list[str]:
     Parameters
     ----------
     folder : path
-        The job's `out`.
+        The job's `out`; what describes it is in ``OUT.job`` beside it.
 
     Returns
     -------
@@ -181,7 +181,7 @@ def _read(folder: PathLike, op: str) -> tuple[Folder, Manifest]:
     place = folder_at(folder).of_job()
     manifest = Manifest.read(place, op)
     if manifest is None:
-        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {JOB_FILE}, got {folder}")
+        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {place.job_file}, got {folder}")
     return place, manifest
 
 

@@ -57,6 +57,11 @@ class Folder:
         return self if alone and not os.path.lexists(beside) else Folder(self.path, beside)
 
     @property
+    def job_file(self) -> str:
+        """The file that describes a job, by the path that the folder is in."""
+        return JOB_FILE if self.beside is None else f"{self.beside.name}/{JOB_FILE}"
+
+    @property
     def has_moved(self) -> bool:
         """Whether what describes an earlier job is in the folder, and that of the next one is to be beside it."""
         return self.beside is not None and os.path.lexists(self.path / JOB_FILE)
@@ -98,7 +103,8 @@ class Folder:
 
     def make(self) -> list[Path]:
         """Make the folder and its parents; return those that are new, the innermost first."""
-        new = [path for path in (*reversed(self._folders), *self.path.parents) if not path.exists()]
+        own = self._folders if not self.path.exists() else []  # what is beside a folder goes with it
+        new = [path for path in (*reversed(self._folders), *self.path.parents) if path in own or not path.exists()]
         try:
             for folder in self._folders:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -174,6 +180,10 @@ class UrlFolder(Folder):
         if len(inner.strip("/").split("/")) < least or (not new and self.has_moved):
             return self
         return UrlFolder(self._place, inner + _BESIDE)
+
+    @property
+    def job_file(self) -> str:
+        return JOB_FILE if self._beside is None else f"{PurePosixPath(self._beside).name}/{JOB_FILE}"
 
     @property
     def has_moved(self) -> bool:
