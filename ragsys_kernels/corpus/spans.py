@@ -116,7 +116,10 @@ class Range:
         before = b""
         if first < self._filled:  # the last page of the piece before, which is then no file's
             before = ctypes.string_at(self._begin + first, begin - first)
-            self._files = [(low, min(high, first)) for low, high in self._files]
+            while self._files and self._files[-1][1] > first:
+                low, _ = self._files.pop()
+                if low < first:
+                    self._files.append((low, first))
         fits = (piece.offset - begin) % self._page == 0
         descriptor = piece.opened() if fits else None
         writeable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED

@@ -133,7 +133,8 @@ class Version:
         with suppress(DamageError):
             for segment in noted:
                 with segments.naming(segment):
-                    rows, known = folder.opened(segments.own_folder(self._place, segment), False)
+                    inner, description = segments.own_folder(self._place, segment)
+                    rows, known = folder.opened(inner, False, description)
                 self._kinds = segments.kinds(rows, known)
                 self._segments.append(_Segment(segment, known, rows.group_names))
         _sweep(self._place, {"segments": self._described()})
