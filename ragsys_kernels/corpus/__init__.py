@@ -695,6 +695,11 @@ def reloaded(path: PathLike, verify: bool, compared: set[str] | None) -> Corpus:
     return Corpus._of(segments.load(path, verify, compared))
 
 
+def of_version(opened: segments.Opened) -> Corpus:
+    """Return the corpus of the version of a folder that a writer has made."""
+    return Corpus._of(opened)
+
+
 def part(path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None) -> Corpus:
     """Return some segments of a version of a folder, `segments.version_of`, as a corpus of their own.
 

@@ -16,7 +16,6 @@ import errno
 import hashlib
 import io
 import json
-import mmap
 import os
 import re
 import zlib
@@ -427,8 +426,8 @@ def _mapped(file: Path) -> np.ndarray:
         found = header(opened.read(HEADER), size)
         if found.end != size:
             raise DamageError(f"{file.name} does not end with its array")
-        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.ndarray(found.shape, found.dtype, mapped, found.offset, order="F" if found.fortran_order else "C")
+        values = spans.mapped(opened.fileno(), size)[found.offset :].view(found.dtype)
+    return values.reshape(found.shape[::-1]).T if found.fortran_order else values.reshape(found.shape)
 
 
 def _fitting(

@@ -34,11 +34,11 @@ _COMPACT_BYTES = 1 << 30
 
 @dataclass
 class _Segment:
-    """A segment of the version: what the description says of it, its ids, the names of its groups, and what is left."""
+    """A segment of the version: what the description says of it, its rows and ids, and what is left."""
 
     described: dict[str, Any]
+    rows: Rows
     known: ids.Ids
-    group_names: ids.Ids | None
     live: np.ndarray | None = None  # which rows are not deleted; None: all
     masked: bool = False  # rows of it have been deleted in this version
 
@@ -60,8 +60,7 @@ class Version:
             self.version, self.rows_per_segment = before["version"] + 1, before["rows_per_segment"]
             for segment in before["segments"]:
                 rows, known = segments.segment_of(place, before, segment, False)
-                live = segments.live_of(place, segment)
-                self._segments.append(_Segment(segment, known, rows.group_names, live))
+                self._segments.append(_Segment(segment, rows, known, segments.live_of(place, segment)))
         self.first = self.num_rows  # of the rows that are added
 
     @property
@@ -88,7 +87,7 @@ class Version:
         if self._segments:
             self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
             if rows.group_names is not None:
-                rows = groups.continued(rows, groups.joined(each.group_names for each in self._segments))
+                rows = groups.continued(rows, groups.joined(each.rows.group_names for each in self._segments))
         name = self._name()
         inner = self._place / segments.SEGMENTS / name
         with _worded(self._op, self._place):
@@ -105,8 +104,7 @@ class Version:
             "max_norm": rows.max_norm,
             "deleted": None,
         }
-        opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
-        self._segments.append(_Segment(segment, ids_opened, opened.group_names))
+        self._segments.append(_Segment(segment, *folder.opened(inner, False)))  # of the files: the rows may go
         self.changed = True
 
     def delete(self, rows: np.ndarray) -> None:
@@ -136,7 +134,7 @@ class Version:
                     inner, description = segments.own_folder(self._place, segment)
                     rows, known = folder.opened(inner, False, description)
                 self._kinds = segments.kinds(rows, known)
-                self._segments.append(_Segment(segment, known, rows.group_names))
+                self._segments.append(_Segment(segment, rows, known))
         _sweep(self._place, {"segments": self._described()})
 
     def replace_all(self) -> None:
@@ -155,7 +153,12 @@ class Version:
                 segment.described = self._with_deleted(segment)
             _files.sync(self._place / segments.DELETED)
         _files.sync(self._place / segments.SEGMENTS)
-        content = folder.content_of({
+        content = folder.content_of(self._description())
+        with _files.replacing(self._place / DESCRIPTION) as file:
+            file.write(content)
+
+    def _description(self) -> dict[str, Any]:
+        return {
             "format": SEGMENTED,
             "version": self.version,
             "metric": self.kinds["metric"],
@@ -164,9 +167,12 @@ class Version:
             "columns": self.kinds["columns"],
             "rows_per_segment": self.rows_per_segment,
             "segments": self._described(),
-        })  # fmt: skip
-        with _files.replacing(self._place / DESCRIPTION) as file:
-            file.write(content)
+        }
+
+    def opened(self) -> segments.Opened:
+        """Return the rows of the version as `segments.load` does, without a segment being opened again."""
+        found = [(each.rows, each.known) for each in self._segments]
+        return segments.of_segments(self._place, self._description(), found, [each.live for each in self._segments])
 
     def _with_deleted(self, segment: _Segment) -> dict[str, Any]:
         """Write which rows of a segment are deleted; return what the description says of it then."""
@@ -180,8 +186,7 @@ class Version:
         deleted = {"name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest()}
         found = {**described, "deleted": deleted}
         if self.kinds["metric"] == "dot":
-            rows = folder.opened(self._place / segments.SEGMENTS / described["name"], False)[0]
-            rows = replace(rows, max_norm=described["max_norm"])
+            rows = replace(segment.rows, max_norm=described["max_norm"])
             found["max_norm"] = segments.remaining_norm(rows, live, np.flatnonzero(~live))
         return found
 

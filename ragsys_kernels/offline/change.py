@@ -12,7 +12,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks, tables
-from ..corpus import segments, versions
+from ..corpus import of_version, segments, versions
 from ..corpus.folder import DESCRIPTION
 from ..corpus.ids import Ids
 from . import sources
@@ -86,7 +86,7 @@ def append_corpus(
             options = {"metric": kinds["metric"], "dtype": kinds["dtype"]}
             for rows, names in pieces(*given, options, size):
                 version.add(rows, names, on_duplicate)
-    return rk.Corpus.load(to)
+    return of_version(version.opened())
 
 
 @dataclass(frozen=True)
