@@ -142,24 +142,16 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
             for number, segment in enumerate(description["segments"])
         ]
         live = [live_of(place, segment) for segment in description["segments"]]
-        opened = of_segments(place, description, found, live)
+        rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
         if verify:
-            groups.check(opened.rows, opened.rows.group_names)
-        known = opened.ids
+            groups.check(rows, rows.group_names)
+        most = max(segment["max_norm"] for segment in description["segments"])
+        mask = joined_live(live, [segment["rows"] for segment in description["segments"]])
+        known = joined_ids.joined(parts.ids, mask)
         if new and isinstance(known, Joined) and (twice := known.twice(new)) is not None:
             raise DamageError(f"its ids must be unique, got {shown(twice)} twice")
         compared.update(sums[number] for number in new)
-        return opened
-
-
-def of_segments(
-    place: Path, description: dict[str, Any], found: list[tuple[Rows, ids.Ids]], live: list[np.ndarray | None]
-) -> Opened:
-    """Return what is described, of its segments and which of their rows are not deleted."""
-    rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
-    most = max(segment["max_norm"] for segment in description["segments"])
-    mask = joined_live(live, [segment["rows"] for segment in description["segments"]])
-    return Opened(replace(rows, max_norm=most, live=mask), joined_ids.joined(parts.ids, mask), parts)
+        return Opened(replace(rows, max_norm=most, live=mask), known, parts)
 
 
 def _version_of(place: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,26 @@ _COMPACT_BYTES = 1 << 30
 
 @dataclass
 class _Segment:
-    """A segment of the version: what the description says of it, its rows and ids, and what is left."""
+    """A segment of the version: what the description says of it, its rows and ids once they are asked for, and what is
+    left. An append to rows without ids and groups of str opens none."""
 
     described: dict[str, Any]
-    rows: Rows
-    known: ids.Ids
+    open: Callable[[], tuple[Rows, ids.Ids]]
     live: np.ndarray | None = None  # which rows are not deleted; None: all
     masked: bool = False  # rows of it have been deleted in this version
+
+    @cached_property
+    def _opened(self) -> tuple[Rows, ids.Ids]:
+        with one_form():
+            return self.open()
+
+    @property
+    def rows(self) -> Rows:
+        return self._opened[0]
+
+    @property
+    def known(self) -> ids.Ids:
+        return self._opened[1]
 
     def __len__(self) -> int:
         return int(self.described["rows"])
@@ -59,8 +73,8 @@ class Version:
             self._kinds = segments.kinds_of(before)
             self.version, self.rows_per_segment = before["version"] + 1, before["rows_per_segment"]
             for segment in before["segments"]:
-                rows, known = segments.segment_of(place, before, segment, False)
-                self._segments.append(_Segment(segment, rows, known, segments.live_of(place, segment)))
+                opened = partial(segments.segment_of, place, before, segment, False)
+                self._segments.append(_Segment(segment, opened, segments.live_of(place, segment)))
         self.first = self.num_rows  # of the rows that are added
 
     @property
@@ -76,6 +90,8 @@ class Version:
     def known(self) -> Joined:
         """Return the ids of all rows, to look up those that are not deleted."""
         live = segments.joined_live([each.live for each in self._segments], list(map(len, self._segments)))
+        if self._kinds is not None and not any(name.startswith("ids of ") for name in self._kinds["columns"]):
+            return Joined([ids.Ids(self.num_rows)], live)
         return Joined([each.known for each in self._segments], live)
 
     def add(self, rows: Rows, known: ids.Ids, on_duplicate: str = "error") -> None:
@@ -104,7 +120,7 @@ class Version:
             "max_norm": rows.max_norm,
             "deleted": None,
         }
-        self._segments.append(_Segment(segment, *folder.opened(inner, False)))  # of the files: the rows may go
+        self._segments.append(_Segment(segment, partial(folder.opened, inner, False)))
         self.changed = True
 
     def delete(self, rows: np.ndarray) -> None:
@@ -132,9 +148,9 @@ class Version:
             for segment in noted:
                 with segments.naming(segment):
                     inner, description = segments.own_folder(self._place, segment)
-                    rows, known = folder.opened(inner, False, description)
-                self._kinds = segments.kinds(rows, known)
-                self._segments.append(_Segment(segment, rows, known))
+                    opened = folder.opened(inner, False, description)
+                self._kinds = segments.kinds(*opened)
+                self._segments.append(_Segment(segment, partial(folder.opened, inner, False)))
         _sweep(self._place, {"segments": self._described()})
 
     def replace_all(self) -> None:
@@ -153,12 +169,7 @@ class Version:
                 segment.described = self._with_deleted(segment)
             _files.sync(self._place / segments.DELETED)
         _files.sync(self._place / segments.SEGMENTS)
-        content = folder.content_of(self._description())
-        with _files.replacing(self._place / DESCRIPTION) as file:
-            file.write(content)
-
-    def _description(self) -> dict[str, Any]:
-        return {
+        content = folder.content_of({
             "format": SEGMENTED,
             "version": self.version,
             "metric": self.kinds["metric"],
@@ -167,12 +178,9 @@ class Version:
             "columns": self.kinds["columns"],
             "rows_per_segment": self.rows_per_segment,
             "segments": self._described(),
-        }
-
-    def opened(self) -> segments.Opened:
-        """Return the rows of the version as `segments.load` does, without a segment being opened again."""
-        found = [(each.rows, each.known) for each in self._segments]
-        return segments.of_segments(self._place, self._description(), found, [each.live for each in self._segments])
+        })  # fmt: skip
+        with _files.replacing(self._place / DESCRIPTION) as file:
+            file.write(content)
 
     def _with_deleted(self, segment: _Segment) -> dict[str, Any]:
         """Write which rows of a segment are deleted; return what the description says of it then."""
@@ -228,6 +236,8 @@ def changing(op: str, path: PathLike) -> Iterator[Version]:
             yield version
             if version.changed:
                 version.commit()
+        except DamageError as damaged:  # of a segment that was not opened before
+            raise damaged.error(path) from damaged.__cause__
         finally:
             with suppress(DamageError, OSError):
                 _sweep(place, segments.description_of(place))

@@ -138,7 +138,8 @@ class Table:
             begin, end = max(start - first, 0), min(stop - first, part.bounds[-1])
             if begin >= end:
                 continue
-            with self._reading(part.place), part.reader() as read:
+            opened = part.reader(end) if isinstance(part, ParquetPart) else part.reader()
+            with self._reading(part.place), opened as read:
                 for unit in range(bisect_right(part.bounds, begin) - 1, len(part.bounds) - 1):
                     low, high = part.bounds[unit], min(part.bounds[unit + 1], end)
                     if low >= end:
