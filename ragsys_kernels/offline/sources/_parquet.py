@@ -48,7 +48,7 @@ class ParquetPart:
         groups = bisect_left(self.bounds, end)  # of the rows before the end
         with ExitStack() as stack:
             file = self._opened(stack)
-            pool, begun = None, dict[int, Future[pa.ChunkedArray]]()
+            pool, begun = None, dict[int, Future[list[pa.Array]]]()
 
             def read(group: int, name: str, size: int, start: int, stop: int) -> Iterator[pa.Array]:
                 nonlocal pool
@@ -57,35 +57,32 @@ class ParquetPart:
                     stack.callback(pool.shutdown, cancel_futures=True)
                 for each in range(group, min(group + depth, groups) if pool is not None else group):
                     if each not in begun and self._bytes(each, name) <= _AHEAD_BYTES:
-                        begun[each] = pool.submit(self._decoded, each, name)  # type: ignore[union-attr]
-                decoded = begun.pop(group, None)
-                # What is damaged is read in pieces: those before the damage are whole.
-                if decoded is not None and decoded.exception() is None:
-                    for chunk in decoded.result()[start:stop].chunks:
-                        yield from (chunk[row : row + size] for row in range(0, len(chunk), size))
-                    return
-                first = 0
-                for batch in batches(file, size, row_groups=[group], columns=[name]):
-                    values = batch.column(name)[max(0, start - first) : stop - first]
-                    if len(values):
-                        values.validate(full=True)  # text may be no UTF-8
-                        yield values
-                    first += batch.num_rows
+                        begun[each] = pool.submit(self._decoded, each, name, size)  # type: ignore[union-attr]
+                decoded, first = begun.pop(group, None), 0
+                # What is damaged is read here, which yields what is before the damage.
+                ready = None if decoded is None or decoded.exception() is not None else decoded.result()
+                for values in ready or _values(file, group, name, size):
+                    if len(some := values[max(0, start - first) : stop - first]):
+                        if ready is None:
+                            some.validate(full=True)  # text may be no UTF-8
+                        yield some
+                    first += len(values)
                     if first >= stop:
                         return
 
             yield read
 
-    def _opened(self, stack: ExitStack, **how: Any) -> pq.ParquetFile:
+    def _opened(self, stack: ExitStack) -> pq.ParquetFile:
         source = stack.enter_context(self.place.source())
-        return stack.enter_context(pq.ParquetFile(source, metadata=self._metadata, **(how or _STREAMED)))
+        return stack.enter_context(pq.ParquetFile(source, metadata=self._metadata, **_STREAMED))
 
-    def _decoded(self, group: int, name: str) -> pa.ChunkedArray:
-        """Return the values of a column in a row group."""
+    def _decoded(self, group: int, name: str, size: int) -> list[pa.Array]:
+        """Return the values of a row group, in pieces: new memory for all of them at once takes longer than they do."""
         with ExitStack() as stack:
-            values = self._opened(stack, pre_buffer=False).read_row_group(group, [name], use_threads=False)[name]
+            pieces = list(_values(self._opened(stack), group, name, size))
+        for values in pieces:
             values.validate(full=True)
-            return values
+        return pieces
 
     def _bytes(self, group: int, name: str) -> int:
         """Return what a column takes in a row group, by what the file says."""
@@ -96,6 +93,11 @@ class ParquetPart:
             for column in columns
             if f"{column.path_in_schema}.".startswith(f"{name}.")
         )
+
+
+def _values(file: pq.ParquetFile, group: int, name: str, size: int) -> Iterator[pa.Array]:
+    for batch in batches(file, size, row_groups=[group], columns=[name]):
+        yield batch.column(name)
 
 
 def batches(file: pq.ParquetFile, size: int = 1 << 16, **of: Any) -> Iterator[pa.RecordBatch]:
