@@ -173,7 +173,8 @@ def _pool(text: str) -> int | str:
     ),
     memory=option(
         RUN,
-        "Memory for a saved corpus, which may be larger: its rows are then read for each chunk of queries. "
+        "Memory for the rows that are held of a saved corpus, which may be larger: they are then read for each chunk "
+        "of queries. "
         "On Ray: for the segments that an actor holds, so that no node needs all.",
         metavar="2G",
         show_default="all of it",

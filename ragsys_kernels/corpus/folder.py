@@ -178,6 +178,7 @@ def place_of(path: PathLike) -> Path:
 def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
     """Return what ``read`` finds in the folder; read again if another folder or version has taken its place."""
     place = place_of(path)
+    _files.check_local("Corpus", "path", path)
     for tries_left in reversed(range(_TRIES)):
         folder = _files.standing(place)
         with _held(folder) as before:

@@ -297,9 +297,10 @@ def select(
         ``query_id`` (null if it is not known), ``reason``. Errors in the corpus, its bias or its groups are raised in
         any case, unless `bad_rows` is "skip".
     memory : int or str, optional
-        Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
-        reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
-        or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a corpus in segments. Actors
+        Bytes that the rows held at a time may take, as a number or as "2G": a saved corpus may then be larger. Each
+        chunk of queries reads all rows once, one part after the other, and then the rows of its pools. The process
+        takes more: its libraries, chunks of queries, and pages of the files, which the system can take back. Not with
+        pool "all", an `index` or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a corpus in segments. Actors
         with some of the segments each are spread over the nodes, by the memory that these have, and search for all
         workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}

@@ -195,7 +195,9 @@ class UrlFolder(Folder):
         for folder in self._inner_folders:
             with suppress(FileNotFoundError), self._using():
                 found = self._fs.ls(folder, detail=False)
-                names |= {PurePosixPath(path).name for each in found if (path := each.rstrip("/")) != folder.rstrip("/")}
+                names |= {
+                    PurePosixPath(path).name for each in found if (path := each.rstrip("/")) != folder.rstrip("/")
+                }
         return sorted(names)
 
     @property

@@ -1,7 +1,5 @@
 """What status and verify say of a job, and queries that cannot be used."""
 
-import os
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

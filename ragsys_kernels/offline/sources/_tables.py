@@ -291,9 +291,8 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
             f"select: {argument} must be one split of a saved DatasetDict, got {place}; name one: {splits}"
         )
     if DESCRIPTION in names:
-        raise ValueError(
-            f"select: {argument} must be files of vectors, got the saved corpus {place}; name those that it was made of"
-        )
+        way = "name those that it was made of" + (", or copy it to a local folder" if place.local is None else "")
+        raise ValueError(f"select: {argument} must be files of vectors, got the saved corpus {place}; {way}")
     state_file = place.child("state.json")
     if "state.json" in names and state_file.kind() == "file":  # the package datasets' save_to_disk
         state = json.loads(state_file.read(0, min(state_file.size(), MOST_BYTES)))
