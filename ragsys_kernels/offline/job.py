@@ -300,9 +300,9 @@ def select(
         Bytes that the rows held at a time may take, as a number or as "2G": a saved corpus may then be larger. Each
         chunk of queries reads all rows once, one part after the other, and then the rows of its pools. The process
         takes more: its libraries, chunks of queries, and pages of the files, which the system can take back. Not with
-        pool "all", an `index` or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a corpus in segments. Actors
-        with some of the segments each are spread over the nodes, by the memory that these have, and search for all
-        workers; then no node needs to have the whole corpus. Not with pool "certified".
+        pool "all", an `index` or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a
+        corpus in segments. Actors with some of the segments each are spread over the nodes, by the memory that these
+        have, and search for all workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}
         How to treat a row of the corpus that cannot be used. "skip": leave it out, also from lists of candidates;
         ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are then read twice.
