@@ -176,11 +176,12 @@ def _pool(text: str) -> int | str:
     on_error=option(
         RUN,
         "What happens at a query that cannot be used: raise ends the job, skip writes empty lists for it and the "
-        "reason to _errors-*.",
+        "reason to OUT.job/_errors-*.",
     ),
     memory=option(
         RUN,
-        "Memory for a saved corpus, which may be larger: its rows are then read for each chunk of queries. "
+        "Memory for the rows that are held of a saved corpus, which may be larger: they are then read for each chunk "
+        "of queries. "
         "On Ray: for the segments that an actor holds, so that no node needs all.",
         metavar="2G",
         show_default="all of it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -714,6 +715,30 @@ class Corpus(Rows):
 def reloaded(path: PathLike, verify: bool, compared: set[str] | None) -> Corpus:
     """Return what `Corpus.load` does; of segments, only those not in ``compared`` are verified, and then added."""
     return Corpus._of(segments.load(path, verify, compared))
+
+
+_reading = threading.RLock()
+
+
+class _Unread(Corpus):
+    """What `loaded_when_used` returns, until any attribute of it is asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        with _reading:
+            if type(self) is _Unread:
+                found = object.__getattribute__(self, "__dict__")
+                corpus = Corpus.load(found["path"])
+                found.clear()
+                found.update(vars(corpus))
+                object.__setattr__(self, "__class__", Corpus)
+        return object.__getattribute__(self, name)
+
+
+def loaded_when_used(path: PathLike) -> Corpus:
+    """Return what `Corpus.load` does, at its first use: to open 1,000 segments takes longer than to append to them."""
+    corpus: Corpus = _Unread.__new__(_Unread)
+    object.__getattribute__(corpus, "__dict__")["path"] = path
+    return corpus
 
 
 def part(path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None) -> Corpus:

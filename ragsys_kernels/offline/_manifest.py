@@ -23,9 +23,8 @@ import ragsys_kernels as rk
 from .._base.lock import LOCK_FILE
 from ._options import JobSpec, absolute
 from ._spec import Inputs, selection_options
-from .sinks import Folder
+from .sinks import JOB_FILE, Folder
 
-JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
 _FORMAT = 2
 _SHARD = re.compile(r"part-(\d{5,})\.parquet")
 _ERRORS = re.compile(r"_errors-(\d{5,})\.parquet")

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from .._base.types import PathLike
 from ._manifest import (
-    JOB_FILE,
     Manifest,
     ShardRecord,
     column_types,
@@ -23,7 +22,7 @@ from ._manifest import (
     shard_file,
     totals,
 )
-from .sinks import Folder, folder_at
+from .sinks import JOB_FILE, Folder, folder_at
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def status(folder: PathLike) -> JobStatus:
     Parameters
     ----------
     folder : path
-        The job's `out`.
+        The job's `out`; what describes it is in ``OUT.job`` beside it.
 
     Returns
     -------
@@ -119,7 +118,7 @@ def verify(folder: PathLike) -> list[str]:
     Parameters
     ----------
     folder : path
-        The job's `out`.
+        The job's `out`; what describes it is in ``OUT.job`` beside it.
 
     Returns
     -------
@@ -179,10 +178,10 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
 
 
 def _read(folder: PathLike, op: str) -> tuple[Folder, Manifest]:
-    place = folder_at(folder)
+    place = folder_at(folder).of_job()
     manifest = Manifest.read(place, op)
     if manifest is None:
-        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {JOB_FILE}, got {folder}")
+        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {place.job_file}, got {folder}")
     return place, manifest
 
 

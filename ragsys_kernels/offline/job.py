@@ -189,8 +189,9 @@ def select(
         `offline.sources`. The corpus may also be a folder that `Corpus.save` or ``corpus build`` wrote: it is mapped
         into memory, with its ids, bias, groups, costs and times, which are then no options.
     out : path
-        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
-        URL; there other processes are not kept out. No input may be in it, nor it in an input.
+        Folder to write: ``part-00000.parquet``, ..., and nothing else, so that polars, DuckDB, Spark and pyarrow read
+        it by its name. What describes the job is in ``OUT.job`` beside it (`sinks`). Must be new, empty or of the same
+        job. Or its URL; there other processes are not kept out. No input may be in it, nor it in an input.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
         those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
@@ -300,15 +301,16 @@ def select(
         How to treat a query that cannot be used: one with missing or non-finite values, with a vector of another
         length, with candidates that are not distinct rows of the corpus, or in a part of a file that cannot be read.
         "raise": an error names file and row. "skip": the query gets empty lists, so that rows stay aligned with the
-        queries, and a row in ``_errors-00000.parquet``, ... (by the shard's number): ``query_row``, ``query_id`` (null
-        if it is not known), ``reason``. Errors in the corpus, its bias or its groups are raised in any case, unless
-        `bad_rows` is "skip".
+        queries, and a row in ``OUT.job/_errors-00000.parquet``, ... (by the shard's number): ``query_row``,
+        ``query_id`` (null if it is not known), ``reason``. Errors in the corpus, its bias or its groups are raised in
+        any case, unless `bad_rows` is "skip".
     memory : int or str, optional
-        Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
-        reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
-        or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a corpus in segments. Actors
-        with some of the segments each are spread over the nodes, by the memory that these have, and search for all
-        workers; then no node needs to have the whole corpus. Not with pool "certified".
+        Bytes that the rows held at a time may take, as a number or as "2G": a saved corpus may then be larger. Each
+        chunk of queries reads all rows once, one part after the other, and then the rows of its pools. The process
+        takes more: its libraries, chunks of queries, and pages of the files, which the system can take back. Not with
+        pool "all", an `index` or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a
+        corpus in segments. Actors with some of the segments each are spread over the nodes, by the memory that these
+        have, and search for all workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}
         How to treat a row of the corpus that cannot be used. "skip": leave it out, also from lists of candidates;
         ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are then read twice.
@@ -386,7 +388,7 @@ def select(
     for notice in inputs.notices(spec):
         _log.info(notice)
     write_skipped("select", out, spec.skips, corpus=inputs.usable)
-    return _run(spec.settled(), inputs, folder_at(out), ray, progress, stop)
+    return _run(spec.settled(), inputs, folder_at(out).of_job(spec.overwrite), ray, progress, stop)
 
 
 def _run(

@@ -96,7 +96,7 @@ def show(
 def _inputs(op: str, picks: Path) -> Container[str]:
     """Return the names of the inputs of the job that wrote the picks; if unknown, assume that it had ids."""
     try:
-        job = Manifest.read(folder_at(picks if picks.is_dir() else picks.parent), op)
+        job = Manifest.read(folder_at(picks if picks.is_dir() else picks.parent).of_job(), op)
     except (ValueError, OSError):  # the picks of a damaged job can still be shown
         job = None
     return ("corpus_ids", "query_ids") if job is None else job.description["inputs"]

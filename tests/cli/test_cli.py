@@ -332,7 +332,8 @@ def test_status_and_verify_of_a_job(run, folder):
     for command in ("status", "verify"):
         result = run(folder, "job", command, ".")
         assert (result.returncode, result.stdout) == (1, "")
-        assert re.fullmatch(f"error: {command}: folder must be a job's, with a file _job.json, got .\n", result.stderr)
+        expected = rf"error: {command}: folder must be a job's, with a file \S+\.job/_job\.json, got \.\n"
+        assert re.fullmatch(expected, result.stderr)
 
 
 def test_plain_progress_lines(monkeypatch, capsys):

@@ -107,7 +107,7 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     """Of options that are None until the job knows more."""
     said = shown(COMMANDS["select",])
     run(folder, *SELECT)
-    used = json.loads((folder / "out" / "_job.json").read_bytes())
+    used = json.loads((folder / "out.job" / "_job.json").read_bytes())
     assert (said["pool"], said["lambda_d"], said["lambda_b"]) == (
         "100",
         f"{LAMBDA_D} for mmr and msd, {inspect.signature(rk.dpp).parameters['lambda_d'].default} for dpp, ssd and "

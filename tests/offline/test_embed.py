@@ -226,7 +226,7 @@ def test_picks_by_row_are_shown_by_row(tmp_path, picked):
         assert (pick.text, pick.question) == (f"text of row {pick.id}", f"text of row {pick.query}")
     by_id = [f"text of row {(pick.id - 1) % 20}" for pick in found]
     assert [pick.text for pick in offline.show(**given, id_column="id")] == by_id
-    (out / "_job.json").write_text("{")  # which then does not tell
+    (tmp_path / "out.job" / "_job.json").write_text("{")  # which then does not tell
     assert [pick.text for pick in offline.show(**given)] == by_id
 
 

@@ -84,7 +84,7 @@ def test_an_integer_and_caps_alone(files):
 def test_a_job_is_resumed_by_equal_quotas_alone(files):
     given = {"corpus": files / "corpus.parquet", "group_column": "NUMBERS", "pool": 120}
     job(files, min_per_group={2: 2, np.int64(9): np.int32(1)}, **given)
-    options = json.loads((files / "out" / "_job.json").read_text())["options"]
+    options = json.loads((files / "out.job" / "_job.json").read_text())["options"]
     assert options["min_per_group"] == {"2": 2, "9": 1}
     for same in ({9: 1, 2: 2}, {"2": 2, "9": 1}):
         assert job(files, min_per_group=same, **given)[0].selected == 0

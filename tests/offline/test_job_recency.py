@@ -105,13 +105,13 @@ def test_a_resumed_job_is_of_the_moment_at_which_it_began(tmp_path, data, monkey
     summary = select(tmp_path, **given)
     assert summary.complete
     assert summary.selected < summary.queries
-    assert json.loads((tmp_path / "out" / "_job.json").read_text())["options"]["now"] == NOW
+    assert json.loads((tmp_path / "out.job" / "_job.json").read_text())["options"]["now"] == NOW
     check_equals(read(tmp_path / "out"), expected(data))
     assert select(tmp_path, now=NOW, **given).selected == 0
     with pytest.raises(ValueError, match=f"now {NOW}, now 1.0"):
         select(tmp_path, now=1.0, **given)
     select(tmp_path, overwrite=True, **given)
-    assert json.loads((tmp_path / "out" / "_job.json").read_text())["options"]["now"] == NOW + 300 * DAY
+    assert json.loads((tmp_path / "out.job" / "_job.json").read_text())["options"]["now"] == NOW + 300 * DAY
 
 
 def test_the_command_reads_days_and_dates(tmp_path, data, command):
