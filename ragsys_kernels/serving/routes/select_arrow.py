@@ -45,6 +45,7 @@ _NO_ROWS, _NO_FLOATS, _NO_LENGTHS = np.zeros(0, np.int64), np.zeros(0, np.float3
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
+_LONGEST = 400  # bytes of a URL's rules that are kept for later requests
 _WRONG = (pa.ArrowException, OSError, ValueError)
 # Rules for all queries of a stream by Flight or of a handle.
 _BESIDE = (*OF_URL, *ID_LISTS)
@@ -85,6 +86,10 @@ async def select_arrow(service: Service, request: Request) -> Response:
 
 def rules_of_url(query: bytes) -> dict[str, Any]:
     """Return the rules in the query of a URL, as the JSON would have them."""
+    return dict(_kept_rules(query) if len(query) <= _LONGEST else _rules_of_url(query))
+
+
+def _rules_of_url(query: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in url_parameters("select", query).items():
         kind = _KINDS_OF.get(name, "choice")
@@ -102,6 +107,9 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
             raise invalid("select", name, rule, repr(value)[:100]) from None
     _known(found, OF_URL)
     return found
+
+
+_kept_rules = lru_cache(256)(_rules_of_url)  # a client has the same in all its requests
 
 
 def _known(rules: Mapping[str, Any], taken: Sequence[str]) -> None:
