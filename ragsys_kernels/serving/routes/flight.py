@@ -28,6 +28,7 @@ from ..asked import Asked
 from ..corpora import Served
 from ..http.messages import REQUEST_ID, Request
 from ..limits import Limits, RefusedError, invalid, shown
+from .arrow_answers import batch_of
 from .flight_messages import (
     BODY,
     COMMAND,
@@ -40,7 +41,7 @@ from .flight_messages import (
     flight_data,
     trailers,
 )
-from .select_arrow import asked_of, batch_of, spelled, table_of, unpacked
+from .select_arrow import asked_of, spelled, table_of, unpacked
 
 if TYPE_CHECKING:
     from ..service import Service
