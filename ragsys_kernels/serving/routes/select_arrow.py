@@ -150,10 +150,10 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
 def _alike(columns: dict[str, pa.Array], count: int) -> Iterator[tuple[dict[str, pa.Array], Sequence[int]]]:
     """Yield the columns of queries with nulls in the same columns and as many aspects, and their places."""
     holed = [name for name, column in columns.items() if column.null_count]
-    kinds = np.zeros(count, np.int64)
-    for name in VECTORS:
-        if name in columns and _is_list(columns[name].type):
-            kinds = np.unique(np.array(columns[name].fill_null([]).value_lengths().to_pylist()), return_inverse=True)[1]
+    aspects = [name for name in VECTORS if name in columns and _is_list(columns[name].type)]
+    kinds = np.zeros(count if holed or aspects else 0, np.int64)
+    for name in aspects:
+        kinds = np.unique(np.array(columns[name].fill_null([]).value_lengths().to_pylist()), return_inverse=True)[1]
     if not holed and not kinds.any():
         yield columns, range(count)
         return
@@ -452,8 +452,10 @@ def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
     kind, size = np.dtype(values.type.to_pandas_dtype()), len(values)
     stored = np.frombuffer(values.buffers()[1] or b"", np.uint8)[values.offset * kind.itemsize :]
     array = stored[: size * kind.itemsize].view(kind)
+    if kind == dtype and array.flags.aligned:
+        return array
     with np.errstate(over="ignore"):  # seen as inf
-        numbers: np.ndarray = array.astype(dtype, copy=not array.flags.aligned)
+        numbers: np.ndarray = array.astype(dtype)
     return numbers
 
 
