@@ -125,6 +125,9 @@ def test_queries_have_codes_of_their_own(server):
     headers = {**BEARER, "accept": PROBLEM}
     results = servers.http.post(f"{server.url}/v1/select", json=body, headers=headers).json()["results"]
     assert [result.get("error", {}).get("code") for result in results] == [None, "unknown_id", "invalid_argument"]
+    table = servers.arrow(pa.table({"query_id": [1, 999, 1], "k": [1, 1, 0]}))
+    in_columns = servers.http.post(f"{server.url}/v1/select", content=table, headers={**BEARER, **servers.ARROW})
+    assert servers.table_of(in_columns)["code"].to_pylist() == [None, "unknown_id", "invalid_argument"]
     other = servers.http.post(f"{server.url}/v1/select", json={**QUERY, "corpus": "other"}, headers=BEARER)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "unknown_corpus")
 
