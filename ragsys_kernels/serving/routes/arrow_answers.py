@@ -94,10 +94,9 @@ def _alike(asked: Asked) -> tuple[np.ndarray, ...] | None:
         or asked.skips
         or picked.certified is not None
         or block.positions != range(asked.count)
-        or picked.lengths.sum() < picked.indices.size
     ):
         return None
-    values = [np.ascontiguousarray(each, np.float32) for each in picked[1:4]]
+    values = [np.ascontiguousarray(each, np.float32) for each in picked[1:4]]  # the relevance of no pick is NaN
     if any(np.logical_or.reduce(np.isnan(each), axis=None) for each in values):
         return None
     return np.ascontiguousarray(block.ids_of(picked.indices), np.int64), *values
