@@ -81,7 +81,7 @@ def written(asked: Asked) -> bytes:
 
 
 def _alike(asked: Asked) -> tuple[np.ndarray, ...] | None:
-    """Return ids, scores, relevance and redundancy, each (Q, K), of a block whose answer has nothing else; None: it has.
+    """Return ids, scores, relevance and redundancy, each (Q, K), of one block whose answer has nothing else, or None.
 
     Of most requests every query has k picks, and no value is null.
     """
