@@ -77,7 +77,8 @@ def written(asked: Asked) -> bytes:
         answer = batch_of(asked)
         return _stream(answer, _schema(answer.schema.field(0).type, asked)[1])
     parts = _between(*arrays[0].shape)
-    return b"".join([each for pair in zip(parts, arrays, strict=False) for each in pair] + [parts[-1]])
+    held = [array.data for array in arrays]
+    return b"".join([*(each for pair in zip(parts, held, strict=False) for each in pair), parts[-1]])
 
 
 def _alike(asked: Asked) -> tuple[np.ndarray, ...] | None:

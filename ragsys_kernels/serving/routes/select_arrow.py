@@ -451,12 +451,11 @@ def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
     """Return values, none of them null, as an array: their own memory if that is aligned and of this type."""
     kind, size = np.dtype(values.type.to_pandas_dtype()), len(values)
     stored = np.frombuffer(values.buffers()[1] or b"", np.uint8)[values.offset * kind.itemsize :]
-    array = stored[: size * kind.itemsize].view(kind)
-    if kind == dtype and array.flags.aligned:
-        return array
+    numbers: np.ndarray = stored[: size * kind.itemsize].view(kind)
+    if kind == dtype and numbers.flags.aligned:
+        return numbers
     with np.errstate(over="ignore"):  # seen as inf
-        numbers: np.ndarray = array.astype(dtype)
-    return numbers
+        return numbers.astype(dtype)
 
 
 def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[int]]:
