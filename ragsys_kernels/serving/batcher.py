@@ -331,12 +331,14 @@ class Batcher:
                     self._long.add(key, turns.popleft())  # it takes longer than expected
                     continue
                 block, (shared, own) = turn.blocks[0], turn.blocks[0].work
+                whole = max(_TURN / self._element(turn), _SHARED * shared)  # of a call that begins with this block
                 if not entries:
-                    room = max(_TURN / self._element(turn), _SHARED * shared)
+                    room = whole
                 rounds = max(int(room / own), 0 if entries else 1)  # in each of which every thread has a query
-                threads = self._threads_of(block)
-                count = min(len(block) - turn.begun, rounds * threads, BLOCK - size)
-                if not count:
+                threads, left = self._threads_of(block), len(block) - turn.begun
+                count = min(left, rounds * threads, BLOCK - size)
+                # A block is cut where it has to be: cutting it takes as long as a dozen of its queries.
+                if not count or (entries and count < left <= int(whole / own) * threads):
                     break
                 turns.popleft()
                 entries.append((self._taken(turn, count), turn))

@@ -88,6 +88,32 @@ def test_a_long_request_is_cut_by_its_work(corpus, monkeypatch, rounds, sizes):
         assert np.array(result["scores"], np.float32).tobytes() == scores.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("counts", "sizes"),  # of each request, and how much of it the first call takes
+    [([(1, 1), (10, 0), (9, 0), (6, 0), (15, 0)], [1, 10, 15, 15]), ([(20, 15), (40, 0)], [15, 15, 15, 15])],
+)
+def test_a_request_that_fits_a_call_is_not_cut(corpus, monkeypatch, counts, sizes):
+    """A call has room for 15 queries; what does not fit one fills it up."""
+    calls = Calls(monkeypatch)
+    own = 20 * (D + 5 * D * 0.75) + 1
+    monkeypatch.setattr(batcher, "_TURN", 15.5 * own * 1e-6)
+    monkeypatch.setattr(batcher, "_SHARED", 0.0)
+    rules = {"method": "vrsd", "k": 5, "candidates": list(range(20))}
+
+    async def use(client, service):
+        asked, waiting = [], 0
+        for count, called in counts:
+            asked.append(asking(client, count, **rules))
+            waiting += count - called
+            while service.batcher.queued < waiting or not calls.sizes:
+                await asyncio.sleep(0.001)
+        calls.open()
+        return [(await each).status_code for each in asked]
+
+    assert run(corpus, use, num_threads=1) == [200] * len(counts)
+    assert [size for _, size in calls.sizes] == sizes
+
+
 def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypatch):
     """Else a search of a large corpus would be made for each query of others' requests."""
     calls = Calls(monkeypatch)

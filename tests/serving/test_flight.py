@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -144,3 +145,18 @@ def test_the_token_and_the_size_of_batches_are_checked(client):
     ]:
         with pytest.raises(error, match=words):
             first_answer(opened(client, token, corpus="docs"), batch_of(vectors))
+
+
+def test_an_answer_counts_as_memory_until_the_client_has_read_it():
+    with servers.Thread({"docs": CORPUS}, flight=True) as server, flight.connect(server.flight) as connected:
+        load, batch = server.service.load, batch_of(RNG.standard_normal((1000, D), dtype=np.float32))
+        writer, reader = connected.do_exchange(flight.FlightDescriptor.for_command(b'{"k": 150, "pool": null}'))
+        writer.begin(batch.schema)
+        writer.write_batch(batch)
+        writer.done_writing()
+        servers.until(lambda: load.bytes > 2 * batch.nbytes)
+        time.sleep(0.5)  # the answer is written, as far as there is room for it between server and client
+        assert load.bytes > 20 * 1000 * 150
+        assert len(reader.read_all()) == 1000
+        servers.until(lambda: not load.bytes)
+        writer.close()

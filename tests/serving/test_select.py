@@ -180,7 +180,7 @@ def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
 @pytest.mark.parametrize("kind", ["json", "arrow"])
 def test_a_long_request_is_read_and_its_answer_joined_beside_others(monkeypatch, kind):
     """In a thread, and in parts of about a MiB: while one is joined no other request is answered."""
-    module, name = (select, "written") if kind == "json" else (select_arrow, "_written")
+    module, name = (select, "written") if kind == "json" else (select_arrow, "written")
     plain, read, parts, threads = getattr(module, name), select.parsed, [], []
     monkeypatch.setattr(module, name, lambda *given: parts.append(plain(*given)) or parts[-1])
     monkeypatch.setattr(

@@ -87,8 +87,7 @@ class Request:
         self.route = "other"  # paths that nobody serves must not become labels of metrics
         self.corpus = ""
         self.account: Account | None = None
-        given = self.headers.get(REQUEST_ID)
-        self.id = given if given is not None and _ID.fullmatch(given) else b"%032x" % random.getrandbits(128)
+        self.id = id_of(self.headers.get(REQUEST_ID))
 
     @property
     def path_params(self) -> dict[str, str]:
@@ -295,6 +294,11 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+def id_of(given: bytes | None) -> bytes:
+    """Return the id of a request: the one that its headers have, if it is one, else a new one."""
+    return given if given is not None and _ID.fullmatch(given) else b"%032x" % random.getrandbits(128)
 
 
 def number_of(header: bytes) -> int | None:
