@@ -203,7 +203,7 @@ def _pool(text: str) -> int | str:
         CLUSTER,
         "Seconds to wait for room for an actor, or for one that was lost to be started again, before the job ends.",
         metavar="X",
-        show_default="60",
+        show_default="45",
     ),
 )
 def select(quiet: Quiet = False, **given: Any) -> None:

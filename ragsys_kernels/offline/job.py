@@ -343,7 +343,7 @@ def select(
         ``RAY_ADDRESS``, else one that is started on this machine and stopped at the end.
     ray_timeout : float, optional
         Seconds to wait for room for an actor, also for one to be started again after its node was lost; then the job
-        ends with an error, and can be resumed. The log says what is waited for, after 5 seconds. Default: 60.
+        ends with an error, and can be resumed. The log says what is waited for, after 5 seconds. Default: 45.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """A job on Ray over a corpus that is spread over two nodes, with kills: `python killed_cluster.py FOLDER KILLS`.
 
 Both nodes are on this machine, with a CPU each. So many times, each time after a shard more, a random process of those
-that hold segments or of those that make shards is killed; then the second node, with all that is on it. The result has
-to have the bytes of the local engine. Then a pipeline of Ray Data selects from the same corpus. Prints what was done as
-JSON.
+that hold segments is killed, one of those that make shards, and the second node with all that is on it, for which
+another one comes but the last time. The result has to have the bytes of the local engine. Then a pipeline of Ray Data
+selects from the same corpus. Prints what was done as JSON.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def main(folder, kills):
     make(folder)
     job = {
         "corpus": folder / "corpus", "queries": folder / "queries.npy", "k": 5, "pool": 60, "num_threads": 1,
-        "shard_size": Q // (2 * kills + 20), "chunk_size": 200,
+        "shard_size": Q // (3 * kills + 18), "chunk_size": 200, "ray_timeout": 180,
     }  # fmt: skip
     start = time.monotonic()
     offline.select(**job, out=folder / "local")
@@ -75,16 +75,19 @@ def main(folder, kills):
             time.sleep(0.05)
 
     def kill():
+        other = second
         for number in range(kills):
+            for name in ("SegmentHolder", "ShardWriter"):
+                wait_for_more(than=shards())
+                while not (pids := list(workers(name))):
+                    time.sleep(0.05)
+                os.kill(rng.choice(pids), signal.SIGKILL)
+                found["killed"].append([name, shards()])
             wait_for_more(than=shards())
-            name = ("Holder", "MapBatches")[number % 2]
-            while not (pids := list(workers(name))):
-                time.sleep(0.05)
-            os.kill(rng.choice(pids), signal.SIGKILL)
-            found["killed"].append([name, shards()])
-        wait_for_more(than=shards())
-        cluster.remove_node(second, allow_graceful=False)
-        found["node killed"] = shards()
+            cluster.remove_node(other, allow_graceful=False)
+            found["killed"].append(["node", shards()])
+            if number < kills - 1:
+                other = cluster.add_node(**NODE)
 
     start = time.monotonic()
     killer = threading.Thread(target=kill, daemon=True)

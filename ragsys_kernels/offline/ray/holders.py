@@ -32,7 +32,7 @@ _SILENT = 5.0  # seconds without an answer to a question that takes none, after 
 _LIGHT = "light"  # calls that do not wait for the searches before them
 
 
-class _Actor(Holder):
+class SegmentHolder(Holder):
     """A holder in a process of Ray."""
 
     def node(self) -> str:
@@ -146,7 +146,7 @@ class Watch:
         self._nodes = room.addresses(ray).keys() & room.totals(ray).keys()
         now = time.monotonic()
         self._looked = now
-        self._on = ["no node yet"] * len(holders)
+        self._on = ["being started"] * len(holders)
         self._answered, self._told = [now] * len(holders), [_SILENT] * len(holders)
         self._asked: dict[Any, int] = {}
 
@@ -170,23 +170,30 @@ class Watch:
                 except lost(self._ray):
                     continue
                 if self._told[n] > _SILENT:
-                    _log.warning("%s: %s answer again, on node %s", self._asking.op, self._holders[n], names.get(node))
-                self._on[n], self._answered[n], self._told[n] = names.get(node, node), now, _SILENT
-        for n, holder in enumerate(self._holders):
-            if (silent := now - self._answered[n]) >= self._told[n]:
-                self._told[n] *= 2
-                _log.warning(
-                    "%s: %s, last on %s, have not answered for %.0f s: they need %s, free are %s; they are asked again "
-                    "when Ray has started them on a node with room, and if that takes more than %g s the job ends, to "
-                    "be resumed", self._asking.op, holder, self._on[n], silent, room.said(holder.demand),
-                    room.most(room.free(self._ray), self._ray), self._asking.wait,
-                )  # fmt: skip
+                    _log.warning("%s: %s answer, on %s", self._asking.op, self._holders[n], names.get(node, node))
+                self._on[n], self._answered[n], self._told[n] = f"last on {names.get(node, node)}", now, _SILENT
+        self._tell_silent(now)
+
+    def _tell_silent(self, now: float) -> None:
+        silent = [n for n, answered in enumerate(self._answered) if now - answered >= self._told[n]]
+        if not silent:
+            return
+        for n in silent:
+            self._told[n] *= 2
+        names = "; ".join(f"{self._holders[n]}, {self._on[n]}" for n in silent[:3])
+        most = max((self._holders[n].demand for n in silent), key=lambda demand: demand["memory"])
+        _log.warning(
+            "%s: %d of %d holders have not answered for %.0f s or more (%s%s); each needs up to %s, and free are %s; "
+            "they are asked again when Ray has started them; after %g s without the job ends, and can be resumed",
+            self._asking.op, len(silent), len(self._holders), min(now - self._answered[n] for n in silent), names,
+            "; ..." * (len(silent) > 3), room.said(most), room.most(room.free(self._ray), self._ray), self._asking.wait,
+        )  # fmt: skip
 
     def _at_nodes(self) -> None:
         alive, names = set(room.totals(self._ray)), room.addresses(self._ray)
         for node in self._nodes - alive:
             name = names.get(node, node)
-            held = [str(holder) for holder, on in zip(self._holders, self._on, strict=True) if on == name]
+            held = [str(holder) for holder, on in zip(self._holders, self._on, strict=True) if on == f"last on {name}"]
             then = f", with {', '.join(held)}, which Ray starts again on a node with room" if held else ""
             _log.warning("%s: node %s is lost%s", self._asking.op, name, then)
         for node in alive - self._nodes:
@@ -247,7 +254,7 @@ def held(
     asking = Asking(op, wait)
     _wait_for_room(ray, asking, wanted)
     names = [segment["name"] for segment in found[0].description["segments"]]
-    made = ray.remote(concurrency_groups={_LIGHT: 1})(_Actor)
+    made = ray.remote(concurrency_groups={_LIGHT: 1})(SegmentHolder)
     holders = [
         _Placed(
             made.options(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..._base import checks
 from .._options import JobSpec
 
-WAIT = 60.0  # seconds for an actor that was lost to be started again
+WAIT = 45.0  # seconds for an actor that was lost to be started again
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ class Pool:
         """End all workers, and wait until those at work write no more: the folder may be cleared then."""
         for worker, _ in self._calls.values():
             self._ray.kill(worker)
-        if self._calls:
-            self._ray.wait([*self._calls], num_returns=len(self._calls), timeout=_PATIENCE)
+        at_work = [call for call, (_, index) in self._calls.items() if index is not None]
+        if at_work:
+            self._ray.wait(at_work, num_returns=len(at_work), timeout=_PATIENCE)
         self._calls.clear()

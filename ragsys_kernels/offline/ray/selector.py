@@ -115,7 +115,7 @@ def selector_for_ray(
         Bytes, as a number or as "2G", that an actor may hold of a corpus in segments: the path of its folder. Actors
         with some of the segments each are spread over the nodes and search for all batches, as in `select`, so that no
         node needs to have the whole corpus. They live as long as the class, verify what they hold, and reserve a CPU
-        each where that leaves one. One that is lost is started again; if that takes more than a minute, the pipeline
+        each where that leaves one. One that is lost is started again; if that takes more than 45 seconds, the pipeline
         ends with an error. Only with pools that are searched for, or candidates.
 
     Returns
