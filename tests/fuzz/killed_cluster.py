@@ -54,7 +54,7 @@ def main(folder, kills):
     make(folder)
     job = {
         "corpus": folder / "corpus", "queries": folder / "queries.npy", "k": 5, "pool": 60, "num_threads": 1,
-        "shard_size": Q // (3 * kills + 18), "chunk_size": 200, "ray_timeout": 180,
+        "shard_size": Q // (3 * kills + 18), "chunk_size": 200,
     }  # fmt: skip
     start = time.monotonic()
     offline.select(**job, out=folder / "local")
@@ -92,7 +92,7 @@ def main(folder, kills):
     start = time.monotonic()
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    summary = offline.select(**job, out=folder / "ray", engine="ray", workers=2, memory=2 * size)
+    summary = offline.select(**job, out=folder / "ray", engine="ray", workers=2, memory=2 * size, ray_timeout=180)
     done.set()
     found["seconds"] = round(time.monotonic() - start, 1)
     killer.join()
