@@ -40,7 +40,7 @@ class Actor:
     """Calls `does(method, arguments)` for each call and gives its result: a value, an error or an `Answer`."""
 
     def __init__(self, does):
-        self.calls, self.does, self.killed = [], does, False
+        self.calls, self.does, self.killed, self._actor_id = [], does, False, id(self)
 
     def __getattr__(self, method):
         if method.startswith("__"):

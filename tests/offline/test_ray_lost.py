@@ -222,12 +222,22 @@ def test_worker_that_waits_for_a_node_does_not_hold_up_the_others(ray):
     assert [method for method, _ in made[0].calls] == ["node"]
 
 
-def test_workers_are_not_waited_for_longer_than_said(ray):
-    shards, _ = working(ray, *[lambda *_: Answer("a", None)] * 2, wait=20.0)
-    with pytest.raises(OSError, match=r"^select: workers must start within 20 s, got 2 wait for .* 1 CPUs") as raised:
+@pytest.mark.parametrize(("first", "limit"), [(lambda *_: Answer("a", None), 600), (None, 20)], ids=["first", "later"])
+def test_workers_are_not_waited_for_longer_than_said(ray, caplog, first, limit):
+    def dies(method, arguments):
+        return "a" if method == "node" else RayActorError("killed")
+
+    shards, _ = working(ray, first or dies, *[lambda *_: Answer("a", None)] * 2, wait=20.0)
+    match = rf"^select: workers must start within {limit} s, got 2 wait for .* 1 CPUs"
+    with pytest.raises(OSError, match=match) as raised:
         list(shards.write(range(5)))
     assert "and free are at-a (a): 100 bytes of memory and 2 CPUs" in str(raised.value)
-    assert 20 < ray.now < 24
+    assert limit < ray.now < limit + 4
+    told = [
+        float(since[1]) for line in caplog.messages if (since := re.search(r"no worker is at work for (\d+) s", line))
+    ]
+    assert told == [5 * 2**n for n in range(len(told))]
+    assert told[-1] > limit / 3
 
 
 def test_long_wait_for_a_shard_is_told_and_goes_on(ray, caplog):

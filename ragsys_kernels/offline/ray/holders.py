@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Thread
 from typing import Any
 from weakref import ref as weak
@@ -24,11 +24,11 @@ from ..._base.types import PathLike
 from ..spread import Holder, Share, Spread, held_by, shares
 from . import room
 from ._ray import import_ray, lost, one_line
+from .options import SILENT, START
 
 _log = logging.getLogger(__name__)
 
 _DEATHS = 5  # of an actor, at the same call
-_SILENT = 5.0  # seconds without an answer to a question that takes none, after which one is told
 _LIGHT = "light"  # calls that do not wait for the searches before them
 
 
@@ -147,7 +147,7 @@ class Watch:
         now = time.monotonic()
         self._looked = now
         self._on = ["being started"] * len(holders)
-        self._answered, self._told = [now] * len(holders), [_SILENT] * len(holders)
+        self._answered, self._told = [now] * len(holders), [SILENT] * len(holders)
         self._asked: dict[Any, int] = {}
 
     def look(self) -> None:
@@ -169,9 +169,9 @@ class Watch:
                     node = self._ray.get(answer)
                 except lost(self._ray):
                     continue
-                if self._told[n] > _SILENT:
+                if self._told[n] > SILENT:
                     _log.warning("%s: %s answer, on %s", self._asking.op, self._holders[n], names.get(node, node))
-                self._on[n], self._answered[n], self._told[n] = f"last on {names.get(node, node)}", now, _SILENT
+                self._on[n], self._answered[n], self._told[n] = f"last on {names.get(node, node)}", now, SILENT
         self._tell_silent(now)
 
     def _tell_silent(self, now: float) -> None:
@@ -203,7 +203,7 @@ class Watch:
     def starved(self) -> bool:
         """Whether a holder that does not answer would fit on a node if this had more CPUs free."""
         now = time.monotonic()
-        silent = [n for n, answered in enumerate(self._answered) if now - answered >= _SILENT]
+        silent = [n for n, answered in enumerate(self._answered) if now - answered >= SILENT]
         demands = [self._holders[n].demand for n in silent if self._holders[n].demand["CPU"]]
         nodes = room.free(self._ray).values() if demands else ()
         return any(
@@ -265,9 +265,9 @@ def held(
         for share, demand in zip(found, wanted, strict=True)
     ]  # fmt: skip
     watch = Watch(ray, asking, holders)
-    for holder in holders:
-        asking._started(ray, holder, watch.look)
-    start, told = time.monotonic(), [_SILENT]
+    for holder in holders:  # there is room, so that this takes as long as processes take to start
+        replace(asking, wait=max(START, wait))._started(ray, holder, watch.look)
+    start, told = time.monotonic(), [SILENT]
 
     def look() -> None:
         watch.look()

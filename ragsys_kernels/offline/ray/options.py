@@ -8,6 +8,8 @@ from ..._base import checks
 from .._options import JobSpec
 
 WAIT = 45.0  # seconds for an actor that was lost to be started again
+START = 600.0  # seconds at most for the first start of a process
+SILENT = 5.0  # seconds without an answer to a question that takes none, after which one is told
 
 
 @dataclass(frozen=True)

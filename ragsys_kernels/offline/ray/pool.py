@@ -16,7 +16,7 @@ from .._manifest import ShardRecord
 from . import room
 from ._ray import lost
 from .holders import Watch
-from .options import RayOptions
+from .options import SILENT, START, RayOptions
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,9 @@ class Pool:
         self._ray, self._start, self._size, self._options, self._watch = ray, start, size, options, watch
         # What is waited for: of a worker at work its shard, of one that is being started None.
         self._calls: dict[Any, tuple[Any, int | None]] = {}
-        self._on: dict[Any, str] = {}
+        self._on: dict[str, str] = {}  # by the id of a worker; the dead stay
         self._given_way = 0.0
+        self._tell = SILENT
 
     def write(self, indices: Sequence[int]) -> Generator[ShardRecord, None, None]:
         """Yield the record of each shard when it is in its place, in any order."""
@@ -48,8 +49,6 @@ class Pool:
                     worker, shard = idle.pop(), todo.popleft()
                     self._calls[worker.write.remote(shard)] = worker, shard
                 if not todo:  # CPUs for others; a worker for a shard that comes back is soon started
-                    for worker in idle:
-                        self._on.pop(worker, None)
                     idle.clear()
                 if not self._calls:  # all gave way
                     time.sleep(1)
@@ -60,7 +59,7 @@ class Pool:
                     except self._ray.exceptions.RayTaskError as error:
                         raise error.cause from error
                     except lost(self._ray) as error:
-                        node = self._on.pop(worker, "a node")
+                        node = self._on.get(_id(worker), "a node")
                         if index is None:
                             continue
                         todo.appendleft(index)
@@ -77,7 +76,7 @@ class Pool:
                         continue
                     idle.append(worker)
                     if index is None:
-                        self._on[worker] = room.addresses(self._ray).get(found, found)
+                        self._on[_id(worker)] = room.addresses(self._ray).get(found, found)
                     else:
                         told, quiet = time.monotonic(), _QUIET
                         yield found
@@ -85,10 +84,7 @@ class Pool:
                 at_work = now if self._shards() else at_work
                 self._watch.look()
                 self._give_way(todo)
-                if now - at_work > self._options.wait:
-                    raise OSError(
-                        f"select: workers must start within {self._options.wait:g} s, got {self._state(todo)}"
-                    )
+                self._wait_for_workers(now - at_work, todo)
                 if now - told > quiet:
                     quiet *= 2
                     _log.warning("select: no shard is done since %.0f s: %s", now - told, self._state(todo))
@@ -118,11 +114,25 @@ class Pool:
         self._ray.kill(worker)
         if index is not None:
             todo.appendleft(index)
-        _log.warning("select: a worker ends on %s, for a holder needs its CPUs", self._on.pop(worker, "no node yet"))
+        _log.warning(
+            "select: a worker ends on %s, for a holder needs its CPUs", self._on.get(_id(worker), "no node yet")
+        )
+
+    def _wait_for_workers(self, since: float, todo: Sequence[int]) -> None:
+        """Tell that no worker is at work, and end the job when that takes too long."""
+        # The first may be slow to start, or wait for other jobs; later ones take the place of one that was lost.
+        limit = self._options.wait if self._on else max(self._options.wait, START)
+        if since > limit:
+            raise OSError(f"select: workers must start within {limit:g} s, got {self._state(todo)}")
+        if since < SILENT:
+            self._tell = SILENT
+        elif since >= self._tell:
+            self._tell *= 2
+            _log.warning("select: no worker is at work for %.0f s, at most %g: %s", since, limit, self._state(todo))
 
     def _state(self, todo: Sequence[int]) -> str:
         """Return in words what is waited for."""
-        at = [f"{index} on {self._on.get(worker)}" for worker, index in self._calls.values() if index is not None]
+        at = [f"{index} on {self._on.get(_id(worker))}" for worker, index in self._calls.values() if index is not None]
         starting = len(self._calls) - len(at)
         words = [f"workers are at shards {', '.join(at[:5])}{' and others' * (len(at) > 5)}"] if at else []
         if starting:
@@ -140,3 +150,7 @@ class Pool:
         if at_work:
             self._ray.wait(at_work, num_returns=len(at_work), timeout=_PATIENCE)
         self._calls.clear()
+
+
+def _id(worker: Any) -> str:
+    return str(worker._actor_id)
