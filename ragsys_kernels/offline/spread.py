@@ -71,20 +71,19 @@ def shares(op: str, path: PathLike, corpus: rk.Corpus, memory: int) -> list[Shar
     return [*found, Share(path, description, range(first, len(description["segments"])), start, corpus.group_names)]
 
 
-class Holder:
-    """Some segments of a corpus in the memory of a process, mapped and verified at the first call.
+_opening = Lock()  # of the process: searches may run in one thread and the other calls in another
 
-    Searches may run in one thread and the other calls in another.
-    """
+
+class Holder:
+    """Some segments of a corpus in the memory of a process, mapped and verified at the first call."""
 
     def __init__(self, share: Share, threads: int | None, instruction_set: str | None, verify: bool = False) -> None:
         self._share, self._threads, self._instruction_set, self._verify = share, threads, instruction_set, verify
         self._opened: rk.Corpus | None = None
-        self._opening = Lock()
 
     @property
     def _corpus(self) -> rk.Corpus:
-        with self._opening:
+        with _opening:
             if self._opened is None:
                 here = _info.active()[1]
                 if self._instruction_set not in (None, here):

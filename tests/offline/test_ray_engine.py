@@ -401,6 +401,13 @@ def test_selector_refuses(tmp_path, selector):
         ({"engine": "dask"}, "select: engine must be one of 'local', 'ray', got 'dask'"),
         ({"workers": 2}, "select: workers must come with engine 'ray', got 2 alone"),
         ({"ray_address": "auto"}, "select: ray_address must come with engine 'ray', got 'auto' alone"),
+        ({"ray_timeout": 9}, "select: ray_timeout must come with engine 'ray', got 9 alone"),
+        ({"engine": "ray", "ray_timeout": 0}, "select: ray_timeout must be above 0 seconds, got 0"),
+        ({"engine": "ray", "cpus_per_holder": 2}, "select: cpus_per_holder must come with memory, got 2 alone"),
+        (
+            {"engine": "ray", "cpus_per_holder": -1, "memory": 9},
+            "select: cpus_per_holder must not be negative, got -1",
+        ),
         ({"engine": "ray", "workers": 0}, "select: workers must be at least 1, got 0"),
         ({"engine": "ray", "cpus_per_worker": 0}, "select: cpus_per_worker must be above 0, got 0"),
         ({"engine": "ray", "gpus_per_worker": 1}, "select: gpus_per_worker must come with a device, got 1 alone"),
