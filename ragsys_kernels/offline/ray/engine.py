@@ -35,13 +35,12 @@ def running(spec: JobSpec, inputs: Inputs, options: RayOptions) -> Iterator[Reco
     """Start the engine, with the corpus in the object store; give what makes shards, as `Worker.write_shards` does."""
     ray = import_ray("select")
     with _session(ray, options.address):
+        workers = _workers(room.totals(ray), options)  # refused before the corpus is read
         if spec.memory is None:
-            held, watch, nodes = Held.of(spec, inputs), Watch(ray, Asking("select", options.wait)), room.totals(ray)
-            workers = _workers(nodes, options)
+            held, watch = Held.of(spec, inputs), Watch(ray, Asking("select", options.wait))
         else:
             assert inputs.saved is not None
             assert spec.corpus is not None
-            workers = _workers(room.totals(ray), options)  # refused before segments are read
             corpus, watch, nodes = holders.held(
                 "select", absolute(spec.corpus), inputs.saved, spec.memory,
                 cpus=options.cpus_per_holder, beside=(options.workers or 1, options.each), wait=options.wait,
