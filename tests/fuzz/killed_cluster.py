@@ -27,7 +27,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.corpus import segments, versions
 
-N, D, Q = 40_000, 32, 24_000
+N, D, Q = 40_000, 32, 9_600
 NODE = {"num_cpus": 1, "memory": 1 << 30, "object_store_memory": 100 << 20}
 
 
