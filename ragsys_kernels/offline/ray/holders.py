@@ -204,7 +204,7 @@ class Watch:
         """Whether a holder that does not answer would fit on a node if this had more CPUs free."""
         now = time.monotonic()
         silent = [n for n, answered in enumerate(self._answered) if now - answered >= SILENT]
-        demands = [self._holders[n].demand for n in silent if self._holders[n].demand["CPU"]]
+        demands = [self._holders[n].demand for n in silent]
         nodes = room.free(self._ray).values() if demands else ()
         return any(
             not any(room.fits(has, demand) for has in nodes)
