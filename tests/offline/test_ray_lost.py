@@ -39,18 +39,23 @@ def holder(does, names=("s0", "s1"), first=4, cpus=1.0):
 
 @pytest.mark.parametrize("error", [RayActorError, ObjectLostError, OutOfMemoryError])
 def test_call_is_made_again_after_its_holder_was_lost(ray, error):
-    deaths = itertools.count()
+    """Each of two dies four times."""
 
-    def does(method, arguments):
-        if method == "node":
-            return "a"
-        return error("lost") if next(deaths) < 4 else arguments[0] + 1
+    def times(factor):
+        deaths = itertools.count()
 
-    other = holder(lambda method, arguments: arguments[0] * 10)
+        def does(method, arguments):
+            if method == "node":
+                return "a"
+            return error("lost") if next(deaths) < 4 else arguments[0] * factor
+
+        return holder(does)
+
     array = np.arange(3)
-    found = holders.Asking("op", 9)([(holder(does), "search", (array,)), (other, "search", (array,))])
-    assert [each.tolist() for each in found] == [[1, 2, 3], [0, 10, 20]]
-    assert other.actor.calls == [("search", (array,))]
+    both = [times(1), times(10)]
+    found = holders.Asking("op", 9)([(each, "search", (array,)) for each in both])
+    assert [each.tolist() for each in found] == [[0, 1, 2], [0, 10, 20]]
+    assert [[method for method, _ in each.actor.calls].count("search") for each in both] == [5, 5]
 
 
 @pytest.mark.parametrize(
