@@ -112,7 +112,7 @@ class Asking:
             while not ray.wait([answer], timeout=1)[0] and time.monotonic() < end:
                 look()
             try:
-                ray.get(answer, timeout=0)
+                ray.get(answer, timeout=1)
                 return
             except ray.exceptions.GetTimeoutError:
                 break
