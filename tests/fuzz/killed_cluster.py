@@ -89,13 +89,20 @@ def main(folder, kills):
             if number < kills - 1:
                 other = cluster.add_node(**NODE)
 
-    start = time.monotonic()
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    summary = offline.select(**job, out=folder / "ray", engine="ray", workers=2, memory=2 * size, ray_timeout=180)
-    done.set()
+    def work():
+        try:
+            on_ray = {"engine": "ray", "workers": 2, "memory": 2 * size, "ray_timeout": 180}
+            summaries.append(offline.select(**job, out=folder / "ray", **on_ray))
+        finally:
+            done.set()
+
+    start, summaries = time.monotonic(), []
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    kill()  # here, for nodes are started in the main thread alone
+    worker.join()
+    (summary,) = summaries
     found["seconds"] = round(time.monotonic() - start, 1)
-    killer.join()
     content = [{path.name: path.read_bytes() for path in (folder / out).iterdir()} for out in ("local", "ray")]
     found.update(same=content[0] == content[1], complete=summary.complete, shards=summary.shards)
     queries = np.load(folder / "queries.npy")[:90]

@@ -38,7 +38,7 @@ def holder(does, names=("s0", "s1"), first=4, cpus=1.0):
 
 
 @pytest.mark.parametrize("error", [RayActorError, ObjectLostError, OutOfMemoryError])
-def test_call_is_made_again_after_its_holder_was_lost(ray, error):
+def test_call_is_made_again_after_its_holder_was_lost(ray, caplog, error):
     """Each of two dies four times."""
 
     def times(factor):
@@ -56,6 +56,7 @@ def test_call_is_made_again_after_its_holder_was_lost(ray, error):
     found = holders.Asking("op", 9)([(each, "search", (array,)) for each in both])
     assert [each.tolist() for each in found] == [[0, 1, 2], [0, 10, 20]]
     assert [[method for method, _ in each.actor.calls].count("search") for each in both] == [5, 5]
+    assert sorted(re.search(r"are lost, time (\d)", line)[1] for line in caplog.messages) == [*"11223344"]
 
 
 @pytest.mark.parametrize(
@@ -160,18 +161,6 @@ def test_silent_holder_is_told_of_within_seconds_and_less_and_less_often(ray, ca
     assert len(silent.actor.calls) == 1  # one question at a time
     looked(watch, ray, 9)
     assert caplog.messages[3:] == ["op: segments s0 to s1 of docs answer, on at-a (a)"]
-
-
-def test_watch_ends_with_its_owner(ray):
-    asked = []
-    ray.is_initialized = lambda: asked.append(0) or len(asked) < 3
-    watch = holders.Watch(ray, holders.Asking("op", 60))
-    watch.during(watch)
-    for thread in threading.enumerate():
-        if thread.name == "ragsys-kernels-watch":
-            thread.join(60)
-            assert not thread.is_alive()
-    assert len(asked) == 3
 
 
 # --- Workers.

@@ -12,9 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from threading import Thread
 from typing import Any
-from weakref import ref as weak
 
 import numpy as np
 
@@ -99,6 +97,11 @@ class Asking:
                         deaths[n] += 1
                         if deaths[n] == _DEATHS:
                             raise self._killed(ray, calls[n][0], error) from error
+                        # For a pipeline, whose workers' lines Ray shows; a job has its watch.
+                        _log.warning(
+                            "%s: %s are lost, time %d of at most %d; they are asked again when Ray has started them, "
+                            "within %g s", self.op, calls[n][0], deaths[n], _DEATHS, self.wait,
+                        )  # fmt: skip
                         self._started(ray, calls[n][0], look)
                         waiting[asked(n)] = n
                 look()
@@ -211,17 +214,6 @@ class Watch:
             and any(room.fits(has, {"memory": demand["memory"]}) for has in nodes)
             for demand in demands
         )
-
-    def during(self, owner: Any) -> None:
-        """Look, in a thread, for as long as somebody has that object."""
-        there = weak(owner)
-
-        def looking() -> None:
-            while there() is not None and self._ray.is_initialized():
-                self.look()
-                time.sleep(1)
-
-        Thread(target=looking, name="ragsys-kernels-watch", daemon=True).start()
 
 
 def demands(found: Sequence[Share], cpus: float) -> list[dict[str, float]]:

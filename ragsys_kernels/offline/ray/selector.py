@@ -165,7 +165,6 @@ def selector_for_ray(
         "time_column": time_column, "metric": metric, "dtype": dtype,
     }  # fmt: skip
     ids: Any = None
-    watch: holders.Watch | None = None
     if memory is not None:
         memory = checks.size(_OP, "memory", memory)
         if device is not None or (whole is None and candidate_column is None):
@@ -182,7 +181,7 @@ def selector_for_ray(
         if memory is None:
             corpus = saved
         else:
-            corpus, watch, _ = holders.held(
+            corpus, *_ = holders.held(
                 _OP, absolute(corpus), saved, memory,
                 cpus=None, beside=(1, {"CPU": 1}), wait=WAIT, threads=num_threads, instruction_set=None, verify=True,
             )  # fmt: skip
@@ -248,8 +247,6 @@ def selector_for_ray(
                 found["unmet"] = pa.array(map(as_map, picks.unmet), UNMET)
             return found
 
-    if watch is not None:
-        watch.during(RaySelector)
     return RaySelector
 
 
