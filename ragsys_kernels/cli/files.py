@@ -198,8 +198,20 @@ def _pool(text: str) -> int | str:
     gpus_per_worker=option(
         CLUSTER, "Number of GPUs that Ray reserves for each actor.", metavar="X", show_default="1 with --device"
     ),
+    cpus_per_holder=option(
+        CLUSTER,
+        "Number of CPUs, and of threads, of each actor that holds segments (--memory).",
+        metavar="X",
+        show_default="1 where there are as many",
+    ),
     ray_address=option(
         CLUSTER, "Address of the Ray cluster.", show_default="RAY_ADDRESS, else a new Ray on this machine"
+    ),
+    ray_timeout=option(
+        CLUSTER,
+        "Seconds to wait for room for an actor, or for one that was lost to be started again, before the job ends.",
+        metavar="X",
+        show_default="45",
     ),
 )
 def select(quiet: Quiet = False, **given: Any) -> None:

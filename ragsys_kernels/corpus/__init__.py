@@ -741,10 +741,12 @@ def loaded_when_used(path: PathLike) -> Corpus:
     return corpus
 
 
-def part(path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None) -> Corpus:
+def part(
+    path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None, verify: bool = False
+) -> Corpus:
     """Return some segments of a version of a folder, `segments.version_of`, as a corpus of their own.
 
     ``group_names``: those of the whole corpus, which the numbers of groups are of.
     """
-    corpus = Corpus._of(segments.part(path, description, numbers))
+    corpus = Corpus._of(segments.part(path, description, numbers, verify))
     return _arrays.changed(corpus, group_names=group_names)

@@ -88,13 +88,13 @@ def version_of(path: PathLike) -> dict[str, Any]:
     return folder.steadily(path, _version_of)
 
 
-def part(path: PathLike, description: dict[str, Any], numbers: range) -> Opened:
-    """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own.
+def part(path: PathLike, description: dict[str, Any], numbers: range, verify: bool = False) -> Opened:
+    """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own; verified as by `load`.
 
     Groups that are strings keep the numbers of the whole, without their names.
     """
     some = {**description, "segments": [description["segments"][number] for number in numbers]}
-    return folder.steadily(path, lambda place: _opened_of(place, some, False, set()))
+    return folder.steadily(path, lambda place: _opened_of(place, some, verify, set()))
 
 
 def problems(path: PathLike) -> list[str]:

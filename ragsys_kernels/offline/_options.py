@@ -31,7 +31,7 @@ OF_ROWS = (
 OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
 # How this process runs the job: no option of what it is.
 _OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
-                "ray_address")  # fmt: skip
+                "cpus_per_holder", "ray_address", "ray_timeout")  # fmt: skip
 
 
 UNMET = pa.map_(pa.string(), pa.int64())  # a column of the result
@@ -98,7 +98,9 @@ class JobSpec:
     workers: int | None = None
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
+    cpus_per_holder: float | None = None
     ray_address: str | None = None
+    ray_timeout: float | None = None
     instruction_set: str | None = None
 
     def plain(self) -> JobSpec:

@@ -21,7 +21,8 @@ from ._resume import begun, check_folder, continued, owned
 from ._spec import Inputs, check_options, check_out
 from ._worker import Worker, result_schema
 from .ray import engine as ray_engine
-from .ray.engine import RayOptions, Records
+from .ray.engine import Records
+from .ray.options import RayOptions
 from .sinks import Folder, folder_at, write_skipped
 from .spread import check_spread
 
@@ -167,7 +168,9 @@ def select(
     workers: int | None = None,
     cpus_per_worker: float | None = None,
     gpus_per_worker: float | None = None,
+    cpus_per_holder: float | None = None,
     ray_address: str | None = None,
+    ray_timeout: float | None = None,
 ) -> Summary:
     """Pick `k` corpus rows for every query of a file and write the picks as Parquet shards.
 
@@ -324,7 +327,8 @@ def select(
         looks at paths. Default: as the job began; "sampled" for a new one.
     verify : bool
         Compare all bytes of a saved corpus with its checksums when the job begins, in one process: about 2 GB a second
-        for each processor. Without, its headers and a sample of its rows.
+        for each processor. Without, its headers and a sample of its rows. On Ray with `memory`, each actor compares the
+        segments that it holds, whenever it starts.
     overwrite : bool
         If `out` has an earlier job, start anew. A folder that holds anything else is refused in any case.
     progress : callable, optional
@@ -336,13 +340,20 @@ def select(
         see the files and `out` at the same paths. Both write the same bytes, and either resumes what the other
         began. Workers share one copy of the corpus on each node, in Ray's object store; or see `memory`.
     workers : int, optional
-        Ray actors; more than fit on the nodes are refused. Default: as many as fit.
+        Ray actors; more than fit on the nodes are refused. Default: as many as fit, beside what holds a corpus in
+        segments.
     cpus_per_worker, gpus_per_worker : float, optional
         What Ray keeps for each worker. A worker has as many threads as CPUs unless `num_threads` says otherwise.
         GPUs need a `device`. Default: 1, and 1 with a `device`, else 0.
+    cpus_per_holder : float, optional
+        What Ray keeps for each actor that holds segments (`memory`), beside their bytes; it has as many threads unless
+        `num_threads` says otherwise. Default: 1 where nodes have so many, else none, and a thread for each processor.
     ray_address : str, optional
         Address of a running cluster, or "auto". Default: the Ray that runs in this process, else that of
         ``RAY_ADDRESS``, else one that is started on this machine and stopped at the end.
+    ray_timeout : float, optional
+        Seconds to wait for room for an actor, also for one to be started again after its node was lost; then the job
+        ends with an error, and can be resumed. The log says what is waited for, after 5 seconds. Default: 45.
 
     Returns
     -------
@@ -353,7 +364,7 @@ def select(
     ValueError, TypeError, OSError, BackendUnavailableError
         Everything that can be checked from options and file headers is, before anything is written. ValueError too
         where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
-        where another process works in it.
+        where another process works in it, and where Ray has lost what the job needs.
     """
     request = Request(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
@@ -374,14 +385,15 @@ def select(
         device=device, chunk_size=chunk_size, shard_size=shard_size, on_error=on_error, memory=memory,
         bad_rows=bad_rows, on_duplicate=on_duplicate, fingerprint=fingerprint, verify=verify, overwrite=overwrite,
         engine=engine, workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,
-        ray_address=ray_address,
+        cpus_per_holder=cpus_per_holder, ray_address=ray_address, ray_timeout=ray_timeout,
     ).plain()  # fmt: skip
     check_out(spec, out)
     ray = RayOptions.of(spec)
     if ray is not None and memory is not None and pool == "certified":
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
     spec.check_running()
-    inputs = Inputs.open(spec, spec.verify)
+    # What actors hold of it they verify, where they read it.
+    inputs = Inputs.open(spec, spec.verify and (ray is None or spec.memory is None))
     check_options(spec, inputs)
     if ray is not None and spec.memory is not None:
         check_spread("select", spec.corpus, spec.memory)

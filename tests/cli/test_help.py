@@ -14,7 +14,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import cli, comparison, offline
 from ragsys_kernels.icl import quality
 from ragsys_kernels.offline._spec import JobSpec
-from ragsys_kernels.offline.ray import engine as ray_engine
+from ragsys_kernels.offline.ray.options import RayOptions
 from ragsys_kernels.selection.parameters import OF_RULES, SCALARS
 
 
@@ -124,7 +124,8 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     expected = {"pool": pool, "lambda_d": LAMBDA_D, "lambda_b": LAMBDA_B}
     assert {name: used["options"][name] for name in expected} == expected
     assert said["fingerprint"].endswith(used["fingerprint"])
-    assert float(said["cpus_per_worker"]) == ray_engine.RayOptions().cpus_per_worker
+    assert float(said["cpus_per_worker"]) == RayOptions().cpus_per_worker
+    assert float(said["ray_timeout"]) == RayOptions().wait
     select = {name: parameter.default for name, parameter in inspect.signature(offline.select).parameters.items()}
     held = {field.name: field.default for field in dataclasses.fields(JobSpec)}
     assert {name: value for name, value in held.items() if name in select} == {
