@@ -88,7 +88,7 @@ def joined(pieces: Sequence[Piece]) -> np.ndarray:
     return found
 
 
-class _FileMap:
+class FileMap:
     """The bytes of a file, mapped. Python's own map keeps a descriptor, of which a process has some thousand."""
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -98,14 +98,20 @@ class _FileMap:
             error = ctypes.get_errno()
             raise OSError(error, f"a file could not be mapped: {os.strerror(error)}")
         weakref.finalize(self, libc.munmap, found, size).atexit = False
+        self._begin, self._size = found, size
         self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (found, True), "version": 3}
+
+    def advise(self, first: int, last: int, advice: int) -> None:
+        """Advise the system about the pages of some addresses."""
+        low = self._begin + (first - self._begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        _libc().madvise(low, min(last, self._begin + self._size) - low, advice)
 
 
 def mapped(descriptor: int, size: int) -> np.ndarray:
     """Return the bytes of a file as an array; the descriptor can be closed."""
     if not _can_map():
         return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
-    return np.asarray(_FileMap(descriptor, size))
+    return np.asarray(FileMap(descriptor, size))
 
 
 def _can_map() -> bool:

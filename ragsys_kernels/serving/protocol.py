@@ -374,6 +374,8 @@ class Protocol(HttpToolsProtocol):
             return
         for part in (b"".join(head), *response.parts):
             self.transport.write(part)
+        if self.flow.write_paused:  # by one of the first parts
+            self._count_unsent(self.transport.get_write_buffer_size())
 
     def _begin(self) -> bool:
         """Take a request the short way, if its headers allow that."""

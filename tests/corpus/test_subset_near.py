@@ -145,19 +145,20 @@ def test_an_index_finds_the_neighbors():
 
 def test_the_index_of_the_corpus_finds_the_neighbors_unless_told(tmp_path):
     pytest.importorskip("faiss")
-    np.save(tmp_path / "rows.npy", ROWS)
+    rows = RNG.standard_normal((400, 12), dtype=np.float32)
+    np.save(tmp_path / "rows.npy", rows)
     offline.build_corpus(tmp_path / "rows.npy", tmp_path / "corpus", index="IVF12,Flat", dtype="float32")
     corpus, given = rk.Corpus.load(tmp_path / "corpus"), {"rule": "coverage", "neighbors": 5, "lambda_d": 0.2}
-    exact, near = rk.Corpus(ROWS).subset(20, **given), corpus.subset(20, **given)
+    exact, near = rk.Corpus(rows).subset(20, **given), corpus.subset(20, **given)
     assert near.indices.tolist() != exact.indices.tolist()
     assert (exact.certified.tolist(), near.certified) == ([True], None)
     told = corpus.subset(20, **given, index=False)
     assert (told.indices.tolist(), told.certified.tolist()) == (exact.indices.tolist(), [True])
     for name, chosen in (("exact", exact), ("near", near)):
-        offline.subset(tmp_path / "corpus", tmp_path / f"{name}.parquet", 20, **given, exact=name == "exact")
+        offline.subset(tmp_path / "corpus", tmp_path / f"{name}.parquet", k=20, **given, exact=name == "exact")
         assert pq.read_table(tmp_path / f"{name}.parquet")["id"].to_pylist() == chosen.indices[0].tolist()
     with pytest.raises(ValueError, match="subset: exact must come with neighbors, got exact=True"):
-        offline.subset(tmp_path / "corpus", tmp_path / "other.parquet", 20, exact=True)
+        offline.subset(tmp_path / "corpus", tmp_path / "other.parquet", k=20, exact=True)
 
 
 def test_rows_are_searched_with_in_blocks(monkeypatch):

@@ -611,7 +611,9 @@ def test_segments_that_have_been_compared_are_not_again(tmp_path, monkeypatch):
     offline.build_corpus(tmp_path / "rows.npy", tmp_path / "docs", rows_per_segment=100)
     compared, read = set(), []
     opened = corpus_folder.opened
-    monkeypatch.setattr(corpus_folder, "opened", lambda place, verify: read.append(verify) or opened(place, verify))
+    monkeypatch.setattr(
+        corpus_folder, "opened", lambda place, verify, *more: read.append(verify) or opened(place, verify, *more)
+    )
     loaded(tmp_path / "docs", verify=True, compared=compared)
     assert read == [True] * 4
     np.save(tmp_path / "more.npy", np.ones((3, D), "f4"))
