@@ -32,7 +32,7 @@ found, me, start = {"seconds": []}, os.getpid(), time.time()
 clock = lambda: found["seconds"].append(round(time.time() - start, 1))
 signal.signal(signal.SIGTERM, lambda *_: found.update(signalled=True))
 with ray_engine._signals_kept():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 os.kill(me, signal.SIGTERM)
 clock()
 ray.data.DataContext.get_current().enable_progress_bars = False  # of the pipeline
