@@ -2,6 +2,7 @@
 
 import math
 import re
+import time as clock
 import warnings
 from datetime import datetime, timedelta, timezone
 
@@ -268,6 +269,16 @@ def test_now_is_the_time_of_the_call(monkeypatch):
 RULE = "seconds since 1970, within [-2.6e+11, 2.6e+11]"
 
 
+@pytest.fixture
+def tokyo(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    clock.tzset()
+    yield
+    monkeypatch.undo()
+    clock.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
 def test_times_and_lengths_of_python_and_numpy():
     corpus, queries, _ = made(13)
     expected = corpus.select(queries, K, half_life=30 * DAY, now=1774915200.0)
@@ -302,6 +313,10 @@ def test_a_warning_where_a_unit_seems_wrong(pool):
     assert warned(half_life=14, decay_floor=0.1) == []
     assert warned(half_life=1, relevance_scale="minmax")[0].startswith(short.replace("14", "1").replace("0.1%", "0.0%"))
     assert [x for x in warned(half_life=DAY / 12, relevance_scale="minmax") if "half_life" in x] == []
+    if pool == 40:  # one of two queries, whose candidates are old
+        age = np.argsort(np.nan_to_num(corpus.time))
+        with pytest.warns(rk.RelevanceRangeWarning, match=re.escape(short.replace("14", "50000"))):
+            corpus.select(queries[:2], K, candidates=age[[range(30), range(-30, 0)]], half_life=5e4, now=NOW)
     future = "select: all times of the corpus are later than now, so that no relevance falls; time and now must be"
     assert warned(now=3.0)[0].startswith(future)
     assert not any(x.startswith(future) for x in warned(now=float(np.nanmin(corpus.time))))
@@ -323,6 +338,7 @@ REFUSED = {
     f"select: now must be {RULE}, got 1e+30": {"half_life": 1, "now": 1e30},
     "select: now must be a number, got timedelta64": {"half_life": 1, "now": np.timedelta64(5, "ns")},
     "select: now must come with half_life, got 2026-03-31 alone": {"now": np.datetime64("2026-03-31")},
+    "select: now must come with half_life, got 2026-03-31 12:00:00 alone": {"now": datetime(2026, 3, 31, 12)},
     "select: half_life must be a number, got datetime64": {"half_life": np.datetime64("2026-03-31")},
     "select: half_life must be seconds, or a timedelta of weeks or shorter units, got 1 months": {
         "half_life": np.timedelta64(1, "M")

@@ -1,6 +1,7 @@
 """Jobs whose rows have times: from files and columns of several kinds, and of a moment that a resumed job keeps."""
 
 import json
+import warnings
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -72,6 +73,15 @@ def test_milliseconds_are_refused_by_row(tmp_path, data, where):
     call, more = (offline.build_corpus, {}) if where == "build" else (partial(select, tmp_path), {"half_life": DAY})
     with pytest.raises(ValueError, match=f"docs.parquet: .*{rule}.*, which looks like milliseconds in row 1$"):
         call(**given, **more)
+
+
+def test_times_before_1970(tmp_path, data):
+    np.save(tmp_path / "time.npy", TIME - 2 * NOW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        select(tmp_path, time=tmp_path / "time.npy", half_life=14 * DAY, now=-NOW)
+    picks = rk.Corpus(data["corpus"], time=TIME - 2 * NOW).select(data["queries"], 4, half_life=14 * DAY, now=-NOW)
+    check_equals(read(tmp_path / "out"), picks)
 
 
 @pytest.mark.parametrize("pool", [None, "all", "certified"])
