@@ -34,10 +34,9 @@ def scalar(op: str, name: str, value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, np.timedelta64):
-        unit, count = np.datetime_data(value.dtype)
-        if unit not in _LENGTHS or np.isnat(value):
+        if np.datetime_data(value.dtype)[0] not in _LENGTHS:
             raise ValueError(f"{op}: half_life must be seconds, or a timedelta of weeks or shorter units, got {value}")
-        return int(value.astype(np.int64)) * count * float(np.timedelta64(1, unit) / np.timedelta64(1, "s"))
+        return float(value / np.timedelta64(1, "s"))
     return value
 
 
