@@ -23,9 +23,11 @@ from .._base.types import (
     Method,
     Metric,
     MinPerGroup,
+    Moment,
     OnError,
     PathLike,
     RelevanceScale,
+    Seconds,
     Storage,
 )
 from .._gpu.plans import planned
@@ -75,8 +77,8 @@ class Corpus(Rows):
     costs : (N,) floats or integers, optional
         Cost of picking each row, such as its number of tokens: finite and at least 0, stored as float64.
     time : (N,) datetime64, floats or integers, optional
-        When each row was written, for ``half_life``: numbers are seconds since 1970. Stored as float64. NaT or NaN: the
-        row has no time, and counts as older than all others.
+        When each row was written, for ``half_life``: numbers are seconds since 1970, datetime64 is in UTC. Stored as
+        float64. NaT or NaN: the row has no time, and counts as older than all others.
 
     Attributes
     ----------
@@ -332,8 +334,8 @@ class Corpus(Rows):
         weights: ArrayLike | None = None,
         density: bool | None = None,
         eps: float | None = None,
-        half_life: float | None = None,
-        now: float | np.datetime64 | None = None,
+        half_life: Seconds | None = None,
+        now: Moment | None = None,
         decay: Decay = "exp",
         decay_floor: float = 0.0,
         metric: Metric = "cosine",
@@ -366,17 +368,18 @@ class Corpus(Rows):
             near the query it may have none; ``pool=None`` has all. "certified" does not take it.
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Options of one rule, as in its function.
-        half_life : float, optional
+        half_life : float, timedelta or timedelta64, optional
             Seconds after which a candidate keeps half of its relevance, computed or given, by the ``time`` of its row.
             It falls as by `decayed`, before ``min_relevance`` and ``relevance_scale`` apply. Pools are retrieved as
             without it: a larger one has more recent rows, and with ``pool=None`` or "certified" the picks are those of
             all rows. Rows of the future have the age 0. Computed relevance below 0 stays as it is, given one is an
-            error. If ``time`` and ``now`` are in another unit, so is this.
-        now : float or datetime64, optional
-            The time that ages are counted from, seconds since 1970. Default: that of the call.
+            error. A `RelevanceRangeWarning`, on the host, says where no candidate of a query keeps a thousandth of the
+            relevance, and where all times are of the future.
+        now : float, datetime or datetime64, optional
+            The time that ages are counted from, seconds since 1970; without a zone, in UTC. Default: that of the call.
         decay : {"exp", "gauss", "linear"}
         decay_floor : float, in [0, 1]
-            ``kind`` and ``floor`` of `decayed`.
+            ``kind`` and ``floor`` of `decayed`: relevance is multiplied by the larger of the decay and the floor.
         backend, num_threads, on_error
             As in `mmr`.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from .. import _info
-from .._base import checks
+from .._base import checks, times
 from .._base.files import is_url
 from .._base.types import PathLike
 from ..corpus import retrieve
@@ -243,6 +243,7 @@ _KINDS |= dict.fromkeys(BY_GROUP, "an integer or a mapping of groups to integers
 
 def _plain(op: str, name: str, value: Any) -> Any:
     """Return an option as a value of Python; the library checks which values it takes."""
+    value = times.scalar(op, name, value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
         value = value.item()
     if name in BY_GROUP and isinstance(value, Mapping):

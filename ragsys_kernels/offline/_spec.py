@@ -254,7 +254,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
         groups = [""] if inputs.named else np.zeros(1, np.int64)
-        columns: dict[str, Any] = {"groups": groups, "costs": np.zeros(1), "time": np.zeros(1)}
+        columns: dict[str, Any] = {"groups": groups, "costs": np.zeros(1), "time": np.full(1, np.nan)}
         corpus = rk.Corpus(zero, **columns, **inputs.held)
         # There is no relevance here.
         request = of_groups("select", spec.request, inputs.named)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._base import env
-from .._base.types import BadRows, Decay, Method, OnDuplicate, PathLike, RelevanceScale, Storage
+from .._base.types import BadRows, Decay, Method, Moment, OnDuplicate, PathLike, RelevanceScale, Seconds, Storage
 from ..corpus import recency
 from ..selection.request import Request
 from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
@@ -144,8 +144,8 @@ def select(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     eps: float | None = None,
-    half_life: float | None = None,
-    now: float | None = None,
+    half_life: Seconds | None = None,
+    now: Moment | None = None,
     decay: Decay = "exp",
     decay_floor: float = 0.0,
     metric: Literal["cosine", "dot"] | None = None,
@@ -275,10 +275,10 @@ def select(
         The largest similarity that a pick may have to an earlier one, in [-1, 1].
     min_relevance : float, optional
         The least relevance of a pick, before ``relevance_scale``.
-    half_life : float, optional
+    half_life : float, timedelta or timedelta64, optional
         Seconds after which a row keeps half of its relevance, by its time, as of `Corpus.select`.
-    now : float, optional
-        The time that ages are counted from, in seconds since 1970. Default: when the job began.
+    now : float, datetime or datetime64, optional
+        As of `Corpus.select`. Default: when the job began.
     decay : {"exp", "gauss", "linear"}
     decay_floor : float
         ``kind`` and ``floor`` of `decayed`.

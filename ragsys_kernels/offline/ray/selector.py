@@ -11,7 +11,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._base import checks, env
-from ..._base.types import Backend, Decay, Method, PathLike, RelevanceScale, Storage
+from ..._base.types import Backend, Decay, Method, Moment, PathLike, RelevanceScale, Seconds, Storage
 from ..._base.types import NDArray as Array
 from ..._base.warn import muted
 from ...corpus import recency
@@ -72,8 +72,8 @@ def selector_for_ray(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     eps: float | None = None,
-    half_life: float | None = None,
-    now: float | None = None,
+    half_life: Seconds | None = None,
+    now: Moment | None = None,
     decay: Decay = "exp",
     decay_floor: float = 0.0,
     backend: Backend = "auto",
@@ -109,7 +109,7 @@ def selector_for_ray(
     method, pool, lambda_d, lambda_b, max_per_group, min_per_group, budget, max_similarity, min_relevance, nearest, \
         scale, gamma, window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
         As in `select`; pool None, like "all", is the whole corpus.
-    now : float, optional
+    now : float, datetime or datetime64, optional
         As in `select`. Default: when this is called.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._base import checks
+from ..._base import times
 from ..._base.arrays import HOST
 from ..._base.npy import HEADER, can_be, header
 from ..._base.types import NDArray as Array
@@ -88,7 +88,7 @@ class ArrayColumn(Column):
 
     def as_seconds(self) -> ArrayColumn:
         """Return the column, times as seconds since 1970 in float64, numbers as they are stored."""
-        self._convert = self._finish = checks.seconds
+        self._convert = self._finish = times.seconds
         return self
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:

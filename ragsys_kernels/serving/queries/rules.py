@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ..._base import times
 from ..._dispatch import BackendUnavailableError
 from ...selection import METHODS, quotas
 from ...selection.fusion import FUSIONS, fuse
@@ -215,7 +216,8 @@ class Rules:
             self.counts(name, [value], _MOST_COUNT)
         elif option.kind == "number" and not (option.holds(method, value) and option.holds(method, _float32(value))):
             limits = " and within the range of float32" if option.holds(method, value) else ""
-            raise self.invalid(name, f"be {option.rule_of(method)}{limits}", shown(value))
+            unit = times.likely_unit(value) if name == "now" else ""
+            raise self.invalid(name, f"be {option.rule_of(method)}{limits}", f"{shown(value)}{unit}")
         return value
 
     def _by_group(self, name: str, given: dict[Any, Any]) -> ByGroup:
