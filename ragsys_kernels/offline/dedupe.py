@@ -108,10 +108,10 @@ def dedupe(
     ValueError, TypeError, OSError
         Files that cannot be read, or what `duplicates` refuses.
     """
-    replace = checks.flag(_OP, "overwrite", overwrite)
-    place = _whole.target(_OP, "out", out, replace)
-    others = None if removed is None else _whole.target(_OP, "removed", removed, replace)
-    of_pairs = None if pairs is None else _whole.target(_OP, "pairs", pairs, replace)
+    outs = {"out": out, "removed": removed, "pairs": pairs}
+    inputs = {"corpus": corpus, "index": index}
+    places = _whole.targets(_OP, outs, inputs, checks.flag(_OP, "overwrite", overwrite))
+    place, others, of_pairs = places["out"], places.get("removed"), places.get("pairs")
     with_rows = checks.flag(_OP, "rows", rows)
     start = time.perf_counter()
     with words_of(_OP):

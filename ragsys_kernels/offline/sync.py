@@ -27,7 +27,7 @@ from ..selection.problem import COLUMNS
 from . import sources, stores
 from ._pipeline import ahead
 from .build import columns_of, of_source, words_of
-from .sinks import write_skipped
+from .sinks import skipped_list, write_skipped
 
 _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
@@ -316,13 +316,15 @@ def _read(
                 raise ValueError(f"{name} must be left out with a store, whose options name columns, got {column!r}")
         total, found = stores.opened(str(source), _BATCH, skipped)
     else:
+        asked = ("raise" if skipped is None else "skip",)
+        sources.check_apart(_OP, {"to": to, **skipped_list(to, asked)}, {"source": source})
         known = rk.Corpus.load(to).ids if segments.is_segmented(os.fspath(to)) else None
         vectors, given = columns_of(source, columns, known=known, usual=skipped is not None)
         if "ids" not in given:
             raise ValueError(
                 f"source must have ids, in a column 'id' or one that id_column names, got none in {source}"
             )
-        usable = sources.usable("corpus", {"corpus": vectors, **given}, "raise" if skipped is None else "skip")
+        usable = sources.usable("corpus", {"corpus": vectors, **given}, *asked)
         if skipped is not None:
             skipped.skipped.update(usable.skipped)
             skipped.ids.update(usable.ids)
