@@ -31,7 +31,11 @@ def opened(
         vectors, given = columns_of(corpus, {**columns, "quality_column": quality})
         if quality is not None:
             given[QUALITY] = given.pop("quality")
-        return loaded(vectors, given, {"metric": metric or "cosine", "dtype": dtype or "float32"})
+        try:
+            with np.errstate(over="ignore"):  # what is no float32 is inf, which is refused
+                return loaded(vectors, given, {"metric": metric or "cosine", "dtype": dtype or "float32"})
+        except ValueError as error:
+            raise ValueError(str(error).replace("Corpus: bias must", "quality must")) from error
     if quality not in (None, QUALITY) or (quality and saved.bias is None):
         known = "none" if saved.bias is None else repr(QUALITY)
         raise ValueError(f"quality must be what the saved corpus {corpus} has, {known}, got {quality!r}")
@@ -85,11 +89,11 @@ def write(place: Path, own: dict[str, pa.Array]) -> None:
 
 
 def write_rows(
-    place: Path, own: dict[str, pa.Array], rows: np.ndarray, table: sources.Table | None, id_column: str | None
+    op: str, place: Path, own: dict[str, pa.Array], rows: np.ndarray, table: sources.Table | None, id_column: str | None
 ) -> None:
     """Write columns of some rows and, with a table, those that it has in these rows.
 
-    Columns of ours that the table has too are called ``own_row`` and so on, but for its ids. Where the rows are
+    Columns of ours whose names the table has too get the op before their names, but for its ids. Where the rows are
     ascending, memory holds a few of them.
     """
     if table is None or not len(rows):
@@ -98,7 +102,11 @@ def write_rows(
     names = table.schema.names
     if id_column in (None, "id") and "id" in names:
         own = {name: values for name, values in own.items() if name != "id"}
-    mine = {f"own_{name}" if name in names else name: values for name, values in own.items()}
+    mine = {}
+    for name, values in own.items():
+        while name in names:  # of the result of an earlier call also with the op
+            name = f"{op}_{name}"
+        mine[name] = values
     order = np.argsort(rows, kind="stable")
     parts: Iterator[pa.Table] = sources.taken(table, rows[order])
     if (np.diff(order) != 1).any():

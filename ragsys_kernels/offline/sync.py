@@ -126,6 +126,9 @@ def sync_corpus(
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     checks.choice(_OP, "bad_rows", bad_rows, sources.BAD_ROWS)
     skipped = sources.Usable() if bad_rows == "skip" else None
+    if not stores.is_store(source):
+        with words_of(_OP):
+            sources.check_apart(_OP, {"to": to, **skipped_list(to, (bad_rows,))}, {"source": source})
     read = _read(source, to, columns, skipped, progress)
     with words_of(_OP), closing(ahead(read, 2, _PATIENCE)) as rows:
         if segments.is_segmented(os.fspath(to)):
@@ -316,15 +319,13 @@ def _read(
                 raise ValueError(f"{name} must be left out with a store, whose options name columns, got {column!r}")
         total, found = stores.opened(str(source), _BATCH, skipped)
     else:
-        asked = ("raise" if skipped is None else "skip",)
-        sources.check_apart(_OP, {"to": to, **skipped_list(to, asked)}, {"source": source})
         known = rk.Corpus.load(to).ids if segments.is_segmented(os.fspath(to)) else None
         vectors, given = columns_of(source, columns, known=known, usual=skipped is not None)
         if "ids" not in given:
             raise ValueError(
                 f"source must have ids, in a column 'id' or one that id_column names, got none in {source}"
             )
-        usable = sources.usable("corpus", {"corpus": vectors, **given}, *asked)
+        usable = sources.usable("corpus", {"corpus": vectors, **given}, "raise" if skipped is None else "skip")
         if skipped is not None:
             skipped.skipped.update(usable.skipped)
             skipped.ids.update(usable.ids)

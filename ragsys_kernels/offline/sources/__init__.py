@@ -254,9 +254,7 @@ def ids(file: PathLike, argument: str, column: str | None = None, kind: str | No
     return TableColumn(source, argument, name, convert)
 
 
-def ids_of_file(
-    file: PathLike, column: str | None = None, known: Ids | None = None, argument: str = "ids"
-) -> Column:
+def ids_of_file(file: PathLike, column: str | None = None, known: Ids | None = None, argument: str = "ids") -> Column:
     """Open the ids of a file of their own, to be like those of a corpus that are `known`.
 
     A ``.npy`` file has integers; a file whose suffix is that of no format, and a pipe, have an id in each line.
