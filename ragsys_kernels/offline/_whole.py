@@ -49,7 +49,7 @@ def rows_named(corpus: rk.Corpus, argument: str, file: PathLike | None, once: bo
     column = sources.ids_of_file(file, known=None if corpus.ids.kind == "row" else corpus.ids, argument=argument)
     found = column.given() if isinstance(column, sources.IdLines) else column.whole()
     wanted = found.tolist() if isinstance(found, np.ndarray) else found.to_pylist()
-    rows = corpus.rows_of(wanted, unknown="pad")
+    rows: np.ndarray = corpus.rows_of(wanted, unknown="pad")
     if (rows < 0).any():
         item = shown(wanted[int((rows < 0).argmax())])
         raise ValueError(f"{argument} must hold ids of the corpus, got {item} in {column.path}")
