@@ -135,7 +135,7 @@ def test_a_cache_is_kept_and_used(folder, model, expected):
         ({"template": "Q: {question}"}, ValueError, r"template must have \{question\} and end with \{answer\}"),
         ({"out": "bias.txt"}, ValueError, r"out must be a \.npy or \.parquet file, got .*bias\.txt"),
         ({"out": "bad.parquet"}, FileExistsError, r"out must be new, or overwrite be given for a file, got"),
-        ({"out": "pairs.parquet", "overwrite": True}, ValueError, r"out must not be an input, .* pairs .*pairs\.parquet"),
+        ({"out": "pairs.parquet", "overwrite": True}, ValueError, r"out must not be an input, .* pairs .*\.parquet"),
         ({"out": "b.npy", "cache": "b.npy"}, ValueError, r"cache must not share files with out, got"),
         ({"out": "nowhere/bias.npy"}, FileNotFoundError, r"out must be in an existing folder, got .*nowhere/bias\.npy"),
         ({"bias_column": "b"}, ValueError, r"bias_column must come with a \.parquet file to write, got 'b'"),
