@@ -27,7 +27,10 @@ _METRIC = option(
 _DTYPE = option(
     RUN, "Type of the corpus in memory.", metavar="DTYPE", show_default="that of a saved corpus, else float32"
 )
-_ROWS = option(INPUT, "Write the columns of --corpus, a table, too.")
+_ROWS = option(
+    INPUT,
+    "Write the columns of --corpus, a table, too. A column of the result that it has gets the command before its name.",
+)
 _OVERWRITE = option(INPUT, "Replace existing files.")
 _BACKEND = option(RUN, "Backend: auto, cpu or reference.")
 _THREADS = option(RUN, "Number of threads.", metavar="N", show_default="one per core")

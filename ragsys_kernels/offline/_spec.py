@@ -10,7 +10,6 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .._base.types import PathLike
 from .._base.warn import muted
 from ..corpus import retrieve
 from ..corpus.certified import BACKENDS
@@ -194,20 +193,6 @@ class Inputs:
                     f"select: {argument} must have one row for each of the {expected} rows of {owner}, "
                     f"got {dependent.rows} in {dependent.path}"
                 )
-
-
-def check_out(spec: JobSpec, out: PathLike) -> None:
-    """Refuse an output folder that shares files with an input: to remove an earlier job's would remove the input's."""
-    place = sources.Place(out, "out")
-    for name, path in spec.files().items():
-        given = sources.Place(path, name)
-        inside, folder = place.within(given), given.kind() == "folder"
-        files = [given]
-        if folder and given.local is not None:  # links may lead from it to files of another folder
-            files += map(given.child, given.names())
-        # A file in the folder's place, or in its path, is refused as such.
-        if folder if inside else any(file.within(place) for file in files):
-            raise ValueError(f"select: out must not be an input, lie in one or hold one, got {out} and {name} {path}")
 
 
 def _of_queries(spec: JobSpec, ids: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ..selection import codes
 from . import sources
 from ._options import OF_ROWS
 from ._pipeline import ahead
-from .sinks import write_skipped
+from .sinks import skipped_list, write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
@@ -127,7 +127,9 @@ def build_corpus(
     }  # fmt: skip
     check_local(_OP, "out", out)
     replaces = checks.flag(_OP, "overwrite", overwrite)
+    inputs = {"corpus": corpus, "ids": ids, "bias": bias, "groups": groups, "costs": costs, "time": time}
     with words_of(_OP):
+        sources.check_apart(_OP, {"out": out, **skipped_list(out, (bad_rows, on_duplicate))}, inputs)
         vectors, more = columns_of(corpus, named, usual=bad_rows == "skip")
         read = {"corpus": vectors, **more}
         found = sources.usable("corpus", read, bad_rows, on_duplicate)
@@ -229,7 +231,8 @@ def columns_of(
 ) -> tuple[Column, dict[str, Column]]:
     """Open the vectors, and what belongs to their rows, as `OF_ROWS` names it; ``usual`` as of `sources.vectors`.
 
-    ``known`` are the ids of the corpus that the rows are for.
+    ``known`` are the ids of the corpus that the rows are for. ``quality_column`` is that of a bias by another name,
+    which may be integers.
     """
     options: dict[str, Any] = {**dict.fromkeys(OF_ROWS), **named}
     vectors = sources.vectors(corpus, "corpus", options["vector_column"], usual=usual, bytes_stay=True)
@@ -238,7 +241,8 @@ def columns_of(
         ids = sources.ids(corpus, "corpus", options["id_column"], None if known is None else known.kind)
     else:
         ids = sources.ids_of_file(options["ids"], options["id_column"], known)
-    columns = {**sources.of_rows(corpus, options), "ids": ids}
+    quality = sources.numbers("quality", None, None, options.get("quality_column"), corpus)
+    columns = {**sources.of_rows(corpus, options), "ids": ids, "quality": quality}
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         if column.rows != vectors.rows:

@@ -18,12 +18,13 @@ from ._manifest import JobFolder, Manifest, describe, described, input_differenc
 from ._options import JobSpec
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
-from ._spec import Inputs, check_options, check_out
+from ._spec import Inputs, check_options
 from ._worker import Worker, result_schema
 from .ray import engine as ray_engine
 from .ray.engine import Records
 from .ray.options import RayOptions
-from .sinks import Folder, folder_at, write_skipped
+from .sinks import Folder, folder_at, skipped_list, write_skipped
+from .sources import check_apart
 from .spread import check_spread
 
 _log = logging.getLogger(__name__)
@@ -387,7 +388,7 @@ def select(
         engine=engine, workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,
         cpus_per_holder=cpus_per_holder, ray_address=ray_address, ray_timeout=ray_timeout,
     ).plain()  # fmt: skip
-    check_out(spec, out)
+    check_apart("select", {"out": out, **skipped_list(out, (bad_rows, on_duplicate))}, spec.files())
     ray = RayOptions.of(spec)
     if ray is not None and memory is not None and pool == "certified":
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")

@@ -120,7 +120,7 @@ def _picks(op: str, path: Path, wanted: set[str], limit: int | None) -> list[dic
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise ValueError(f"{op}: picks must be readable Parquet files, got {path}: {line(error)}") from error
     if missing:
-        raise ValueError(f"{op}: only must name queries that have picks, got {min(missing)!r}")
+        raise ValueError(f"{op}: query must have picks, got {min(missing)!r}, which has none in {path}")
     return found[:limit]
 
 

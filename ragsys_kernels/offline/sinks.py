@@ -35,6 +35,7 @@ ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the
 
 
 JOB_FILE = "_job.json"
+_LIST = "OUT.skipped.csv"  # in errors
 _BESIDE = ".job"  # after the name of a job's folder
 _OF_JOB = re.compile(r"_job\.json|_errors-\d+\.parquet|\.part-\d+\.json")
 
@@ -354,15 +355,22 @@ def writing_to(path: Path | str) -> Iterator[None]:
         raise OSError(f"select: out must be writable, got {path}: {error.strerror or error}") from error
 
 
+def skipped_list(out: PathLike, asked: tuple[Any, ...]) -> dict[str, str]:
+    """Return the file that `write_skipped` writes or removes, by its name in errors; nothing where there is none."""
+    leaves_out = any(each in ("skip", "first", "last") for each in asked)
+    return {_LIST: f"{os.fspath(out).rstrip('/')}.skipped.csv"} if leaves_out else {}
+
+
 def write_skipped(op: str, out: PathLike, asked: tuple[str, ...], **found: Usable) -> None:
     """Write ``OUT.skipped.csv`` and log how many rows it has; where none is left out, remove an earlier one.
 
     Nothing happens unless rows were asked to be left out.
     """
-    if not {"skip", "first", "last"}.intersection(asked):
+    path = skipped_list(out, asked).get(_LIST)
+    if path is None:
         return
-    parent, slash, name = os.fspath(out).rstrip("/").rpartition("/")
-    folder, name = folder_at(parent + slash or "."), f"{name}.skipped.csv"
+    parent, slash, name = path.rpartition("/")
+    folder = folder_at(parent + slash or ".")
     number = sum(len(each.skipped) for each in found.values())
     if not number:
         folder.remove(name)
@@ -370,4 +378,4 @@ def write_skipped(op: str, out: PathLike, asked: tuple[str, ...], **found: Usabl
     folder.make()
     with folder.writing(name) as file:
         file.write(listed(**found))
-    _log.info(f"{op}: {number} rows that cannot be used are left out; {parent}{slash}{name} lists them")
+    _log.info(f"{op}: {number} rows that cannot be used are left out; {path} lists them")

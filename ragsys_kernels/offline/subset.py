@@ -111,8 +111,8 @@ def subset(
     exact : bool
         Find the neighbors exactly, also where the corpus has an index.
     rows : bool
-        Write the columns of the corpus, a table, too. Those of ours that it has are then called ``own_score`` and so
-        on.
+        Write the columns of the corpus, a table, too. They keep their names; where one is called as one of ours, ours
+        is ``subset_score`` and so on, but for ``id``, which is the same.
     vector_column, id_column, group_column, cost_column, target_column : str, optional
         Columns of the corpus, and of the targets' vectors.
     metric, dtype
@@ -135,7 +135,9 @@ def subset(
     if checks.flag(_OP, "exact", exact) and (neighbors is None or index is not None):
         need = "with neighbors" if neighbors is None else "without index"
         raise ValueError(f"{_OP}: exact must come {need}, got exact=True")
-    place = _whole.target(_OP, "out", out, checks.flag(_OP, "overwrite", overwrite))
+    named = {"initial": initial, "allowed": allowed, "exclude": exclude}
+    inputs = {"corpus": corpus, "targets": targets, "index": index, **named}
+    place = _whole.targets(_OP, {"out": out}, inputs, checks.flag(_OP, "overwrite", overwrite))["out"]
     with_rows = checks.flag(_OP, "rows", rows)
     start = time.perf_counter()
     columns = {
@@ -147,8 +149,9 @@ def subset(
         held = _whole.opened(corpus, quality, columns, metric, dtype)
         opened: Any = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
-        named = {"initial": initial, "allowed": allowed, "exclude": exclude}
-        given: dict[str, Any] = {name: _whole.rows_named(held, file) for name, file in named.items()}
+        given: dict[str, Any] = {
+            name: _whole.rows_named(held, name, file, once=name == "initial") for name, file in named.items()
+        }
     limits: dict[str, Any] = {"max_per_group": max_per_group, "min_per_group": min_per_group}
     if held.group_names is None:  # command lines have text alone
         limits = {name: quotas.with_integers(_OP, name, each) for name, each in limits.items()}
@@ -174,7 +177,7 @@ def subset(
         "relevance": pa.array(found.relevance[0, :number]),
         "redundancy": pa.array(found.redundancy[0, :number]),
     }
-    _whole.write_rows(place, own, picks, table, id_column)
+    _whole.write_rows(_OP, place, own, picks, table, id_column)
     _tell(progress, 2)
     cost = None if found.cost is None else float(found.cost[0])
     unmet = None if found.unmet is None else found.unmet[0]

@@ -56,7 +56,7 @@ def test_pool_takes_a_number_or_a_word(run, folder):
         ((*SELECT, "--k", "0"), r"error: select: .*k must .*, got 0"),
         ((*SELECT, "--lambda-d", "2"), r"error: select: .*lambda_d must .*, got 2\.0"),
         ((*SELECT, "--backend", "abacus"), "error: select: .*abacus.*"),
-        ((*SELECT[:-1], "corpus.npy"), "error: select: out must be a folder, .*"),
+        ((*SELECT[:-1], "corpus.npy"), "error: select: out must not be an input, .*"),
         ((*SELECT[:-1], "corpus.npy/out"), "error: select: out must be a folder that can be made, .*"),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else "",
