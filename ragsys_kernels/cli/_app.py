@@ -64,12 +64,15 @@ class Commands(typer.Typer):
         return decorate
 
 
+_UsageError: Any = typer.BadParameter.__base__  # of Click, or of Typer's own copy of it
+
+
 @contextmanager
 def _one_line_usage() -> Iterator[None]:
     """Print wrong usage as one line, as every other error, and exit with 2."""
     try:
         yield
-    except typer.BadParameter.__bases__ as error:
+    except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # of Click from 8.2 on: its text is the help
             raise
         at = f"; see {error.ctx.command_path} --help" if error.ctx else ""

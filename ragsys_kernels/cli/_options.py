@@ -66,7 +66,7 @@ def quotas(text: str) -> int | dict[str, Any]:
         else:
             pairs = [(name, int(number)) for name, number in (each.split("=") for each in text.split(","))]
     except ValueError:
-        raise typer.BadParameter("must be an integer, NAME=N,.. of integers, or a JSON object where names have = or ,") from None
+        raise typer.BadParameter("must be an integer, NAME=N,.., or a JSON object where names have = or ,") from None
     found = dict(pairs)
     if len(found) < len(pairs):
         raise typer.BadParameter("must name each group once")

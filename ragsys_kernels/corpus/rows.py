@@ -212,7 +212,9 @@ def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict
 def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
     array = _READ[COLUMNS[name]](op, name, checks.seconds(x) if name == "time" else x, place)
     if array.shape != (num_rows,):
-        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {checks.shape_text(array.shape)}")
+        levels = "; give levels with the call of a selection" if name == "groups" and array.ndim == 2 else ""
+        got = checks.shape_text(array.shape)
+        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {got}{levels}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
         raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
     if name == "costs":
