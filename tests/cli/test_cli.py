@@ -80,7 +80,8 @@ OF_ROWS = "--group-column or --groups"
         (("--candidate-column", "k"), "--candidate-column must come with --candidates, got 'k' alone"),
         (("--id-column", "lambda_d"), "corpus must not be a .npy file to have a column 'lambda_d', got corpus.npy"),
         (("--queries", "lambda_d.npy"), "queries must be an existing file, got lambda_d.npy"),
-        (("--queries", "bias_column/q.npy"), "queries must be an existing file, got bias_column/q.npy"),
+        (("--queries", "bias_column/k.npy"), "queries must be an existing file, got bias_column/k.npy"),
+        (("--groups", "in/max_per_group"), "groups must be an existing file, got in/max_per_group"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -44,6 +44,9 @@ def test_picks_are_those_of_integers(files, command):
         done = command(files, *shared, "--out", f"of{suffix}", *named)
         assert done.returncode == 0, done.stderr
         assert read(files / f"of{suffix}").equals(read(files / "number"))
+        by_name = (*shared[:-1], "b=1", *named[:2], "--out", f"name{suffix}")  # of one group by its name
+        done = command(files, *by_name)
+        assert done.returncode == 0, done.stderr
     for size in ((), ("--rows-per-segment", 25)):
         done = command(files, "corpus", "build", "--corpus", "corpus.parquet", "--out", "c", "--group-column", "source",
                        "--overwrite", *size)  # fmt: skip
