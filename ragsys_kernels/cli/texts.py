@@ -90,7 +90,7 @@ def show(
     **given: Any,
 ) -> None:
     """Show the picks of each query beside their texts, with relevance and redundancy; after select --nearest also which
-    earlier pick each is like."""
+    earlier pick each is like, numbered from 1 as the picks are."""
     with one_line_errors("show"):
         if given["limit"] is None and format is Format.table and not query:
             given["limit"] = 10

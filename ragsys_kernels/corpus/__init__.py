@@ -404,6 +404,7 @@ class Corpus(Rows):
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         return retrieve.select(self, request, pool, index)
 
+    @hinted("subset")
     def subset(
         self,
         k: int,

@@ -217,7 +217,9 @@ def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
             raise
         raise TypeError(f"{error}; np.array(times, 'datetime64[us]') makes one of times in UTC") from None
     if array.shape != (num_rows,):
-        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {checks.shape_text(array.shape)}")
+        levels = "; give levels with the call of a selection" if name == "groups" and array.ndim == 2 else ""
+        got = checks.shape_text(array.shape)
+        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {got}{levels}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
         raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
     if name == "costs":

@@ -99,6 +99,7 @@ class Served:
             "ids": "string" if self.named else "int64",
             "bias": corpus.bias is not None,
             "groups": corpus.groups is not None,
+            "costs": corpus.costs is not None,
             "time": corpus.time is not None,
             "unknown": self.unknown,
             "index": None if corpus._index is None else str(corpus._index),

@@ -6,8 +6,10 @@ import json
 import re
 
 import pytest
+import typer
 from command_options import called, check_defaults, check_help_is_filled, commands, defaults_of, given_to, shown
 from commands import SELECT
+from rich.text import Text
 from typer.testing import CliRunner
 
 import ragsys_kernels as rk
@@ -51,6 +53,20 @@ def test_each_command_imports_the_module_that_adds_it():
 @pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
 def test_lines_of_help_texts_are_filled(monkeypatch, names):
     check_help_is_filled(monkeypatch, cli.app, names)
+
+
+@pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
+def test_help_texts_lose_no_words_in_brackets(names):
+    """Which rich takes to be markup."""
+    command = COMMANDS[names] if names else typer.main.get_command(cli.app)
+    for each in (command, *command.params):
+        text = getattr(each, "help", None) or ""
+        assert Text.from_markup(text).plain == text.replace("\\[", "["), text
+
+
+def test_the_help_says_what_a_line_of_tokens_may_have(run, folder):
+    words = run(folder, "serve", "--help").stdout.replace("│", " ").split()
+    assert {"[name=NAME]", "[role=read|admin]", "[queries_per_second=N]"} <= set(words)
 
 
 # Command, what it calls, and what it has to be given.

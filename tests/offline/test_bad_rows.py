@@ -160,7 +160,7 @@ def test_select_leaves_bad_rows_out(files, command):
     other = command(files, *shared, "--corpus", "corpus.parquet", "--out", "o", "--on-duplicate", "first",
                     "--bad-rows", "skip")  # fmt: skip
     assert other.returncode == 1
-    assert "on_duplicate" in other.stderr
+    assert "--on-duplicate" in other.stderr
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

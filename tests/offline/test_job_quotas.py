@@ -137,16 +137,16 @@ def test_a_step_of_a_pipeline_says_what_is_unmet(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ("", 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
-        ("a=b=2", 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
-        ("law", 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
-        ('{"law": 1', 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
+        ("", 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
+        ("a=b=2", 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
+        ("law", 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
+        ('{"law": 1', 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
         ("law=1,law=2", 2, "must name each group once"),
         ('{"law": 1, "law": 1}', 2, "must name each group once"),
-        ("0", 1, "min_per_group must be at least 1, got 0"),
-        ("law=-1", 1, "min_per_group must be at least 0 for each group, got -1 for 'law'"),
-        ('{"law": 1.5}', 1, "min_per_group must be an integer for each group, got float"),
-        ('{"law": [1]}', 1, "min_per_group must be one value for all queries"),
+        ("0", 1, "--min-per-group must be at least 1, got 0"),
+        ("law=-1", 1, "--min-per-group must be at least 0 for each group, got -1 for 'law'"),
+        ('{"law": 1.5}', 1, "--min-per-group must be an integer for each group, got float"),
+        ('{"law": [1]}', 1, "--min-per-group must be one value for all queries"),
     ],
 )
 def test_refused_by_the_command(files, command, text, code, message):

@@ -20,7 +20,7 @@ TIME[::11] = np.nan
 CORPORA = {
     "docs": rk.Corpus(ROWS, time=TIME),
     "biased": rk.Corpus(ROWS, time=TIME, bias=RNG.normal(0, 0.2, N)),
-    "plain": rk.Corpus(ROWS),
+    "plain": rk.Corpus(ROWS, costs=np.ones(N)),
     "dot": rk.Corpus(ROWS, time=TIME, metric="dot"),
 }
 QUERIES = RNG.standard_normal((5, D), dtype=np.float32)
@@ -184,5 +184,6 @@ def test_what_is_told():
 
     document, info = servers.run(CORPORA, use)
     assert [info["corpora"][name]["time"] for name in ("docs", "plain")] == [True, False]
+    assert [info["corpora"][name]["costs"] for name in ("docs", "plain")] == [False, True]
     fields = document["components"]["schemas"]["SelectRequest"]["properties"]
     assert {"half_life", "now", "decay", "decay_floor"} <= set(fields)

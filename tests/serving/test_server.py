@@ -442,7 +442,7 @@ def test_what_cannot_be_served_ends_with_one_line(command, tmp_path):
         (f"{corpus} --texts none.parquet", "texts must be an existing file or folder"),
         (f"{corpus} --texts a.parquet --text-column body", "texts must have one column 'body'"),
         (f"{corpus} --encoder ftp://x", "encoder must be a model, or an http or https URL"),
-        (f"{corpus} --encoder minilm --encoder-model x", "encoder_model must come with the URL"),
+        (f"{corpus} --encoder minilm --encoder-model x", "--encoder-model must come with the URL"),
     ):
         ended = command(tmp_path, "serve", "--port", "0", "--corpus", *arguments.split())
         [line] = ended.stderr.splitlines()  # it has not said that it listens

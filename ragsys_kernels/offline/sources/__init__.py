@@ -112,7 +112,7 @@ _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], 
 }
 _NUMBERS[str] = (
     "integers or strings",
-    _INTEGERS,
+    (*_INTEGERS, "str"),
     lambda kind: bool(pa.types.is_integer(kind)) or _is_text(_plain(kind)),
     pa.int64(),
 )
@@ -308,10 +308,10 @@ def numbers(
         if source.suffix != ".npy":
             raise ValueError(f"select: {argument} must be one number a row, got {place}")
         found = npy(source, argument, rank=1, dtypes=dtypes)
-        return found.as_seconds() if kind is np.datetime64 else found
+        return found.as_seconds() if kind is np.datetime64 else found.as_texts()
     if not isinstance(source, Table):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
-        return _tensor(source, argument, column, widened, 1, (argument,))
+        return _tensor(source, argument, column, widened, 1, (argument,)).as_texts()
     name, stored = _find(source, argument, column, what, accepts, (argument,))
     plain = _plain(stored)
 
@@ -403,7 +403,8 @@ def _tensor(
     **options: Any,
 ) -> ArrayColumn:
     def accepts(tensor: Tensor) -> bool:
-        return tensor.dtype in dtypes and len(tensor.shape) == rank
+        text = tensor.dtype.startswith("str") and "str" in dtypes  # NumPy's names have the length: str64
+        return (text or tensor.dtype in dtypes) and len(tensor.shape) == rank
 
     what = f"{' or '.join(dtypes)} of rank {rank}"
     name = find_column(tensors.kinds, tensors.place, argument, column, what, accepts, usual, "tensor")

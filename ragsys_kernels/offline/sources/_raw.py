@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ..._base import times
 from ..._base.arrays import HOST
@@ -91,6 +92,18 @@ class ArrayColumn(Column):
         self._convert = self._finish = times.seconds
         return self
 
+    def as_texts(self) -> ArrayColumn:
+        """Return the column, strings as Arrow's, numbers as they are stored."""
+        if self._dtype.kind == "U":
+            self._convert, self._finish = self._texts, lambda array: pa.chunked_array([self._texts(array)])
+        return self
+
+    def _texts(self, stored: Array) -> pa.Array:
+        try:
+            return pa.array(stored)
+        except ValueError as error:
+            raise ValueError(f"select: {self.path} must hold text, got what is none: {checks.line(error)}") from None
+
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         named = {} if self._name is None else {"tensor": self._name}
         return {"path": str(self.path), **named, "files": [self._place.identity(full, known)]}
@@ -153,7 +166,7 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options
     if not dtype.isnative and dtype.newbyteorder("=").name in dtypes:
         swapped = options.pop("convert", None)
         options = {**dict.fromkeys(("convert", "finish"), native(dtype, swapped)), **options}
-    elif dtype not in [np.dtype(name) for name in dtypes]:
+    elif dtype not in [np.dtype(name) for name in dtypes] and not (dtype.kind == "U" and "str" in dtypes):
         raise ValueError(f"select: {argument} must be {' or '.join(dtypes)}, got {dtype} in {place}")
     if len(shape) != rank:
         raise ValueError(f"select: {argument} must be of rank {rank}, got shape {shape} in {place}")
