@@ -135,11 +135,16 @@ def buildable(op: str, given: str, num_rows: int) -> Iterator[None]:
 
 
 def set_parameters(op: str, index: Any, parameters: str) -> None:
-    """Set what an index is searched with, as FAISS's ParameterSpace takes it; "" changes nothing."""
+    """Set what an index is searched with, as FAISS's ParameterSpace takes it; "" changes nothing.
+
+    FAISS takes any number, so one search with it follows, once the index is trained.
+    """
     if not parameters:
         return
     try:
         _faiss(op).ParameterSpace().set_index_parameters(index, parameters)
+        if index.is_trained:
+            index.search(np.zeros((1, index.d), np.float32), 1)
     except RuntimeError as error:
         raise ValueError(
             f"{op}: search_parameters must be ones of the index, as 'nprobe=32' is of an inverted file, "

@@ -248,6 +248,10 @@ def test_bad_calls(tmp_path, rows, queries, monkeypatch):
             "index must be a FAISS factory string for inner product over 13 columns, got 'IVF8,Fla'",
         ),
         ({"index": "IVF8,Flat", "search_parameters": "nprob=1"}, "search_parameters must be ones of the index"),
+        *(
+            ({"index": "IVF8,Flat", "search_parameters": "nprobe=0", **more}, "search_parameters must be .*'nprobe=0'")
+            for more in ({}, {"rows_per_segment": 300})
+        ),
         ({"search_parameters": "nprobe=1"}, "search_parameters must come with index, got 'nprobe=1' alone"),
         ({"index": "IVF8,Flat", "rows_per_segment": 255}, "index must be one for 255 rows a segment"),
         ({"index": "IVF2000,Flat"}, "index must be one for 1000 rows a segment, got 'IVF2000,Flat', which needs 2000"),
@@ -258,6 +262,7 @@ def test_bad_calls(tmp_path, rows, queries, monkeypatch):
     corpus = rk.Corpus.load(built(tmp_path / "c", rows, ("IVF8,Flat", "")))
     for call, message in (
         (lambda: corpus.search(queries, 5, index="nprob=1"), "search: search_parameters must be ones of the index"),
+        (lambda: corpus.search(queries, 5, index="nprobe=0"), "search: search_parameters must be ones of the index"),
         (lambda: corpus.select(queries, 5, bias=np.zeros(N)), "select: bias must be that of the corpus where its"),
         (lambda: corpus.select(queries, 5, pool=None, index="nprobe=1"), "select: index must come with a pool"),
         (lambda: corpus.select(queries, 5, pool="certified", index="nprobe=1"), "select: pool 'certified' must come"),
