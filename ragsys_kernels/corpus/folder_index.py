@@ -74,9 +74,8 @@ class Maker:
         """Train on rows as `faiss_index.stored` returns them."""
         with faiss_index.buildable(self._op, repr(self._recipe.factory), len(vectors)):
             self._blank.train(vectors)
-        faiss_index.set_parameters(
-            self._op, self._blank, self._recipe.parameters
-        )  # refused only by one that is trained
+        # Tried only once it is trained.
+        faiss_index.set_parameters(self._op, self._blank, self._recipe.parameters)
         self._ready = True
 
     def go_on(self, file: Path) -> None:

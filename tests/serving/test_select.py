@@ -188,7 +188,9 @@ def test_the_index_of_a_corpus_finds_the_pools(tmp_path, monkeypatch):
     async def reloaded(client, _):
         shutil.rmtree(tmp_path / "c")
         shutil.copytree(tmp_path / "bad", tmp_path / "c")
-        return await client.post("/v1/corpora/docs/reload"), await client.post("/v1/select", json={"queries": queries})
+        return await client.post("/v1/corpora/docs/reload", headers={"x-requested-with": "test"}), await client.post(
+            "/v1/select", json={"queries": queries}
+        )
 
     refused, again = servers.run({"docs": tmp_path / "c"}, reloaded)
     assert refused.status_code == 409
