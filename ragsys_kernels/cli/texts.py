@@ -150,7 +150,8 @@ def _csv(picks: Sequence[offline.Pick]) -> None:
     writer = csv.writer(sys.stdout)
     writer.writerow(offline.Pick._fields)
     for pick in picks:
-        writer.writerow(pick._replace(unmet=pick.unmet and json.dumps(pick.unmet, ensure_ascii=False)))
+        unmet = pick.unmet and json.dumps(pick.unmet, ensure_ascii=False)
+        writer.writerow({**pick._asdict(), "unmet": unmet}.values())
 
 
 def _jsonl(picks: Sequence[offline.Pick]) -> None:

@@ -299,8 +299,8 @@ def _check(problem: Problem, index: Any) -> bool:
         faiss = _faiss(op)
         if not isinstance(index, faiss.Index):
             raise TypeError(
-                f"{op}: index must be None, a faiss.Index, a usearch Index or a Corpus, got {type(index).__name__}; "
-                "make one with Corpus.to_faiss"
+                f"{op}: index must be None, False, a faiss.Index, a usearch Index, a Corpus or, of a corpus with an "
+                f"index, a str of its search parameters, got {type(index).__name__}; Corpus.to_faiss makes one"
             )
         by_product, by_distance = (index.metric_type == each for each in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2))
         metric = f"metric_type {index.metric_type}"
@@ -470,6 +470,12 @@ def centroids(op: str, index: Any) -> int:
     """Return how many centroids are trained: cells of the coarse quantizer, or the most that codes have."""
     inverted = _faiss(op).try_extract_index_ivf(index)
     return max(256, 0 if inverted is None else inverted.nlist)
+
+
+def cells(op: str, index: Any) -> tuple[int, int] | None:
+    """Return how many cells an inverted file searches, and has; None for other kinds."""
+    inverted = _faiss(op).try_extract_index_ivf(index)
+    return None if inverted is None else (inverted.nprobe, inverted.nlist)
 
 
 def wanted(centroids: int, most: int) -> int:

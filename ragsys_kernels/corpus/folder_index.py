@@ -62,6 +62,11 @@ class Maker:
         self.least = 1 if self._ready else faiss_index.centroids(op, self._blank)
 
     @property
+    def cells(self) -> tuple[int, int] | None:
+        """How many cells a search looks into, and how many there are; None without cells."""
+        return faiss_index.cells(self._op, self._blank)
+
+    @property
     def ready(self) -> bool:
         """Whether it has been trained, or need not be."""
         return self._ready

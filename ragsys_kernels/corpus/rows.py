@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,10 @@ def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict
 
 
 def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    array = _READ[COLUMNS[name]](op, name, checks.seconds(x) if name == "time" else x, place)
+    read: Any = _READ[COLUMNS[name]]
+    if name == "groups":
+        read = partial(read, others=" or strings")
+    array = read(op, name, checks.seconds(x) if name == "time" else x, place)
     if array.shape != (num_rows,):
         raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {checks.shape_text(array.shape)}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
