@@ -144,6 +144,8 @@ def test_few_rows_that_a_mask_allows_are_searched_exactly(tmp_path, rows, querie
     ):
         for n in (5, 70):
             same(corpus.search(queries, n, **given), corpus.search(queries, n, **given, index=False))
+    no_more = {"allowed": np.arange(110)}  # than are asked for
+    same(corpus.search(queries, 120, **no_more), corpus.search(queries, 120, **no_more, index=False))
     masks = np.where(np.arange(Q)[:, None] % 2, few, rng.random((Q, N)) < 0.9)
     found, exact = (corpus.search(queries, 20, allowed=masks, index=index) for index in (None, False))
     np.testing.assert_array_equal(found.indices[1::2], exact.indices[1::2])
