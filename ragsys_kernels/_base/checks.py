@@ -138,11 +138,11 @@ def doubles(op: str, name: str, x: Any, place: Place = HOST) -> Any:
     return place.float64(array, dtype)
 
 
-def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Return an integer array of any type as contiguous int64."""
+def integers(op: str, name: str, x: Any, place: Place = HOST, others: str = "") -> Any:
+    """Return an integer array of any type as contiguous int64; ``others`` says what else the caller takes."""
     array, dtype = place.view(op, name, x)
     if "int" not in dtype or dtype == "uint64":
-        raise TypeError(f"{op}: {name} must be integers, got {dtype}")
+        raise TypeError(f"{op}: {name} must be integers{others}, got {dtype}")
     return place.int64(array)
 
 

@@ -31,7 +31,7 @@ from .._base.types import (
     Storage,
 )
 from .._gpu.plans import planned
-from ..selection import METHODS
+from ..selection import METHODS, quotas
 from ..selection.parameters import DEFAULTS
 from ..selection.problem import COLUMNS, Rows, SearchResult, Selection
 from ..selection.request import Request
@@ -399,6 +399,7 @@ class Corpus(Rows):
             quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life,
             now, decay, decay_floor,
         )  # fmt: skip
+        quotas.warn_of_unknown("select", request, self)
         return self._select(request, pool, index)
 
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
@@ -514,6 +515,7 @@ class Corpus(Rows):
             gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, aspects=aspects, weights=weights,
             density=density, eps=eps, nearest=nearest,
         )  # fmt: skip
+        quotas.warn_of_unknown("subset", request, self)
         return subset.subset(request, targets, target_relevance, neighbors, index)
 
     def to_faiss(self, index: Any = None) -> Any:

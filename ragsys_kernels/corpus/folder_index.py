@@ -63,6 +63,11 @@ class Maker:
         self.least = 1 if self._ready else faiss_index.centroids(op, self._blank)
 
     @property
+    def cells(self) -> tuple[int, int] | None:
+        """How many cells a search looks into, and how many there are; None without cells."""
+        return faiss_index.cells(self._op, self._blank)
+
+    @property
     def ready(self) -> bool:
         """Whether it has been trained, or need not be."""
         return self._ready
@@ -75,6 +80,8 @@ class Maker:
         """Train on rows as `faiss_index.stored` returns them."""
         with faiss_index.buildable(self._op, repr(self._recipe.factory), len(vectors)):
             self._blank.train(vectors)
+        # Tried only once it is trained.
+        faiss_index.set_parameters(self._op, self._blank, self._recipe.parameters)
         self._ready = True
 
     def go_on(self, file: Path) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -210,8 +211,11 @@ def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict
 
 
 def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
+    read: Any = _READ[COLUMNS[name]]
+    if name == "groups":
+        read = partial(read, others=" or strings")
     try:
-        array = _READ[COLUMNS[name]](op, name, times.seconds(x) if name == "time" else x, place)
+        array = read(op, name, times.seconds(x) if name == "time" else x, place)
     except TypeError as error:
         if name != "time":
             raise

@@ -17,6 +17,7 @@ import ragsys_kernels as rk
 
 from .._base.types import NDArray as Array
 from ..corpus import retrieve
+from ..selection.quotas import warn_of_unknown
 from ..selection.run import planned_run
 from ._device import Placed, Selector
 from ._held import Held
@@ -112,6 +113,8 @@ class Worker:
         self._pool, self._index = pool_of(spec, self._inputs), False if spec.exact else spec.search_parameters
         self._approximate = self._inputs.index is not None or self._inputs.by_own_index(spec)
         corpus = corpus or Held.of(spec, self._inputs)
+        if self._inputs.own is None and not isinstance(corpus.corpus, Spread):
+            warn_of_unknown("select", self.spec.request, corpus.corpus)
         self._corpus = Selector(corpus.corpus, spec.device)
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
         self._candidates: Any = self._inputs.candidates
@@ -206,6 +209,7 @@ class Worker:
             certified=counts["certified"] if self._inputs.certifies(self.spec) else None,
             recall=None if recall is None else list(vars(recall).values()),
             unknown=None if self.spec.unknown_ids == "error" else counts["unknown"],
+            unmet=None if self.spec.request.min_per_group is None else counts["unmet"],
         )
         job.add(record)
         return record
@@ -357,7 +361,9 @@ class Worker:
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         table, certified = [query_ids, *lists], 0
         short = int((lengths < self.spec.request.k).sum()) - len(bad)
+        lacking = 0
         if picks.unmet is not None:
+            lacking = sum(bool(each) and start + q not in picked.bad for q, each in enumerate(picks.unmet))
             unmet = [None if start + q in picked.bad else as_map(each) for q, each in enumerate(picks.unmet)]
             table.append(pa.array(unmet, UNMET))
         if self.schema.names[-1] == "certified":
@@ -370,7 +376,7 @@ class Worker:
             start,
             pa.table(table, schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
-            {"short": short, "certified": certified, "unknown": picked.unknown},
+            {"short": short, "certified": certified, "unknown": picked.unknown, "unmet": lacking},
             picked.sample,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -30,6 +31,7 @@ from .sinks import skipped_list, write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
+_log = logging.getLogger(__name__)
 _Given = tuple[Column, dict[str, Column]]  # the vectors, and what belongs to their rows
 _ROWS = re.compile(r"(?<= in )(row \d+|rows \d+ and \d+)$")
 _BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
@@ -191,10 +193,16 @@ def _recipe(index: str | None, parameters: str | None, given: _Given, size: int 
         if not isinstance(value, str | None):
             raise TypeError(f"{_OP}: {name} must be a str, got {type(value).__name__}")
     recipe = Recipe(index, parameters or "")
-    least = Maker(_OP, recipe, _columns(given)).least
+    maker = Maker(_OP, recipe, _columns(given))
     rows = min(given[0].rows, size or given[0].rows)
-    if rows < least:
-        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, which needs {least}")
+    if rows < maker.least:
+        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, which needs {maker.least}")
+    if not recipe.parameters and (cells := maker.cells) is not None and cells[0] < cells[1]:
+        _log.info(
+            "%s: searches look into %d of the %d cells of %s, FAISS's default, and miss most rows; search_parameters, "
+            "such as nprobe=%d, says into how many",
+            _OP, *cells, index, max(2, cells[1] // 8),
+        )  # fmt: skip
     return recipe
 
 

@@ -17,6 +17,7 @@ from ._manifest import (
     ShardRecord,
     column_types,
     errors_file,
+    fallen_short,
     foreign,
     proven,
     shard_file,
@@ -32,7 +33,8 @@ class JobStatus:
     ``done`` of its ``queries`` are in ``shards`` of the ``num_shards`` files; ``missing`` are the numbers of the other
     files. ``owner`` is the process that works on it, if one does. Of the queries that are done ``skipped`` could not be
     used, ``short`` others got fewer than k picks, and those of ``certified`` are proven to be the whole corpus's (None:
-    not known). ``damaged`` are records of shards that cannot be read.
+    not known). ``unmet`` queries lack picks of a group's minimum (None without ``min_per_group``). ``damaged`` are
+    records of shards that cannot be read.
     """
 
     folder: Path | str
@@ -51,6 +53,7 @@ class JobStatus:
     owner: str | None
     short: int = 0
     certified: int | None = None
+    unmet: int | None = None
     damaged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -59,7 +62,7 @@ class JobStatus:
             [
                 f"{self.folder}: {self.method}, k={self.k}, backend {self.backend}, ragsys_kernels {self.version}",
                 f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped"
-                + (f", {self.short} got fewer than {self.k} picks" if self.short else "")
+                + fallen_short(self.short, self.k, self.unmet)
                 + proven(self.certified, self.done - self.skipped),
                 f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
                 f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),

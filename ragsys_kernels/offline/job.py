@@ -14,7 +14,7 @@ from .._base import env
 from .._base.types import BadRows, Decay, Method, Moment, OnDuplicate, PathLike, RelevanceScale, Seconds, Storage
 from ..corpus import recency
 from ..selection.request import Request
-from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
+from ._manifest import JobFolder, Manifest, describe, described, fallen_short, input_differences, proven, totals
 from ._options import JobSpec
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
@@ -36,7 +36,8 @@ class Summary:
 
     Numbers of queries: ``queries``, all; ``done``, with a result; ``selected``, with a result that this run made;
     ``skipped``, that could not be used; ``short``, of the others, with fewer than k picks; ``certified``, with picks
-    that are proven to be those of the whole corpus (None: not known). ``unknown`` is the number of candidate ids that
+    that are proven to be those of the whole corpus (None: not known); ``unmet``, that lack picks of a group's minimum
+    (None without ``min_per_group``). ``unknown`` is the number of candidate ids that
     were left out because they are not in the corpus. With an index, ``recall`` describes a sample of about 100 queries,
     evenly spaced: which share of their exact pools the index found (``mean``, with the 95 % ``interval``), and how many
     of their picks differ from those out of exact pools. ``seconds`` is the time from the first query read to the last
@@ -60,6 +61,7 @@ class Summary:
     engine: str = "local"
     short: int = 0
     certified: int | None = None
+    unmet: int | None = None
     recall: Recall | None = None
     unknown: int = 0
 
@@ -76,7 +78,7 @@ class Summary:
     def __str__(self) -> str:
         place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
-        skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
+        skipped += fallen_short(self.short, self.k, self.unmet)
         skipped += f", {self.unknown} unknown ids of candidates left out" if self.unknown else ""
         skipped += proven(self.certified, self.done - self.skipped)
         skipped += f", {self.recall}" if self.recall else ""

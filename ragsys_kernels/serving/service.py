@@ -20,7 +20,7 @@ from ..corpus import Corpus
 from ..selection.request import Request as Selecting
 from .asked import Asked
 from .batcher import Batcher
-from .corpora import Corpora, Served
+from .corpora import UNUSABLE, Corpora, Served, naming
 from .http import openapi
 from .http.accesslog import AccessLog
 from .http.hosts import Hosts
@@ -70,6 +70,9 @@ class Service:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
         self.corpora = Corpora(corpora, device, verify, unknown, texts)
+        for served in self.corpora.all():
+            with naming(served.name):
+                warm(served)
         self.metrics = Metrics(self.corpora.all)
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
@@ -197,7 +200,7 @@ class Service:
         try:
             served = await loop.run_in_executor(None, self.corpora.load, name, folder, verify)
             await loop.run_in_executor(None, warm, served)
-        except (ValueError, OSError, MemoryError) as error:
+        except UNUSABLE as error:
             known = any(each.name == name for each in self.corpora.all())
             message = f"reload: corpus {name!r} {'stays as it was' if known else 'is not in service'}: {error}"
             raise RefusedError(409, message, "name", code=LOAD_FAILED) from error
@@ -205,9 +208,6 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        for served in self.corpora.all():
-            await loop.run_in_executor(None, warm, served)
         await run_in_threadpool(self.metrics.text)  # imports what the framework's threads need
         for start in self.starting:
             await start()

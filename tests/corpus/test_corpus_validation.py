@@ -33,7 +33,7 @@ CORPUS = {
         {"groups": np.zeros((12, 1), int)}, ValueError,
         "groups must have shape (N,) = (12,), got (12, 1); give levels with the call of a selection",
     ),
-    "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
+    "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers or strings, got float32"),
     "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
     "dtype": (
         {"dtype": "int4"}, ValueError,

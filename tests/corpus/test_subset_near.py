@@ -15,7 +15,10 @@ ROWS, BIAS = RNG.standard_normal((N, 12), dtype=np.float32), RNG.uniform(-1, 0, 
 GROUPS, COSTS = RNG.integers(0, 9, N), RNG.integers(1, 50, N)
 CORPUS = rk.Corpus(ROWS, bias=BIAS, groups=GROUPS, costs=COSTS)
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ragsys_kernels.RelevanceRangeWarning"),
+    pytest.mark.filterwarnings("ignore:.* names groups that no row"),
+]
 
 
 def kept(vectors, neighbors, among):

@@ -1,6 +1,8 @@
 """``/v1/select``: the picks and bits of calls in process, whatever was batched with a query."""
 
 import asyncio
+import re
+import shutil
 import threading
 
 import numpy as np
@@ -11,7 +13,8 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.serving import Limits
+from ragsys_kernels.corpus import faiss_index
+from ragsys_kernels.serving import Limits, create_app
 from ragsys_kernels.serving.routes import select, select_arrow
 
 RNG = np.random.default_rng(20)
@@ -160,7 +163,7 @@ def test_relevance_on_a_scale_has_the_bits_of_calls_in_process(corpus, scale, me
         assert told(one) == told(other) == expected
 
 
-def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
+def test_the_index_of_a_corpus_finds_the_pools(tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     rows = np.random.default_rng(4).standard_normal((900, 16), dtype=np.float32)
     np.save(tmp_path / "v.npy", rows)
@@ -175,6 +178,24 @@ def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
     assert [each["ids"] for each in answer.json()["results"]] == picks.indices.tolist()
     assert {each["certified"] for each in answer.json()["results"]} == {None}
     assert (picks.indices != corpus.select(rows[:20], 4, pool=30, index=False).indices).any()
+    with monkeypatch.context() as patch:  # a folder that loads, and cannot be searched
+        patch.setattr(faiss_index, "set_parameters", lambda *_: None)
+        offline.build_corpus(tmp_path / "v.npy", tmp_path / "bad", index="IVF16,Flat", search_parameters="nprobe=0")
+    why = "select: search_parameters must be ones of the index.*'nprobe=0'"
+    with pytest.raises(ValueError, match=f"^serve: corpus 'other' cannot be served: {why}"):
+        create_app({"docs": corpus, "other": tmp_path / "bad"})
+
+    async def reloaded(client, _):
+        shutil.rmtree(tmp_path / "c")
+        shutil.copytree(tmp_path / "bad", tmp_path / "c")
+        return await client.post("/v1/corpora/docs/reload", headers={"x-requested-with": "test"}), await client.post(
+            "/v1/select", json={"queries": queries}
+        )
+
+    refused, again = servers.run({"docs": tmp_path / "c"}, reloaded)
+    assert refused.status_code == 409
+    assert re.match(f"reload: corpus 'docs' stays as it was: {why}", refused.json()["error"]["message"])
+    assert again.json()["results"] == answer.json()["results"]
 
 
 @pytest.mark.parametrize("kind", ["json", "arrow"])

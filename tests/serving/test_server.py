@@ -430,8 +430,8 @@ def test_what_cannot_be_served_ends_with_one_line(command, tmp_path):
     for arguments, words in (
         ("docs", "corpus must be NAME=FOLDER"),
         (f"{corpus} --corpus {corpus}", "must have a name of its own"),
-        ("docs=nowhere", "path must be a folder written by Corpus.save"),
-        ("docs=nowhere --workers 3", "path must be a folder written by Corpus.save"),
+        ("docs=nowhere", "corpus 'docs' cannot be served: Corpus: path must be a folder written by Corpus.save"),
+        ("docs=nowhere --workers 3", "corpus 'docs' cannot be served: Corpus: path must be a folder"),
         (f"{corpus} --host 0.0.0.0", "host must be of this machine without a token"),
         (f"{corpus} --token a --token-file b", "token must be given once"),
         (f"{corpus} --max-queries 9 --max-queue 8", "queries must be at most the queue"),
@@ -455,7 +455,9 @@ def test_what_a_worker_finds_ends_with_one_line():
     with contextlib.closing(process):
         assert process.process.wait(servers.HANGS) == 1
         [line] = process.stop()[2].splitlines()
-        assert line.startswith("error: serve: Corpus: path must be a folder written by Corpus.save")
+        assert line.startswith(
+            "error: serve: corpus 'docs' cannot be served: Corpus: path must be a folder written by Corpus.save"
+        )
 
 
 def test_a_stopped_server_has_answered_what_it_took(server, folder):

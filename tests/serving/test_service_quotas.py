@@ -11,6 +11,8 @@ import ragsys_kernels as rk
 from ragsys_kernels.serving import InvalidRequestError, batcher, kernel
 from ragsys_kernels.serving.ray_serve import answered
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* names groups that no row")
+
 N, D, K, Q = 90, 8, 5, 4
 RNG = np.random.default_rng(5)
 ROWS, QUERIES = (RNG.standard_normal((n, D), dtype=np.float32) for n in (N, Q))

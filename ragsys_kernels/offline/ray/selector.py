@@ -16,6 +16,7 @@ from ..._base.types import NDArray as Array
 from ..._base.warn import muted
 from ...corpus import recency
 from ...corpus.ids import Ids, make
+from ...selection import quotas
 from ...selection.parameters import SCALES
 from ...selection.request import Request
 from .. import sources
@@ -271,6 +272,7 @@ def _check(
         query_groups=None if group_column is None else groups,
         relevance_scale="as-is",  # there is no relevance here
     )
+    quotas.warn_of_unknown(_OP, request, corpus)
     with muted(rk.PoolSizeWarning):
         Selector(corpus, None).select(asked, pool, index)
 

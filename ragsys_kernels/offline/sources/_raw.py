@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..._base import times
+from ..._base import checks, times
 from ..._base.arrays import HOST
 from ..._base.npy import HEADER, can_be, header
 from ..._base.types import NDArray as Array
