@@ -96,7 +96,7 @@ def test_a_name_that_no_row_has_is_a_line(files, command):
     shared = ("--corpus", "corpus.parquet", "--k", K, "--overwrite", "--out")
     job = ("select", "--queries", "queries.npy", "--on-error", "skip", *shared, "out")
     for column, right, wrong, shown in (("NAMES", "news", "News", "'News'"), ("NUMBERS", "1", "8", "8")):
-        line = f"max_per_group names groups that no row of the corpus has: {shown}"
+        line = f"--max-per-group names groups that no row of the corpus has: {shown}"
         for name, arguments in (("select", job), ("subset", ("subset", *shared, "out.parquet"))):
             for given, expected in ((wrong, [f"warning: {name}: {line}"]), (right, [])):
                 done = command(files, *arguments, "--group-column", column, "--max-per-group", f"{given}=1")
