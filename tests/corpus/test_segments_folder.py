@@ -485,3 +485,14 @@ def test_maps_keep_no_descriptor(path, rows):
 def test_a_url_is_no_folder():
     with pytest.raises(ValueError, match=r"^Corpus: path must be a local path, got s3://bucket/corpus$"):
         rk.Corpus.load("s3://bucket/corpus")
+
+
+@pytest.mark.parametrize("key", ["segments", "others"])
+def test_descriptions_are_indented_json(key):
+    """The same bytes as of ``json.dumps``, which takes longer."""
+    odd = {"name": 'a\n "segments": []', "rows": 3, "x": [1, {"y": []}], "deleted": {"rows": 1, "sha256": "é"}}
+    for parts in ([], [odd], [{"a": None}, odd, {"b": 1.5, "c": "\\,"}], [{}], [1], {"a": 1}, None):
+        description = {"format": 3, "n": {"segments": []}, key: parts, "last": [1, 2]}
+        content = corpus_folder.content_of(description)
+        assert content == json.dumps(json.loads(content), indent=1).encode() + b"\n"
+        assert {**json.loads(content), "sha256": 0} == {**description, "sha256": 0}
