@@ -7,6 +7,7 @@ a `Quotas`, which the compiled kernels (``Quotas`` in csrc/cpu/selection/args.h)
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -20,6 +21,9 @@ from .request import Request
 NO_CAP = int(np.iinfo(np.int64).max)
 BACKENDS = ("cpu", "reference")
 _BLOCK, _NAMED = 1 << 14, 3  # rows that are looked at together; names of groups that a warning has
+# Whether the groups of a corpus, by the id of their array, have a number: one that few rows have takes all of them.
+_HELD: dict[int, dict[int, bool]] = {}
+_MOST_HELD = 1 << 12
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -121,13 +125,22 @@ def _unknown(corpus: Any, keys: list[Any]) -> list[Any]:
     if corpus.group_names is not None:
         keys = [key for key in keys if isinstance(key, str)]
         return [key for key, number in zip(keys, _numbers(corpus.group_names, keys), strict=True) if number is None]
-    left = [int(key) for key in keys if isinstance(key, (int, np.integer)) and not isinstance(key, bool)]
-    for begin in range(0, len(corpus.groups), _BLOCK):  # groups that there are turn up soon
-        if not left:
-            break
+    place = id(corpus.groups)
+    if place not in _HELD:
+        _HELD[place] = {}
+        weakref.finalize(corpus.groups, _HELD.pop, place, None)
+    held = _HELD[place]
+    if len(held) > _MOST_HELD:
+        held.clear()
+    integers = [int(key) for key in keys if isinstance(key, (int, np.integer)) and not isinstance(key, bool)]
+    left = [key for key in integers if key not in held]
+    for begin in range(0, len(corpus.groups) if left else 0, _BLOCK):  # groups that there are turn up soon
         block = corpus.groups[begin : begin + _BLOCK]
-        left = [key for key in left if not (block == key).any()]
-    return left
+        held.update({key: True for key in left if (block == key).any()})
+        if not (left := [key for key in left if key not in held]):
+            break
+    held.update(dict.fromkeys(left, False))
+    return [key for key in integers if held.get(key) is False]
 
 
 def with_integers(op: str, name: str, given: Any) -> Any:
