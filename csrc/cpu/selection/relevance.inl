@@ -19,7 +19,7 @@ inline Status Query<Objective>::prepare_query() {
 template <class Objective>
 inline void Query<Objective>::find_strategy() {
   if (quotas) return;
-  const bool many_picks = items >= kCoarsePool && picks_wanted() >= kCoarsePicks && kCodesPay;
+  const bool many_picks = kCodesPay && coarse_pays(items, picks_wanted(), args.dims);
   coarse = Objective::kCodes && may_be_coarse(args) && (args.bounds == Bounds::coarse || many_picks);
   if (coarse) return;
   const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.stage.relevance_error;

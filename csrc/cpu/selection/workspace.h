@@ -21,16 +21,18 @@ struct CodeVector {
 // Items whose codes meet a pick together.
 constexpr std::int64_t kCodeBlock = 16;
 
-// Queries of at least so many items and picks are worth 4-bit codes of their own, which take as long to make as rows to
-// meet some twenty picks by 8-bit codes.
-constexpr std::int64_t kCoarsePool = 4096, kCoarsePicks = 32;
+// Whether 4-bit codes of its own are worth it for a query. Measured on clustered rows: 0.5 to 0.8 of the time with 400
+// picks and D = 96, but 1.1 to 2.5 times with 32 and 100 picks, and 1.2 to 3 times with 400 picks and D = 384.
+constexpr bool coarse_pays(std::int64_t items, std::int64_t picks, std::int64_t dims) {
+  return items >= 4096 && picks >= 400 && dims <= 128;
+}
 // Bytes of a row's 4-bit codes: whole words, eight dimensions each.
 constexpr std::int64_t coarse_bytes(std::int64_t dims) { return (dims + 7) / 8 * 4; }
 // Whether a call's queries may be bounded by 4-bit codes, coarse_bounds.inl.
 inline bool may_be_coarse(const SelectArgs& args) {
   const bool adds = args.method == Method::vrsd || args.method == Method::msd;
   const bool all_may_be_picked = !args.limits.max_similarity && !args.limits.quotas.minima;
-  const bool pays = args.pool >= kCoarsePool && args.k >= kCoarsePicks;
+  const bool pays = coarse_pays(args.pool, args.k, args.dims);
   return adds && args.unit_rows && args.dtype != DType::bits && all_may_be_picked &&
          (args.bounds == Bounds::coarse || (args.bounds == Bounds::automatic && pays));
 }
