@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import time
 from collections import deque
 from contextlib import suppress
@@ -30,6 +31,7 @@ _URL = _PATH.encode()
 # Headers that change how a request is read or answered; such requests are left to uvicorn.
 _UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
 _PART = 1 << 16  # bytes of an answer that are joined with its headers, and of a long one written at a time with TLS
+_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: what is unsent is dropped
 _TAKEN = 1 << 20  # bytes of a long answer that a client has to take in the time for writing
 
 
@@ -286,8 +288,14 @@ class Protocol(HttpToolsProtocol):
             self._hang_up()
 
     def close_at_once(self, why: str) -> None:
-        """Close the connection without waiting for the client to take what is left."""
+        """Close the connection without waiting for the client to take what is left, in buffers of the kernel too.
+
+        Else the kernel keeps megabytes for a client that never reads, and does not tell it that the connection is closed.
+        """
         self._service.metrics.closed.labels(why).inc()
+        if (own := self.transport.get_extra_info("socket")) is not None:
+            with suppress(OSError):
+                own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     def end(self) -> None:

@@ -56,7 +56,9 @@ class Table:
         self._table = lancedb.connect(folder).create_table("vectors", self._written(np.arange(N), self.states[0]))
 
     def rows(self, ids: np.ndarray, state: np.ndarray) -> np.ndarray:
-        return self._source[(ids + 7919 * state[ids].astype(np.int64)) % N]
+        """Return vectors of which no two are the same: between equal ones the place in the folder decides."""
+        changes = state[ids].astype(np.int64)
+        return self._source[(ids + 7919 * changes) % N] * (1 + changes[:, None] / 64).astype(np.float32)
 
     def change(self) -> None:
         """Change rows, some of which had been deleted, or now and then delete some."""
@@ -226,7 +228,10 @@ class Soak:
             if np.array_equal(ids, own) and np.array_equal(scores, values):
                 self.matched.add(version)
                 return
-        self.fails(f"wrong: {ids} {scores} for {asked}")
+        query, k, candidates, method = asked
+        last = self.table.picks(len(self.table.states) - 1, *asked)
+        among = "the corpus" if candidates is None else "candidates"
+        self.fails(f"wrong: {method}, k={k} of {among}: {ids} {scores}; the last version has {last}")
 
     def refused(self, who: str, status: int | None, code: str | None, text: str) -> None:
         """Count a refusal; whoever asks well may be refused only where the server is busy, and says so."""
@@ -342,7 +347,7 @@ class Soak:
         """All workers have to come to the rows of the last version."""
         assert self.sync().wait() == 0
         time.sleep(5)
-        last, before = self.table.states[-1], self.table.states[-2]
+        last, before = self.table.states[-1], self.table.states[-3]  # at most one of two changes is of deletions
         changed = np.flatnonzero((last != before) & (last >= 0))
         for seed in range(20):  # each over a connection of its own, which any worker takes
             draw = np.random.default_rng(seed)
