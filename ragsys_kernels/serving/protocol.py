@@ -290,7 +290,7 @@ class Protocol(HttpToolsProtocol):
     def close_at_once(self, why: str) -> None:
         """Close the connection without waiting for the client to take what is left, in buffers of the kernel too.
 
-        Else the kernel keeps megabytes for a client that never reads, and does not tell it that the connection is closed.
+        Else the kernel keeps megabytes for a client that never reads, and does not tell it of the end.
         """
         self._service.metrics.closed.labels(why).inc()
         if (own := self.transport.get_extra_info("socket")) is not None:

@@ -228,7 +228,7 @@ class Soak:
             if np.array_equal(ids, own) and np.array_equal(scores, values):
                 self.matched.add(version)
                 return
-        query, k, candidates, method = asked
+        _, k, candidates, method = asked
         last = self.table.picks(len(self.table.states) - 1, *asked)
         among = "the corpus" if candidates is None else "candidates"
         self.fails(f"wrong: {method}, k={k} of {among}: {ids} {scores}; the last version has {last}")

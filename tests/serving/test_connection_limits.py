@@ -25,7 +25,7 @@ ONE = orjson.dumps({"k": 1, "queries": [{"query": ROWS[0].tolist()}]})
 # An answer of 14 MB, for its ids are long: more than the kernel takes of it for a client that does not read.
 LONG = {"docs": rk.Corpus(ROWS[:10], ids=[f"{i}" * 4000 for i in range(10)])}
 LARGE = orjson.dumps({"k": 10, "queries": [{"query": ROWS[i].tolist()} for i in range(150)]})
-MEMORY = 20 << 20  # room for one answer of 14 MB, and for none beside it, whatever the kernel's buffers take of the first
+MEMORY = 20 << 20  # one answer of 14 MB fits, and no other beside it, whatever the kernel's buffers take
 
 
 def connected(server, content=b""):
