@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
@@ -208,7 +209,9 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        await run_in_threadpool(self.metrics.text)  # imports what the framework's threads need
+        # These import what the first request would have to wait for: the framework's threads, and pandas, if there is one.
+        await run_in_threadpool(self.metrics.text)
+        await run_in_threadpool(pa.array, ())
         for start in self.starting:
             await start()
         self.status = "ready"

@@ -778,7 +778,8 @@ import ragsys_kernels as rk
 
 async def use(client, service):
     await client.get("/health/live")
-    arrow = servers.arrow(pa.table({{"query_id": [1, 2]}}))
+    ids = pa.Array.from_buffers(pa.int64(), 2, [None, pa.py_buffer(np.array([1, 2]))])  # `pa.array` imports pandas
+    arrow = servers.arrow(pa.Table.from_arrays([ids], ["query_id"]))
     tensors = {{"inputs": [{{"name": "query_id", "shape": [1], "datatype": "INT64", "data": [1]}}]}}
     before = set(sys.modules)
     for path, how in (
