@@ -19,10 +19,13 @@ from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LOG2E, finite, nan_for_inf, scaled, scales
+from .scale import LN2, LOG2E, finite, nan_for_inf, scaled, scales, unrounded
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
+
+# Powers of two up to which a split's largest is taken from all at once, by multiply-adds.
+MOST_SHIFT = tl.constexpr(2.0**16)
 
 NOT_FINISHED = named({})
 
@@ -90,6 +93,32 @@ def _widened(w0, w1, w2, w3, DTYPE: tl.constexpr, PACKS: tl.constexpr):
             high = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
         x = tl.reshape(tl.join(low, high), [PACKS * 8])
     return x
+
+
+@triton.jit
+def _exponents(x, z, factor, SOFTCAP: tl.constexpr):
+    """Return the largest z, and t and a number ``more`` with exp(z - the largest) = 2^(t - more).
+
+    t is one multiply-add of each x, without a rounded product; ``more`` is what the roundings of the largest z and of
+    its power of two leave. Where the largest is infinite, NaN or so large that this is not small, t comes from z.
+    """
+    base, scale = x, factor * LOG2E
+    if SOFTCAP:
+        base, scale = z, LOG2E
+    largest = tl.max(base, 0)  # ignores NaN, which shows in the sum
+    shift = largest * scale
+    if (tl.abs(shift) < MOST_SHIFT) & (factor > 0):
+        t = tl.fma(base, scale, -shift)
+        more = tl.fma(largest, scale, -shift)
+        top = largest
+        if not SOFTCAP:
+            top = largest * factor
+            more -= tl.fma(largest, factor, -top) * LOG2E
+    else:
+        top = tl.max(z, 0)
+        t = (z - finite(top, 0.0)) * LOG2E
+        more = 0.0
+    return top, t, more
 
 
 @triton.jit(do_not_specialize=["begin_at"])
@@ -173,14 +202,16 @@ def logprob_logits_kernel(
         else:
             factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
         z = scaled(x, inner, factor, SOFTCAP)  # [BLOCK]
-        top = tl.max(z, 0)  # ignores NaN, which shows in the sum
-        d = z - finite(top, 0.0)
-        e = tl.exp2(d * LOG2E)
+        top, power, more = _exponents(x, z, factor, SOFTCAP)
+        e = tl.exp2(power)
+        grow = tl.exp2(-more)
+        s = tl.sum(e, 0)
         part = slot * splits + split
         tl.store(part_max + part, top)
-        tl.store(part_sum + part, nan_for_inf(tl.sum(e, 0)))
+        tl.store(part_sum + part, nan_for_inf(s * grow))
         if part_weighted is not None:
-            tl.store(part_weighted + part, tl.sum(tl.where(e > 0, d * e, 0.0), 0))
+            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - more * s
+            tl.store(part_weighted + part, w * grow * LN2)
         if rank is not None:
             first, last = slot, slot + 1
             if rows is not None:
@@ -205,8 +236,9 @@ def logprob_logits_kernel(
             enters = tl.where(live, masked(target, allowed, num_entering), -1) >= 0
             own = tl.load(logits + slot * stride + target, mask=enters, other=float("-inf")).to(tl.float32)
             factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
-            own = scaled(own, inner, factor, SOFTCAP)
-            store_pair(slot, own, most, total, live, is_ignored(target, ignore), logp, logp64, state)
+            z = scaled(own, inner, factor, SOFTCAP)
+            exact = unrounded(own, inner, factor, SOFTCAP)
+            store_pair(slot, z, exact, most, total, live, is_ignored(target, ignore), logp, logp64, state)
             if (lse is not None) or (largest is not None) or (entropy is not None):
                 store_row(slot, most, total, weighted, live, lse, largest, entropy)
 
