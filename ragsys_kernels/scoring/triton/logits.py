@@ -19,13 +19,14 @@ from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LN2, LOG2E, finite, nan_for_inf, scaled, scales, unrounded
+from .scale import LN2, LOG2E, UNROUNDED, finite, nan_for_inf, scaled, scales, unrounded
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
 
-# Powers of two up to which a split's largest is taken from all at once, by multiply-adds.
-MOST_SHIFT = tl.constexpr(2.0**16)
+# The largest power of two that a multiply-add subtracts: what its rounding leaves is no more than 2^5. Where z is so
+# large that it would be more, all but the largest are at least 64 powers below it, by a smaller scale too.
+MOST_POWER = tl.constexpr(2.0**30)
 
 NOT_FINISHED = named({})
 
@@ -96,29 +97,26 @@ def _widened(w0, w1, w2, w3, DTYPE: tl.constexpr, PACKS: tl.constexpr):
 
 
 @triton.jit
-def _exponents(x, z, factor, SOFTCAP: tl.constexpr):
-    """Return the largest z, and t and a number ``more`` with exp(z - the largest) = 2^(t - more).
+def _powers(x, inner, factor, SOFTCAP: tl.constexpr):
+    """Return the largest z, and t of each x and numbers ``more``, ``grow`` with exp(z - the largest) = 2^(t - more).
 
-    t is one multiply-add of each x, without a rounded product; ``more`` is what the roundings of the largest z and of
-    its power of two leave. Where the largest is infinite, NaN or so large that this is not small, t comes from z.
+    t is one multiply-add of x, whose product is not rounded; ``more`` is what rounding leaves of the largest z and of
+    its power. ``grow`` is 2^-more; where the largest z is infinite, it makes the sum infinite or 0. A factor below 0
+    makes it NaN.
     """
-    base, scale = x, factor * LOG2E
+    base, unit = x, factor
     if SOFTCAP:
-        base, scale = z, LOG2E
-    largest = tl.max(base, 0)  # ignores NaN, which shows in the sum
-    shift = largest * scale
-    if (tl.abs(shift) < MOST_SHIFT) & (factor > 0):
-        t = tl.fma(base, scale, -shift)
-        more = tl.fma(largest, scale, -shift)
-        top = largest
-        if not SOFTCAP:
-            top = largest * factor
-            more -= tl.fma(largest, factor, -top) * LOG2E
-    else:
-        top = tl.max(z, 0)
-        t = (z - finite(top, 0.0)) * LOG2E
-        more = 0.0
-    return top, t, more
+        base, unit = scaled(x, inner, factor, SOFTCAP), 1.0
+    found = tl.max(base, 0)  # ignores NaN, which shows in the sum
+    top = found * unit
+    largest = finite(found, 0.0)
+    scale = tl.where(factor >= 0, unit, float("nan")) * LOG2E
+    scale = tl.minimum(scale, MOST_POWER / tl.abs(largest), propagate_nan=tl.PropagateNan.ALL)
+    power = largest * scale
+    rounded = tl.where(tl.abs(top) < UNROUNDED, tl.fma(largest, unit, -top), 0.0)
+    more = tl.fma(largest, scale, -power) - rounded * LOG2E
+    grow = tl.where(tl.abs(top) < float("inf"), tl.exp2(-more), tl.where(top > 0, float("inf"), 0.0))
+    return top, tl.fma(base, scale, -power), more, grow
 
 
 @triton.jit(do_not_specialize=["begin_at"])
@@ -201,18 +199,8 @@ def logprob_logits_kernel(
             factor = tl.load(inverse_temperature + slot) * outer
         else:
             factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
-        z = scaled(x, inner, factor, SOFTCAP)  # [BLOCK]
-        top, power, more = _exponents(x, z, factor, SOFTCAP)
-        e = tl.exp2(power)
-        grow = tl.exp2(-more)
-        s = tl.sum(e, 0)
-        part = slot * splits + split
-        tl.store(part_max + part, top)
-        tl.store(part_sum + part, nan_for_inf(s * grow))
-        if part_weighted is not None:
-            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - more * s
-            tl.store(part_weighted + part, w * grow * LN2)
-        if rank is not None:
+        if rank is not None:  # first, so that no z takes a register after it
+            z = scaled(x, inner, factor, SOFTCAP)
             first, last = slot, slot + 1
             if rows is not None:
                 first, last = tl.load(pair_begin + slot), tl.load(pair_begin + slot + 1)
@@ -226,6 +214,15 @@ def logprob_logits_kernel(
                     t = tl.load(base + own, mask=own >= 0, other=float("-inf")).to(tl.float32)
                     t = scaled(t, inner, factor, SOFTCAP)
                 tl.atomic_add(rank + i, tl.sum((z > t).to(tl.int32), 0).to(tl.int64))
+        top, power, more, grow = _powers(x, inner, factor, SOFTCAP)  # power: [BLOCK]
+        e = tl.exp2(power)
+        s = tl.sum(e, 0)
+        part = slot * splits + split
+        tl.store(part_max + part, top)
+        tl.store(part_sum + part, nan_for_inf(s * grow))
+        if part_weighted is not None:
+            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - more * s
+            tl.store(part_weighted + part, w * grow * LN2)
     if done is not None:
         tl.debug_barrier()  # all threads have written before one counts
         if tl.atomic_add(done + slot, 1) == splits - 1:

@@ -19,6 +19,9 @@ from ..problem import ScoringProblem
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
+# From this on, z is what `scaled` rounds it to: exp of what rounding leaves might be infinite.
+UNROUNDED = tl.constexpr(2.0**29)
+
 
 def scales(problem: ScoringProblem) -> dict[str, Any]:
     """Return the arguments of z = x outer / temperature, or with SOFTCAP of tanh(x inner) outer / temperature."""
@@ -62,11 +65,11 @@ def scaled(x, inner, factor, SOFTCAP: tl.constexpr):
 
 @triton.jit
 def unrounded(x, inner, factor, SOFTCAP: tl.constexpr):
-    """Return the same in float64, where x factor needs no rounding."""
+    """Return the same in float64, where x factor needs no rounding; above `UNROUNDED` it is rounded all the same."""
     z = scaled(x, inner, factor, SOFTCAP)
     result = z.to(tl.float64)
     if not SOFTCAP:
-        result = tl.where(tl.abs(z) < float("inf"), x.to(tl.float64) * factor, result)
+        result = tl.where(tl.abs(z) < UNROUNDED, x.to(tl.float64) * factor, result)
     return result
 
 
