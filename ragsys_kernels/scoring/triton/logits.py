@@ -111,7 +111,9 @@ def _powers(x, inner, factor, SOFTCAP: tl.constexpr):
     top = found * unit
     largest = finite(found, 0.0)
     scale = tl.where(factor >= 0, unit, float("nan")) * LOG2E
-    scale = tl.minimum(scale, MOST_POWER / tl.abs(largest), propagate_nan=tl.PropagateNan.ALL)
+    most = tl.full([], MOST_POWER, tl.float32) / tl.abs(largest)
+    most = most.to(tl.int32, bitcast=True) & 0x7F800000  # the power of two below: its product is exact
+    scale = tl.minimum(scale, most.to(tl.float32, bitcast=True), propagate_nan=tl.PropagateNan.ALL)
     power = largest * scale
     rounded = tl.where(tl.abs(top) < UNROUNDED, tl.fma(largest, unit, -top), 0.0)
     more = tl.fma(largest, scale, -power) - rounded * LOG2E
