@@ -76,6 +76,13 @@ fuzz: $(VENV)/.test
 	rm -rf build/fuzz/* && $(BIN)/python tests/fuzz/killed_segments.py build/fuzz $(SEED) 100
 	rm -rf build/fuzz/* && $(BIN)/python tests/fuzz/killed_cluster.py build/fuzz 10
 
+# Ten minutes of a service with all that goes on beside it at once: sync, kills, tokens that change, heavy and malformed requests.
+SECONDS ?= 600
+.PHONY: soak
+soak:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-stores $(VENV)-stores/.serve-stores
+	$(VENV)-stores/bin/python tests/fuzz/soak_service.py --seconds $(SECONDS)
+
 # What CI runs, the fuzzers, and every GPU kernel compiled afresh, which `make test` does only with those that have changed.
 release-check: export RAGSYS_KERNELS_TEST_COMPILE := all
 release-check: lint arm check-wheel sanitize test test-slow test-tools test-capi test-sqlite test-blas test-oldest test-serve fuzz

@@ -38,6 +38,7 @@ NOTES = {
     "nearest": "`nearest` of the result, [how it counts](#which-pick-made-an-item-redundant)",
     "metric": "`dot` is the product of rows as they are",
     "half_life": "[newer first](hybrid.md#newer-first); with a corpus alone",
+    "decay_floor": "relevance is multiplied by the larger of the decay and the floor",
     "now": "without, that of the call or of the job's begin",
     "decay": "[its form](hybrid.md#newer-first)",
 }
@@ -48,7 +49,8 @@ _SHAPES = {
 }  # fmt: skip
 _FORMS = {
     "groups": "integers or strings (N,); in functions also (N, L)", "query_groups": "integers or strings (Q,)",
-    "candidates": "ids (Q, P)",
+    "candidates": "ids (Q, P)", "half_life": "a number above 0, or a timedelta",
+    "now": "a number within [-2.6e+11, 2.6e+11], or a datetime, in UTC where it has no zone",
     **dict.fromkeys(BY_GROUP, "an integer at least 1, or a mapping of groups to integers at least 0"),
 }  # fmt: skip
 _FORMS |= dict.fromkeys(("allowed", "exclude"), "a mask (N,) or (Q, N), or ids (Q, any)")

@@ -11,6 +11,8 @@ PLACES = {
     "rules-speed": "docs/speed.md",
     "scoring": "docs/speed.md",
     "planning": "docs/planning.md",
+    "planning-avx2": "docs/planning.md",
+    "planning-avx512": "docs/planning.md",
     "executed": "docs/tested.md",
     "gpu-speed": "docs/gpu.md",
     "gpu-headline": "README.md",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Collection
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 def shown(value: Any) -> str:
     """Return what an error says it got: the value if it is short, else its type."""
+    if isinstance(value, (np.datetime64, np.timedelta64, date, timedelta)):
+        return str(value)
     scalar = value is None or isinstance(value, (str, float, bool, np.generic)) or (type(value) is int)
     if not scalar or (type(value) is int and value.bit_length() > 512):  # Python refuses to print the longest ones
         return type(value).__name__
@@ -67,19 +70,13 @@ def whole(op: str, name: str, value: Any, rule: str = "an integer") -> int:
 
 def number(op: str, name: str, value: Any) -> float:
     """Return a number as a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+    of_time = isinstance(value, np.timedelta64)  # an integer to NumPy
+    if of_time or isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{op}: {name} must be a number, got {type(value).__name__}")
     try:
         return float(value)
     except OverflowError:
         raise ValueError(f"{op}: {name} must be within the range of float64, got {shown(value)}") from None
-
-
-def seconds(x: Any) -> Any:
-    """Return times of NumPy's datetime64 as seconds since 1970 in float64, NaN for NaT; anything else as it is."""
-    if getattr(getattr(x, "dtype", None), "kind", "") != "M":
-        return x
-    return (np.asarray(x, "datetime64[us]") - np.datetime64(0, "us")) / np.timedelta64(1, "s")
 
 
 def choice(op: str, name: str, value: Any, allowed: Collection[str]) -> str:
@@ -141,11 +138,11 @@ def doubles(op: str, name: str, x: Any, place: Place = HOST) -> Any:
     return place.float64(array, dtype)
 
 
-def integers(op: str, name: str, x: Any, place: Place = HOST) -> Any:
-    """Return an integer array of any type as contiguous int64."""
+def integers(op: str, name: str, x: Any, place: Place = HOST, others: str = "") -> Any:
+    """Return an integer array of any type as contiguous int64; ``others`` says what else the caller takes."""
     array, dtype = place.view(op, name, x)
     if "int" not in dtype or dtype == "uint64":
-        raise TypeError(f"{op}: {name} must be integers, got {dtype}")
+        raise TypeError(f"{op}: {name} must be integers{others}, got {dtype}")
     return place.int64(array)
 
 

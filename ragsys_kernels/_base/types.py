@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 
@@ -39,6 +41,9 @@ Storage: TypeAlias = Literal["float32", "float16", "bfloat16", "int8", "binary"]
 Backend: TypeAlias = Literal["auto", "cpu", "reference", "triton", "cuda"]
 ScoringBackend: TypeAlias = Literal["auto", "cpu", "numpy", "reference", "triton"]
 RelevanceScale: TypeAlias = Literal["as-is", "minmax", "zscore", "rank"]
+# Lengths of time in seconds, and times in seconds since 1970; a datetime without a zone is in UTC.
+Seconds: TypeAlias = float | timedelta | np.timedelta64
+Moment: TypeAlias = float | datetime | np.datetime64
 Decay: TypeAlias = Literal["exp", "gauss", "linear"]
 OnError: TypeAlias = Literal["raise", "skip"]
 BadRows: TypeAlias = Literal["raise", "skip"]

@@ -16,7 +16,7 @@ from .._base.extras import absent
 _MODULES = {
     "bench": "bench", "select": "files", "bias": "files", "compare": "compare", "conform": "conform",
     "serve": "serve", "embed": "texts", "show": "texts", "show-config": "config",
-    "corpus": "corpus", "job": "job", "subset": "subset", "dedupe": "subset",
+    "corpus": "corpus", "job": "job", "subset": "subset", "dedupe": "subset", "plan": "plan",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -12,10 +13,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, ClassVar, get_args
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,6 +29,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 from rich.text import Text
+from typer.core import TyperGroup
+from typer.models import OptionInfo
 
 import ragsys_kernels as rk
 
@@ -40,19 +45,54 @@ _LINE_INTERVAL = 5.0  # seconds between progress lines where there is no termina
 class Commands(typer.Typer):
     """Commands whose help fills the lines of any terminal, wherever the lines of the docstring end."""
 
+    running: ClassVar[Callable[..., Any] | None] = None  # the last that was called
+
     def command(self, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
         decorated = super().command
 
         def decorate(function: Any) -> Any:
             paragraphs = (inspect.getdoc(function) or "").split("\n\n")
             text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-            return decorated(*arguments, help=text, **options)(function)
+
+            @wraps(function)
+            def called(**given: Any) -> Any:
+                Commands.running = function
+                return function(**given)
+
+            return decorated(*arguments, help=escape(text), **options)(called)
 
         return decorate
 
 
+_UsageError: Any = typer.BadParameter.__base__  # of Click, or of Typer's own copy of it
+
+
+@contextmanager
+def _one_line_usage() -> Iterator[None]:
+    """Print wrong usage as one line, as every other error, and exit with 2."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # of Click from 8.2 on: its text is the help
+            raise
+        at = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        print(f"error: {line(error.format_message()).rstrip('.')}{at}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+class _Group(TyperGroup):
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _one_line_usage():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _one_line_usage():
+            return super().invoke(ctx)
+
+
 # Of every application of commands.
 SETTINGS: dict[str, Any] = {
+    "cls": _Group,
     "no_args_is_help": True,
     "pretty_exceptions_enable": False,
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -83,11 +123,20 @@ INPUT, COLUMNS, RULE, RUN = "Input and output", "Columns and tensors of files", 
 CLUSTER = "Engine"
 TEXTS = "Columns and text"
 
+# What gives the rows of a corpus what a function is given as an array.
+_OF_ROWS = {
+    "groups": ("group_column", "groups"),
+    "costs": ("cost_column", "costs"),
+    "times": ("time_column", "time"),
+    "relevance": ("relevance_column",),
+}
+
 RESUMABLE = "interrupted; run it again to resume"
 
 
 def option(panel: str, text: str, *names: str, **options: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **options)
+    """Return an option of a panel; its text is no markup of rich, which takes words in brackets out."""
+    return typer.Option(*names, help=escape(text), rich_help_panel=panel, **options)
 
 
 @contextmanager
@@ -126,8 +175,37 @@ def worded(command: str, error: BaseException) -> str:
 
 
 def shown(message: object) -> str:
-    """Return a message as one line, without the passwords of URLs."""
-    return without_password(line(message))
+    """Return a message as one line, without the passwords of URLs, that speaks of the command's options."""
+    return _of_options(without_password(line(message)))
+
+
+def _of_options(text: str) -> str:
+    """Return a message with the options of the command that runs in place of arguments of Python's functions.
+
+    Of names in plain text only those of several words are taken to be arguments: the others are words as well.
+    """
+    flags = {} if Commands.running is None else _flags(Commands.running)
+
+    def companion(found: re.Match[str]) -> str:
+        own = [flags[name] for name in _OF_ROWS.get(found[2], (found[2],)) if name in flags]
+        return found[1] + " or ".join(own) if own else found[0]
+
+    def argument(found: re.Match[str]) -> str:
+        return flags[found[1]] if found[1] in flags and ("_" in found[1] or found[2]) else found[0]
+
+    text = re.sub(r"(must come with(?:out)? )(\w+)(?: of the corpus)?\b(?!\.\w)", companion, text)
+    text = re.sub(r"\bgot \w+=None\b", "got none", text)
+    return re.sub(r"(?<![\w./'\"=-])([a-z]\w*)(?:(=True)\b|(?![\w/'\"=-]|\.\w))", argument, text)
+
+
+def _flags(command: Callable[..., Any]) -> dict[str, str]:
+    """Return the options of a command by the names of its parameters."""
+    found = {}
+    for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+        for each in get_args(parameter.annotation):
+            if isinstance(each, OptionInfo):
+                found[name] = (each.param_decls or (f"--{name.replace('_', '-')}",))[0].partition("/")[0]
+    return found
 
 
 @contextmanager

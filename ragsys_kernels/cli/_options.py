@@ -47,12 +47,12 @@ def of_table(but: Collection[str]) -> dict[str, Any]:
     for parameter in (each for each in SCALARS if each.name not in but):
         limits = f", {parameter.rule_of('')}" if math.isfinite(parameter.range_of("")[1]) else ""
         rules = f"; {text}" if (text := parameter.rules_text()) else ""
+        of = ", or of some groups by name" if parameter.by_group else ""
         metavar: dict[str, Any] = {"metavar": "N"} if parameter.kind == "count" else {}
         if parameter.by_group:
-            rules += ", or of single ones by name"
             metavar = {"metavar": "N|NAME=N,..", "parser": quotas}
         default = {} if parameter.kind == "flag" else {"show_default": parameter.default_text()}
-        found[parameter.name] = option(RULE, f"{parameter.help}{limits}{rules}.", **metavar, **default)
+        found[parameter.name] = option(RULE, f"{parameter.help}{of}{limits}{rules}.", **metavar, **default)
     return found
 
 
@@ -66,7 +66,7 @@ def quotas(text: str) -> int | dict[str, Any]:
         else:
             pairs = [(name, int(number)) for name, number in (each.split("=") for each in text.split(","))]
     except ValueError:
-        raise typer.BadParameter("must be a number, NAME=N,.., or a JSON object where names have = or ,") from None
+        raise typer.BadParameter("must be an integer, NAME=N,.., or a JSON object where names have = or ,") from None
     found = dict(pairs)
     if len(found) < len(pairs):
         raise typer.BadParameter("must name each group once")

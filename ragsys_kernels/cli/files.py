@@ -176,11 +176,12 @@ def _pool(text: str) -> int | str:
     on_error=option(
         RUN,
         "What happens at a query that cannot be used: raise ends the job, skip writes empty lists for it and the "
-        "reason to _errors-*.",
+        "reason to OUT.job/_errors-*.",
     ),
     memory=option(
         RUN,
-        "Memory for a saved corpus, which may be larger: its rows are then read for each chunk of queries. "
+        "Memory for the rows that are held of a saved corpus, which may be larger: they are then read for each chunk "
+        "of queries. "
         "On Ray: for the segments that an actor holds, so that no node needs all.",
         metavar="2G",
         show_default="all of it",
@@ -197,8 +198,20 @@ def _pool(text: str) -> int | str:
     gpus_per_worker=option(
         CLUSTER, "Number of GPUs that Ray reserves for each actor.", metavar="X", show_default="1 with --device"
     ),
+    cpus_per_holder=option(
+        CLUSTER,
+        "Number of CPUs, and of threads, of each actor that holds segments (--memory).",
+        metavar="X",
+        show_default="1 where there are as many",
+    ),
     ray_address=option(
         CLUSTER, "Address of the Ray cluster.", show_default="RAY_ADDRESS, else a new Ray on this machine"
+    ),
+    ray_timeout=option(
+        CLUSTER,
+        "Seconds to wait for room for an actor, or for one that was lost to be started again, before the job ends.",
+        metavar="X",
+        show_default="45",
     ),
 )
 def select(quiet: Quiet = False, **given: Any) -> None:

@@ -27,7 +27,10 @@ _METRIC = option(
 _DTYPE = option(
     RUN, "Type of the corpus in memory.", metavar="DTYPE", show_default="that of a saved corpus, else float32"
 )
-_ROWS = option(INPUT, "Write the columns of --corpus, a table, too.")
+_ROWS = option(
+    INPUT,
+    "Write the columns of --corpus, a table, too. A column of the result that it has gets the command before its name.",
+)
 _OVERWRITE = option(INPUT, "Replace existing files.")
 _BACKEND = option(RUN, "Backend: auto, cpu or reference.")
 _THREADS = option(RUN, "Number of threads.", metavar="N", show_default="one per core")
@@ -44,6 +47,13 @@ def _ids(text: str) -> Any:
     out=option(INPUT, "Parquet file of the chosen rows, in the order in which they were chosen.", metavar="FILE"),
     quality=_QUALITY,
     targets=option(INPUT, "Vectors that the rows are to be relevant to, in any of these formats.", metavar="FILE"),
+    index=option(
+        INPUT,
+        "FAISS index, or usearch's (NAME.usearch), over the corpus: finds --neighbors.",
+        metavar="FILE",
+        show_default="that of a corpus of corpus build --index, else exact search",
+    ),
+    exact=option(INPUT, "Find --neighbors exactly, also where the corpus has an index."),
     initial=_ids("Rows already chosen, which the others are to be unlike"),
     allowed=_ids("The only rows to choose from"),
     exclude=_ids("Rows not to choose"),
@@ -57,6 +67,9 @@ def _ids(text: str) -> Any:
     k=option(RULE, "Number of rows to choose.", metavar="N"),
     rule=option(RULE, "Rule: mmr, msd, dpp, ssd, coverage or gist; with --targets also vrsd or sift."),
     target_relevance=option(RULE, "Relevance to the targets: the mean of the similarities to them, or the largest."),
+    neighbors=option(
+        RULE, "Of coverage: how many nearest rows of each may cover it.", metavar="N", show_default="all rows"
+    ),
     relevance_scale=option(RULE, "How to rescale that relevance: by its range, to z-scores, or to ranks."),
     **_options.of_table(but=("relevance_scale", "metric", *OF_RESULT, *(each.name for each in RECENCY))),
     metric=_METRIC,

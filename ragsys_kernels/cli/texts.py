@@ -90,7 +90,7 @@ def show(
     **given: Any,
 ) -> None:
     """Show the picks of each query beside their texts, with relevance and redundancy; after select --nearest also which
-    earlier pick each is like."""
+    earlier pick each is like, numbered from 1 as the picks are, after --min-per-group also which groups lack picks."""
     with one_line_errors("show"):
         if given["limit"] is None and format is Format.table and not query:
             given["limit"] = 10
@@ -103,7 +103,8 @@ def _table(picks: Sequence[offline.Pick]) -> None:
     for query, some in groupby(picks, key=lambda pick: pick.query):
         rows = list(some)
         question = rows[0].question
-        title = Text(f"{query}" if question is None else f"{query}: {question}")  # no markup: these are others' texts
+        name = f"{query}" if question is None else f"{query}: {question}"
+        title = Text(name + _unmet(rows[0]))  # no markup: these are others' texts
         table = Table(title=title, title_justify="left", expand=True)
         like = any(pick.nearest for pick in rows)
         for name in ("#", "relevance", "redundancy", *["like #"] * like):
@@ -119,13 +120,18 @@ def _markdown(picks: Sequence[offline.Pick]) -> None:
     for query, some in groupby(picks, key=lambda pick: pick.query):
         rows = list(some)
         question = rows[0].question
-        print(f"\n**{_cell(str(query))}**" + ("" if question is None else f" {_cell(question)}"))
+        print(f"\n**{_cell(str(query))}** {_cell((question or '') + _unmet(rows[0]))}".rstrip())
         like = any(pick.nearest for pick in rows)
         print(f"\n| # | relevance | redundancy |{' like # |' * like} text |\n|---:|---:|---:|{'---:|' * like}---|")
         for pick in rows:
             near = f" {_rank(pick.nearest)} |" * like
             numbers = f"{pick.rank} | {_number(pick.relevance)} | {_number(pick.redundancy)}"
             print(f"| {numbers} |{near} {_cell(pick.text)} |")
+
+
+def _unmet(pick: offline.Pick) -> str:
+    lacking = ", ".join(f"{group}: {n}" for group, n in (pick.unmet or {}).items())
+    return f" (groups that lack picks: {lacking})" if lacking else ""
 
 
 def _number(value: float) -> str:
@@ -143,7 +149,9 @@ def _cell(text: str) -> str:
 def _csv(picks: Sequence[offline.Pick]) -> None:
     writer = csv.writer(sys.stdout)
     writer.writerow(offline.Pick._fields)
-    writer.writerows(picks)
+    for pick in picks:
+        unmet = pick.unmet and json.dumps(pick.unmet, ensure_ascii=False)
+        writer.writerow({**pick._asdict(), "unmet": unmet}.values())
 
 
 def _jsonl(picks: Sequence[offline.Pick]) -> None:

@@ -103,8 +103,11 @@ def compare_files(
     check_local(OP, "out", out)
     with needed(OP, "compare", "pyarrow"):
         from ..offline import sources
-        from ..offline.sinks import write_skipped
+        from ..offline.sinks import skipped_list, write_skipped
+    paths = {"corpus": corpus, "queries": queries, "candidates": candidates, "qrels": qrels, "bias": bias}
+    shown = {"texts": texts, "query_texts": query_texts}
     try:
+        sources.check_apart(OP, {"out": out, **skipped_list(out, (bad_rows, on_duplicate))}, {**paths, **shown})
         of_rows = {"vector_column": vector_column, "id_column": id_column, "bias": bias, "bias_column": bias_column}
         saved = sources.saved(corpus, {**of_rows, "metric": metric})
         skips = bad_rows == "skip"
@@ -143,7 +146,6 @@ def compare_files(
         write_skipped(OP, out, (bad_rows, on_duplicate), corpus=usable, queries=answered)
     except (ValueError, FileNotFoundError) as error:  # words of the files are those of `select`
         raise type(error)(f"{OP}: {str(error).removeprefix('select: ').removeprefix(f'{OP}: ')}") from error
-    paths = {"corpus": corpus, "queries": queries, "candidates": candidates, "qrels": qrels, "bias": bias}
     return compare(
         rows,
         loaded,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -22,13 +23,15 @@ from .._base.types import (
     Method,
     Metric,
     MinPerGroup,
+    Moment,
     OnError,
     PathLike,
     RelevanceScale,
+    Seconds,
     Storage,
 )
 from .._gpu.plans import planned
-from ..selection import METHODS
+from ..selection import METHODS, quotas
 from ..selection.parameters import DEFAULTS
 from ..selection.problem import COLUMNS, Rows, SearchResult, Selection
 from ..selection.request import Request
@@ -74,8 +77,8 @@ class Corpus(Rows):
     costs : (N,) floats or integers, optional
         Cost of picking each row, such as its number of tokens: finite and at least 0, stored as float64.
     time : (N,) datetime64, floats or integers, optional
-        When each row was written, for ``half_life``: numbers are seconds since 1970. Stored as float64. NaT or NaN: the
-        row has no time, and counts as older than all others.
+        When each row was written, for ``half_life``: numbers are seconds since 1970, datetime64 is in UTC. Stored as
+        float64. NaT or NaN: the row has no time, and counts as older than all others.
 
     Attributes
     ----------
@@ -331,8 +334,8 @@ class Corpus(Rows):
         weights: ArrayLike | None = None,
         density: bool | None = None,
         eps: float | None = None,
-        half_life: float | None = None,
-        now: float | np.datetime64 | None = None,
+        half_life: Seconds | None = None,
+        now: Moment | None = None,
         decay: Decay = "exp",
         decay_floor: float = 0.0,
         metric: Metric = "cosine",
@@ -365,17 +368,18 @@ class Corpus(Rows):
             near the query it may have none; ``pool=None`` has all. "certified" does not take it.
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Options of one rule, as in its function.
-        half_life : float, optional
+        half_life : float, timedelta or timedelta64, optional
             Seconds after which a candidate keeps half of its relevance, computed or given, by the ``time`` of its row.
             It falls as by `decayed`, before ``min_relevance`` and ``relevance_scale`` apply. Pools are retrieved as
             without it: a larger one has more recent rows, and with ``pool=None`` or "certified" the picks are those of
             all rows. Rows of the future have the age 0. Computed relevance below 0 stays as it is, given one is an
-            error. If ``time`` and ``now`` are in another unit, so is this.
-        now : float or datetime64, optional
-            The time that ages are counted from, seconds since 1970. Default: that of the call.
+            error. A `RelevanceRangeWarning`, on the host, says where no candidate of a query keeps a thousandth of the
+            relevance, and where all times are of the future.
+        now : float, datetime or datetime64, optional
+            The time that ages are counted from, seconds since 1970; without a zone, in UTC. Default: that of the call.
         decay : {"exp", "gauss", "linear"}
         decay_floor : float, in [0, 1]
-            ``kind`` and ``floor`` of `decayed`.
+            ``kind`` and ``floor`` of `decayed`: relevance is multiplied by the larger of the decay and the floor.
         backend, num_threads, on_error
             As in `mmr`.
 
@@ -395,11 +399,13 @@ class Corpus(Rows):
             quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps, nearest, half_life,
             now, decay, decay_floor,
         )  # fmt: skip
+        quotas.warn_of_unknown("select", request, self)
         return self._select(request, pool, index)
 
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         return retrieve.select(self, request, pool, index)
 
+    @hinted("subset")
     def subset(
         self,
         k: int,
@@ -407,6 +413,8 @@ class Corpus(Rows):
         rule: Method = "mmr",
         targets: ArrayLike | None = None,
         target_relevance: Literal["mean", "max"] = "mean",
+        neighbors: int | None = None,
+        index: Any = None,
         relevance_scale: RelevanceScale = "as-is",
         bias: ArrayLike | None = None,
         lambda_d: float | None = None,
@@ -454,6 +462,15 @@ class Corpus(Rows):
             Vectors that the rows are to be relevant to, such as those of a task's examples; on the host.
         target_relevance : {"mean", "max"}
             Relevance of a row: the mean of its similarities to the targets, or the largest.
+        neighbors : int, optional
+            Of coverage, for more rows than the 16,384 whose similarities are all compared: the similarity of row i to a
+            pick j counts if j is i itself, or one of the so many other rows of largest similarity to i (ties to the
+            lowest row); else it is 0, as negative ones are. "facility" is then the mean over the rows of the largest
+            that counts. The other rows are those that may be picked, and ``initial``. 64 is usual; N - 1 or more give
+            the coverage by all similarities.
+        index : False, faiss.Index, usearch.index.Index or Corpus, optional
+            With ``neighbors``: finds them, as in `search`: the corpus's own by default, False for the exact search,
+            which takes O(N² D) time. Picks by neighbors that an index found are not `certified`.
         initial : (S,) or (1, S) int32 | int64, optional
             Rows already chosen: they count as earlier picks and are not returned.
         bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \
@@ -476,7 +493,8 @@ class Corpus(Rows):
         -----
         The same, to the bit, as ``select(None, k, relevance=zeros, pool=None)`` with zeros (1, N). O(k N D) time at
         most: upper bounds spare most products. Relevance to targets takes O(T N D) more, for the mean O(N D). All rows
-        are read for many picks, also where `load` was given ``memory``.
+        are read for many picks, also where `load` was given ``memory``. With ``neighbors`` m, after the search,
+        O(N m + k N) time at most and 32 N m bytes.
 
         Examples
         --------
@@ -497,7 +515,8 @@ class Corpus(Rows):
             gamma=gamma, window=window, noise=noise, min_gain=min_gain, kind=kind, aspects=aspects, weights=weights,
             density=density, eps=eps, nearest=nearest,
         )  # fmt: skip
-        return subset.subset(request, targets, target_relevance)
+        quotas.warn_of_unknown("subset", request, self)
+        return subset.subset(request, targets, target_relevance, neighbors, index)
 
     def to_faiss(self, index: Any = None) -> Any:
         """Make a FAISS index over the rows for `search` and `select`, the exact bias included (RAGSys, section 5.3).
@@ -704,10 +723,36 @@ def reloaded(path: PathLike, verify: bool, compared: set[str] | None) -> Corpus:
     return Corpus._of(segments.load(path, verify, compared))
 
 
-def part(path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None) -> Corpus:
+_reading = threading.RLock()
+
+
+class _Unread(Corpus):
+    """What `loaded_when_used` returns, until any attribute of it is asked for."""
+
+    def __getattribute__(self, name: str) -> Any:
+        with _reading:
+            if type(self) is _Unread:
+                found = object.__getattribute__(self, "__dict__")
+                corpus = Corpus.load(found["path"])
+                found.clear()
+                found.update(vars(corpus))
+                object.__setattr__(self, "__class__", Corpus)
+        return object.__getattribute__(self, name)
+
+
+def loaded_when_used(path: PathLike) -> Corpus:
+    """Return what `Corpus.load` does, at its first use: to open 1,000 segments takes longer than to append to them."""
+    corpus: Corpus = _Unread.__new__(_Unread)
+    object.__getattribute__(corpus, "__dict__")["path"] = path
+    return corpus
+
+
+def part(
+    path: PathLike, description: dict[str, Any], numbers: range, group_names: Ids | None, verify: bool = False
+) -> Corpus:
     """Return some segments of a version of a folder, `segments.version_of`, as a corpus of their own.
 
     ``group_names``: those of the whole corpus, which the numbers of groups are of.
     """
-    corpus = Corpus._of(segments.part(path, description, numbers))
+    corpus = Corpus._of(segments.part(path, description, numbers, verify))
     return _arrays.changed(corpus, group_names=group_names)

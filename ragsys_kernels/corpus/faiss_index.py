@@ -135,11 +135,16 @@ def buildable(op: str, given: str, num_rows: int) -> Iterator[None]:
 
 
 def set_parameters(op: str, index: Any, parameters: str) -> None:
-    """Set what an index is searched with, as FAISS's ParameterSpace takes it; "" changes nothing."""
+    """Set what an index is searched with, as FAISS's ParameterSpace takes it; "" changes nothing.
+
+    FAISS takes any number, so one search with it follows, once the index is trained.
+    """
     if not parameters:
         return
     try:
         _faiss(op).ParameterSpace().set_index_parameters(index, parameters)
+        if index.is_trained:
+            index.search(np.zeros((1, index.d), np.float32), 1)
     except RuntimeError as error:
         raise ValueError(
             f"{op}: search_parameters must be ones of the index, as 'nprobe=32' is of an inverted file, "
@@ -294,8 +299,8 @@ def _check(problem: Problem, index: Any) -> bool:
         faiss = _faiss(op)
         if not isinstance(index, faiss.Index):
             raise TypeError(
-                f"{op}: index must be None, a faiss.Index, a usearch Index or a Corpus, got {type(index).__name__}; "
-                "make one with Corpus.to_faiss"
+                f"{op}: index must be None, False, a faiss.Index, a usearch Index, a Corpus or, of a corpus with an "
+                f"index, a str of its search parameters, got {type(index).__name__}; Corpus.to_faiss makes one"
             )
         by_product, by_distance = (index.metric_type == each for each in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2))
         metric = f"metric_type {index.metric_type}"
@@ -465,6 +470,12 @@ def centroids(op: str, index: Any) -> int:
     """Return how many centroids are trained: cells of the coarse quantizer, or the most that codes have."""
     inverted = _faiss(op).try_extract_index_ivf(index)
     return max(256, 0 if inverted is None else inverted.nlist)
+
+
+def cells(op: str, index: Any) -> tuple[int, int] | None:
+    """Return how many cells an inverted file searches, and has; None for other kinds."""
+    inverted = _faiss(op).try_extract_index_ivf(index)
+    return None if inverted is None else (inverted.nprobe, inverted.nlist)
 
 
 def wanted(centroids: int, most: int) -> int:

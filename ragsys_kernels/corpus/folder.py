@@ -46,7 +46,8 @@ _FORMAT = 2
 SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
-_NAMES = {DESCRIPTION, folder_index.FILE, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
+_FILES = {folder_index.FILE, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
+_NAMES = {DESCRIPTION, *_FILES}
 _STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8", "binary": "uint8"}
 
 MOST_BYTES = 1 << 24  # of a description
@@ -184,6 +185,7 @@ def place_of(path: PathLike) -> Path:
 def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
     """Return what ``read`` finds in the folder; read again if another folder or version has taken its place."""
     place = place_of(path)
+    _files.check_local("Corpus", "path", path)
     for tries_left in reversed(range(_TRIES)):
         folder = _files.standing(place)
         with _held(folder) as before:
@@ -327,7 +329,20 @@ def _sample(array: np.ndarray, sampled: int) -> str:
 def content_of(description: dict[str, Any]) -> bytes:
     """Return the bytes of ``corpus.json``, its own checksum included."""
     digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
-    return json.dumps({**description, "sha256": digest}, indent=1).encode() + b"\n"
+    whole = {**description, "sha256": digest}
+    parts = whole.get("segments")
+    if not (isinstance(parts, list) and parts and all(isinstance(each, dict) and each for each in parts)):
+        return json.dumps(whole, indent=1).encode() + b"\n"
+    before, after = json.dumps({**whole, "segments": []}, indent=1).split('\n "segments": []', 1)
+    of_segments = ",\n  ".join(map(_indented, parts))
+    return f'{before}\n "segments": [\n  {of_segments}\n ]{after}\n'.encode()
+
+
+def _indented(segment: dict[str, Any]) -> str:
+    """Return a segment as ``json.dumps`` writes it with ``indent=1``, which for 1,000 takes longer than an append."""
+    if any(isinstance(each, (dict, list)) for each in segment.values()):
+        return json.dumps(segment, indent=1).replace("\n", "\n  ")
+    return "{\n   " + json.dumps(segment, separators=(",\n   ", ": "))[1:-1] + "\n  }"
 
 
 def described(folder: Path) -> tuple[dict[str, Any], bytes]:
@@ -366,17 +381,18 @@ def problems(folder: Path) -> list[str]:
 
 def unlike(folder: Path, files: dict[str, Any], read: bool) -> list[str]:
     """Return which files differ from the description in name or size, with ``read`` in any byte."""
+    with os.scandir(folder) as entries:  # which is faster than to ask for each name
+        there = {each.name: each.stat().st_size if each.is_file() else None for each in entries if each.name in _FILES}
     found = []
-    for name in sorted(_NAMES - {DESCRIPTION}):
-        file, known = folder / name, files.get(name)
+    for name in sorted({*files, *there} & _FILES):
+        known, size = files.get(name), there.get(name)
         if known is None:
-            if os.path.lexists(file):
-                found.append(f"{name} is not one of its files")
-        elif not file.is_file():
+            found.append(f"{name} is not one of its files")
+        elif size is None:
             found.append(f"{name} is missing")
-        elif (size := file.stat().st_size) != known["bytes"]:
+        elif size != known["bytes"]:
             found.append(f"{name} has {size} bytes, not {known['bytes']}")
-        elif read and not _is_right(file, known):
+        elif read and not _is_right(folder / name, known):
             found.append(f"{name} is damaged: its checksum is not the one it was written with")
     return found
 
@@ -401,10 +417,13 @@ def _blocks_crc32(file: Path, size: int) -> int:
         return zlib.crc32(b"".join(threads.map(crc, range(0, size, _SUMMED))))
 
 
-def opened(folder: Path, verify: bool) -> tuple[Rows, ids.Ids]:
-    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`."""
+def opened(folder: Path, verify: bool, description: dict[str, Any] | None = None) -> tuple[Rows, ids.Ids]:
+    """Return the rows of a folder and their ids, mapped into memory; see `Corpus.load`.
+
+    ``description``: what ``corpus.json`` says, where that has been read and compared with a checksum.
+    """
     with one_form():
-        return _checked(folder, description_of(folder), verify)
+        return _checked(folder, description or description_of(folder), verify)
 
 
 def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
@@ -434,13 +453,13 @@ def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[R
 def _mapped(file: Path) -> np.ndarray:
     if not file.is_file():
         raise DamageError(f"{file.name} is no file")
-    size = file.stat().st_size
-    with open(file, "rb") as opened:
-        end = header(opened.read(HEADER), size).end
-    if end != size:
-        raise DamageError(f"{file.name} does not end with its array")
-    array: np.memmap[Any, Any] = np.lib.format.open_memmap(file, mode="r")
-    return np.asarray(array)  # a view of the map: maps themselves are copied when they are pickled for other processes
+    with open(file, "rb", buffering=0) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        found = header(opened.read(HEADER), size)
+        if found.end != size:
+            raise DamageError(f"{file.name} does not end with its array")
+        values = spans.mapped(opened.fileno(), size)[found.offset :].view(found.dtype)
+    return values.reshape(found.shape[::-1]).T if found.fortran_order else values.reshape(found.shape)
 
 
 def _fitting(

@@ -7,6 +7,7 @@ none, and is searched exactly (index_search.py).
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..selection.problem import Rows
-from . import faiss_index
+from . import faiss_index, spans
 
 FILE = "index.faiss"
 _SAMPLED, _BLOCK = 64, 1 << 12  # blocks of the file that a load compares, and their bytes
@@ -62,6 +63,11 @@ class Maker:
         self.least = 1 if self._ready else faiss_index.centroids(op, self._blank)
 
     @property
+    def cells(self) -> tuple[int, int] | None:
+        """How many cells a search looks into, and how many there are; None without cells."""
+        return faiss_index.cells(self._op, self._blank)
+
+    @property
     def ready(self) -> bool:
         """Whether it has been trained, or need not be."""
         return self._ready
@@ -74,6 +80,8 @@ class Maker:
         """Train on rows as `faiss_index.stored` returns them."""
         with faiss_index.buildable(self._op, repr(self._recipe.factory), len(vectors)):
             self._blank.train(vectors)
+        # Tried only once it is trained.
+        faiss_index.set_parameters(self._op, self._blank, self._recipe.parameters)
         self._ready = True
 
     def go_on(self, file: Path) -> None:
@@ -116,6 +124,11 @@ def sample_of(file: Path) -> str:
     return summed.hexdigest()
 
 
+def _content(file: Path) -> np.ndarray:
+    with open(file, "rb", buffering=0) as opened:
+        return spans.mapped(opened.fileno(), os.fstat(opened.fileno()).st_size)
+
+
 @dataclass(frozen=True)
 class Part:
     """The index of rows ``begin`` to ``end``, in a file."""
@@ -128,7 +141,7 @@ class Part:
     @classmethod
     def mapped(cls, begin: int, end: int, file: Path) -> Part:
         """Return the part with its file mapped: who has it keeps it when another version takes its place."""
-        return cls(begin, end, file, np.asarray(np.memmap(file, np.uint8, "r")))
+        return cls(begin, end, file, _content(file))
 
     def __reduce__(self) -> Any:  # another process maps the file when it searches
         return Part, (self.begin, self.end, self.file)
@@ -137,8 +150,8 @@ class Part:
         content = self.content
         if content is None:
             try:
-                content = np.asarray(np.memmap(self.file, np.uint8, "r"))
-            except (OSError, ValueError) as error:
+                content = _content(self.file)
+            except OSError as error:
                 raise ValueError(f"{op}: index must be that of the corpus, got {self.file}: {error}") from error
         index = faiss_index.mapped(op, content, self.file)
         if index.d not in columns or index.ntotal != self.end - self.begin:

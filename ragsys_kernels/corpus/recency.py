@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from .._base import arrays, checks, env
+from .._base import arrays, checks, env, times
+from .._base.warn import warn
 from ..selection import filters, validate
 from ..selection import recency as decay
 from ..selection import route as routes
 from ..selection.parameters import BY_NAME, RECENCY
 from ..selection.problem import Problem
+from ..selection.relevance import RelevanceRangeWarning
 from ..selection.request import Request
 from ..selection.route import Route
 from ..selection.skip import answered
@@ -25,6 +27,9 @@ from ..selection.skip import answered
 _OP = "select"
 # Values of relevance that a call holds at once where the whole corpus is the pool: of more, queries go in parts.
 MOST_VALUES = 1 << 22
+# With less than this share of the relevance redundancy decides alone; other scales only need some, in float32.
+_LEAST, _NONE = 1e-3, 1e-45
+_NUMBERS = ("half_life", "now", "decay_floor")
 _USUAL = {parameter.name: parameter.default for parameter in RECENCY}
 
 
@@ -44,16 +49,16 @@ def settled(corpus: Any, request: Request) -> Request:
     if corpus.time is None:
         raise ValueError(f"{_OP}: half_life must come with a corpus whose rows have times, got one without")
     checks.choice(_OP, "decay", request.decay, BY_NAME["decay"].choices)
-    for name in ("half_life", "decay_floor"):
-        parameter, number = BY_NAME[name], checks.number(_OP, name, getattr(request, name))
+    given = dated(request)
+    numbers = {x: checks.number(_OP, x, times.scalar(_OP, x, getattr(given, x))) for x in _NUMBERS}
+    for name, number in numbers.items():
+        parameter = BY_NAME[name]
         if not (parameter.holds(request.op, number) and number < np.inf):
-            raise ValueError(f"{_OP}: {name} must be {parameter.rule_of(request.op)} and finite, got {number:g}")
-    now = checks.number(_OP, "now", checks.seconds(dated(request).now))
-    if not np.isfinite(now):
-        raise ValueError(f"{_OP}: now must be finite, got {now:g}")
+            more, unit = ("", times.likely_unit(number)) if name == "now" else (" and finite", "")
+            raise ValueError(f"{_OP}: {name} must be {parameter.rule_of(request.op)}{more}, got {number:g}{unit}")
     if request.relevance is None and request.op == "vrsd" and corpus.metric == "dot":
         raise ValueError(f"{_OP}: half_life must come with relevance for method 'vrsd' and metric 'dot', got none")
-    return request.changed(now=now)
+    return request.changed(**numbers)
 
 
 def step_of(corpus: Any, request: Request) -> int:
@@ -80,6 +85,8 @@ def aged(request: Request, route: Route | None) -> tuple[Request, Route | None]:
             ages = ages[place.int64(xp.where(real, ids, 0))]
         # Uploaded, so that no plan of a device keeps the time of one call for the next.
         ages = place.upload(np.array(request.now, np.float64)) - ages
+        if place is arrays.HOST:
+            _warn_future(ages, rows.time, request.now)
         ages = xp.where(ages == ages, xp.where(ages > 0, ages, 0.0), np.inf)
         values = place.float64(_computed(problem, route) if given is None else given, "float32")
         if given is not None and place is arrays.HOST:
@@ -90,8 +97,32 @@ def aged(request: Request, route: Route | None) -> tuple[Request, Route | None]:
         made = decay.fallen(xp, values, ages, half_life, request.decay, floor)
         made = xp.where(values > 0, made, values)  # a cosine below 0 would rise
         made = made if ids is None else xp.where(real, made, 0.0)
+        if place is arrays.HOST:
+            _warn_vanished(request, *(np.max(x, axis=1, initial=0, where=real) for x in (values, made)))
         later = request.changed(relevance=place.float32(made, "float64"), **_USUAL)
     return later, route if place is arrays.HOST else None
+
+
+def _warn_future(ages: np.ndarray, written: np.ndarray, now: float) -> None:
+    """Warn where every row with a time is of the future; only where no candidate is older, the rows are looked at."""
+    if -np.inf < np.fmax.reduce(ages, axis=None, initial=-np.inf) < 0 and np.fmin.reduce(written) > now:
+        warn(
+            f"{_OP}: all times of the corpus are later than now, so that no relevance falls; time and now must be "
+            "seconds since 1970, or datetime64 in UTC",
+            RelevanceRangeWarning,
+        )
+
+
+def _warn_vanished(request: Request, most: np.ndarray, left: np.ndarray) -> None:
+    """Warn where no candidate of a query keeps some relevance: by the most (Q,) before and after it has fallen."""
+    least = _LEAST if request.relevance_scale == "as-is" else _NONE
+    if ((most > 0) & (left <= least * most)).any():
+        warn(
+            f"{_OP}: with a half_life of {request.half_life:g} seconds the candidates of a query keep at most "
+            f"{least:.1%} of their relevance, which then has hardly a say; half_life is in seconds, and decay_floor "
+            "keeps a share",
+            RelevanceRangeWarning,
+        )
 
 
 def _computed(problem: Problem, route: Route) -> Any:

@@ -10,7 +10,7 @@ from .._base import arrays, checks, tables
 from .._gpu.plans import planned
 from ..selection import filters
 from ..selection import route as routes
-from ..selection.parameters import DEFAULTS, OF_RULES
+from ..selection.parameters import DEFAULTS, OF_RULES, WEIGHTED
 from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
 from ..selection.route import Route
@@ -168,8 +168,9 @@ def completed(request: Request, op: str = _OP, name_of_rule: str = "method") -> 
             if (default := defaults.get(name)) is not None:
                 changes[name] = default
         elif name not in defaults and not (isinstance(value, (int, float)) and value == _USUAL.get(name)):
-            got = checks.shown(value)
-            raise ValueError(f"{op}: {name} must be left out with {name_of_rule} {request.op!r}, got {got}")
+            rule, got = f"be left out with {name_of_rule} {request.op!r}", checks.shown(value)
+            meant = "; did you mean 'bias'?" if name == "quality" and request.op in WEIGHTED else ""
+            raise ValueError(f"{op}: {name} must {rule}, got {got}{meant}")
     return request.changed(**changes) if changes else request
 
 

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import _dispatch
 from .._base import arrays as _arrays
-from .._base import checks, env
+from .._base import checks, env, times
 from .._base.arrays import HOST, Host, Place, Torch
 from .._base.extras import absent
 from .._base.tables import holds_text
@@ -210,9 +211,19 @@ def columns(op: str, given: dict[str, Any], num_rows: int, place: Place) -> dict
 
 
 def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
-    array = _READ[COLUMNS[name]](op, name, checks.seconds(x) if name == "time" else x, place)
+    read: Any = _READ[COLUMNS[name]]
+    if name == "groups":
+        read = partial(read, others=" or strings")
+    try:
+        array = read(op, name, times.seconds(x) if name == "time" else x, place)
+    except TypeError as error:
+        if name != "time":
+            raise
+        raise TypeError(f"{error}; np.array(times, 'datetime64[us]') makes one of times in UTC") from None
     if array.shape != (num_rows,):
-        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {checks.shape_text(array.shape)}")
+        levels = "; give levels with the call of a selection" if name == "groups" and array.ndim == 2 else ""
+        got = checks.shape_text(array.shape)
+        raise ValueError(f"{op}: {name} must have shape (N,) = ({num_rows},), got {got}{levels}")
     if name == "bias" and not (finite := np.isfinite(_arrays.to_host(array))).all():
         raise ValueError(f"{op}: bias must be finite, got NaN or inf in row {int(np.argmin(finite))}")
     if name == "costs":
@@ -220,9 +231,10 @@ def _column(op: str, name: str, x: Any, num_rows: int, place: Place) -> Any:
         if (bad := ~(np.isfinite(host) & (host >= 0))).any():
             row = int(np.argmax(bad))
             raise ValueError(f"{op}: costs must be finite and at least 0, got {host[row]:g} in row {row}")
-    if name == "time" and np.isinf(host := _arrays.to_host(array)).any():
-        row = int(np.argmax(np.isinf(host)))
-        raise ValueError(f"{op}: time must be finite, or NaN for none, got {host[row]:g} in row {row}")
+    if name == "time" and (bad := np.abs(host := _arrays.to_host(array)) > times.MOST).any():
+        row = int(np.argmax(bad))
+        got = f"{host[row]:g}{times.likely_unit(host[row])}"
+        raise ValueError(f"{op}: time must be {times.RULE}, or NaN for none, got {got} in row {row}")
     return array
 
 

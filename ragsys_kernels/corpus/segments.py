@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import mmap
 import os
 import re
@@ -35,7 +36,6 @@ import numpy as np
 from .._base import arrays as _arrays
 from .._base import files as _files
 from .._base.checks import shown
-from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.problem import COLUMNS, Rows
 from . import folder, groups, ids, joined_ids, spans
@@ -88,13 +88,13 @@ def version_of(path: PathLike) -> dict[str, Any]:
     return folder.steadily(path, _version_of)
 
 
-def part(path: PathLike, description: dict[str, Any], numbers: range) -> Opened:
-    """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own.
+def part(path: PathLike, description: dict[str, Any], numbers: range, verify: bool = False) -> Opened:
+    """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own; verified as by `load`.
 
     Groups that are strings keep the numbers of the whole, without their names.
     """
     some = {**description, "segments": [description["segments"][number] for number in numbers]}
-    return folder.steadily(path, lambda place: _opened_of(place, some, False, set()))
+    return folder.steadily(path, lambda place: _opened_of(place, some, verify, set()))
 
 
 def problems(path: PathLike) -> list[str]:
@@ -219,8 +219,8 @@ def naming(segment: dict[str, Any]) -> Iterator[None]:
         raise DamageError(f"segment {segment['name']}: {why}") from damaged.__cause__
 
 
-def own_folder(place: Path, segment: dict[str, Any]) -> Path:
-    """Return the folder of a segment; refuse one that is missing or another's."""
+def own_folder(place: Path, segment: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a segment and its description; refuse one that is missing or another's."""
     inner: Path = place / SEGMENTS / segment["name"]
     if not inner.is_dir():
         raise DamageError("it is missing")
@@ -232,12 +232,13 @@ def own_folder(place: Path, segment: dict[str, Any]) -> Path:
         raise DamageError(error) from None
     if hashlib.sha256(content).hexdigest() != segment["sha256"]:
         raise DamageError(f"{DESCRIPTION} is damaged or another corpus's: it is not the one that was written here")
-    return inner
+    return inner, json.loads(content)
 
 
 def segment_of(place: Path, whole: dict[str, Any], segment: dict[str, Any], verify: bool) -> tuple[Rows, ids.Ids]:
     with naming(segment):
-        found, known = folder.opened(own_folder(place, segment), verify)
+        inner, description = own_folder(place, segment)
+        found, known = folder.opened(inner, verify, description)
         columns = columns_of(found, known)
         if (found.metric, found.dtype, len(found.data), found.dims) != (
             whole["metric"], whole["dtype"], segment["rows"], whole["shape"][1],
@@ -285,9 +286,7 @@ def _joined(found: list[Rows], known: list[ids.Ids], place: Path, description: d
 
 
 def _piece(array: np.ndarray, file: Path) -> Piece:
-    with open(file, "rb") as opened:
-        offset = header(opened.read(HEADER), os.fstat(opened.fileno()).st_size).offset
-    return Piece(array, file, offset)
+    return Piece(array, file, os.stat(file).st_size - array.nbytes)  # it ends with its array
 
 
 def _of_pieces(
@@ -376,7 +375,7 @@ def _problems(place: Path) -> list[str]:
         for segment in whole["segments"]:
             try:
                 with naming(segment):
-                    inner = own_folder(place, segment)
+                    inner, _ = own_folder(place, segment)
                     found += [f"segment {segment['name']}: {each}" for each in folder.problems(inner)]
                 live_of(place, segment)
             except DamageError as damaged:

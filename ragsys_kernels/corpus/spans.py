@@ -15,6 +15,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,32 @@ def joined(pieces: Sequence[Piece]) -> np.ndarray:
     return found
 
 
+class FileMap:
+    """The bytes of a file, mapped. Python's own map keeps a descriptor, of which a process has some thousand."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        libc = _libc()
+        found = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if found is None or found == _FAILED:
+            error = ctypes.get_errno()
+            raise OSError(error, f"a file could not be mapped: {os.strerror(error)}")
+        weakref.finalize(self, libc.munmap, found, size).atexit = False
+        self._begin, self._size = found, size
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (found, True), "version": 3}
+
+    def advise(self, first: int, last: int, advice: int) -> None:
+        """Advise the system about the pages of some addresses."""
+        low = self._begin + (first - self._begin) // mmap.PAGESIZE * mmap.PAGESIZE
+        _libc().madvise(low, min(last, self._begin + self._size) - low, advice)
+
+
+def mapped(descriptor: int, size: int) -> np.ndarray:
+    """Return the bytes of a file as an array; the descriptor can be closed."""
+    if not _can_map():
+        return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
+    return np.asarray(FileMap(descriptor, size))
+
+
 def _can_map() -> bool:
     return sys.platform in ("linux", "darwin") and ctypes.sizeof(ctypes.c_void_p) == 8
 
@@ -116,7 +143,10 @@ class Range:
         before = b""
         if first < self._filled:  # the last page of the piece before, which is then no file's
             before = ctypes.string_at(self._begin + first, begin - first)
-            self._files = [(low, min(high, first)) for low, high in self._files]
+            while self._files and self._files[-1][1] > first:
+                low, _ = self._files.pop()
+                if low < first:
+                    self._files.append((low, first))
         fits = (piece.offset - begin) % self._page == 0
         descriptor = piece.opened() if fits else None
         writeable, private = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
@@ -154,6 +184,7 @@ class Range:
         return found
 
 
+@cache
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     size, number = ctypes.c_size_t, ctypes.c_int

@@ -12,7 +12,8 @@ from ..selection.problem import Selection, unit
 from ..selection.request import Request
 from ..selection.run import planned_run
 from ..selection.validate import NEEDS_QUERIES
-from . import certified, windows
+from . import certified, folder_index, windows
+from .graph import graph_of
 from .retrieve import completed
 from .rows import place_of
 
@@ -22,7 +23,9 @@ TOWARD = ("mean", "max")
 _BLOCK_VALUES = 1 << 22  # of float64, in a block of rows and in their products with the targets
 
 
-def subset(request: Request, targets: Any, target_relevance: str) -> Selection:
+def subset(
+    request: Request, targets: Any, target_relevance: str, neighbors: Any = None, index: Any = None
+) -> Selection:
     """Return the picks of a request without queries over a corpus, as of one query.
 
     Its relevance is 0, or that to the targets. Values of one rule are None where they are not given.
@@ -31,6 +34,11 @@ def subset(request: Request, targets: Any, target_relevance: str) -> Selection:
     checks.choice(OP, "target_relevance", target_relevance, TOWARD)
     request = completed(request, OP, "rule")
     place = place_of(OP, corpus.device)
+    if neighbors is not None:
+        neighbors = _neighbors(request, neighbors)
+        index = folder_index.chosen(corpus, index, request.backend)
+    elif index is not None:
+        raise ValueError(f"{OP}: index must come with neighbors, got neighbors=None")
     if targets is None:
         if rule in NEEDS_QUERIES:
             raise ValueError(f"{OP}: targets must be given with rule {rule!r}, got None")
@@ -48,12 +56,27 @@ def subset(request: Request, targets: Any, target_relevance: str) -> Selection:
             request = request.changed(queries=vectors.astype(np.float32))
         else:
             request = request.changed(relevance=_relevance(corpus, vectors)[None])
+    if neighbors is not None:
+        request = request.changed(graph=graph_of(request, neighbors, index))
     picks: Selection = planned_run(request)
     if place is HOST:
-        certified.of_all_rows(picks)
+        if neighbors is None or index is False:  # an index may miss neighbors
+            certified.of_all_rows(picks)
         if corpus._memory is not None:
             windows.forget(corpus, 0, len(corpus))
     return picks
+
+
+def _neighbors(request: Request, neighbors: Any) -> int:
+    """Return how many nearest rows of each row count; refuse what they do not go with."""
+    number = checks.count(OP, "neighbors", neighbors)
+    if request.op != "coverage":
+        raise ValueError(f"{OP}: neighbors must be left out with rule {request.op!r}, got {number}")
+    if request.aspects is not None:
+        raise ValueError(f"{OP}: neighbors must come without aspects, got both")
+    if request.embeddings.device != "cpu":
+        raise ValueError(f"{OP}: neighbors must come with a corpus on the host, got one on {request.embeddings.device}")
+    return number
 
 
 def one_query(ids: Any) -> Any:

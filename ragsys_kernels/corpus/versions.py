@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,26 @@ _COMPACT_BYTES = 1 << 30
 
 @dataclass
 class _Segment:
-    """A segment of the version: what the description says of it, its ids, the names of its groups, and what is left."""
+    """A segment of the version: what the description says of it, its rows and ids once they are asked for, and what is
+    left. An append to rows without ids and groups of str opens none."""
 
     described: dict[str, Any]
-    known: ids.Ids
-    group_names: ids.Ids | None
+    open: Callable[[], tuple[Rows, ids.Ids]]
     live: np.ndarray | None = None  # which rows are not deleted; None: all
     masked: bool = False  # rows of it have been deleted in this version
+
+    @cached_property
+    def _opened(self) -> tuple[Rows, ids.Ids]:
+        with one_form():
+            return self.open()
+
+    @property
+    def rows(self) -> Rows:
+        return self._opened[0]
+
+    @property
+    def known(self) -> ids.Ids:
+        return self._opened[1]
 
     def __len__(self) -> int:
         return int(self.described["rows"])
@@ -62,9 +76,8 @@ class Version:
             self._kinds = segments.kinds_of(before)
             self.version, self.rows_per_segment = before["version"] + 1, before["rows_per_segment"]
             for segment in before["segments"]:
-                rows, known = segments.segment_of(place, before, segment, False)
-                live = segments.live_of(place, segment)
-                self._segments.append(_Segment(segment, known, rows.group_names, live))
+                opened = partial(segments.segment_of, place, before, segment, False)
+                self._segments.append(_Segment(segment, opened, segments.live_of(place, segment)))
         self.first = self.num_rows  # of the rows that are added
 
     @property
@@ -80,6 +93,8 @@ class Version:
     def known(self) -> Joined:
         """Return the ids of all rows, to look up those that are not deleted."""
         live = segments.joined_live([each.live for each in self._segments], list(map(len, self._segments)))
+        if self._kinds is not None and not any(name.startswith("ids of ") for name in self._kinds["columns"]):
+            return Joined([ids.Ids(self.num_rows)], live)
         return Joined([each.known for each in self._segments], live)
 
     def add(self, rows: Rows, known: ids.Ids, on_duplicate: str = "error") -> None:
@@ -91,7 +106,7 @@ class Version:
         if self._segments:
             self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
             if rows.group_names is not None:
-                rows = groups.continued(rows, groups.joined(each.group_names for each in self._segments))
+                rows = groups.continued(rows, groups.joined(each.rows.group_names for each in self._segments))
         name = self._name()
         inner = self._place / segments.SEGMENTS / name
         with _worded(self._op, self._place):
@@ -108,8 +123,7 @@ class Version:
             "max_norm": rows.max_norm,
             "deleted": None,
         }
-        opened, ids_opened = folder.opened(inner, False)  # of the files: the rows may go
-        self._segments.append(_Segment(segment, ids_opened, opened.group_names))
+        self._segments.append(_Segment(segment, partial(folder.opened, inner, False)))
         self.changed = True
 
     def maker(self, columns: int) -> Maker:
@@ -153,9 +167,10 @@ class Version:
         with suppress(DamageError):
             for segment in noted:
                 with segments.naming(segment):
-                    rows, known = folder.opened(segments.own_folder(self._place, segment), False)
-                self._kinds = segments.kinds(rows, known)
-                self._segments.append(_Segment(segment, known, rows.group_names))
+                    inner, description = segments.own_folder(self._place, segment)
+                    opened = folder.opened(inner, False, description)
+                self._kinds = segments.kinds(*opened)
+                self._segments.append(_Segment(segment, partial(folder.opened, inner, False)))
         _sweep(self._place, {"segments": self._described()})
 
     def replace_all(self) -> None:
@@ -200,8 +215,7 @@ class Version:
         deleted = {"name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest()}
         found = {**described, "deleted": deleted}
         if self.kinds["metric"] == "dot":
-            rows = folder.opened(self._place / segments.SEGMENTS / described["name"], False)[0]
-            rows = replace(rows, max_norm=described["max_norm"])
+            rows = replace(segment.rows, max_norm=described["max_norm"])
             found["max_norm"] = segments.remaining_norm(rows, live, np.flatnonzero(~live))
         return found
 
@@ -243,6 +257,8 @@ def changing(op: str, path: PathLike) -> Iterator[Version]:
             yield version
             if version.changed:
                 version.commit()
+        except DamageError as damaged:  # of a segment that was not opened before
+            raise damaged.error(path) from damaged.__cause__
         finally:
             with suppress(DamageError, OSError):
                 _sweep(place, segments.description_of(place))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 from typing import Any
@@ -20,7 +19,7 @@ from .._base import arrays as _arrays
 from ..selection.problem import Problem, Rows, compacted
 from ..selection.request import Request
 from .folder import ARRAYS
-from .spans import Range
+from .spans import FileMap, Range
 
 _SHARE = 4  # a window is this part of the memory: the next one is read, and pools are copied, beside it
 _LEAST_ROWS = 4096
@@ -169,10 +168,5 @@ def _advise(array: np.ndarray, begin: int, end: int, name: str) -> None:
         memory = memory.base
     first = array.ctypes.data + begin * array.strides[0]
     last = array.ctypes.data + end * array.strides[0]
-    if isinstance(memory, Range):
+    if isinstance(memory, (FileMap, Range)):
         memory.advise(first, last, advice)
-    elif isinstance(memory, mmap.mmap):
-        start = np.frombuffer(memory, np.uint8).ctypes.data
-        first = (first - start) // mmap.PAGESIZE * mmap.PAGESIZE
-        with suppress(OSError):  # it is advice
-            memory.madvise(advice, first, min(last - start, len(memory)) - first)

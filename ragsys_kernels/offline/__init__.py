@@ -12,6 +12,7 @@ from .check import JobStatus, status, verify
 from .dedupe import DedupeSummary, dedupe
 from .embed import EmbedSummary, embed
 from .job import Summary, select
+from .planning import Plan, plan
 from .ray.selector import selector_for_ray
 from .show import Pick, show
 from .subset import SubsetSummary, subset
@@ -24,6 +25,7 @@ __all__ = [
     "EmbedSummary",
     "JobStatus",
     "Pick",
+    "Plan",
     "SubsetSummary",
     "Summary",
     "Synced",
@@ -34,6 +36,7 @@ __all__ = [
     "dedupe",
     "delete_rows",
     "embed",
+    "plan",
     "select",
     "selector_for_ray",
     "show",

@@ -23,9 +23,8 @@ import ragsys_kernels as rk
 from .._base.lock import LOCK_FILE
 from ._options import JobSpec, absolute
 from ._spec import Inputs, selection_options
-from .sinks import Folder
+from .sinks import JOB_FILE, Folder
 
-JOB_FILE = "_job.json"  # readers of a whole folder of Parquet files skip names that begin with _ or .
 _FORMAT = 2
 _SHARD = re.compile(r"part-(\d{5,})\.parquet")
 _ERRORS = re.compile(r"_errors-(\d{5,})\.parquet")
@@ -53,7 +52,8 @@ class ShardRecord:
 
     ``skipped`` queries could not be used, ``short`` others got fewer than k picks. The picks of ``certified`` are
     proven to be those of the whole corpus; None where that is not known. ``recall`` are the numbers of `Recall`.
-    ``unknown`` candidate ids, which are not in the corpus, were left out; None if such ids are errors.
+    ``unknown`` candidate ids, which are not in the corpus, were left out; None if such ids are errors. The picks of
+    ``unmet`` queries lack some of a group's minimum; None without ``min_per_group``.
     """
 
     index: int
@@ -67,6 +67,7 @@ class ShardRecord:
     certified: int | None = None
     recall: list[float] | None = None
     unknown: int | None = None
+    unmet: int | None = None
 
     def damage(self, folder: Folder) -> str | None:
         """Return what is wrong with the files, None if they are as they were written."""
@@ -232,12 +233,28 @@ def describe(spec: JobSpec, inputs: Inputs, schema: pa.Schema, fingerprint: str)
 
 
 def totals(records: Collection[ShardRecord]) -> dict[str, Any]:
-    """Return the sums over some shards: queries done, skipped, with fewer picks, proven (None: not known of all)."""
-    counts = [record.certified for record in records]
-    known = [count for count in counts if count is not None]
+    """Return the sums over some shards: queries done, skipped, with fewer picks; proven and unmet, None: not known."""
     done, skipped, short = (sum(getattr(each, name) for each in records) for name in ("rows", "skipped", "short"))
-    certified = sum(known) if known and len(known) == len(counts) else None
-    return {"done": done, "skipped": skipped, "short": short, "certified": certified, "shards": len(records)}
+    return {
+        "done": done,
+        "skipped": skipped,
+        "short": short,
+        "certified": _sum([record.certified for record in records]),
+        "unmet": _sum([record.unmet for record in records]),
+        "shards": len(records),
+    }
+
+
+def _sum(counts: Collection[int | None]) -> int | None:
+    """Return a sum, None if it is not known of all."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def fallen_short(short: int, k: int, unmet: int | None) -> str:
+    """Return what a line says of queries that have not got the picks that were asked for."""
+    text = f", {short} got fewer than {k} picks" if short else ""
+    return text + (f", {unmet} lack picks of min_per_group" if unmet else "")
 
 
 def proven(count: int | None, of: int) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from .. import _info
-from .._base import checks
+from .._base import checks, times
 from .._base.files import is_url
 from .._base.types import PathLike
 from ..corpus import retrieve
@@ -31,7 +31,7 @@ OF_ROWS = (
 OF_CORPUS = (*(name for name in OF_ROWS if name != "ids"), "metric", "dtype")
 # How this process runs the job: no option of what it is.
 _OF_THE_CALL = ("fingerprint", "verify", "overwrite", "engine", "workers", "cpus_per_worker", "gpus_per_worker",
-                "ray_address")  # fmt: skip
+                "cpus_per_holder", "ray_address", "ray_timeout")  # fmt: skip
 
 
 UNMET = pa.map_(pa.string(), pa.int64())  # a column of the result
@@ -98,7 +98,9 @@ class JobSpec:
     workers: int | None = None
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
+    cpus_per_holder: float | None = None
     ray_address: str | None = None
+    ray_timeout: float | None = None
     instruction_set: str | None = None
 
     def plain(self) -> JobSpec:
@@ -241,6 +243,7 @@ _KINDS |= dict.fromkeys(BY_GROUP, "an integer or a mapping of groups to integers
 
 def _plain(op: str, name: str, value: Any) -> Any:
     """Return an option as a value of Python; the library checks which values it takes."""
+    value = times.scalar(op, name, value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a number of NumPy's or torch's
         value = value.item()
     if name in BY_GROUP and isinstance(value, Mapping):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
 from typing import TypeVar
 
 from .._base.warn import keep, warn
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -58,3 +63,24 @@ def ahead(items: Generator[T, None, None], depth: int, patience: float | None = 
         stopped.set()
         room.release()
         thread.join(patience)
+
+
+def side_by_side(work: Callable[[S], T], items: Generator[S, None, None], count: int) -> Generator[T, None, None]:
+    """Yield what `work` makes of each item, in their order, of at most `count` items at the same time.
+
+    An error is raised in its place in the order; the work that has begun by then ends first. One at a time stays in
+    this thread, to which a device may be bound.
+    """
+    if count == 1:
+        with closing(items):
+            yield from map(work, items)
+        return
+    begun: deque[Future[T]] = deque()
+    with closing(items), ThreadPoolExecutor(count, "ragsys-kernels-side") as threads:
+        for item in items:
+            # Warnings go where those of this thread go.
+            begun.append(threads.submit(copy_context().run, work, item))
+            if len(begun) == count:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()

@@ -10,7 +10,6 @@ from typing import Any
 from .._base import warn
 from .._base.lock import LOCK_FILE
 from ._manifest import (
-    JOB_FILE,
     Manifest,
     ShardRecord,
     differences,
@@ -18,7 +17,7 @@ from ._manifest import (
     foreign,
     shard_names,
 )
-from .sinks import Folder
+from .sinks import JOB_FILE, Folder
 
 
 def check_folder(folder: Folder, overwrite: bool) -> None:
@@ -33,7 +32,7 @@ def check_folder(folder: Folder, overwrite: bool) -> None:
     if JOB_FILE not in names and (others or shard_names(names)):
         raise FileExistsError(
             f"select: out must be empty, new or an earlier job's folder, got {folder} with "
-            f"{others[0] if others else 'shards but no ' + JOB_FILE}"
+            f"{others[0] if others else f'shards but no {folder.job_file}'}"
         )
     strange = sorted(set(folder.strange()) - set(others))
     if strange:
@@ -48,6 +47,8 @@ def owned(folder: Folder) -> Iterator[None]:
     new = folder.make()
     try:
         with folder.locked():
+            if folder.path in new:  # its user has removed the folder, not what is beside it
+                _clear(folder, JOB_FILE)
             folder.remove_unfinished()
             yield
     finally:
@@ -85,7 +86,7 @@ def begun(manifest: Manifest, folder: Folder, new: bool) -> Iterator[None]:
     """Write down what the job is, and at the end how far it came; a new job without a shard leaves nothing."""
     manifest.content()  # what cannot be written down is an error while the earlier result still stands
     if new:
-        _clear(folder)
+        _clear(folder, *([JOB_FILE] if folder.has_moved else []))
     for index, name in errors_names(folder.names()).items():
         if index not in manifest.shards:  # the shard is made again, and may have none
             folder.remove(name)

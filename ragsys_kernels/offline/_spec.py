@@ -10,7 +10,6 @@ import numpy as np
 
 import ragsys_kernels as rk
 
-from .._base.types import PathLike
 from .._base.warn import muted
 from ..corpus import retrieve
 from ..corpus.certified import BACKENDS
@@ -196,20 +195,6 @@ class Inputs:
                 )
 
 
-def check_out(spec: JobSpec, out: PathLike) -> None:
-    """Refuse an output folder that shares files with an input: to remove an earlier job's would remove the input's."""
-    place = sources.Place(out, "out")
-    for name, path in spec.files().items():
-        given = sources.Place(path, name)
-        inside, folder = place.within(given), given.kind() == "folder"
-        files = [given]
-        if folder and given.local is not None:  # links may lead from it to files of another folder
-            files += map(given.child, given.names())
-        # A file in the folder's place, or in its path, is refused as such.
-        if folder if inside else any(file.within(place) for file in files):
-            raise ValueError(f"select: out must not be an input, lie in one or hold one, got {out} and {name} {path}")
-
-
 def _of_queries(spec: JobSpec, ids: bool) -> dict[str, Any]:
     """Open what belongs to the queries; the candidates may be any ids if `ids`."""
     candidates, relevance = _candidates(spec, ids)
@@ -254,7 +239,7 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         dims = inputs.corpus.dims * (8 if inputs.held["dtype"] == "binary" else 1)
         zero = np.zeros((1, dims), np.float32)
         groups = [""] if inputs.named else np.zeros(1, np.int64)
-        columns: dict[str, Any] = {"groups": groups, "costs": np.zeros(1), "time": np.zeros(1)}
+        columns: dict[str, Any] = {"groups": groups, "costs": np.zeros(1), "time": np.full(1, np.nan)}
         corpus = rk.Corpus(zero, **columns, **inputs.held)
         # There is no relevance here.
         request = of_groups("select", spec.request, inputs.named)

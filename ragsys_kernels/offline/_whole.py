@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,10 +13,11 @@ import pyarrow.parquet as pq
 
 import ragsys_kernels as rk
 
+from .._base.checks import shown
 from .._base.files import check_local, replacing_and_sweeping
 from .._base.types import PathLike
 from . import sources, text_files
-from .build import columns_of, loaded
+from .build import columns_of, loaded, words_of
 
 QUALITY = "bias"  # as what a saved corpus has it
 
@@ -24,23 +26,37 @@ def opened(
     corpus: PathLike, quality: str | None, columns: Mapping[str, str | None], metric: str | None, dtype: str | None
 ) -> rk.Corpus:
     """Return a saved corpus or, with a column as its bias, that of a file."""
-    named = {**columns, "bias_column": quality}
     saved = sources.saved(corpus, {**columns, "metric": metric, "dtype": dtype}, verify=False)
     if saved is None:
-        given = columns_of(corpus, named)
-        return loaded(*given, {"metric": metric or "cosine", "dtype": dtype or "float32"})
+        vectors, given = columns_of(corpus, {**columns, "quality_column": quality})
+        if quality is not None:
+            given[QUALITY] = given.pop("quality")
+        try:
+            with np.errstate(over="ignore"):  # what is no float32 is inf, which is refused
+                return loaded(vectors, given, {"metric": metric or "cosine", "dtype": dtype or "float32"})
+        except ValueError as error:
+            raise ValueError(str(error).replace("Corpus: bias must", "quality must")) from error
     if quality not in (None, QUALITY) or (quality and saved.bias is None):
         known = "none" if saved.bias is None else repr(QUALITY)
         raise ValueError(f"quality must be what the saved corpus {corpus} has, {known}, got {quality!r}")
     return saved
 
 
-def rows_named(corpus: rk.Corpus, file: PathLike | None) -> np.ndarray | None:
-    """Return the rows of a file of ids, or of row numbers where the corpus has no ids."""
+def rows_named(corpus: rk.Corpus, argument: str, file: PathLike | None, once: bool = False) -> np.ndarray | None:
+    """Return the rows of a file of ids, or of row numbers where the corpus has no ids; of ids that are there `once`."""
     if file is None:
         return None
-    column = sources.ids_of_file(file, known=None if corpus.ids.kind == "row" else corpus.ids)
-    return np.concatenate([corpus.rows_of(values.to_pylist()) for values in column.chunks(1 << 16)])
+    column = sources.ids_of_file(file, known=None if corpus.ids.kind == "row" else corpus.ids, argument=argument)
+    found = column.given() if isinstance(column, sources.IdLines) else column.whole()
+    wanted = found.tolist() if isinstance(found, np.ndarray) else found.to_pylist()
+    rows: np.ndarray = corpus.rows_of(wanted, unknown="pad")
+    if (rows < 0).any():
+        item = shown(wanted[int((rows < 0).argmax())])
+        raise ValueError(f"{argument} must hold ids of the corpus, got {item} in {column.path}")
+    if once and len(np.unique(rows)) < len(rows):
+        item = shown(next(item for item, number in Counter(wanted).items() if number > 1))
+        raise ValueError(f"{argument} must hold each id once, got {item} several times in {column.path}")
+    return rows
 
 
 def ids_of(corpus: rk.Corpus, rows: np.ndarray) -> pa.Array:
@@ -48,14 +64,22 @@ def ids_of(corpus: rk.Corpus, rows: np.ndarray) -> pa.Array:
     return pa.array(corpus.ids[rows].tolist(), pa.string() if corpus.ids.kind == "str" else pa.int64())
 
 
-def target(op: str, argument: str, path: PathLike, overwrite: bool) -> Path:
-    """Return the Parquet file to write, or refuse it."""
-    check_local(op, argument, path)
-    place = Path(path).resolve()
-    if place.suffix.lower() != ".parquet":
-        raise ValueError(f"{op}: {argument} must be a .parquet file, got {path}")
-    text_files.check_out(op, path, place, place.parent, overwrite)
-    return place
+def targets(
+    op: str, outs: Mapping[str, PathLike | None], inputs: Mapping[str, PathLike | None], overwrite: bool
+) -> dict[str, Path]:
+    """Return the Parquet files to write, by the arguments that name them, or refuse them."""
+    given = {argument: path for argument, path in outs.items() if path is not None}
+    places = {argument: Path(path).resolve() for argument, path in given.items()}
+    for argument, path in given.items():
+        check_local(op, argument, path)
+        if places[argument].suffix.lower() != ".parquet":
+            raise ValueError(f"{op}: {argument} must be a .parquet file, got {path}")
+    with words_of(op):
+        sources.check_apart(op, given, inputs)
+    for argument, path in given.items():
+        place = places[argument]
+        text_files.check_out(op, path, place, place.parent, overwrite, argument)
+    return places
 
 
 def write(place: Path, own: dict[str, pa.Array]) -> None:
@@ -65,11 +89,11 @@ def write(place: Path, own: dict[str, pa.Array]) -> None:
 
 
 def write_rows(
-    place: Path, own: dict[str, pa.Array], rows: np.ndarray, table: sources.Table | None, id_column: str | None
+    op: str, place: Path, own: dict[str, pa.Array], rows: np.ndarray, table: sources.Table | None, id_column: str | None
 ) -> None:
     """Write columns of some rows and, with a table, those that it has in these rows.
 
-    Columns of ours that the table has too are called ``own_row`` and so on, but for its ids. Where the rows are
+    Columns of ours whose names the table has too get the op before their names, but for its ids. Where the rows are
     ascending, memory holds a few of them.
     """
     if table is None or not len(rows):
@@ -78,7 +102,11 @@ def write_rows(
     names = table.schema.names
     if id_column in (None, "id") and "id" in names:
         own = {name: values for name, values in own.items() if name != "id"}
-    mine = {f"own_{name}" if name in names else name: values for name, values in own.items()}
+    mine = {}
+    for name, values in own.items():
+        while name in names:  # of the result of an earlier call also with the op
+            name = f"{op}_{name}"
+        mine[name] = values
     order = np.argsort(rows, kind="stable")
     parts: Iterator[pa.Table] = sources.taken(table, rows[order])
     if (np.diff(order) != 1).any():

@@ -17,12 +17,13 @@ import ragsys_kernels as rk
 
 from .._base.types import NDArray as Array
 from ..corpus import retrieve
+from ..selection.quotas import warn_of_unknown
 from ..selection.run import planned_run
 from ._device import Placed, Selector
 from ._held import Held
 from ._manifest import JobFolder, ShardRecord, errors_file, shard_file
 from ._options import UNMET, JobSpec, as_map, of_groups
-from ._pipeline import ahead
+from ._pipeline import ahead, side_by_side
 from ._recall import Sample, sampled
 from ._spec import Inputs, pool_of
 from .sinks import ROW_GROUP, parquet
@@ -30,6 +31,7 @@ from .sources import Column, Fused, Lists, id_values
 from .spread import Spread
 
 _CHUNKS_AHEAD = 2
+_CHUNKS_OF_HOLDERS = 3
 _CHUNK_OF_VECTORS = 256  # queries whose candidates come with their vectors: 100 of 768 floats each are 79 MB
 _ROW = re.compile(r" in row \d+.*")  # a row among vectors that were read together means nothing to the caller
 
@@ -111,6 +113,8 @@ class Worker:
         self._pool, self._index = pool_of(spec, self._inputs), False if spec.exact else spec.search_parameters
         self._approximate = self._inputs.index is not None or self._inputs.by_own_index(spec)
         corpus = corpus or Held.of(spec, self._inputs)
+        if self._inputs.own is None and not isinstance(corpus.corpus, Spread):
+            warn_of_unknown("select", self.spec.request, corpus.corpus)
         self._corpus = Selector(corpus.corpus, spec.device)
         self._corpus_ids = id_values(corpus.corpus.ids) if corpus.ids is None else corpus.ids
         self._candidates: Any = self._inputs.candidates
@@ -155,7 +159,11 @@ class Worker:
         if self._corpus.places:  # a thread more, which copies while the kernels of the chunk before run
             read = ahead(self._placed(read), 1)
         # Results are small, so enough are buffered for the selection to go on while a row group is synced.
-        selected = ahead(self._selected(read), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size))
+        # Holders of segments have the next chunks to search while the slowest of them is at this one.
+        at_once = _CHUNKS_OF_HOLDERS if isinstance(self._corpus.corpus, Spread) else 1
+        selected = ahead(
+            side_by_side(self._picked, read, at_once), max(_CHUNKS_AHEAD, ROW_GROUP // self.spec.chunk_size)
+        )
         with closing(selected):
             for picked in selected:
                 yield self._result(picked)
@@ -201,6 +209,7 @@ class Worker:
             certified=counts["certified"] if self._inputs.certifies(self.spec) else None,
             recall=None if recall is None else list(vars(recall).values()),
             unknown=None if self.spec.unknown_ids == "error" else counts["unknown"],
+            unmet=None if self.spec.request.min_per_group is None else counts["unmet"],
         )
         job.add(record)
         return record
@@ -265,18 +274,16 @@ class Worker:
                     piece.queries = self._corpus.placed(piece.queries)
                 yield piece
 
-    def _selected(self, pieces: Generator[_Piece, None, None]) -> Generator[_Picked, None, None]:
-        with closing(pieces):
-            for piece in pieces:
-                picks = self._picks(piece)
-                unknown = 0
-                if self.spec.unknown_ids == "skip" and piece.candidates is not None:
-                    unknown = int((piece.candidates.values < 0).sum())
-                sample = self._sampled(piece, picks)
-                ids = None
-                if piece.own is not None and piece.candidates is not None:
-                    ids = pa.array(piece.candidates.values)
-                yield _Picked(piece.start, piece.query_ids, piece.bad, picks, sample, unknown, ids)
+    def _picked(self, piece: _Piece) -> _Picked:
+        picks = self._picks(piece)
+        unknown = 0
+        if self.spec.unknown_ids == "skip" and piece.candidates is not None:
+            unknown = int((piece.candidates.values < 0).sum())
+        sample = self._sampled(piece, picks)
+        ids = None
+        if piece.own is not None and piece.candidates is not None:
+            ids = pa.array(piece.candidates.values)
+        return _Picked(piece.start, piece.query_ids, piece.bad, picks, sample, unknown, ids)
 
     def _sampled(self, piece: _Piece, picks: rk.Selection) -> Sample | None:
         if not self._approximate or isinstance(piece.queries, Placed):
@@ -354,7 +361,9 @@ class Worker:
         lists = (pa.ListArray.from_arrays(offsets, item) for item in (ids, *values))
         table, certified = [query_ids, *lists], 0
         short = int((lengths < self.spec.request.k).sum()) - len(bad)
+        lacking = 0
         if picks.unmet is not None:
+            lacking = sum(bool(each) and start + q not in picked.bad for q, each in enumerate(picks.unmet))
             unmet = [None if start + q in picked.bad else as_map(each) for q, each in enumerate(picks.unmet)]
             table.append(pa.array(unmet, UNMET))
         if self.schema.names[-1] == "certified":
@@ -367,7 +376,7 @@ class Worker:
             start,
             pa.table(table, schema=self.schema),
             pa.table(list(errors), schema=self._errors_schema),
-            {"short": short, "certified": certified, "unknown": picked.unknown},
+            {"short": short, "certified": certified, "unknown": picked.unknown, "unmet": lacking},
             picked.sample,
         )
 

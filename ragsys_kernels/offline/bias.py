@@ -19,6 +19,7 @@ from ..icl.huggingface import open_model
 from ..icl.quality import TEMPLATE, prompt_of
 from ..icl.runtime import torch_threads
 from . import text_files
+from .sources import check_apart
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ def bias(
         check_local("bias", argument, path)
     pairs, target = Path(pairs), Path(out).resolve()
     prompt_of("bias", template)
+    check_apart("bias", {"out": target, "cache": cache}, {"pairs": pairs})
     _check_out(target, overwrite, bias_column)
     column = bias_column or "bias"
     table = text_files.read("bias", "pairs", pairs, (question_column, answer_column))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -26,10 +27,11 @@ from ..selection import codes
 from . import sources
 from ._options import OF_ROWS
 from ._pipeline import ahead
-from .sinks import write_skipped
+from .sinks import skipped_list, write_skipped
 from .sources import Column, PathLike
 
 _OP = "build_corpus"
+_log = logging.getLogger(__name__)
 _Given = tuple[Column, dict[str, Column]]  # the vectors, and what belongs to their rows
 _ROWS = re.compile(r"(?<= in )(row \d+|rows \d+ and \d+)$")
 _BLOCK_BYTES = 1 << 24  # of vectors read at once: from a URL, with one request
@@ -127,7 +129,9 @@ def build_corpus(
     }  # fmt: skip
     check_local(_OP, "out", out)
     replaces = checks.flag(_OP, "overwrite", overwrite)
+    inputs = {"corpus": corpus, "ids": ids, "bias": bias, "groups": groups, "costs": costs, "time": time}
     with words_of(_OP):
+        sources.check_apart(_OP, {"out": out, **skipped_list(out, (bad_rows, on_duplicate))}, inputs)
         vectors, more = columns_of(corpus, named, usual=bad_rows == "skip")
         read = {"corpus": vectors, **more}
         found = sources.usable("corpus", read, bad_rows, on_duplicate)
@@ -189,10 +193,16 @@ def _recipe(index: str | None, parameters: str | None, given: _Given, size: int 
         if not isinstance(value, str | None):
             raise TypeError(f"{_OP}: {name} must be a str, got {type(value).__name__}")
     recipe = Recipe(index, parameters or "")
-    least = Maker(_OP, recipe, _columns(given)).least
+    maker = Maker(_OP, recipe, _columns(given))
     rows = min(given[0].rows, size or given[0].rows)
-    if rows < least:
-        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, which needs {least}")
+    if rows < maker.least:
+        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, which needs {maker.least}")
+    if not recipe.parameters and (cells := maker.cells) is not None and cells[0] < cells[1]:
+        _log.info(
+            "%s: searches look into %d of the %d cells of %s, FAISS's default, and miss most rows; search_parameters, "
+            "such as nprobe=%d, says into how many",
+            _OP, *cells, index, max(2, cells[1] // 8),
+        )  # fmt: skip
     return recipe
 
 
@@ -229,7 +239,8 @@ def columns_of(
 ) -> tuple[Column, dict[str, Column]]:
     """Open the vectors, and what belongs to their rows, as `OF_ROWS` names it; ``usual`` as of `sources.vectors`.
 
-    ``known`` are the ids of the corpus that the rows are for.
+    ``known`` are the ids of the corpus that the rows are for. ``quality_column`` is that of a bias by another name,
+    which may be integers.
     """
     options: dict[str, Any] = {**dict.fromkeys(OF_ROWS), **named}
     vectors = sources.vectors(corpus, "corpus", options["vector_column"], usual=usual, bytes_stay=True)
@@ -238,7 +249,8 @@ def columns_of(
         ids = sources.ids(corpus, "corpus", options["id_column"], None if known is None else known.kind)
     else:
         ids = sources.ids_of_file(options["ids"], options["id_column"], known)
-    columns = {**sources.of_rows(corpus, options), "ids": ids}
+    quality = sources.numbers("quality", None, None, options.get("quality_column"), corpus)
+    columns = {**sources.of_rows(corpus, options), "ids": ids, "quality": quality}
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         if column.rows != vectors.rows:

@@ -12,7 +12,7 @@ import numpy as np
 import ragsys_kernels as rk
 
 from .._base import checks, tables
-from ..corpus import segments, versions
+from ..corpus import loaded_when_used, segments, versions
 from ..corpus.folder import DESCRIPTION
 from ..corpus.ids import Ids
 from . import sources
@@ -58,7 +58,7 @@ def append_corpus(
     Returns
     -------
     Corpus
-        As loaded from the folder.
+        As loaded from the folder, when it is first used.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def append_corpus(
             options = {"metric": kinds["metric"], "dtype": kinds["dtype"]}
             for rows, names in pieces(*given, options, size):
                 version.add(rows, names, on_duplicate)
-    return rk.Corpus.load(to)
+    return loaded_when_used(to)
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 
 from .._base.types import PathLike
 from ._manifest import (
-    JOB_FILE,
     Manifest,
     ShardRecord,
     column_types,
     errors_file,
+    fallen_short,
     foreign,
     proven,
     shard_file,
     totals,
 )
-from .sinks import Folder, folder_at
+from .sinks import JOB_FILE, Folder, folder_at
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class JobStatus:
     ``done`` of its ``queries`` are in ``shards`` of the ``num_shards`` files; ``missing`` are the numbers of the other
     files. ``owner`` is the process that works on it, if one does. Of the queries that are done ``skipped`` could not be
     used, ``short`` others got fewer than k picks, and those of ``certified`` are proven to be the whole corpus's (None:
-    not known). ``damaged`` are records of shards that cannot be read.
+    not known). ``unmet`` queries lack picks of a group's minimum (None without ``min_per_group``). ``damaged`` are
+    records of shards that cannot be read.
     """
 
     folder: Path | str
@@ -52,6 +53,7 @@ class JobStatus:
     owner: str | None
     short: int = 0
     certified: int | None = None
+    unmet: int | None = None
     damaged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -60,7 +62,7 @@ class JobStatus:
             [
                 f"{self.folder}: {self.method}, k={self.k}, backend {self.backend}, ragsys_kernels {self.version}",
                 f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped"
-                + (f", {self.short} got fewer than {self.k} picks" if self.short else "")
+                + fallen_short(self.short, self.k, self.unmet)
                 + proven(self.certified, self.done - self.skipped),
                 f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
                 f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),
@@ -76,7 +78,7 @@ def status(folder: PathLike) -> JobStatus:
     Parameters
     ----------
     folder : path
-        The job's `out`.
+        The job's `out`; what describes it is in ``OUT.job`` beside it.
 
     Returns
     -------
@@ -119,7 +121,7 @@ def verify(folder: PathLike) -> list[str]:
     Parameters
     ----------
     folder : path
-        The job's `out`.
+        The job's `out`; what describes it is in ``OUT.job`` beside it.
 
     Returns
     -------
@@ -179,10 +181,10 @@ def _wrong(folder: Folder, manifest: Manifest, record: ShardRecord) -> Iterator[
 
 
 def _read(folder: PathLike, op: str) -> tuple[Folder, Manifest]:
-    place = folder_at(folder)
+    place = folder_at(folder).of_job()
     manifest = Manifest.read(place, op)
     if manifest is None:
-        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {JOB_FILE}, got {folder}")
+        raise FileNotFoundError(f"{op}: folder must be a job's, with a file {place.job_file}, got {folder}")
     return place, manifest
 
 

@@ -88,8 +88,8 @@ def dedupe(
     groups : bool
         Add ``group``, the lowest row that a row is connected with by similar pairs, to the rows kept and removed.
     rows : bool
-        Write the columns of the corpus, a table, too. Those of ours that it has are then called ``own_row`` and so
-        on.
+        Write the columns of the corpus, a table, too. They keep their names; where one is called as one of ours, ours
+        is ``dedupe_row`` and so on, but for ``id``, which is the same.
     index : path, optional
         FAISS or usearch index over the corpus that finds ``neighbors`` rows of each: approximate, with its recall.
     vector_column, id_column : str, optional
@@ -108,10 +108,10 @@ def dedupe(
     ValueError, TypeError, OSError
         Files that cannot be read, or what `duplicates` refuses.
     """
-    replace = checks.flag(_OP, "overwrite", overwrite)
-    place = _whole.target(_OP, "out", out, replace)
-    others = None if removed is None else _whole.target(_OP, "removed", removed, replace)
-    of_pairs = None if pairs is None else _whole.target(_OP, "pairs", pairs, replace)
+    outs = {"out": out, "removed": removed, "pairs": pairs}
+    inputs = {"corpus": corpus, "index": index}
+    places = _whole.targets(_OP, outs, inputs, checks.flag(_OP, "overwrite", overwrite))
+    place, others, of_pairs = places["out"], places.get("removed"), places.get("pairs")
     with_rows = checks.flag(_OP, "rows", rows)
     start = time.perf_counter()
     with words_of(_OP):
@@ -128,11 +128,11 @@ def dedupe(
     end = time.perf_counter()
     if others is not None:
         own = {"of": _whole.ids_of(held, found.of), "similarity": pa.array(found.similarity)}
-        _whole.write_rows(others, {**_of_rows(held, found, found.removed), **own}, found.removed, table, id_column)
+        _whole.write_rows(_OP, others, {**_of_rows(held, found, found.removed), **own}, found.removed, table, id_column)
     if of_pairs is not None and found.pairs is not None:
         a, b = (_whole.ids_of(held, found.pairs[:, at]) for at in (0, 1))
         _whole.write(of_pairs, {"a": a, "b": b, "similarity": pa.array(found.pair_similarity)})
-    _whole.write_rows(place, _of_rows(held, found, found.kept), found.kept, table, id_column)
+    _whole.write_rows(_OP, place, _of_rows(held, found, found.kept), found.kept, table, id_column)
     return DedupeSummary(held.num_live, len(found.kept), threshold, end - loaded, loaded - start, place, found.recall)
 
 

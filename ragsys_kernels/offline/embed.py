@@ -16,8 +16,8 @@ from .._base.types import BadRows, PathLike
 from ..icl import CachedEncoder, Encoder
 from ..icl.encoders import open_encoder
 from . import text_files
-from .sinks import write_skipped
-from .sources import BAD_ROWS, Usable
+from .sinks import skipped_list, write_skipped
+from .sources import BAD_ROWS, Usable, check_apart
 
 _FILE = "vectors.parquet"  # in a folder
 
@@ -109,6 +109,7 @@ def embed(
     if target.suffix.lower() not in text_files.OUTPUTS:
         raise ValueError(f"{op}: out must be a folder or a {' or '.join(text_files.OUTPUTS)} file, got {out}")
     folder = target.parent if target.name != _FILE else target.parent.parent
+    check_apart(op, {"out": target, "cache": cache, **skipped_list(target, (bad_rows,))}, {"texts": texts})
     text_files.check_out(op, out, target, folder, overwrite)
     table = text_files.read(op, "texts", source, (text_column,), id_column)
     if id_column is not None and id_column not in table.column_names:

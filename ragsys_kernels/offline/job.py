@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .._base import env
-from .._base.types import BadRows, Decay, Method, OnDuplicate, PathLike, RelevanceScale, Storage
+from .._base.types import BadRows, Decay, Method, Moment, OnDuplicate, PathLike, RelevanceScale, Seconds, Storage
 from ..corpus import recency
 from ..selection.request import Request
-from ._manifest import JobFolder, Manifest, describe, described, input_differences, proven, totals
+from ._manifest import JobFolder, Manifest, describe, described, fallen_short, input_differences, proven, totals
 from ._options import JobSpec
 from ._recall import Recall
 from ._resume import begun, check_folder, continued, owned
-from ._spec import Inputs, check_options, check_out
+from ._spec import Inputs, check_options
 from ._worker import Worker, result_schema
 from .ray import engine as ray_engine
-from .ray.engine import RayOptions, Records
-from .sinks import Folder, folder_at, write_skipped
+from .ray.engine import Records
+from .ray.options import RayOptions
+from .sinks import Folder, folder_at, skipped_list, write_skipped
+from .sources import check_apart
 from .spread import check_spread
 
 _log = logging.getLogger(__name__)
@@ -34,7 +36,8 @@ class Summary:
 
     Numbers of queries: ``queries``, all; ``done``, with a result; ``selected``, with a result that this run made;
     ``skipped``, that could not be used; ``short``, of the others, with fewer than k picks; ``certified``, with picks
-    that are proven to be those of the whole corpus (None: not known). ``unknown`` is the number of candidate ids that
+    that are proven to be those of the whole corpus (None: not known); ``unmet``, that lack picks of a group's minimum
+    (None without ``min_per_group``). ``unknown`` is the number of candidate ids that
     were left out because they are not in the corpus. With an index, ``recall`` describes a sample of about 100 queries,
     evenly spaced: which share of their exact pools the index found (``mean``, with the 95 % ``interval``), and how many
     of their picks differ from those out of exact pools. ``seconds`` is the time from the first query read to the last
@@ -58,6 +61,7 @@ class Summary:
     engine: str = "local"
     short: int = 0
     certified: int | None = None
+    unmet: int | None = None
     recall: Recall | None = None
     unknown: int = 0
 
@@ -74,7 +78,7 @@ class Summary:
     def __str__(self) -> str:
         place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
         skipped = f", {self.skipped} queries skipped" if self.skipped else ""
-        skipped += f", {self.short} got fewer than {self.k} picks" if self.short else ""
+        skipped += fallen_short(self.short, self.k, self.unmet)
         skipped += f", {self.unknown} unknown ids of candidates left out" if self.unknown else ""
         skipped += proven(self.certified, self.done - self.skipped)
         skipped += f", {self.recall}" if self.recall else ""
@@ -143,8 +147,8 @@ def select(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     eps: float | None = None,
-    half_life: float | None = None,
-    now: float | None = None,
+    half_life: Seconds | None = None,
+    now: Moment | None = None,
     decay: Decay = "exp",
     decay_floor: float = 0.0,
     metric: Literal["cosine", "dot"] | None = None,
@@ -167,7 +171,9 @@ def select(
     workers: int | None = None,
     cpus_per_worker: float | None = None,
     gpus_per_worker: float | None = None,
+    cpus_per_holder: float | None = None,
     ray_address: str | None = None,
+    ray_timeout: float | None = None,
 ) -> Summary:
     """Pick `k` corpus rows for every query of a file and write the picks as Parquet shards.
 
@@ -189,8 +195,9 @@ def select(
         `offline.sources`. The corpus may also be a folder that `Corpus.save` or ``corpus build`` wrote: it is mapped
         into memory, with its ids, bias, groups, costs and times, which are then no options.
     out : path
-        Folder to write: ``part-00000.parquet``, ... and ``_job.json``. Must be new, empty or of the same job. Or its
-        URL; there other processes are not kept out. No input may be in it, nor it in an input.
+        Folder to write: ``part-00000.parquet``, ..., and nothing else, so that polars, DuckDB, Spark and pyarrow read
+        it by its name. What describes the job is in ``OUT.job`` beside it (`sinks`). Must be new, empty or of the same
+        job. Or its URL; there other processes are not kept out. No input may be in it, nor it in an input.
         Columns: ``query_id``; ``ids``, the picks, best first; ``scores``, ``relevance`` and ``redundancy`` as in
         `Selection` (with "vrsd" the redundancy is NaN: the rule looks at the sum of the picks, not at pairs). Ids are
         those of the id columns, or row numbers in files without one. MMR with cosines out of pools that the job's own
@@ -271,10 +278,10 @@ def select(
         The largest similarity that a pick may have to an earlier one, in [-1, 1].
     min_relevance : float, optional
         The least relevance of a pick, before ``relevance_scale``.
-    half_life : float, optional
+    half_life : float, timedelta or timedelta64, optional
         Seconds after which a row keeps half of its relevance, by its time, as of `Corpus.select`.
-    now : float, optional
-        The time that ages are counted from, in seconds since 1970. Default: when the job began.
+    now : float, datetime or datetime64, optional
+        As of `Corpus.select`. Default: when the job began.
     decay : {"exp", "gauss", "linear"}
     decay_floor : float
         ``kind`` and ``floor`` of `decayed`.
@@ -300,15 +307,16 @@ def select(
         How to treat a query that cannot be used: one with missing or non-finite values, with a vector of another
         length, with candidates that are not distinct rows of the corpus, or in a part of a file that cannot be read.
         "raise": an error names file and row. "skip": the query gets empty lists, so that rows stay aligned with the
-        queries, and a row in ``_errors-00000.parquet``, ... (by the shard's number): ``query_row``, ``query_id`` (null
-        if it is not known), ``reason``. Errors in the corpus, its bias or its groups are raised in any case, unless
-        `bad_rows` is "skip".
+        queries, and a row in ``OUT.job/_errors-00000.parquet``, ... (by the shard's number): ``query_row``,
+        ``query_id`` (null if it is not known), ``reason``. Errors in the corpus, its bias or its groups are raised in
+        any case, unless `bad_rows` is "skip".
     memory : int or str, optional
-        Bytes that the corpus may take, as a number or as "2G": a saved corpus may then be larger. Each chunk of queries
-        reads all rows once, one part after the other, and then the rows of its pools. Not with pool "all", an `index`
-        or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a corpus in segments. Actors
-        with some of the segments each are spread over the nodes, by the memory that these have, and search for all
-        workers; then no node needs to have the whole corpus. Not with pool "certified".
+        Bytes that the rows held at a time may take, as a number or as "2G": a saved corpus may then be larger. Each
+        chunk of queries reads all rows once, one part after the other, and then the rows of its pools. The process
+        takes more: its libraries, chunks of queries, and pages of the files, which the system can take back. Not with
+        pool "all", an `index` or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a
+        corpus in segments. Actors with some of the segments each are spread over the nodes, by the memory that these
+        have, and search for all workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}
         How to treat a row of the corpus that cannot be used. "skip": leave it out, also from lists of candidates;
         ``OUT.skipped.csv`` lists it with its number, id and the reason. The files of the corpus are then read twice.
@@ -322,7 +330,8 @@ def select(
         looks at paths. Default: as the job began; "sampled" for a new one.
     verify : bool
         Compare all bytes of a saved corpus with its checksums when the job begins, in one process: about 2 GB a second
-        for each processor. Without, its headers and a sample of its rows.
+        for each processor. Without, its headers and a sample of its rows. On Ray with `memory`, each actor compares the
+        segments that it holds, whenever it starts.
     overwrite : bool
         If `out` has an earlier job, start anew. A folder that holds anything else is refused in any case.
     progress : callable, optional
@@ -334,13 +343,20 @@ def select(
         see the files and `out` at the same paths. Both write the same bytes, and either resumes what the other
         began. Workers share one copy of the corpus on each node, in Ray's object store; or see `memory`.
     workers : int, optional
-        Ray actors; more than fit on the nodes are refused. Default: as many as fit.
+        Ray actors; more than fit on the nodes are refused. Default: as many as fit, beside what holds a corpus in
+        segments.
     cpus_per_worker, gpus_per_worker : float, optional
         What Ray keeps for each worker. A worker has as many threads as CPUs unless `num_threads` says otherwise.
         GPUs need a `device`. Default: 1, and 1 with a `device`, else 0.
+    cpus_per_holder : float, optional
+        What Ray keeps for each actor that holds segments (`memory`), beside their bytes; it has as many threads unless
+        `num_threads` says otherwise. Default: 1 where nodes have so many, else none, and a thread for each processor.
     ray_address : str, optional
         Address of a running cluster, or "auto". Default: the Ray that runs in this process, else that of
         ``RAY_ADDRESS``, else one that is started on this machine and stopped at the end.
+    ray_timeout : float, optional
+        Seconds to wait for room for an actor, also for one to be started again after its node was lost; then the job
+        ends with an error, and can be resumed. The log says what is waited for, after 5 seconds. Default: 45.
 
     Returns
     -------
@@ -351,7 +367,7 @@ def select(
     ValueError, TypeError, OSError, BackendUnavailableError
         Everything that can be checked from options and file headers is, before anything is written. ValueError too
         where `out` holds a job of other inputs, options or version, with the old and the new value of each; OSError
-        where another process works in it.
+        where another process works in it, and where Ray has lost what the job needs.
     """
     request = Request(
         method, None, None, k, relevance_scale=relevance_scale, lambda_d=lambda_d, lambda_b=lambda_b,
@@ -372,21 +388,22 @@ def select(
         device=device, chunk_size=chunk_size, shard_size=shard_size, on_error=on_error, memory=memory,
         bad_rows=bad_rows, on_duplicate=on_duplicate, fingerprint=fingerprint, verify=verify, overwrite=overwrite,
         engine=engine, workers=workers, cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker,
-        ray_address=ray_address,
+        cpus_per_holder=cpus_per_holder, ray_address=ray_address, ray_timeout=ray_timeout,
     ).plain()  # fmt: skip
-    check_out(spec, out)
+    check_apart("select", {"out": out, **skipped_list(out, (bad_rows, on_duplicate))}, spec.files())
     ray = RayOptions.of(spec)
     if ray is not None and memory is not None and pool == "certified":
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
     spec.check_running()
-    inputs = Inputs.open(spec, spec.verify)
+    # What actors hold of it they verify, where they read it.
+    inputs = Inputs.open(spec, spec.verify and (ray is None or spec.memory is None))
     check_options(spec, inputs)
     if ray is not None and spec.memory is not None:
         check_spread("select", spec.corpus, spec.memory)
     for notice in inputs.notices(spec):
         _log.info(notice)
     write_skipped("select", out, spec.skips, corpus=inputs.usable)
-    return _run(spec.settled(), inputs, folder_at(out), ray, progress, stop)
+    return _run(spec.settled(), inputs, folder_at(out).of_job(spec.overwrite), ray, progress, stop)
 
 
 def _run(

@@ -33,6 +33,7 @@ class Pick(NamedTuple):
     redundancy: float
     text: str
     nearest: int | None = None  # rank of the earlier pick that it is most similar to, where the job has asked for it
+    unmet: dict[str, int] | None = None  # with ``min_per_group``: how many picks groups lack in the query
 
 
 def show(
@@ -84,19 +85,20 @@ def show(
     for row in rows:
         query = row["query_id"]
         question = None if of_queries is None else _text(op, "queries", of_queries, query)
+        unmet = None if row.get("unmet") is None else dict(row["unmet"])
         nearest = row.get("nearest") or [-1] * len(row["ids"])
         parts = zip(row["ids"], row["scores"], row["relevance"], row["redundancy"], nearest, strict=True)
         for rank, (item, score, relevance, redundancy, near) in enumerate(parts, 1):
             text = _text(op, "texts", of_items, item)
             like = None if near < 0 else near + 1
-            shown.append(Pick(query, question, rank, item, score, relevance, redundancy, text, like))
+            shown.append(Pick(query, question, rank, item, score, relevance, redundancy, text, like, unmet))
     return shown
 
 
 def _inputs(op: str, picks: Path) -> Container[str]:
     """Return the names of the inputs of the job that wrote the picks; if unknown, assume that it had ids."""
     try:
-        job = Manifest.read(folder_at(picks if picks.is_dir() else picks.parent), op)
+        job = Manifest.read(folder_at(picks if picks.is_dir() else picks.parent).of_job(), op)
     except (ValueError, OSError):  # the picks of a damaged job can still be shown
         job = None
     return ("corpus_ids", "query_ids") if job is None else job.description["inputs"]
@@ -120,7 +122,7 @@ def _picks(op: str, path: Path, wanted: set[str], limit: int | None) -> list[dic
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise ValueError(f"{op}: picks must be readable Parquet files, got {path}: {line(error)}") from error
     if missing:
-        raise ValueError(f"{op}: only must name queries that have picks, got {min(missing)!r}")
+        raise ValueError(f"{op}: query must have picks, got {min(missing)!r}, which has none in {path}")
     return found[:limit]
 
 
@@ -130,7 +132,7 @@ def _row_groups(op: str, file: Path) -> Iterator[tuple[list[str], Callable[[], p
         names = opened.schema_arrow.names
         if not set(names) >= {*_COLUMNS, "query_id"}:
             raise ValueError(f"{op}: picks must be files that select wrote, got columns {names} in {file}")
-        wanted = [name for name in names if name in {*_COLUMNS, "query_id", "nearest"}]
+        wanted = [name for name in names if name in {*_COLUMNS, "query_id", "nearest", "unmet"}]
         for group in range(opened.num_row_groups):
             queries = opened.read_row_group(group, ["query_id"])["query_id"]
             yield list(map(str, queries.to_pylist())), partial(opened.read_row_group, group, wanted)

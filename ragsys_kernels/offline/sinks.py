@@ -1,9 +1,16 @@
-"""The output folder: files that exist whole or not at all, and Parquet whose bytes depend on its rows alone."""
+"""The output folder: files that exist whole or not at all, and Parquet whose bytes depend on its rows alone.
+
+polars takes every file in a folder, at any depth and of any name, for data, and DuckDB every ``*.parquet``. So the
+folder OUT of a job has its shards alone; what describes the job and the queries that were skipped is in ``OUT.job``
+beside it. It is in OUT itself where an earlier version began the job, and where nothing can be made beside OUT: it is
+the root of a disk or a bucket, or its parent cannot be written to.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -27,30 +34,65 @@ _MOST_BYTES = 1 << 28  # of a file that is read whole: the manifest has 300 byte
 ROW_GROUP = 1 << 14  # rows; fixed, so that a shard's bytes do not depend on the pieces that it is written in
 
 
-class Folder:
-    """A local folder of files."""
+JOB_FILE = "_job.json"
+_LIST = "OUT.skipped.csv"  # in errors
+_BESIDE = ".job"  # after the name of a job's folder
+_OF_JOB = re.compile(r"_job\.json|_errors-\d+\.parquet|\.part-\d+\.json")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+
+class Folder:
+    """A local folder of files; with a folder beside it, that has those that describe a job."""
+
+    def __init__(self, path: Path, beside: Path | None = None) -> None:
+        self.path, self.beside = path, beside
 
     def __str__(self) -> str:
         return str(self.path)
 
+    def of_job(self, new: bool = False) -> Folder:
+        """Return the folder as that of a job; with ``new`` as that of one which takes the place of an earlier one."""
+        beside = self.path.with_name(self.path.name + _BESIDE)
+        if os.path.lexists(self.path / JOB_FILE) and not new:
+            return self
+        alone = os.path.ismount(self.path) or (self.path.exists() and not os.access(self.path.parent, os.W_OK))
+        return self if alone and not os.path.lexists(beside) else Folder(self.path, beside)
+
+    @property
+    def job_file(self) -> str:
+        """The file that describes a job, by the path that the folder is in."""
+        return JOB_FILE if self.beside is None else f"{self.beside.name}/{JOB_FILE}"
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether what describes an earlier job is in the folder, and that of the next one is to be beside it."""
+        return self.beside is not None and os.path.lexists(self.path / JOB_FILE)
+
     def names(self) -> list[str]:
         """Return the names in the folder, hidden ones too, sorted; none without a folder."""
-        return sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
+        return sorted({name for folder in self._folders if os.path.lexists(folder) for name in os.listdir(folder)})
 
     def strange(self) -> list[str]:
         """Return the names in the folder that are not regular files: folders, pipes, links."""
-        if not self.path.exists():
-            return []
-        with os.scandir(self.path) as entries:
-            return sorted(entry.name for entry in entries if not entry.is_file(follow_symlinks=False))
+        found = set()
+        for folder in self._folders:
+            if folder.exists():
+                with os.scandir(folder) as entries:
+                    found |= {entry.name for entry in entries if not entry.is_file(follow_symlinks=False)}
+        return sorted(found)
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [self.path] if self.beside is None else [self.path, self.beside]
+
+    def at(self, name: str) -> Path:
+        """Return where a file of that name is."""
+        return (self.path if self.beside is None or not _OF_JOB.fullmatch(name) else self.beside) / name
 
     def check(self) -> None:
         """Refuse a path that is a file."""
-        if self.path.exists() and not self.path.is_dir():
-            raise FileExistsError(f"select: out must be a folder, got the file {self}")
+        for folder in self._folders:
+            if folder.exists() and not folder.is_dir():
+                raise FileExistsError(f"select: out must be a folder, got the file {folder}")
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the folder for the time of a block."""
@@ -62,9 +104,11 @@ class Folder:
 
     def make(self) -> list[Path]:
         """Make the folder and its parents; return those that are new, the innermost first."""
-        new = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        own = self._folders if not self.path.exists() else []  # what is beside a folder goes with it
+        new = [path for path in (*reversed(self._folders), *self.path.parents) if path in own or not path.exists()]
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            for folder in self._folders:
+                folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             self.unmake(new)
             raise OSError(
@@ -79,15 +123,15 @@ class Folder:
                 path.rmdir()
 
     def read(self, name: str) -> bytes:
-        return read(self.path / name, _MOST_BYTES)
+        return read(self.at(name), _MOST_BYTES)
 
     def open(self, name: str) -> IO[bytes]:
-        return open(self.path / name, "rb")
+        return open(self.at(name), "rb")
 
     def is_file(self, name: str) -> bool:
         """Return whether it is a regular file, not a link."""
         try:
-            return stat.S_ISREG((self.path / name).lstat().st_mode)
+            return stat.S_ISREG(self.at(name).lstat().st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -99,13 +143,14 @@ class Folder:
     @contextmanager
     def writing(self, name: str, durable: bool = True) -> Iterator[HashedFile]:
         """Write a temporary file; it replaces the target, synced if `durable`, if the block ends without an error."""
-        place = self.path / name
+        place = self.at(name)
         with replacing(place, durable=durable, guard=lambda: writing_to(place)) as file:
             yield file
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            (self.path / name).unlink()
+        for folder in self._folders:
+            with suppress(FileNotFoundError):
+                (folder / name).unlink()
 
     def remove_unfinished(self) -> None:
         """Remove temporary files of killed processes."""
@@ -114,7 +159,8 @@ class Folder:
                 self.remove(name)
 
     def sync(self) -> None:
-        sync(self.path)
+        for folder in self._folders:
+            sync(folder)
 
 
 class UrlFolder(Folder):
@@ -124,19 +170,40 @@ class UrlFolder(Folder):
     stores leave nothing); checksums detect it.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, beside: str | None = None) -> None:
         self.path: Any = str(place).rstrip("/")
+        self._place, self._beside = place, beside
         self._fs, self._inner = place.filesystem
+
+    def of_job(self, new: bool = False) -> Folder:
+        inner = self._inner.rstrip("/")
+        least = 2 if self._without_folders else 1  # names in the path: a bucket is nothing that can be made
+        if len(inner.strip("/").split("/")) < least or (not new and self.has_moved):
+            return self
+        return UrlFolder(self._place, inner + _BESIDE)
+
+    @property
+    def job_file(self) -> str:
+        return JOB_FILE if self._beside is None else f"{PurePosixPath(self._beside).name}/{JOB_FILE}"
+
+    @property
+    def has_moved(self) -> bool:
+        return self._is_file(os.path.join(self._inner, JOB_FILE))
 
     def names(self) -> list[str]:
         self._fs.invalidate_cache()
-        try:
-            with self._using():
-                found = self._fs.ls(self._inner, detail=False)
-        except FileNotFoundError:
-            return []
-        names = {PurePosixPath(path.rstrip("/")).name for path in found if path.rstrip("/") != self._inner.rstrip("/")}
+        names: set[str] = set()
+        for folder in self._inner_folders:
+            with suppress(FileNotFoundError), self._using():
+                found = self._fs.ls(folder, detail=False)
+                names |= {
+                    PurePosixPath(path).name for each in found if (path := each.rstrip("/")) != folder.rstrip("/")
+                }
         return sorted(names)
+
+    @property
+    def _inner_folders(self) -> list[str]:
+        return [self._inner] if self._beside is None else [self._inner, self._beside]
 
     def strange(self) -> list[str]:
         return []
@@ -145,10 +212,15 @@ class UrlFolder(Folder):
         if self._fs.isfile(self._inner):
             raise FileExistsError(f"select: out must be a folder, got the file {self}")
 
-    def make(self) -> list[Path]:
+    @property
+    def _without_folders(self) -> bool:
         protocol = self._fs.protocol
-        if not _WITHOUT_FOLDERS.intersection([protocol] if isinstance(protocol, str) else protocol):
-            self._fs.makedirs(self._inner, exist_ok=True)
+        return bool(_WITHOUT_FOLDERS.intersection([protocol] if isinstance(protocol, str) else protocol))
+
+    def make(self) -> list[Path]:
+        if not self._without_folders:
+            for folder in self._inner_folders:
+                self._fs.makedirs(folder, exist_ok=True)
         return []
 
     def locked(self) -> AbstractContextManager[None]:
@@ -168,10 +240,13 @@ class UrlFolder(Folder):
         return file
 
     def is_file(self, name: str) -> bool:
+        return self._is_file(self._file(name))
+
+    def _is_file(self, path: str) -> bool:
         # fsspec's isfile returns False on any error, and a job whose manifest is not seen would begin anew.
         try:
             with self._using():
-                return bool(self._fs.info(self._file(name))["type"] == "file")
+                return bool(self._fs.info(path)["type"] == "file")
         except FileNotFoundError:
             return False
 
@@ -186,8 +261,9 @@ class UrlFolder(Folder):
                 self._fs.put_file(f"/proc/self/fd/{file.fileno()}", self._file(name))
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(self._file(name))
+        for folder in self._inner_folders:
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(os.path.join(folder, name))
 
     def remove_unfinished(self) -> None:
         pass
@@ -206,7 +282,7 @@ class UrlFolder(Folder):
             raise OSError(f"select: out must be a URL that can be used, got {self}: {error}") from error
 
     def _file(self, name: str) -> str:
-        return os.path.join(self._inner, name)
+        return os.path.join(self._beside if self._beside and _OF_JOB.fullmatch(name) else self._inner, name)
 
 
 def folder_at(path: PathLike) -> Folder:
@@ -279,15 +355,22 @@ def writing_to(path: Path | str) -> Iterator[None]:
         raise OSError(f"select: out must be writable, got {path}: {error.strerror or error}") from error
 
 
+def skipped_list(out: PathLike, asked: tuple[Any, ...]) -> dict[str, str]:
+    """Return the file that `write_skipped` writes or removes, by its name in errors; nothing where there is none."""
+    leaves_out = any(each in ("skip", "first", "last") for each in asked)
+    return {_LIST: f"{os.fspath(out).rstrip('/')}.skipped.csv"} if leaves_out else {}
+
+
 def write_skipped(op: str, out: PathLike, asked: tuple[str, ...], **found: Usable) -> None:
     """Write ``OUT.skipped.csv`` and log how many rows it has; where none is left out, remove an earlier one.
 
     Nothing happens unless rows were asked to be left out.
     """
-    if not {"skip", "first", "last"}.intersection(asked):
+    path = skipped_list(out, asked).get(_LIST)
+    if path is None:
         return
-    parent, slash, name = os.fspath(out).rstrip("/").rpartition("/")
-    folder, name = folder_at(parent + slash or "."), f"{name}.skipped.csv"
+    parent, slash, name = path.rpartition("/")
+    folder = folder_at(parent + slash or ".")
     number = sum(len(each.skipped) for each in found.values())
     if not number:
         folder.remove(name)
@@ -295,4 +378,4 @@ def write_skipped(op: str, out: PathLike, asked: tuple[str, ...], **found: Usabl
     folder.make()
     with folder.writing(name) as file:
         file.write(listed(**found))
-    _log.info(f"{op}: {number} rows that cannot be used are left out; {parent}{slash}{name} lists them")
+    _log.info(f"{op}: {number} rows that cannot be used are left out; {path} lists them")

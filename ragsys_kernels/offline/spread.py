@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -71,24 +72,43 @@ def shares(op: str, path: PathLike, corpus: rk.Corpus, memory: int) -> list[Shar
     return [*found, Share(path, description, range(first, len(description["segments"])), start, corpus.group_names)]
 
 
-class Holder:
-    """Some segments of a corpus in the memory of a process; they are mapped at the first call."""
+_opening = Lock()  # of the process: searches may run in one thread and the other calls in another
 
-    def __init__(self, share: Share, threads: int | None, instruction_set: str | None) -> None:
-        self._share, self._threads, self._instruction_set = share, threads, instruction_set
+
+class Holder:
+    """Some segments of a corpus in the memory of a process, mapped and verified at the first call."""
+
+    def __init__(self, share: Share, threads: int | None, instruction_set: str | None, verify: bool = False) -> None:
+        self._share, self._threads, self._instruction_set, self._verify = share, threads, instruction_set, verify
         self._opened: rk.Corpus | None = None
 
     @property
     def _corpus(self) -> rk.Corpus:
-        if self._opened is None:
-            here = _info.active()[1]
-            if self._instruction_set not in (None, here):
-                raise ValueError(
-                    f"select: instruction_set must be that of the job, {self._instruction_set}, got {here}"
-                )
-            share = self._share
-            self._opened = part(share.path, share.description, share.numbers, share.group_names)
-        return self._opened
+        with _opening:
+            if self._opened is None:
+                here = _info.active()[1]
+                if self._instruction_set not in (None, here):
+                    raise ValueError(
+                        f"select: instruction_set must be that of the job, {self._instruction_set}, got {here}"
+                    )
+                self._opened = self._part(self._share.numbers)
+            return self._opened
+
+    def _part(self, numbers: range) -> rk.Corpus:
+        share = self._share
+        try:
+            return part(share.path, share.description, numbers, share.group_names, self._verify)
+        except ValueError as error:
+            raise ValueError(f"select: corpus must be usable, got {share.path}: {error}") from error
+
+    def open(self) -> None:
+        """Map the segments, and compare all their bytes with their checksums where this is to be done."""
+        _ = self._corpus
+
+    def probe(self, number: int) -> None:
+        """Read one of the segments and search it, alone."""
+        corpus = self._part(range(number, number + 1))
+        corpus.search(np.zeros((1, corpus.dims), np.float32), 1, num_threads=self._threads, on_error="skip")
 
     def search(
         self, queries: Any, n: int, lambda_b: Any, query_groups: Any, backend: Any, index: Any

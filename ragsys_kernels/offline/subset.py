@@ -54,6 +54,9 @@ def subset(
     quality: str | None = None,
     targets: PathLike | None = None,
     target_relevance: Literal["mean", "max"] = "mean",
+    neighbors: int | None = None,
+    index: PathLike | None = None,
+    exact: bool = False,
     relevance_scale: RelevanceScale = "as-is",
     initial: PathLike | None = None,
     allowed: PathLike | None = None,
@@ -102,14 +105,19 @@ def subset(
     initial, allowed, exclude : path, optional
         Ids of rows already chosen, of the only ones to choose from, of those not to choose: a text file of one a line,
         or a file with a column ``id``. Row numbers where the corpus has no ids.
+    index : path, optional
+        FAISS or usearch index over the corpus that finds the ``neighbors`` of each row. Default: that of a corpus of
+        `build_corpus` with ``index``, else the exact search.
+    exact : bool
+        Find the neighbors exactly, also where the corpus has an index.
     rows : bool
-        Write the columns of the corpus, a table, too. Those of ours that it has are then called ``own_score`` and so
-        on.
+        Write the columns of the corpus, a table, too. They keep their names; where one is called as one of ours, ours
+        is ``subset_score`` and so on, but for ``id``, which is the same.
     vector_column, id_column, group_column, cost_column, target_column : str, optional
         Columns of the corpus, and of the targets' vectors.
     metric, dtype
         As of `build_corpus`; of a saved corpus its own.
-    k, rule, target_relevance, relevance_scale, lambda_d, lambda_b, max_per_group, min_per_group, budget, \
+    k, rule, target_relevance, neighbors, relevance_scale, lambda_d, lambda_b, max_per_group, min_per_group, budget, \
         max_similarity, min_relevance, scale, gamma, window, noise, min_gain, kind, density, eps, backend, num_threads
         As of `Corpus.subset`.
     progress : callable, optional
@@ -124,7 +132,12 @@ def subset(
     ValueError, TypeError, OSError
         Files that cannot be read, or what `Corpus.subset` refuses.
     """
-    place = _whole.target(_OP, "out", out, checks.flag(_OP, "overwrite", overwrite))
+    if checks.flag(_OP, "exact", exact) and (neighbors is None or index is not None):
+        need = "with neighbors" if neighbors is None else "without index"
+        raise ValueError(f"{_OP}: exact must come {need}, got exact=True")
+    named = {"initial": initial, "allowed": allowed, "exclude": exclude}
+    inputs = {"corpus": corpus, "targets": targets, "index": index, **named}
+    place = _whole.targets(_OP, {"out": out}, inputs, checks.flag(_OP, "overwrite", overwrite))["out"]
     with_rows = checks.flag(_OP, "rows", rows)
     start = time.perf_counter()
     columns = {
@@ -134,16 +147,20 @@ def subset(
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None
         held = _whole.opened(corpus, quality, columns, metric, dtype)
+        opened: Any = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
-        named = {"initial": initial, "allowed": allowed, "exclude": exclude}
-        given: dict[str, Any] = {name: _whole.rows_named(held, file) for name, file in named.items()}
+        given: dict[str, Any] = {
+            name: _whole.rows_named(held, name, file, once=name == "initial") for name, file in named.items()
+        }
     limits: dict[str, Any] = {"max_per_group": max_per_group, "min_per_group": min_per_group}
     if held.group_names is None:  # command lines have text alone
         limits = {name: quotas.with_integers(_OP, name, each) for name, each in limits.items()}
     loaded = time.perf_counter()
     _tell(progress, 1)
     found = held.subset(
-        k, rule=rule, targets=wanted, target_relevance=target_relevance, relevance_scale=relevance_scale,
+        k, rule=rule, targets=wanted, target_relevance=target_relevance, neighbors=neighbors,
+        index=False if exact else opened,
+        relevance_scale=relevance_scale,
         lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
         scale=scale, gamma=gamma, window=window,
         noise=noise, min_gain=min_gain, kind=kind, density=density or None, eps=eps, backend=backend,  # type: ignore[arg-type]
@@ -160,7 +177,7 @@ def subset(
         "relevance": pa.array(found.relevance[0, :number]),
         "redundancy": pa.array(found.redundancy[0, :number]),
     }
-    _whole.write_rows(place, own, picks, table, id_column)
+    _whole.write_rows(_OP, place, own, picks, table, id_column)
     _tell(progress, 2)
     cost = None if found.cost is None else float(found.cost[0])
     unmet = None if found.unmet is None else found.unmet[0]

@@ -27,7 +27,7 @@ from ..selection.problem import COLUMNS
 from . import sources, stores
 from ._pipeline import ahead
 from .build import columns_of, of_source, words_of
-from .sinks import write_skipped
+from .sinks import skipped_list, write_skipped
 
 _OP = stores.OP
 _BATCH = 8192  # rows that are read and compared at a time
@@ -126,6 +126,9 @@ def sync_corpus(
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     checks.choice(_OP, "bad_rows", bad_rows, sources.BAD_ROWS)
     skipped = sources.Usable() if bad_rows == "skip" else None
+    if not stores.is_store(source):
+        with words_of(_OP):
+            sources.check_apart(_OP, {"to": to, **skipped_list(to, (bad_rows,))}, {"source": source})
     read = _read(source, to, columns, skipped, progress)
     with words_of(_OP), closing(ahead(read, 2, _PATIENCE)) as rows:
         if segments.is_segmented(os.fspath(to)):

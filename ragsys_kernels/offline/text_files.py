@@ -131,12 +131,12 @@ def texts(
     return found
 
 
-def check_out(op: str, out: PathLike, target: Path, folder: Path, overwrite: bool) -> None:
+def check_out(op: str, out: PathLike, target: Path, folder: Path, overwrite: bool, argument: str = "out") -> None:
     """Refuse a file to write, given as `out`, that is not in an existing folder, or is there already."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{op}: out must be in an existing folder, got {out}")
+        raise FileNotFoundError(f"{op}: {argument} must be in an existing folder, got {out}")
     if target.is_dir() or (target.exists() and not overwrite):
-        raise FileExistsError(f"{op}: out must be new, or overwrite be given for a file, got {out}")
+        raise FileExistsError(f"{op}: {argument} must be new, or overwrite be given for a file, got {out}")
 
 
 def write(target: Path, array: np.ndarray, table: pa.Table, name: str, column: pa.Array) -> None:

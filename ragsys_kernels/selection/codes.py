@@ -36,5 +36,12 @@ def encode(data: np.ndarray, dtype: str, metric: str, scales: np.ndarray | None)
 
 
 def can_scan(rows: Rows, vectors: int) -> bool:
-    """Return whether a scan of all rows for so many vectors is fastest by codes; for many it needs AVX512-VNNI."""
-    return rows.codes is not None and bool(_dispatch.extension().code_scan_supported(_dispatch.isa_index(), vectors))
+    """Return whether a scan of all rows for so many vectors is fastest by codes; for many it needs AVX512-VNNI.
+
+    Unit rows of int8 are codes themselves (``rows_are_codes`` of csrc/cpu/selection/args.h).
+    """
+    if own := rows.codes is None:
+        kind = rows.dtype, rows.metric, rows.norm
+        if kind != ("int8", "cosine", "scaled") or rows.dims > _MOST_DIMS:
+            return False
+    return bool(_dispatch.extension().code_scan_supported(_dispatch.isa_index(), vectors, own))

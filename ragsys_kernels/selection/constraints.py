@@ -99,7 +99,7 @@ def read(
         if holds_text(groups):
             strings, groups = numbered(op, "groups", groups)
             names = {string: number for number, string in enumerate(strings)}
-        array = integers(op, "groups", groups, place)
+        array = integers(op, "groups", groups, place, " or strings")
         shape_of = items if pool_stride else ((num_rows,), "(N,)")
         if array.ndim == len(shape_of[0]) + 1 and array.shape[-1]:
             of_shape = (*shape_of[0], array.shape[-1]), "(Q, P, L)" if pool_stride else "(N, L)"

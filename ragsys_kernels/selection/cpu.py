@@ -53,11 +53,12 @@ mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
     """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
-    if problem.constraints.filter is not None and (few := few_rows(problem)) is not None:
+    graph = problem.op == "coverage" and problem.options.graph is not None  # by the numbers of rows
+    if problem.constraints.filter is not None and not graph and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
             picks, work = run(few[0], num_threads, bounds)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
-    if problem.op == "coverage":
+    if problem.op == "coverage" and not graph:
         _expect_memory(problem)
     if bounds == "automatic" and problem.op == "mmr" and problem.pool >= _WHOLE_CORPUS and _by_stages(problem):
         return _mmr_whole_corpus(problem, num_threads)
@@ -84,10 +85,10 @@ def _expect_memory(problem: Problem) -> None:
     given = problem.options.aspects
     aspects = problem.pool if given is None else given.shape[1]
     if problem.pool * aspects > _MOST_SIMILARITIES:
-        name = "aspects" if given is not None else "candidates"
+        name, instead = ("aspects", "") if given is not None else ("candidates", "; Corpus.subset takes neighbors=64")
         raise ValueError(
             f"{problem.op}: {name} must leave at most {_MOST_SIMILARITIES} similarities of items to aspects a query, "
-            f"got {problem.pool} x {aspects}"
+            f"got {problem.pool} x {aspects}{instead}"
         )
 
 

@@ -45,15 +45,26 @@ def _listed(found: Filter) -> Filter:
     """Return a filter whose masks of each query have become lists of rows, if these are few."""
     if np.count_nonzero(found.mask) > _FEW * found.mask.size:
         return found
-    places = np.flatnonzero(found.mask)
-    num_queries, num_rows = found.mask.shape
-    queries, rows = np.divmod(places, num_rows)
-    counts = np.bincount(queries, minlength=num_queries)
-    if counts.max(initial=0) > _FEW * num_rows:
+    if np.count_nonzero(found.mask, axis=1).max(initial=0) > _FEW * found.num_rows:
         return found
-    lists = np.full((num_queries, int(counts.max(initial=0))), -1, np.int64)
+    return Filter(found.num_rows, rows=_rows_of(found.mask), exclude=found.exclude)
+
+
+def listed(problem: Problem) -> Problem:
+    """Return a problem whose pools are the rows that a mask leaves, however many these are."""
+    found = problem.constraints.filter
+    assert found is not None
+    rows = _rows_of(np.atleast_2d(found.mask))
+    return _pools(problem, np.broadcast_to(rows, (problem.num_queries, rows.shape[1])))
+
+
+def _rows_of(mask: np.ndarray) -> np.ndarray:
+    """Return the rows (Q, M) of masks (Q, N), ascending; padded with -1."""
+    queries, rows = np.nonzero(mask)
+    counts = np.bincount(queries, minlength=len(mask))
+    lists = np.full((len(mask), int(counts.max(initial=0))), -1, np.int64)
     lists[queries, np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)] = rows
-    return Filter(num_rows, rows=lists, exclude=found.exclude)
+    return lists
 
 
 def few_rows(problem: Problem) -> tuple[Problem, np.ndarray] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,6 +63,14 @@ class Gist(Options):
     eps: float
 
 
+class Graph(NamedTuple):
+    """Which rows each row covers, with similarities above 0: row i the rows ``rows[begin[i] : begin[i + 1]]``."""
+
+    begin: np.ndarray  # (N + 1,) int64
+    rows: np.ndarray  # (E,) int32
+    similarity: np.ndarray  # (E,) float32
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Coverage(Options):
     kind: str  # one of KINDS
@@ -70,10 +78,11 @@ class Coverage(Options):
     density: bool
     aspects: Any = None  # (Q, A, D) float32, of unit length for cosines; None: the items that may be picked
     weights: Any = None  # (Q, A) float32; None: 1 for "cover", else one over the number of aspects
+    graph: Graph | None = None  # in the place of all similarities of the items to one another
 
     def take(self, queries: np.ndarray | slice) -> Coverage:
         aspects, weights = (None if x is None else x[queries] for x in (self.aspects, self.weights))
-        return Coverage(self.kind, self.gamma, self.density, aspects, weights)
+        return Coverage(self.kind, self.gamma, self.density, aspects, weights, self.graph)
 
 
 def _float_of(op: str, name: str, x: Any) -> float:
@@ -144,7 +153,7 @@ def gist(op: str, eps: Any, *others: Any) -> Callable[..., Gist]:
 
 
 def coverage(
-    op: str, kind: Any, aspects: Any, weights: Any, gamma: Any, density: Any, budget: Any
+    op: str, kind: Any, aspects: Any, weights: Any, gamma: Any, density: Any, budget: Any, graph: Graph | None = None
 ) -> Callable[..., Coverage]:
     name = choice(op, "kind", kind, KINDS)
     power = number(op, "gamma", gamma)
@@ -154,7 +163,7 @@ def coverage(
     if aspects is None and weights is not None:
         raise ValueError(f"{op}: weights must come with aspects, got aspects=None")
     if aspects is None:
-        return lambda *_: Coverage(name, power, by_cost)
+        return lambda *_: Coverage(name, power, by_cost, graph=graph)
 
     def made(shapes: Shapes, rows: Rows, place: Place, errors: dict[int, str] | None) -> Coverage:
         array = floats(op, "aspects", aspects, place)
@@ -188,7 +197,7 @@ _OF_RULES: dict[str, tuple[Callable[..., Any], Callable[[Request], tuple[Any, ..
     "ssd": (ssd, attrgetter("gamma", "window")),
     "sift": (sift, attrgetter("noise", "min_gain")),
     "gist": (gist, attrgetter("eps", *ONE_BY_ONE)),
-    "coverage": (coverage, attrgetter("kind", "aspects", "weights", "gamma", "density", "budget")),
+    "coverage": (coverage, attrgetter("kind", "aspects", "weights", "gamma", "density", "budget", "graph")),
 }
 
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from .._base import times
+
 RULES = ("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist")
 WEIGHTED = tuple(rule for rule in RULES if rule not in ("vrsd", "sift"))
 # Rules that choose one pick after the other. GIST, which chooses them together, refuses what only these have.
@@ -60,6 +62,8 @@ class Parameter(NamedTuple):
         low, high = self.range_of(rule)
         if high == _LARGEST:
             return "within the range of float32"
+        if self.name == "now":
+            return times.RULE
         if self.above:
             return f"above {low:g}" + (f" and at most {high:g}" if high < math.inf else "")
         return f"within [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
@@ -145,7 +149,8 @@ RECENCY = (
         low=0, above=True,
     ),
     Parameter(
-        "now", "The time, in seconds since 1970, at which items have their age", "number", low=-_LARGEST, high=_LARGEST,
+        "now", "The time, in seconds since 1970, at which items have their age", "number",
+        low=-times.MOST, high=times.MOST,
     ),
     Parameter("decay", "How relevance falls with the age", "choice", default="exp", choices=DECAYS),
     Parameter("decay_floor", "The least share of relevance that an item keeps", "number", default=0.0, low=0, high=1),

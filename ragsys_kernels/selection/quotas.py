@@ -7,6 +7,7 @@ a `Quotas`, which the compiled kernels (``Quotas`` in csrc/cpu/selection/args.h)
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -14,10 +15,15 @@ import numpy as np
 
 from .. import _dispatch
 from .._base.checks import count, shown, whole
+from .._base.warn import warn
 from .request import Request
 
 NO_CAP = int(np.iinfo(np.int64).max)
 BACKENDS = ("cpu", "reference")
+_BLOCK, _NAMED = 1 << 14, 3  # rows that are looked at together; names of groups that a warning has
+# Whether the groups of a corpus, by the id of their array, have a number: one that few rows have takes all of them.
+_HELD: dict[int, dict[int, bool]] = {}
+_MOST_HELD = 1 << 12
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -101,6 +107,40 @@ def check(op: str, caps: Any, minima: Any, names: Any) -> None:
     asked = _asked(op, minima, names)
     if asked is not None:
         _check_caps(op, asked, *cap)
+
+
+def warn_of_unknown(op: str, request: Request, corpus: Any) -> None:
+    """Warn of caps and minima for names that no row of a corpus has: a misspelt one caps no pick."""
+    if request.groups is not None or corpus.groups is None or corpus.device != "cpu":
+        return  # groups of the call may be those of a few candidates
+    for name in ("max_per_group", "min_per_group"):
+        given = getattr(request, name)
+        if isinstance(given, Mapping) and (unknown := _unknown(corpus, list(given))):
+            some = ", ".join(map(shown, unknown[:_NAMED])) + (", ..." if len(unknown) > _NAMED else "")
+            warn(f"{op}: {name} names groups that no row of the corpus has: {some}", UserWarning)
+
+
+def _unknown(corpus: Any, keys: list[Any]) -> list[Any]:
+    """Return the names that no row has; names of the wrong type are refused elsewhere."""
+    if corpus.group_names is not None:
+        keys = [key for key in keys if isinstance(key, str)]
+        return [key for key, number in zip(keys, _numbers(corpus.group_names, keys), strict=True) if number is None]
+    place = id(corpus.groups)
+    if place not in _HELD:
+        _HELD[place] = {}
+        weakref.finalize(corpus.groups, _HELD.pop, place, None)
+    held = _HELD[place]
+    if len(held) > _MOST_HELD:
+        held.clear()
+    integers = [int(key) for key in keys if isinstance(key, (int, np.integer)) and not isinstance(key, bool)]
+    left = [key for key in integers if key not in held]
+    for begin in range(0, len(corpus.groups) if left else 0, _BLOCK):  # groups that there are turn up soon
+        block = corpus.groups[begin : begin + _BLOCK]
+        held.update({key: True for key in left if (block == key).any()})
+        if not (left := [key for key in left if key not in held]):
+            break
+    held.update(dict.fromkeys(left, False))
+    return [key for key in integers if held.get(key) is False]
 
 
 def with_integers(op: str, name: str, given: Any) -> Any:

@@ -42,7 +42,7 @@ def decayed(
         days. An age below 0 is an error, because it mostly comes from a wrong unit or clock: pass
         ``np.maximum(age, 0)`` if items may be of the future.
     half_life : float
-        The age at which an item keeps half of its relevance, above 0.
+        The age at which an item keeps half of its relevance, above 0: a number in the unit of ``age``, no timedelta.
     kind : {"exp", "gauss", "linear"}
     floor : float, in [0, 1]
         The least that the relevance is multiplied by, so that old items do not vanish.

@@ -36,7 +36,8 @@ _CURE = "relevance_scale='minmax' puts it on the scale of similarity"
 
 
 class RelevanceRangeWarning(UserWarning):
-    """Given relevance spreads so far that redundancy has no say, or so little that relevance has none."""
+    """Relevance spreads so far that redundancy has no say, or so little that relevance has none, as where none is left
+    by a short half-life; or it was to fall with the age, and no row has one."""
 
 
 def check_scale(op: str, scale: Any, relevance: Any) -> None:

@@ -60,6 +60,7 @@ class Request:
     now: Any = None
     decay: Any = "exp"
     decay_floor: Any = 0.0
+    graph: Any = None  # of coverage: `options.Graph`, which Corpus.subset makes
 
     def changed(self, **changes: Any) -> Request:
         """Return the request with other values."""
@@ -73,11 +74,12 @@ class Request:
         changes = {}
         dense = self.similarity is not None or np.ndim(self.embeddings) == 3
         for name, axes in OF_QUERIES.items():
-            array = getattr(self, name)
+            if (array := getattr(self, name)) is None:
+                continue
             if tables.holds_text(array):  # not as NumPy's strings, which lose NULs
                 array = tables.texts(array)
             per_query = dense if name == "groups" else np.ndim(array) == axes  # (N, L) has as many axes as (Q, P)
-            if array is not None and per_query:
+            if per_query:
                 changes[name] = array[queries] if hasattr(array, "dtype") else np.asarray(array)[queries]
         return self.changed(**changes)
 

@@ -1,8 +1,8 @@
 """``ragsys-kernels serve``: selection as a service that other programs call over HTTP.
 
-    routes/      what each kind of request reads and writes: select and select_arrow, rerank (with rerank_shapes),
-                 open_inference (with tensors), flight (with flight_messages); about (health, info, metrics); page, and
-                 explore, which it asks: texts of documents, vectors of texts, MMR at every λ
+    routes/      what each kind of request reads and writes: select, select_arrow (with arrow_answers), rerank (with
+                 rerank_shapes), open_inference (with tensors), flight (with flight_messages); about (health, info,
+                 metrics); page, and explore, which it asks: texts of documents, vectors of texts, MMR at every λ
     queries/     queries as callers send them, read and checked into blocks: reading, rules, cursors, own_vectors
     batcher, stop, together, kernel
                  what waits becomes the next kernel call, cut by its work; small requests are read together; one call,

@@ -21,6 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+
 from .. import _dispatch
 from .._base import env
 from ..selection.problem import Selection
@@ -283,14 +285,14 @@ class Batcher:
         if _CALL + work * (turn.element or self._elements.get(block.kind, _ELEMENT)) >= _INLINE:
             self._run(loop, lane, entries, work)
             return
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.thread_time()
         try:
             picks = answer(joined([block for block, _ in entries]), 1, "raise")
         except Exception:  # finding the query that caused it may take long
             self._run(loop, lane, entries, work)
             return
         seconds = time.perf_counter() - begin
-        self._measure(entries, work, seconds)
+        self._measure(entries, work, seconds, time.thread_time() - used)
         self._finish(entries, [picks], begin, seconds)
         if lane.waiting:
             self._schedule(loop)
@@ -302,11 +304,11 @@ class Batcher:
         blocks = [block for block, _ in entries]
         task = loop.run_in_executor(lane.thread, _answers, blocks, self._num_threads, lane.stop)
 
-        def done(task: asyncio.Future[tuple[list[Selection | Exception], float]]) -> None:
+        def done(task: asyncio.Future[tuple[list[Selection | Exception], float, float]]) -> None:
             lane.call = []
-            answers, seconds = task.result()
+            answers, seconds, used = task.result()
             if answers:
-                self._measure(entries, work, seconds)
+                self._measure(entries, work, seconds, used)
             self._flush(loop)  # before anything else: the kernels shall not wait for answers to be written
             if answers:
                 self._finish(entries, answers, begin, seconds)
@@ -329,12 +331,14 @@ class Batcher:
                     self._long.add(key, turns.popleft())  # it takes longer than expected
                     continue
                 block, (shared, own) = turn.blocks[0], turn.blocks[0].work
+                whole = max(_TURN / self._element(turn), _SHARED * shared)  # of a call that begins with this block
                 if not entries:
-                    room = max(_TURN / self._element(turn), _SHARED * shared)
+                    room = whole
                 rounds = max(int(room / own), 0 if entries else 1)  # in each of which every thread has a query
-                threads = self._threads_of(block)
-                count = min(len(block) - turn.begun, rounds * threads, BLOCK - size)
-                if not count:
+                threads, left = self._threads_of(block), len(block) - turn.begun
+                count = min(left, rounds * threads, BLOCK - size)
+                # A block is cut where it has to be: cutting it takes as long as a dozen of its queries.
+                if not count or (entries and count < left <= int(whole / own) * threads):
                     break
                 turns.popleft()
                 entries.append((self._taken(turn, count), turn))
@@ -380,10 +384,14 @@ class Batcher:
             total = max(total / self._threads_of(queries[0][0]), longest)
         return most + total
 
-    def _measure(self, entries: list[Entry], work: float, seconds: float) -> None:
-        """Update the estimates of the time per element."""
+    def _measure(self, entries: list[Entry], work: float, seconds: float, used: float) -> None:
+        """Update the estimates of the time per element, by what a call ``used`` of its processor.
+
+        By the seconds that have passed, short requests would be long on a busy machine, and wait for long ones.
+        """
         block, queries = entries[0][0], sum([block.size for block, _ in entries])
-        element = max(0.0, seconds - _CALL) / work
+        on_host = isinstance(block.request.embeddings.data, np.ndarray)  # a device computes while the thread waits
+        element = max(0.0, (used if on_host else seconds) - _CALL) / work
         known = self._elements.get(block.kind, _ELEMENT)
         self._elements[block.kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
         for _, turn in entries:
@@ -415,12 +423,15 @@ def _give_way() -> None:
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
 
 
-def _answers(blocks: list[Block], num_threads: int | None, stop: Stop) -> tuple[list[Selection | Exception], float]:
-    """Return one selection for all blocks, or if the call fails one for each block; and the seconds that it took.
+def _answers(
+    blocks: list[Block], num_threads: int | None, stop: Stop
+) -> tuple[list[Selection | Exception], float, float]:
+    """Return one selection for all blocks, or if the call fails one for each block.
 
-    A call that was stopped returns none.
+    Beside them the seconds that it took, and those of the processor that this thread used, which are those of the other
+    threads of the call too. A call that was stopped returns no selection.
     """
-    begin = time.perf_counter()
+    begin, used = time.perf_counter(), time.thread_time()
     found: list[Selection | Exception] = []
     with stop:
         try:
@@ -434,4 +445,4 @@ def _answers(blocks: list[Block], num_threads: int | None, stop: Stop) -> tuple[
                         found.append(error)
         except StoppedError:
             found.clear()
-    return found, time.perf_counter() - begin
+    return found, time.perf_counter() - begin, time.thread_time() - used

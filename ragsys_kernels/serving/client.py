@@ -16,6 +16,7 @@ from urllib.parse import quote
 import httpx
 import numpy as np
 
+from .._base.types import Moment, Seconds
 from . import wire
 from .wire import Picks
 
@@ -307,8 +308,8 @@ class Client(_Calls):
         kind: str | None = None,
         density: bool | None = None,
         eps: float | None = None,
-        half_life: float | None = None,
-        now: float | None = None,
+        half_life: Seconds | None = None,
+        now: Moment | None = None,
         decay: str | None = None,
         decay_floor: float | None = None,
         metric: str | None = None,

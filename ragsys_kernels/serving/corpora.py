@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,9 @@ from .texts import TextFile, Texts
 
 # What a model of queries that come with vectors is called, and the field that has these.
 NOTHING = "vectors"
+
+# What a folder that cannot be served raises, when it is loaded or first searched; without FAISS an index needs it.
+UNUSABLE = (ValueError, OSError, MemoryError, ImportError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +103,7 @@ class Served:
             "ids": "string" if self.named else "int64",
             "bias": corpus.bias is not None,
             "groups": corpus.groups is not None,
+            "costs": corpus.costs is not None,
             "time": corpus.time is not None,
             "unknown": self.unknown,
             "index": None if corpus._index is None else str(corpus._index),
@@ -141,12 +146,14 @@ class Corpora:
                 raise ValueError(f"serve: texts must be of a corpus that is served, got {name!r}")
         self._device, self._verify, self._unknown = device, verify, unknown
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
-        self._served = {
-            name: self._made(name, source.to(device), "memory")
-            if isinstance(source, Corpus)
-            else self.load(name, Path(source))
-            for name, source in sources.items()
-        }
+        self._served: dict[str, Served] = {}
+        for name, source in sources.items():
+            with naming(name):
+                self._served[name] = (
+                    self._made(name, source.to(device), "memory")
+                    if isinstance(source, Corpus)
+                    else self.load(name, Path(source))
+                )
         self._name()
 
     def all(self) -> list[Served]:
@@ -217,6 +224,16 @@ def check_name(name: str) -> None:
     """Refuse a name that no corpus can have: paths of models have further words behind it."""
     if not name or len(name) > 200 or set(name) & set("/:{}"):
         raise ValueError(f"serve: corpus must have a name without / : {{ and }}, got {name[:200]!r}")
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Say in the errors of a corpus which one cannot be served."""
+    try:
+        yield
+    except UNUSABLE as error:
+        text = str(error).removeprefix("serve: ") or type(error).__name__
+        raise ValueError(f"serve: corpus {name!r} cannot be served: {text}") from error
 
 
 class Watch:

@@ -68,7 +68,9 @@ class Block:
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     positions: Sequence[int] = ()  # of its queries in their request
     group_names: list[str] | None = None  # the strings that groups of what is given are numbers of
+    # Asked for several times.
     _work: tuple[float, float] | None = field(default=None, init=False)
+    _kind: tuple[Any, ...] | None = field(default=None, init=False)
 
     def __len__(self) -> int:
         return self.size
@@ -127,15 +129,17 @@ class Block:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What queries have in common of which an element of work takes equally long, roughly."""
-        request = self.request
-        width = 0 if request.candidates is None else request.candidates.shape[1].bit_length()
-        pool = 0 if self.pool is None else self.pool.bit_length()
-        return self.served.name, request.op, width, pool, self.most.bit_length(), self.given is None
+        if self._kind is None:
+            request = self.request
+            width = 0 if request.candidates is None else request.candidates.shape[1].bit_length()
+            pool = 0 if self.pool is None else self.pool.bit_length()
+            self._kind = self.served.name, request.op, width, pool, self.most.bit_length(), self.given is None
+        return self._kind
 
     @property
     def work(self) -> tuple[float, float]:
         """What a call works through once for all its queries, and for each of them: elements of rows, roughly."""
-        if self._work is None:  # asked for several times
+        if self._work is None:
             self._work = self._worked()
         return self._work
 

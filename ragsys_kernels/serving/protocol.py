@@ -29,7 +29,7 @@ _PATH = "/v1/select"
 _URL = _PATH.encode()
 # Headers that change how a request is read or answered; such requests are left to uvicorn.
 _UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
-_PART = 1 << 16  # bytes of a long answer that are written at a time with TLS
+_PART = 1 << 16  # bytes of an answer that are joined with its headers, and of a long one written at a time with TLS
 _TAKEN = 1 << 20  # bytes of a long answer that a client has to take in the time for writing
 
 
@@ -363,12 +363,19 @@ class Protocol(HttpToolsProtocol):
         request = Request(scope, None, self._service.load)
         response = refused(error, request)
         self._send(response, request, False)
-        self._service.ended(request, error.status, len(response.body))
+        self._service.ended(request, error.status, response.size)
         self.end()
 
     def _send(self, response: Response, request: Request, keep_alive: bool) -> None:
         response.headers.append((REQUEST_ID, request.id))
-        self.transport.write(_written(response, keep_alive, self.server_state.default_headers))
+        head = _head(response, keep_alive, self.server_state.default_headers)
+        if response.size <= _PART:
+            self.transport.write(b"".join((*head, *response.parts)))
+            return
+        for part in (b"".join(head), *response.parts):
+            self.transport.write(part)
+        if self.flow.write_paused:  # by one of the first parts
+            self._count_unsent(self.transport.get_write_buffer_size())
 
     def _begin(self) -> bool:
         """Take a request the short way, if its headers allow that."""
@@ -444,7 +451,7 @@ class Protocol(HttpToolsProtocol):
     def _respond(self, cycle: _Cycle, response: Response) -> None:
         status, size = 499, 0
         if not self.is_ending():
-            status, size = response.status, len(response.body)
+            status, size = response.status, response.size
             if CLOSE in response.headers or self._front.is_last(self.scope):
                 cycle.keep_alive = False
             self._send(response, cycle.request, cycle.keep_alive)
@@ -455,12 +462,12 @@ class Protocol(HttpToolsProtocol):
         self._front.ended(cycle.request, status, size)
 
 
-def _written(response: Response, keep_alive: bool, defaults: list[tuple[bytes, bytes]]) -> bytes:
-    """Return an answer as it is sent; ``defaults`` are uvicorn's headers of all answers."""
+def _head(response: Response, keep_alive: bool, defaults: list[tuple[bytes, bytes]]) -> list[bytes]:
+    """Return what is sent before the body of an answer; ``defaults`` are uvicorn's headers of all answers."""
     parts = [STATUS_LINE[response.status]]
     for header in (*defaults, *response.headers):
         parts.append(b"%b: %b\r\n" % header)
     if not keep_alive and CLOSE not in response.headers:
         parts.append(b"connection: close\r\n")
-    parts += (b"\r\n", response.body)
-    return b"".join(parts)
+    parts.append(b"\r\n")
+    return parts

@@ -93,7 +93,8 @@ async def answered(service: Service, table: pa.Table, rules: Mapping[str, Any]) 
     """
     import pyarrow as pa
 
-    from .routes.select_arrow import asked_of, batch_of
+    from .routes.arrow_answers import batch_of
+    from .routes.select_arrow import asked_of
 
     common = dict(rules)
     try:

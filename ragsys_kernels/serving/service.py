@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import orjson
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
@@ -19,11 +20,11 @@ from ..corpus import Corpus
 from ..selection.request import Request as Selecting
 from .asked import Asked
 from .batcher import Batcher
-from .corpora import Corpora, Served
+from .corpora import UNUSABLE, Corpora, Served, naming
 from .http import openapi
 from .http.accesslog import AccessLog
 from .http.hosts import Hosts
-from .http.messages import Handler, Load, Receive, Request, Scope, Send, failed
+from .http.messages import Handler, Load, Receive, Request, Response, Scope, Send, failed
 from .http.tokens import Tokens
 from .kernel import Block, answer
 from .limits import LOAD_FAILED, Limits, RefusedError
@@ -69,6 +70,9 @@ class Service:
         self.limits = limits or Limits()
         self.load = Load(self.limits)
         self.corpora = Corpora(corpora, device, verify, unknown, texts)
+        for served in self.corpora.all():
+            with naming(served.name):
+                warm(served)
         self.metrics = Metrics(self.corpora.all)
         self.batcher = Batcher(self.limits, self.metrics, num_threads, batch_wait_us)
         self.hosts = hosts or Hosts()
@@ -95,8 +99,9 @@ class Service:
         self._changing = asyncio.Lock()  # one corpus at a time
         self._parsers = ThreadPoolExecutor(1, "parser")
         self._lookers = ThreadPoolExecutor(1, "looker")
-        self.quick: dict[tuple[str, str], Handler] = {}
+        self.quick: dict[tuple[str, str], Handler] = {("GET", "/openapi.json"): self._openapi}
         self._documented: list[openapi.Operation] = []
+        self._document: asyncio.Future[bytes] | None = None
         self.asgi: Any = None  # the whole application: `app` behind its front
         self.app = FastAPI(
             title="ragsys-kernels",
@@ -116,6 +121,13 @@ class Service:
             self.quick[method, path] = handler
         self.app.router.routes.append(Route(path, _Endpoint(handler, path), methods=[method]))
         self._documented.append(openapi.Operation(method, path, **documented))
+
+    async def _openapi(self, request: Request) -> Response:
+        """Answer with the OpenAPI document, made once and beside the event loop: it takes a second."""
+        if self._document is None:
+            loop = asyncio.get_running_loop()
+            self._document = loop.run_in_executor(None, lambda: orjson.dumps(self.app.openapi()))
+        return Response(await asyncio.shield(self._document))
 
     async def beside(self, large: bool, function: Callable[..., _Found], *arguments: Any) -> _Found:
         """Call a function, in a thread beside the event loop if there is much to do."""
@@ -188,7 +200,7 @@ class Service:
         try:
             served = await loop.run_in_executor(None, self.corpora.load, name, folder, verify)
             await loop.run_in_executor(None, warm, served)
-        except (ValueError, OSError, MemoryError) as error:
+        except UNUSABLE as error:
             known = any(each.name == name for each in self.corpora.all())
             message = f"reload: corpus {name!r} {'stays as it was' if known else 'is not in service'}: {error}"
             raise RefusedError(409, message, "name", code=LOAD_FAILED) from error
@@ -196,9 +208,6 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        for served in self.corpora.all():
-            await loop.run_in_executor(None, warm, served)
         await run_in_threadpool(self.metrics.text)  # imports what the framework's threads need
         for start in self.starting:
             await start()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._base import times
 from .fields import ID_LISTS, NUMBERS, OF_ASPECTS, OF_CALL, OF_CANDIDATES, TYPES, VECTORS
 
 _JSON, _ARROW = "application/json", "application/vnd.apache.arrow.stream"
@@ -338,6 +339,7 @@ def one_value(name: str, given: Any) -> Any:
     option = OF_CALL.get(name)
     if option is not None and option.by_group and isinstance(given, Mapping):
         return _by_group(name, given)
+    given = times.scalar("select", name, given)
     array = _array(given)
     value = given if array.ndim else array.tolist()
     what, types = TYPES["count"] if name == "pool" else ("a string", (str,))

@@ -28,7 +28,7 @@ from typing import Any
 
 from .._base import env
 from . import metrics
-from .corpora import Served, Watch, loaded
+from .corpora import Served, Watch, loaded, naming
 from .http.refusing import Refuser
 from .limits import RefusedError
 from .listening import let_nobody_in, listen
@@ -156,7 +156,8 @@ class _Parent:
     def _verify(self) -> None:
         """Compare the folders with their checksums once, so that the workers need not."""
         for name, folder in self._settings.corpora.items() if self._settings.verify else ():
-            self._verified[name] = loaded(Path(folder), verify=True, compared=self._compared)[1]
+            with naming(name):
+                self._verified[name] = loaded(Path(folder), verify=True, compared=self._compared)[1]
 
     def _start(self) -> None:
         """Start a worker at the first place that is free."""
@@ -424,7 +425,7 @@ def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, pl
             service = settings.service()
             server = Server(service, settings, worker=True)
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
-            pipe.send(Failed(f"error: serve: {error}"))
+            pipe.send(Failed(f"error: serve: {str(error).removeprefix('serve: ')}"))
             raise SystemExit(1) from None
         link = _Link(service, pipe)
         service.starting.insert(0, link.start)  # before whatever else takes connections

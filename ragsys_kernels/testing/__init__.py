@@ -140,10 +140,10 @@ def selection_work(method: str, problem: dict[str, Any], *, bounds: str = "autom
         A rule of `METHODS`.
     problem : dict
         The arguments of the call, as for the function of that name.
-    bounds : {"automatic", "dense", "pruned", "coded"}
+    bounds : {"automatic", "dense", "pruned", "coded", "coarse"}
         Which bounds leave out dot products: "automatic" lets the kernel choose, "dense" uses none, "pruned" the
-        triangle inequality, "coded" the codes of a `Corpus`. A rule without such bounds uses its own. The picks are the
-        same.
+        triangle inequality, "coded" the codes of a `Corpus`, "coarse" codes of 4 bits that a query makes of its rows. A
+        rule without such bounds uses its own. The picks are the same.
     """
     from ..selection import cpu
 

@@ -54,9 +54,9 @@ def test_pool_takes_a_number_or_a_word(run, folder):
     [
         ((*SELECT[:2], "no.npy", *SELECT[3:]), r"error: select: corpus must be an existing file, got no\.npy"),
         ((*SELECT, "--k", "0"), r"error: select: .*k must .*, got 0"),
-        ((*SELECT, "--lambda-d", "2"), r"error: select: .*lambda_d must .*, got 2\.0"),
+        ((*SELECT, "--lambda-d", "2"), r"error: select: .*--lambda-d must .*, got 2\.0"),
         ((*SELECT, "--backend", "abacus"), "error: select: .*abacus.*"),
-        ((*SELECT[:-1], "corpus.npy"), "error: select: out must be a folder, .*"),
+        ((*SELECT[:-1], "corpus.npy"), "error: select: out must not be an input, .*"),
         ((*SELECT[:-1], "corpus.npy/out"), "error: select: out must be a folder that can be made, .*"),
     ],
     ids=lambda value: value[-1] if isinstance(value, tuple) else "",
@@ -66,6 +66,57 @@ def test_bad_input_is_one_line(run, folder, arguments, match):
     assert (result.returncode, result.stdout) == (1, "")
     assert re.fullmatch(match + "\n", result.stderr)
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.npy", "queries.npy"]
+
+
+OF_ROWS = "--group-column or --groups"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--min-per-group", "1"), f"--min-per-group must come with {OF_ROWS}, got 1 alone"),
+        (("--half-life", "1m"), "--half-life must come with --time-column or --time, got 60.0 alone"),
+        (("--lambda-d", "2"), "mmr: --lambda-d must be within [0, 1], got 2.0"),
+        (("--candidate-column", "k"), "--candidate-column must come with --candidates, got 'k' alone"),
+        (("--id-column", "lambda_d"), "corpus must not be a .npy file to have a column 'lambda_d', got corpus.npy"),
+        (("--queries", "lambda_d.npy"), "queries must be an existing file, got lambda_d.npy"),
+        (("--queries", "bias_column/k.npy"), "queries must be an existing file, got bias_column/k.npy"),
+        (("--groups", "in/max_per_group"), "groups must be an existing file, got in/max_per_group"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_errors_speak_of_options(run, folder, arguments, said):
+    """And leave files and columns as they are, which may have the names of arguments."""
+    assert run(folder, *SELECT, *arguments).stderr == f"error: select: {said}\n"
+
+
+def test_errors_of_other_commands_speak_of_their_own_options(run, folder):
+    subset = ("subset", "--corpus", "corpus.npy", "--out", "o.parquet", "--k", "3")
+    said = run(folder, *subset, "--budget", "1").stderr
+    assert said == "error: subset: mmr: budget must come with --cost-column, got none\n"
+    said = run(folder, *subset, "--max-per-group", "1").stderr
+    assert said == "error: subset: mmr: --max-per-group must come with --group-column, got none\n"
+    build = ("corpus", "build", "--corpus", "corpus.npy", "--out", "c")
+    assert run(folder, *build).returncode == 0
+    assert run(folder, *build).stderr.endswith("; pass --overwrite to replace a corpus\n")
+    assert run(folder, *build, "--overwrite").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*SELECT, "--min-per-group", "a=1.5"), r"Invalid value for '--min-per-group': must be an integer, .*"),
+        ((*SELECT, "--lambda", "1"), r".*--lambda.*"),
+        (("corpus", "buil"), r"No such command 'buil'.*; see ragsys-kernels corpus --help"),
+        (("--nothing",), r"No such option:? '?--nothing'?; see ragsys-kernels --help"),
+        ((*SELECT, "--backend"), r"Option '--backend' requires an argument.*"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_one_line(run, folder, arguments, said):
+    result = run(folder, *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.fullmatch(f"error: {said}\n", result.stderr)
 
 
 def test_full_disk_is_one_line(folder):
@@ -136,9 +187,9 @@ def test_id_columns_that_are_not_there(run, folder):
     assert result.returncode == 0
     assert result.stderr.splitlines() == [
         "notice: select: the ids of corpus are row numbers, for corpus.parquet has no column 'id'; "
-        "id_column names another",
+        "--id-column names another",
         "notice: select: the ids of queries are row numbers, for queries.parquet has no column 'id'; "
-        "query_id_column names another",
+        "--query-id-column names another",
     ]
     named = ("--id-column", "doc", "--query-id-column", "question", "--overwrite")
     assert run(folder, *tables, *named).stderr == ""
@@ -332,7 +383,8 @@ def test_status_and_verify_of_a_job(run, folder):
     for command in ("status", "verify"):
         result = run(folder, "job", command, ".")
         assert (result.returncode, result.stdout) == (1, "")
-        assert re.fullmatch(f"error: {command}: folder must be a job's, with a file _job.json, got .\n", result.stderr)
+        expected = rf"error: {command}: folder must be a job's, with a file \S+\.job/_job\.json, got \.\n"
+        assert re.fullmatch(expected, result.stderr)
 
 
 def test_plain_progress_lines(monkeypatch, capsys):

@@ -6,15 +6,17 @@ import json
 import re
 
 import pytest
+import typer
 from command_options import called, check_defaults, check_help_is_filled, commands, defaults_of, given_to, shown
 from commands import SELECT
+from rich.text import Text
 from typer.testing import CliRunner
 
 import ragsys_kernels as rk
 from ragsys_kernels import cli, comparison, offline
 from ragsys_kernels.icl import quality
 from ragsys_kernels.offline._spec import JobSpec
-from ragsys_kernels.offline.ray import engine as ray_engine
+from ragsys_kernels.offline.ray.options import RayOptions
 from ragsys_kernels.selection.parameters import OF_RULES, SCALARS
 
 
@@ -53,6 +55,20 @@ def test_lines_of_help_texts_are_filled(monkeypatch, names):
     check_help_is_filled(monkeypatch, cli.app, names)
 
 
+@pytest.mark.parametrize("names", [(), *COMMANDS], ids=" ".join)
+def test_help_texts_lose_no_words_in_brackets(names):
+    """Which rich takes to be markup."""
+    command = COMMANDS[names] if names else typer.main.get_command(cli.app)
+    for each in (command, *command.params):
+        text = getattr(each, "help", None) or ""
+        assert Text.from_markup(text).plain == text.replace("\\[", "["), text
+
+
+def test_the_help_says_what_a_line_of_tokens_may_have(run, folder):
+    words = run(folder, "serve", "--help").stdout.replace("│", " ").split()
+    assert {"[name=NAME]", "[role=read|admin]", "[queries_per_second=N]"} <= set(words)
+
+
 # Command, what it calls, and what it has to be given.
 CALLS = {
     ("select",): (offline, "select", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
@@ -65,6 +81,7 @@ CALLS = {
     ("corpus", "delete"): (offline, "delete_rows", ["--ids", "i.txt", "--from", "o"]),
     ("corpus", "sync"): (offline, "sync_corpus", ["--from", "x", "--to", "x"]),
     ("corpus", "compact"): (offline, "compact_corpus", ["o"]),
+    ("plan",): (offline, "plan", ["--rows", "1e9", "--queries", "1e7"]),
     ("compare",): (comparison, "compare_files", ["--corpus", "c.npy", "--queries", "q.npy", "--out", "o"]),
 }
 
@@ -106,7 +123,7 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     """Of options that are None until the job knows more."""
     said = shown(COMMANDS["select",])
     run(folder, *SELECT)
-    used = json.loads((folder / "out" / "_job.json").read_bytes())
+    used = json.loads((folder / "out.job" / "_job.json").read_bytes())
     assert (said["pool"], said["lambda_d"], said["lambda_b"]) == (
         "100",
         f"{LAMBDA_D} for mmr and msd, {inspect.signature(rk.dpp).parameters['lambda_d'].default} for dpp, ssd and "
@@ -123,7 +140,8 @@ def test_defaults_that_the_help_says_are_those_that_are_used(run, folder):
     expected = {"pool": pool, "lambda_d": LAMBDA_D, "lambda_b": LAMBDA_B}
     assert {name: used["options"][name] for name in expected} == expected
     assert said["fingerprint"].endswith(used["fingerprint"])
-    assert float(said["cpus_per_worker"]) == ray_engine.RayOptions().cpus_per_worker
+    assert float(said["cpus_per_worker"]) == RayOptions().cpus_per_worker
+    assert float(said["ray_timeout"]) == RayOptions().wait
     select = {name: parameter.default for name, parameter in inspect.signature(offline.select).parameters.items()}
     held = {field.name: field.default for field in dataclasses.fields(JobSpec)}
     assert {name: value for name, value in held.items() if name in select} == {

@@ -39,6 +39,8 @@ def folder(tmp_path_factory):
     spoilt = ROWS.copy()
     spoilt[7, 2] = np.nan
     np.save(folder / "spoilt.npy", spoilt)
+    (folder / "other").mkdir()
+    (folder / "other" / "notes.txt").write_text("")
     (folder / "qrels").write_text("".join(f"q{q} 0 d{q} 1\n" for q in range(20)))
     return folder
 
@@ -160,8 +162,10 @@ def test_candidates_that_are_no_ids_are_refused(folder, paths, tmp_path):
         ({"texts": "asked.txt"}, ValueError, r"texts must have one text for each of 300 rows, got 25"),
         ({"query_texts": "asked.txt", "query_text_column": "a"}, ValueError, r"query_texts must have columns to have"),
         ({"text_column": "words"}, ValueError, r"texts must have a column 'words', got"),
-        ({"out": "corpus.parquet"}, FileExistsError, r"out must be a folder, got the file"),
-        ({"out": "."}, FileExistsError, r"out must be new, empty, or hold an earlier .*, got .* with asked\.txt"),
+        ({"out": "qrels"}, FileExistsError, r"out must be a folder, got the file"),
+        ({"out": "corpus.parquet"}, ValueError, r"out must not be an input, .* corpus .*corpus\.parquet"),
+        ({"out": "."}, ValueError, r"out must not be an input, lie in one or hold one, got .* and corpus .*\.parquet"),
+        ({"out": "other"}, FileExistsError, r"out must be new, empty, or hold an earlier .*, got .* with notes\.txt"),
     ],
 )
 def test_bad_files_are_named(folder, paths, options, error, match):

@@ -30,9 +30,10 @@ CORPUS = {
     "bias_nan": ({"bias": with_value(f32(12), 4, np.nan)}, ValueError, "bias must be finite, got NaN or inf in row 4"),
     "bias_integers": ({"bias": np.zeros(12, int)}, TypeError, "bias must be floating point, got int64"),
     "groups_shape": (
-        {"groups": np.zeros((12, 1), int)}, ValueError, "groups must have shape (N,) = (12,), got (12, 1)",
+        {"groups": np.zeros((12, 1), int)}, ValueError,
+        "groups must have shape (N,) = (12,), got (12, 1); give levels with the call of a selection",
     ),
-    "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers, got float32"),
+    "groups_float": ({"groups": f32(12)}, TypeError, "groups must be integers or strings, got float32"),
     "metric": ({"metric": "l2"}, ValueError, "metric must be one of 'cosine', 'dot', got 'l2'"),
     "dtype": (
         {"dtype": "int4"}, ValueError,

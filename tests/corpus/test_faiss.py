@@ -618,7 +618,8 @@ def test_to_faiss_refuses(corpus, index, error, message):
     [
         (
             bare, lambda: "HNSW32,Flat", TypeError,
-            "must be None, a faiss.Index, a usearch Index or a Corpus, got str; make one with Corpus.to_faiss",
+            "must be None, False, a faiss.Index, a usearch Index, a Corpus or, of a corpus with an index, a str of its "
+            "search parameters, got str; Corpus.to_faiss makes one",
         ),
         (bare, lambda: filled(faiss.IndexFlatIP(7)), ValueError, "must have at most D = 6 columns, got 7"),
         (

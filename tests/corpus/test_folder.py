@@ -17,6 +17,7 @@ import killed_saves
 import numpy as np
 import pytest
 from fuzz_runs import printed
+from segmented import is_mapped
 
 import ragsys_kernels as rk
 from ragsys_kernels.corpus import folder as corpus_folder
@@ -102,7 +103,7 @@ def test_large_folder_is_loaded_without_reading_its_rows(large, monkeypatch):
         *((getattr(loaded, name), getattr(expected, name)) for name in ARRAYS[:6]),
         *zip(loaded.ids.arrays().values(), expected.ids.arrays().values(), strict=True),
     ):
-        assert isinstance(array.base, np.memmap)
+        assert is_mapped(array)
         np.testing.assert_array_equal(array, same)
     assert (loaded.max_norm, loaded.code_error) == (expected.max_norm, expected.code_error)
 
@@ -307,7 +308,7 @@ def test_loaded_corpus_equals_the_saved_one(tmp_path, kind):
     corpus.save(tmp_path / "a" / "corpus")
     loaded = rk.Corpus.load(str(tmp_path / "a" / "corpus"))
     assert repr(loaded) == repr(corpus)
-    assert isinstance(loaded.data.base, np.memmap)
+    assert is_mapped(loaded.data)
     assert not loaded.data.flags.writeable
     for name in ARRAYS[:6]:
         np.testing.assert_array_equal(getattr(loaded, name), getattr(corpus, name))

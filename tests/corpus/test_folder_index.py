@@ -127,6 +127,36 @@ def test_one_that_misses_some_is_used_unless_the_call_says_otherwise(tmp_path, r
     assert corpus.select(queries, 4, relevance=np.ones((Q, N), np.float32), pool=None).indices.tolist()
 
 
+@pytest.mark.parametrize("memory", [None, 1 << 16])
+def test_few_rows_that_a_mask_allows_are_searched_exactly(tmp_path, rows, queries, memory):
+    corpus = rk.Corpus.load(built(tmp_path / "c", rows, ("IVF8,Flat", "nprobe=1")), memory=memory)
+    rng = np.random.default_rng(8)
+    some = np.sort(rng.choice(N, 50, replace=False))
+    few = np.isin(np.arange(N), some)
+    lists, own = np.stack([rng.choice(N, 400, replace=False) for _ in range(Q)]), rng.integers(0, 9, Q)
+    for given in (
+        {"allowed": some},
+        {"allowed": few, "exclude": lists},
+        {"allowed": np.tile(few, (Q, 1)), "query_groups": own},
+        {"allowed": some, "exclude": lists, "query_groups": own},
+        {"exclude": np.flatnonzero(~few)},
+        {"allowed": np.zeros(N, bool)},
+    ):
+        for n in (5, 70):
+            same(corpus.search(queries, n, **given), corpus.search(queries, n, **given, index=False))
+    no_more = {"allowed": np.arange(110)}  # than are asked for
+    same(corpus.search(queries, 120, **no_more), corpus.search(queries, 120, **no_more, index=False))
+    masks = np.where(np.arange(Q)[:, None] % 2, few, rng.random((Q, N)) < 0.9)
+    found, exact = (corpus.search(queries, 20, allowed=masks, index=index) for index in (None, False))
+    np.testing.assert_array_equal(found.indices[1::2], exact.indices[1::2])
+    assert (found.indices[::2] != exact.indices[::2]).any()
+    for q in range(4):  # as alone, by a mask of its own and by one for all
+        for mask in (masks[q : q + 1], masks[q]):
+            np.testing.assert_array_equal(
+                corpus.search(queries[q : q + 1], 20, allowed=mask).indices[0], found.indices[q]
+            )
+
+
 def test_rows_beyond_the_index_are_searched_exactly(tmp_path, rows, queries):
     """Of a corpus that grows in memory, of segments that are too small, and after a change of the bias."""
     corpus = rk.Corpus.load(built(tmp_path / "c", rows, ("IVF8,Flat", "nprobe=1"), SIZES[:3]))
@@ -248,6 +278,10 @@ def test_bad_calls(tmp_path, rows, queries, monkeypatch):
             "index must be a FAISS factory string for inner product over 13 columns, got 'IVF8,Fla'",
         ),
         ({"index": "IVF8,Flat", "search_parameters": "nprob=1"}, "search_parameters must be ones of the index"),
+        *(
+            ({"index": "IVF8,Flat", "search_parameters": "nprobe=0", **more}, "search_parameters must be .*'nprobe=0'")
+            for more in ({}, {"rows_per_segment": 300})
+        ),
         ({"search_parameters": "nprobe=1"}, "search_parameters must come with index, got 'nprobe=1' alone"),
         ({"index": "IVF8,Flat", "rows_per_segment": 255}, "index must be one for 255 rows a segment"),
         ({"index": "IVF2000,Flat"}, "index must be one for 1000 rows a segment, got 'IVF2000,Flat', which needs 2000"),
@@ -258,14 +292,16 @@ def test_bad_calls(tmp_path, rows, queries, monkeypatch):
     corpus = rk.Corpus.load(built(tmp_path / "c", rows, ("IVF8,Flat", "")))
     for call, message in (
         (lambda: corpus.search(queries, 5, index="nprob=1"), "search: search_parameters must be ones of the index"),
+        (lambda: corpus.search(queries, 5, index="nprobe=0"), "search: search_parameters must be ones of the index"),
         (lambda: corpus.select(queries, 5, bias=np.zeros(N)), "select: bias must be that of the corpus where its"),
         (lambda: corpus.select(queries, 5, pool=None, index="nprobe=1"), "select: index must come with a pool"),
         (lambda: corpus.select(queries, 5, pool="certified", index="nprobe=1"), "select: pool 'certified' must come"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             call()
-    with pytest.raises(TypeError, match=r"^search: index must be None, .*, got str"):
-        rk.Corpus(rows.embeddings).search(queries, 5, index="nprobe=1")
+    for of, index, got in ((rk.Corpus(rows.embeddings), "nprobe=1", "str"), (corpus, True, "bool")):
+        with pytest.raises(TypeError, match=rf"^search: index must be None, False, .* search parameters, got {got}"):
+            of.search(queries, 5, index=index)
     assert corpus.select(queries, 5, bias=np.zeros(N), index=False).indices.shape == (Q, 5)
     bad = queries.copy()
     bad[4, 2] = np.nan
@@ -279,3 +315,20 @@ def test_bad_calls(tmp_path, rows, queries, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match=r"^search needs faiss: pip install "):
         fresh.search(queries, 5)
     assert fresh.search(queries, 5, index=False).indices.shape == (Q, 5)
+
+
+def test_a_build_says_that_faiss_looks_into_one_cell(tmp_path, rows, caplog):
+    np.save(tmp_path / "v.npy", rows.embeddings)
+    caplog.set_level("INFO", "ragsys_kernels")
+    for i, (index, parameters, told) in enumerate((
+        ("IVF8,Flat", None, 1), ("PCA4,IVF8,Flat", None, 1), ("IVF8,Flat", "nprobe=1", 0), ("IVF1,Flat", None, 0),
+        ("HNSW8,Flat", None, 0),
+    )):  # fmt: skip
+        for more in ({}, {"rows_per_segment": 300}):
+            caplog.clear()
+            out = tmp_path / f"{i}{len(more)}"
+            offline.build_corpus(tmp_path / "v.npy", out, index=index, search_parameters=parameters, **more)
+            some = (
+                f"build_corpus: searches look into 1 of the 8 cells of {index}, FAISS's default, and miss most rows; "
+            )
+            assert [text.startswith(some) for text in caplog.messages] == [True] * told

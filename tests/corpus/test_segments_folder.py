@@ -450,3 +450,49 @@ def test_a_folder_is_not_damaged_because_too_many_files_are_open():
         raise OSError(errno.EMFILE, "Too many open files")
     with pytest.raises(corpus_folder.DamageError), corpus_folder.one_form():
         raise OSError(errno.EIO, "Input/output error")
+
+
+def test_an_append_opens_no_segment_that_it_does_not_need(tmp_path, monkeypatch):
+    rows = np.random.default_rng(0).standard_normal((60, 4), dtype=np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    np.save(tmp_path / "ids.npy", np.arange(60))
+    offline.build_corpus(tmp_path / "rows.npy", tmp_path / "plain", rows_per_segment=2)
+    offline.build_corpus(tmp_path / "rows.npy", tmp_path / "named", ids=tmp_path / "ids.npy", rows_per_segment=2)
+    seen, real = [], segments.segment_of
+    monkeypatch.setattr(segments, "segment_of", lambda *given: (seen.append(given), real(*given))[1])
+    grown = offline.append_corpus(tmp_path / "rows.npy", tmp_path / "plain")
+    assert not seen
+    assert grown.data.shape == (120, 4)  # which loads it
+    assert len(seen) == 60
+    assert type(grown) is rk.Corpus
+    np.testing.assert_array_equal(grown.data, rk.Corpus(np.concatenate([rows, rows])).data)
+    seen.clear()
+    with pytest.raises(ValueError, match="ids must not be in the corpus, got 0 in row 0"):
+        offline.append_corpus(tmp_path / "rows.npy", tmp_path / "named", ids=tmp_path / "ids.npy")
+    assert len(seen) == 30
+
+
+def test_maps_keep_no_descriptor(path, rows):
+    """A corpus of 1,000 segments is loaded where a process may have 1,024 files open."""
+    before = len(os.listdir("/proc/self/fd"))
+    corpus = rk.Corpus.load(path)
+    inner = next(path.glob("segments/*"))
+    alone = rk.Corpus.load(inner)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(corpus.data) > len(alone.data) > 0
+
+
+def test_a_url_is_no_folder():
+    with pytest.raises(ValueError, match=r"^Corpus: path must be a local path, got s3://bucket/corpus$"):
+        rk.Corpus.load("s3://bucket/corpus")
+
+
+@pytest.mark.parametrize("key", ["segments", "others"])
+def test_descriptions_are_indented_json(key):
+    """The same bytes as of ``json.dumps``, which takes longer."""
+    odd = {"name": 'a\n "segments": []', "rows": 3, "x": [1, {"y": []}], "deleted": {"rows": 1, "sha256": "é"}}
+    for parts in ([], [odd], [{"a": None}, odd, {"b": 1.5, "c": "\\,"}], [{}], [1], {"a": 1}, None):
+        description = {"format": 3, "n": {"segments": []}, key: parts, "last": [1, 2]}
+        content = corpus_folder.content_of(description)
+        assert content == json.dumps(json.loads(content), indent=1).encode() + b"\n"
+        assert {**json.loads(content), "sha256": 0} == {**description, "sha256": 0}

@@ -114,7 +114,7 @@ def test_it_takes_what_the_table_has():
     select = inspect.signature(rk.Corpus.select).parameters
     without = {"candidates", "relevance", "query_groups", "metric"}  # of queries; the corpus has its own metric
     names = {parameter.name for parameter in TABLE} - without
-    own = {"self", "k", "rule", "targets", "target_relevance", "backend", "num_threads"}
+    own = {"self", "k", "rule", "targets", "target_relevance", "neighbors", "index", "backend", "num_threads"}
     assert set(given) == names | own
     assert all(given[name].default == select[name].default for name in names)
 
@@ -123,7 +123,11 @@ def test_it_takes_what_the_table_has():
     ("given", "message"),
     [
         ({"rule": "topk"}, "subset: rule must be one of 'mmr', .*, got 'topk'"),
-        ({"noise": 0.1}, "subset: noise must be left out with rule 'mmr', got 0.1"),
+        ({"noise": 0.1}, "subset: noise must be left out with rule 'mmr', got 0.1$"),
+        (
+            {"quality": np.ones(400)},
+            "subset: quality must be left out with rule 'mmr', got ndarray; did you mean 'bias'?",
+        ),
         ({"target_relevance": "min"}, "subset: target_relevance must be one of 'mean', 'max', got 'min'"),
         ({"targets": np.zeros((2, 5))}, r"subset: targets must have shape \(T, D\) with D = 24, .*, got \(2, 5\)"),
         ({"targets": np.zeros(24)}, r"subset: targets must have shape \(T, D\) with D = 24, .*, got \(24,\)"),

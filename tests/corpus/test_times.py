@@ -1,6 +1,10 @@
 """Rows with times, and relevance that falls with their age. The oracle: cosines times 2^-(age / half-life)."""
 
 import math
+import re
+import time as clock
+import warnings
+from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
@@ -262,6 +266,62 @@ def test_now_is_the_time_of_the_call(monkeypatch):
     same(corpus.select(queries, K, half_life=DAY), expected)
 
 
+RULE = "seconds since 1970, within [-2.6e+11, 2.6e+11]"
+
+
+@pytest.fixture
+def tokyo(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    clock.tzset()
+    yield
+    monkeypatch.undo()
+    clock.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+def test_times_and_lengths_of_python_and_numpy():
+    corpus, queries, _ = made(13)
+    expected = corpus.select(queries, K, half_life=30 * DAY, now=1774915200.0)
+    zone = timezone(timedelta(hours=2))
+    for half_life, now in (
+        (timedelta(days=30), datetime(2026, 3, 31)),
+        (np.timedelta64(30, "D"), datetime(2026, 3, 31, 2, tzinfo=zone)),
+        (np.timedelta64(30 * 86_400 * 10**9, "ns"), np.datetime64("2026-03-31T00:00:00.000000000")),
+        (np.timedelta64(10, "3D"), np.datetime64("2026-03-31")),
+    ):
+        same(corpus.select(queries, K, half_life=half_life, now=now), expected)
+    late = rk.Corpus(np.eye(2, dtype=np.float32), time=np.array(["9999-12-31", "NaT"], "datetime64[D]"))
+    assert late.time[0] == 253402214400.0
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("pool", [40, None, "certified"])
+def test_a_warning_where_a_unit_seems_wrong(pool):
+    corpus, queries, time = made(14)
+    corpus = rk.Corpus(corpus.vectors(slice(None)).astype(np.float32), time=np.where(time < NOW, time, NOW - DAY))
+
+    def warned(**more):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            corpus.select(queries, K, pool=pool, **{"half_life": 14 * DAY, "now": NOW, **more})
+        assert {each.category for each in found} <= {rk.RelevanceRangeWarning}
+        return [str(each.message) for each in found]
+
+    assert warned() == []
+    short = "select: with a half_life of 14 seconds the candidates of a query keep at most 0.1% of their relevance"
+    assert warned(half_life=14)[0].startswith(short)
+    assert warned(half_life=14, decay_floor=0.1) == []
+    assert warned(half_life=1, relevance_scale="minmax")[0].startswith(short.replace("14", "1").replace("0.1%", "0.0%"))
+    assert [x for x in warned(half_life=DAY / 12, relevance_scale="minmax") if "half_life" in x] == []
+    if pool == 40:  # one of two queries, whose candidates are old
+        age = np.argsort(np.nan_to_num(corpus.time))
+        with pytest.warns(rk.RelevanceRangeWarning, match=re.escape(short.replace("14", "50000"))):
+            corpus.select(queries[:2], K, candidates=age[[range(30), range(-30, 0)]], half_life=5e4, now=NOW)
+    future = "select: all times of the corpus are later than now, so that no relevance falls; time and now must be"
+    assert warned(now=3.0)[0].startswith(future)
+    assert not any(x.startswith(future) for x in warned(now=float(np.nanmin(corpus.time))))
+
+
 REFUSED = {
     "select: half_life must be above 0 and finite, got 0": {"half_life": 0},
     "select: half_life must be above 0 and finite, got inf": {"half_life": np.inf},
@@ -272,7 +332,21 @@ REFUSED = {
     "select: decay_floor must come with half_life, got ndarray alone": {"decay_floor": np.zeros(2)},
     "select: decay must be one of 'exp', 'gauss', 'linear', got 'log'": {"half_life": 1, "decay": "log"},
     "select: decay_floor must be within [0, 1] and finite, got 1.5": {"half_life": 1, "decay_floor": 1.5},
-    "select: now must be finite, got nan": {"half_life": 1, "now": np.datetime64("NaT")},
+    f"select: now must be {RULE}, got nan": {"half_life": 1, "now": np.datetime64("NaT")},
+    f"select: now must be {RULE}, got 1.7e+12, which looks like milliseconds": {"half_life": 1, "now": 1000 * NOW},
+    f"select: now must be {RULE}, got -1.7e+15, which looks like microseconds": {"half_life": 1, "now": -1e6 * NOW},
+    f"select: now must be {RULE}, got 1e+30": {"half_life": 1, "now": 1e30},
+    "select: now must be a number, got timedelta64": {"half_life": 1, "now": np.timedelta64(5, "ns")},
+    "select: now must come with half_life, got 2026-03-31 alone": {"now": np.datetime64("2026-03-31")},
+    "select: now must come with half_life, got 2026-03-31 12:00:00 alone": {"now": datetime(2026, 3, 31, 12)},
+    "select: half_life must be a number, got datetime64": {"half_life": np.datetime64("2026-03-31")},
+    "select: half_life must be seconds, or a timedelta of weeks or shorter units, got 1 months": {
+        "half_life": np.timedelta64(1, "M")
+    },
+    "select: half_life must be seconds, or a timedelta of weeks or shorter units, got 3 generic time units": {
+        "half_life": np.timedelta64(3)
+    },
+    "select: half_life must be above 0 and finite, got -5": {"half_life": timedelta(seconds=-5)},
     "select: now must be a number, got str": {"half_life": 1, "now": "2026-01-01"},
 }
 
@@ -298,8 +372,15 @@ def test_corpora_that_cannot():
     same(found, rk.mmr(queries, dot, 3, relevance=relevance), 1e-5)
     for bad, message in (
         (time[:3], r"time must have shape \(N,\) = \(20,\), got \(3,\)"),
-        (np.where(np.arange(20) == 4, np.inf, time), "time must be finite, or NaN for none, got inf in row 4"),
-        (["2026"] * 20, "time must be an array of numbers"),
+        (
+            np.where(np.arange(20) == 4, np.inf, time),
+            f"time must be {re.escape(RULE)}, or NaN for none, got inf in row 4",
+        ),
+        (
+            np.where(time > 0, 1000 * time, np.nan),
+            r"time must be .*, got 1\..*e\+12, which looks like milliseconds in row 1",
+        ),
+        (["2026"] * 20, r"time must be an array of numbers, .*; np\.array\(times, 'datetime64\[us\]'\) makes one"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^Corpus: {message}"):
             rk.Corpus(vectors, time=bad)

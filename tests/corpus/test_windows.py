@@ -153,14 +153,10 @@ def test_the_pages_of_some_rows_and_no_others_are_given_back(tmp_path, monkeypat
     if pieces == 1:
         (tmp_path / "file").write_bytes(bytes(offset) + rows.tobytes())
 
-        class Noted(mmap.mmap):
-            def madvise(self, option, start, length):
-                assert (option, start % mmap.PAGESIZE) == (mmap.MADV_DONTNEED, 0)
-                note(start, length)
-
         with open(tmp_path / "file", "rb") as file:
-            memory = Noted(file.fileno(), 0, access=mmap.ACCESS_READ)
-        mapped, shared = np.ndarray(rows.shape, rows.dtype, memory, offset), set()
+            memory = spans.mapped(file.fileno(), offset + rows.nbytes)
+        mapped, shared = memory[offset:].view(rows.dtype).reshape(rows.shape), set()
+        first = memory.ctypes.data
     else:
         parts, begin, shared = [], 0, set()
         for number, part in enumerate(np.array_split(rows, pieces)):
@@ -171,12 +167,7 @@ def test_the_pages_of_some_rows_and_no_others_are_given_back(tmp_path, monkeypat
             begin += len(part)
         mapped = spans.joined(parts)
         first = mapped.ctypes.data - offset
-        libc = spans._libc()
-        monkeypatch.setattr(libc, "madvise", lambda begin, length, _: note(begin - first, length))
-        memory = mapped
-        while isinstance(memory, np.ndarray):
-            memory = memory.base
-        monkeypatch.setattr(memory, "_libc", libc)
+    monkeypatch.setattr(spans._libc(), "madvise", lambda begin, length, _: note(begin - first, length))
     of_rows = types.SimpleNamespace(**dict.fromkeys((*folder.ARRAYS, "live")))
     of_rows.data = mapped
     for begin, end in ((0, 1000), (0, 1), (300, 500), (999, 1000), (42, 43), (10, 10), (320, 345)):

@@ -50,6 +50,7 @@ class Tool(tool.Tool):
         assert pruned_work[0] < dense_work[0], f"{isa}: pruned, it works {pruned_work}, dense {dense_work}"
         coded, coded_work = self.answers(isa, threads[-1], "coded")
         assert coded == answers, f"{isa}: with codes it answers differently"
+        assert self.answers(isa, threads[-1], "coarse")[0] == answers, f"{isa}: with 4-bit codes it answers differently"
         fewer = coded_work[0] < dense_work[0] and coded_work[1] < dense_work[1] and coded_work[2] > dense_work[2] == 0
         assert fewer, f"{isa}: with codes it works {coded_work}, dense {dense_work}"
 

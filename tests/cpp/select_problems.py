@@ -388,8 +388,11 @@ def code_cases(rng: np.random.Generator) -> Iterator[Case]:
     for D in (*DIMS, 51, 52, 53, 116, 117):
         for dtype in FLOATS:
             yield Encode(stored(random_vectors(rng, 21, D), dtype, "scaled", gap=int(rng.integers(3))))
-    for N, D, terms, n in ((1, 1, 1, 1), (31, 5, 2, 9), (512, 52, 8, 40), (513, 53, 3, 600), (2100, 64, 1, 30)):
+    shapes = (1, 1, 1, 1), (31, 5, 2, 9), (512, 52, 8, 40), (513, 53, 3, 600), (2100, 64, 1, 30)
+    for (N, D, terms, n), own in itertools.product(shapes, (False, True)):
         rows = stored(random_vectors(rng, N, D), FLOATS[terms % 3], "scaled")
+        if own:  # codes themselves
+            rows = stored(rng.integers(-128, 128, (N, D)), "int8", "scaled", gap=terms % 2)
         vectors = rng.standard_normal((terms, 11, D)).astype(np.float32)
         vectors[:, 4] = 0
         yield Scan(rows, vectors, n)

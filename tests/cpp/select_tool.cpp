@@ -2,7 +2,7 @@
 // an emulator, with ThreadSanitizer); select_driver.py beside this file writes the problems and judges the answers.
 //
 //   select_tool --list
-//   select_tool [--isa NAME] [--threads N] [--bounds automatic|dense|pruned|coded] PROBLEMS ANSWERS
+//   select_tool [--isa NAME] [--threads N] [--bounds automatic|dense|pruned|coded|coarse] PROBLEMS ANSWERS
 //
 // The first prints the instruction sets that run here, of which the second takes the widest unless told; it prints
 // the dot products done, the rows read and the products of codes for the selections.
@@ -241,13 +241,15 @@ void run_scan(Problems& in, std::ofstream& out, const Options& options, Work&) {
   a.largest_bias = float(in.word());
   a.max_norm = 1.0f;
   a.terms = terms;
+  a.corpus.unit_rows = true;
+  a.by_codes = by_codes;
   Codes codes(rows, options);
-  if (by_codes) {
+  if (by_codes && rows.dtype != rsk::DType::i8) {
     a.corpus.codes = codes.exact();
     a.row_error = rsk::largest_code_error(a.corpus.codes, rows.num_rows, rsk::code_stride(rows.dims));
   }
   rsk::TopN top(num_queries, n, false);
-  const bool supported = !by_codes || rsk::code_scan_supported(options.isa, num_queries * terms);
+  const bool supported = !by_codes || rsk::code_scan_supported(options.isa, num_queries * terms, false);
   if (supported && !top.scan(a, options.isa, options.threads)) throw std::runtime_error("a row is no vector");
   const std::int64_t width = supported ? top.width() : 0, queries = supported ? num_queries : 0;
   Output<std::int64_t> found(queries * width);
@@ -288,6 +290,7 @@ rsk::Bounds find_bounds(const std::string& name) {
   if (name == "dense") return rsk::Bounds::dense;
   if (name == "pruned") return rsk::Bounds::pruned;
   if (name == "coded") return rsk::Bounds::coded;
+  if (name == "coarse") return rsk::Bounds::coarse;
   throw UsageError("no bounds are named " + name);
 }
 

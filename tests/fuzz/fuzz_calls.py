@@ -627,6 +627,7 @@ def attempt(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[An
             warnings.simplefilter("error")
             for documented in (rk.PoolSizeWarning, rk.RelevanceRangeWarning, rk.ConversionWarning):
                 warnings.simplefilter("ignore", documented)
+            warnings.filterwarnings("ignore", ".* names groups that no row of the corpus has")
             return function(**arguments), None
     except Exception as error:
         return None, error

@@ -25,6 +25,7 @@ from fuzz_runs import Fuzzer, WrongError, ended, main
 from job_files import contents, write_inputs
 
 from ragsys_kernels import offline
+from ragsys_kernels.offline import sinks
 
 Q, SHARD, SHARDS = 100, 30, 4
 OPTIONS = {"k": 3, "shard_size": SHARD, "chunk_size": 16, "num_threads": 1, "on_error": "skip"}
@@ -84,6 +85,7 @@ class Case:
                 self.flip, self.flip, self.flip, self.cut, self.remove, self.fill, self.copy, self.edit, self.edit,
                 self.estrange, self.add,
             ))()  # fmt: skip
+        self.inside = self.dice.random() < 0.3  # as an earlier version began it: all files in one folder
 
     def name(self, pattern: str = "") -> str | None:
         names = [name for name in sorted(self.files) if re.search(pattern, name)]
@@ -177,16 +179,21 @@ class Case:
         self.done.append(f"{name} {what}")
 
     def make(self, out: Path) -> None:
-        out.mkdir()
+        folder = sinks.Folder(out, None if self.inside else beside(out))
+        folder.make()
         for name, content in self.files.items():
-            (out / name).write_bytes(content)
+            folder.at(name).write_bytes(content)
         for name, kind in self.strange.items():
             if kind == "folder":
-                (out / name).mkdir()
+                folder.at(name).mkdir()
             elif kind == "link":
-                (out / name).symlink_to(template().folder / "x")
+                folder.at(name).symlink_to(template().folder / "x")
             else:
-                os.mkfifo(out / name)
+                os.mkfifo(folder.at(name))
+
+
+def beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.job")
 
 
 def run_one(seed: int, number: int) -> int:
@@ -202,6 +209,7 @@ def run_one(seed: int, number: int) -> int:
             raise WrongError("a file outside the folder is another one")
     finally:
         shutil.rmtree(out)
+        shutil.rmtree(beside(out), ignore_errors=True)
     return 1
 
 
@@ -244,7 +252,8 @@ def _judge(case: Case, made: Template, out: Path) -> None:
 
 
 def _files(out: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file() and not path.is_symlink()}
+    places = [*out.iterdir(), *(beside(out).iterdir() if beside(out).exists() else ())]
+    return {path.name: path.read_bytes() for path in places if path.is_file() and not path.is_symlink()}
 
 
 def _shards(out: Path) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ from ragsys_kernels.serving.http import schemas
 from ragsys_kernels.serving.limits import RefusedError
 from ragsys_kernels.serving.queries import rules
 from ragsys_kernels.serving.ray_serve import answered
-from ragsys_kernels.serving.routes import flight, open_inference, rerank, select_arrow
+from ragsys_kernels.serving.routes import arrow_answers, flight, open_inference, rerank, select_arrow
 from ragsys_kernels.serving.routes import rerank_shapes as shapes
 
 RERANK = fields_of(schemas.RerankRequest)
@@ -256,7 +256,7 @@ def by_handle(rng: random.Random) -> None:
             found = []
             for asked, _ in flight._read(stream_of(some), 0, given, served, held.limits, flight._PART):
                 await held.batcher.answer(asked)
-                found += rows_of(select_arrow.batch_of(asked))
+                found += rows_of(arrow_answers.batch_of(asked))
             return found
         except (RefusedError, ValueError) as error:
             return [{"error": str(error)}] * len(some)

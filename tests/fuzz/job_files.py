@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ragsys_kernels.offline import _manifest
+from ragsys_kernels.offline import _manifest, sinks
 
 
 def write_inputs(folder, queries, *, rows=200, dims=8, pool=6, seed=0):
@@ -27,6 +27,13 @@ def restate(path, change):
     path.write_bytes(_manifest._sealed(content))
 
 
+def at(out, name):
+    """Where the job of a folder has a file."""
+    return sinks.folder_at(out).of_job().at(name)
+
+
 def contents(folder):
-    """The bytes of all files, hidden ones too, by name."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    """The bytes of all files, hidden ones too, by name, and of those that describe a job beside the folder."""
+    beside = folder.with_name(f"{folder.name}.job")
+    places = [folder, beside] if beside.exists() else [folder]
+    return {path.name: path.read_bytes() for place in places for path in place.iterdir()}

@@ -1,9 +1,9 @@
 """A job on Ray over a corpus that is spread over two nodes, with kills: `python killed_cluster.py FOLDER KILLS`.
 
 Both nodes are on this machine, with a CPU each. So many times, each time after a shard more, a random process of those
-that hold segments or of those that make shards is killed; then the second node, with all that is on it. The result has
-to have the bytes of the local engine. Then a pipeline of Ray Data selects from the same corpus. Prints what was done as
-JSON.
+that hold segments is killed, one of those that make shards, and the second node with all that is on it, for which
+another one comes but the last time. The result has to have the bytes of the local engine. Then a pipeline of Ray Data
+selects from the same corpus. Prints what was done as JSON.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.corpus import segments, versions
 
-N, D, Q = 40_000, 32, 24_000
+N, D, Q = 40_000, 32, 9_600
 NODE = {"num_cpus": 1, "memory": 1 << 30, "object_store_memory": 100 << 20}
 
 
@@ -54,7 +54,7 @@ def main(folder, kills):
     make(folder)
     job = {
         "corpus": folder / "corpus", "queries": folder / "queries.npy", "k": 5, "pool": 60, "num_threads": 1,
-        "shard_size": Q // (2 * kills + 20), "chunk_size": 200,
+        "shard_size": Q // (3 * kills + 18), "chunk_size": 200,
     }  # fmt: skip
     start = time.monotonic()
     offline.select(**job, out=folder / "local")
@@ -75,24 +75,34 @@ def main(folder, kills):
             time.sleep(0.05)
 
     def kill():
+        other = second
         for number in range(kills):
+            for name in ("SegmentHolder", "ShardWriter"):
+                wait_for_more(than=shards())
+                while not (pids := list(workers(name))):
+                    time.sleep(0.05)
+                os.kill(rng.choice(pids), signal.SIGKILL)
+                found["killed"].append([name, shards()])
             wait_for_more(than=shards())
-            name = ("Holder", "MapBatches")[number % 2]
-            while not (pids := list(workers(name))):
-                time.sleep(0.05)
-            os.kill(rng.choice(pids), signal.SIGKILL)
-            found["killed"].append([name, shards()])
-        wait_for_more(than=shards())
-        cluster.remove_node(second, allow_graceful=False)
-        found["node killed"] = shards()
+            cluster.remove_node(other, allow_graceful=False)
+            found["killed"].append(["node", shards()])
+            if number < kills - 1:
+                other = cluster.add_node(**NODE)
 
-    start = time.monotonic()
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    summary = offline.select(**job, out=folder / "ray", engine="ray", workers=2, memory=2 * size)
-    done.set()
+    def work():
+        try:
+            on_ray = {"engine": "ray", "workers": 2, "memory": 2 * size, "ray_timeout": 180}
+            summaries.append(offline.select(**job, out=folder / "ray", **on_ray))
+        finally:
+            done.set()
+
+    start, summaries = time.monotonic(), []
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    kill()  # here, for nodes are started in the main thread alone
+    worker.join()
+    (summary,) = summaries
     found["seconds"] = round(time.monotonic() - start, 1)
-    killer.join()
     content = [{path.name: path.read_bytes() for path in (folder / out).iterdir()} for out in ("local", "ray")]
     found.update(same=content[0] == content[1], complete=summary.complete, shards=summary.shards)
     queries = np.load(folder / "queries.npy")[:90]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from job_files import contents, restate, write_inputs
+from job_files import at, contents, restate, write_inputs
 
 from ragsys_kernels import offline
 from ragsys_kernels.offline import sinks
@@ -52,7 +52,7 @@ class Job:
         self.options = {**inputs, **OPTIONS}
         self.done, self.out = home / "undisturbed", home / "out"
         for name, path in inputs.items():
-            restate(self.done / "_job.json", set_("path", str(path), "inputs", name))
+            restate(at(self.done, "_job.json"), set_("path", str(path), "inputs", name))
         self.expected = contents(self.done)
 
     def run(self, out=None, **changed):
@@ -95,4 +95,4 @@ def rewritten(out, index, change):
     """A shard with other rows, of which the manifest has the right checksum."""
     path = out / f"part-{index:05d}.parquet"
     pq.write_table(change(pq.read_table(path)), path)
-    restate(out / "_job.json", set_("sha256", sinks.Folder(out).digest(path.name), "shards", index))
+    restate(at(out, "_job.json"), set_("sha256", sinks.Folder(out).digest(path.name), "shards", index))

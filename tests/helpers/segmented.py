@@ -1,5 +1,7 @@
 """Corpora in segments, each beside the one corpus that has the same rows."""
 
+from pathlib import Path
+
 import numpy as np
 
 import ragsys_kernels as rk
@@ -74,3 +76,13 @@ def check_equal(found, expected, kept):
         np.testing.assert_array_equal(one, other, err_msg=name)
     for name in ("certified", "pool_needed", "cost"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+def is_mapped(array):
+    """Whether an array is read from a file as it is used."""
+    address = array.ctypes.data
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(each, 16) for each in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line.endswith(".npy")
+    return False

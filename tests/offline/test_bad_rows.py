@@ -160,7 +160,7 @@ def test_select_leaves_bad_rows_out(files, command):
     other = command(files, *shared, "--corpus", "corpus.parquet", "--out", "o", "--on-duplicate", "first",
                     "--bad-rows", "skip")  # fmt: skip
     assert other.returncode == 1
-    assert "on_duplicate" in other.stderr
+    assert "--on-duplicate" in other.stderr
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -283,3 +283,33 @@ def test_embed_leaves_rows_without_text_out(tmp_path, caplog):
 def test_other_choices_are_refused(files, name, value):
     with pytest.raises(ValueError, match=f"^build_corpus: {name} must be one of "):
         offline.build_corpus(files / "corpus.parquet", files / "c", **{name: value})
+
+
+FOLDERS = {
+    "build_corpus": lambda given, out, **more: offline.build_corpus(given, out, **more),
+    "build_corpus: ids": lambda given, out, **more: offline.build_corpus("other.npy", out, ids=given, **more),
+    "sync_corpus": lambda given, out, **more: offline.sync_corpus(given, out, **more),
+    "select": lambda given, out, **more: offline.select(corpus=given, queries="other.npy", out=out, k=2, **more),
+    "compare": lambda given, out, **more: comparison.compare_files("other.npy", "more.npy", out, texts=given, **more),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_is_written_is_kept_apart_from_the_inputs(files, name):
+    """Folders, and the lists of rows left out, which lie beside them."""
+    call, op = FOLDERS[name], name.partition(":")[0]
+    argument = {"sync_corpus": "to"}.get(op, "out")
+    (files / "parts").mkdir()
+    (files / "c.skipped.csv").write_text("id,v\n")
+    before = sorted(files.rglob("*"))
+    for given, out, written, options in (
+        (files / "parts", files / "parts" / "c", argument, {}),
+        (files / "corpus.parquet", files, argument, {}),
+        (files / "c.skipped.csv", files / "c", "OUT.skipped.csv", {"bad_rows": "skip"}),
+    ):
+        with pytest.raises(ValueError, match=f"^{op}: {written} must not be an input, lie in one or hold one, got "):
+            call(given, out, **options)
+    assert sorted(files.rglob("*")) == before
+    with pytest.raises((ValueError, OSError)) as refused:  # nothing is left out, so that no list is written
+        call(files / "c.skipped.csv", files / "c")
+    assert "must not be an input" not in str(refused.value)

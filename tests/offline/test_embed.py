@@ -116,6 +116,9 @@ def test_a_stopped_job_resumes_to_the_same_bytes(documents):
     [
         ({"out": "v.txt"}, ValueError, "out must be a folder or a .npy or .parquet file, got .*v.txt"),
         ({"out": "docs.parquet"}, FileExistsError, "out must be new, or overwrite be given"),
+        ({"texts": "docs.parquet", "out": "docs.parquet", "overwrite": True}, ValueError, "out must not be an input, "),
+        ({"out": "v.npy", "cache": "v.npy"}, ValueError, "cache must not share files with out, got"),
+        ({"texts": "v.npy.skipped.csv", "out": "v.npy", "bad_rows": "skip"}, ValueError, "OUT.skipped.csv must not be"),
         ({"out": "no/where.npy"}, FileNotFoundError, "out must be in an existing folder"),
         ({"texts": "no.csv"}, FileNotFoundError, "texts must be an existing file, got .*no.csv"),
         ({"text_column": "body"}, ValueError, "texts must have one column 'body'"),
@@ -127,7 +130,7 @@ def test_a_stopped_job_resumes_to_the_same_bytes(documents):
 )
 def test_what_is_refused_is_named_before_a_model_is_loaded(documents, options, error, message):
     job = {"texts": "docs.csv", "out": "v.npy", **options}
-    job.update(texts=documents / job["texts"], out=documents / job["out"])
+    job.update((name, documents / job[name]) for name in ("texts", "out", "cache") if name in job)
     with pytest.raises(error, match=f"^embed: {message}"):
         offline.embed(**{"model": tiny_encoder.TinyEncoder(fail_after=0), **job})
     assert not list(documents.glob(".v*"))
@@ -181,7 +184,7 @@ def test_each_format_has_every_pick(picks, documents, command):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": ["q7"]}, "only must name queries that have picks, got 'q7'"),
+        ({"only": ["q7"]}, "query must have picks, got 'q7', which has none in"),
         ({"limit": 0}, "limit must be at least 1, got 0"),
         ({"limit": "3"}, "limit must be an integer, got str"),
         ({"id_column": "key"}, "texts must have the column 'key'"),
@@ -226,7 +229,7 @@ def test_picks_by_row_are_shown_by_row(tmp_path, picked):
         assert (pick.text, pick.question) == (f"text of row {pick.id}", f"text of row {pick.query}")
     by_id = [f"text of row {(pick.id - 1) % 20}" for pick in found]
     assert [pick.text for pick in offline.show(**given, id_column="id")] == by_id
-    (out / "_job.json").write_text("{")  # which then does not tell
+    (tmp_path / "out.job" / "_job.json").write_text("{")  # which then does not tell
     assert [pick.text for pick in offline.show(**given)] == by_id
 
 
@@ -275,7 +278,7 @@ def test_show_makes_objects_of_the_rows_it_shows(tmp_path, monkeypatch, kind):
     assert shown(limit=10) == list(range(10))
     assert sum(made) <= 8 + 8
     assert shown(only=["49", "41"], limit=3) == [31, 39]
-    with pytest.raises(ValueError, match="only must name queries that have picks, got '77'"):
+    with pytest.raises(ValueError, match="query must have picks, got '77', which has none in"):
         shown(only=["77", "15"], limit=1)
 
 

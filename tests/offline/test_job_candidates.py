@@ -67,7 +67,7 @@ def test_unknown_ids_follow_on_error(tmp_path, data, ids):
     match = f"^select: candidates must be ids of the corpus, got {unknown!r} in row 7 of {path}$"
     check_refused(tmp_path, ValueError, match, **options)
     assert select(tmp_path, **options, on_error="skip").skipped == 2
-    errors = read(tmp_path / "out" / "_errors-00000.parquet")
+    errors = read(tmp_path / "out.job" / "_errors-00000.parquet")
     assert errors["query_row"].to_pylist() == [7, 207]
     assert errors["reason"].to_pylist() == [f"candidates must be ids of the corpus, got {unknown!r}"] * 2
     rows = data["candidates"].copy()
@@ -127,7 +127,7 @@ def test_repeated_ids_are_named(tmp_path, data, ids):
     reason = f"candidates must not repeat an id within a query, got {lists[7][3]!r} twice"
     check_refused(tmp_path, ValueError, f"^select: {reason} in row 7 of {path}$", **options)
     assert select(tmp_path, **options, on_error="skip").skipped == 1
-    assert read(tmp_path / "out" / "_errors-00000.parquet")["reason"].to_pylist() == [reason]
+    assert read(tmp_path / "out.job" / "_errors-00000.parquet")["reason"].to_pylist() == [reason]
     rows = data["candidates"].copy()
     rows[7] = -1
     check_equals(read(tmp_path / "out"), rk.Corpus(data["corpus"]).select(data["queries"], 5, candidates=rows), ids=ids)

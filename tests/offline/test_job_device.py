@@ -69,7 +69,7 @@ def test_job_on_a_device(tmp_path, monkeypatch, candidates, bad):
     assert summary.skipped == 2 * bad
     assert (summary.backend, summary.instruction_set, seen) == ("triton", "", ["cuda"])
     host, device = (pq.read_table(sorted((tmp_path / name).glob("part-*.parquet"))) for name in ("host", "device"))
-    errors = [[pq.read_table(path).to_pylist() for path in sorted((tmp_path / name).glob("_errors-*"))]
+    errors = [[pq.read_table(path).to_pylist() for path in sorted((tmp_path / f"{name}.job").glob("_errors-*"))]
               for name in ("host", "device")]  # fmt: skip
     assert errors[0] == errors[1]
     assert bool(errors[0]) == bad

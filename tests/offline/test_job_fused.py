@@ -125,7 +125,7 @@ def test_bad_queries_follow_on_error(tmp_path, data, hits, monkeypatch):
         with pytest.raises(ValueError, match=f"^select: (candidates|relevance) must .* in {at}"):
             select(tmp_path, **{**options, "candidates": own}, queries=tmp_path / "some.npy")
     assert select(tmp_path, **options, on_error="skip").skipped == 3
-    errors = read(tmp_path / "out" / "_errors-00000.parquet")
+    errors = read(tmp_path / "out.job" / "_errors-00000.parquet")
     assert dict(zip(errors["query_row"].to_pylist(), errors["reason"].to_pylist(), strict=True)) == {
         107: f"candidates must not repeat an id within a query, got {b[107, 1]} twice",
         9: "relevance must have a number for each of the candidates, got others",

@@ -35,6 +35,18 @@ def test_picks_are_those_of_integers(files, command):
         assert done.returncode == 0, done.stderr
     assert read(files / "source").equals(read(files / "number"))
     assert read(files / "kind").equals(read(files / "number"))
+    for owner in ("corpus", "queries"):
+        names = np.array(pq.read_table(files / f"{owner}.parquet")["source"].to_pylist())
+        np.save(files / f"{owner}_groups.npy", names)
+        np.savez(files / f"{owner}_groups.npz", groups=names, query_groups=names)
+    for suffix in (".npy", ".npz"):
+        named = ("--groups", f"corpus_groups{suffix}", "--query-groups", f"queries_groups{suffix}")
+        done = command(files, *shared, "--out", f"of{suffix}", *named)
+        assert done.returncode == 0, done.stderr
+        assert read(files / f"of{suffix}").equals(read(files / "number"))
+        by_name = (*shared[:-1], "b=1", *named[:2], "--out", f"name{suffix}")  # of one group by its name
+        done = command(files, *by_name)
+        assert done.returncode == 0, done.stderr
     for size in ((), ("--rows-per-segment", 25)):
         done = command(files, "corpus", "build", "--corpus", "corpus.parquet", "--out", "c", "--group-column", "source",
                        "--overwrite", *size)  # fmt: skip
@@ -61,3 +73,12 @@ def test_refused(files, columns, message):
         offline.select(corpus=files / "corpus.parquet", queries=files / "queries.parquet", out=files / "out",
                        group_column=columns[0], query_group_column=columns[1])  # fmt: skip
     assert not (files / "out").exists()
+
+
+def test_damaged_text_in_an_array_is_refused(files):
+    names = np.array(["a", "b"] * (N // 2))
+    names.view(np.uint32)[5] = 0x110000  # which no character has
+    np.save(files / "groups.npy", names)
+    with pytest.raises(ValueError, match=r"^select: .*groups\.npy must hold text, got what is none: "):
+        offline.select(corpus=files / "corpus.parquet", queries=files / "queries.parquet", out=files / "out",
+                       groups=files / "groups.npy", max_per_group=1)  # fmt: skip

@@ -28,7 +28,7 @@ def test_the_column_is_what_the_library_says(tmp_path, data, given):
     table = read(tmp_path / "out")
     assert table["nearest"].to_pylist() == lists(expected)
     assert table.schema.field("nearest").type == pa.list_(pa.int32())
-    assert json.loads((tmp_path / "out" / "_job.json").read_text())["options"]["nearest"] is True
+    assert json.loads((tmp_path / "out.job" / "_job.json").read_text())["options"]["nearest"] is True
     plain = offline.select(**paths, k=5, out=tmp_path / "plain", **options)
     assert plain.selected == len(expected.lengths)
     assert "nearest" not in read(tmp_path / "plain").column_names

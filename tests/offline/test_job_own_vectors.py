@@ -134,7 +134,7 @@ def test_what_cannot_be_used_follows_on_error(tmp_path):
     ):
         job(tmp_path)
     assert job(tmp_path, on_error="skip").skipped == 2
-    errors = pq.read_table(tmp_path / "out" / "_errors-00000.parquet")
+    errors = pq.read_table(tmp_path / "out.job" / "_errors-00000.parquet")
     assert errors["query_row"].to_pylist() == [7, 11]
     assert errors["reason"].to_pylist() == [
         "embeddings must be finite, got NaN or inf",
@@ -157,7 +157,7 @@ def test_vectors_that_are_none_are_told(tmp_path):
     with pytest.raises(ValueError, match=r"^select: candidates must have no null rows, got one in row 2 of .*hits"):
         job(tmp_path)
     assert job(tmp_path, on_error="skip").skipped == 4
-    errors = pq.read_table(tmp_path / "out" / "_errors-00000.parquet")
+    errors = pq.read_table(tmp_path / "out.job" / "_errors-00000.parquet")
     assert errors["query_row"].to_pylist() == [2, 3, 5, 6]
     assert "hold vectors of the queries' 12 dimensions" in errors["reason"][1].as_py()
 

@@ -13,6 +13,8 @@ import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.offline.ray import selector as ray_selector
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* names groups that no row")
+
 N, Q, D, K = 300, 23, 8, 5
 RNG = np.random.default_rng(1)
 ROWS, QUERIES = (RNG.standard_normal((n, D)).astype(np.float32) for n in (N, Q))
@@ -55,7 +57,11 @@ def test_the_columns_are_what_the_library_says(files, column, pool):
     groups = {"NAMES": NAMES, "NUMBERS": NUMBERS}[column]
     ids, unmet = of_library(groups, pool=None if pool == "all" else pool, **given)
     assert ids != of_library(groups, pool=None if pool == "all" else pool)[0]
-    _, table = job(files, corpus=files / "corpus.parquet", group_column=column, pool=pool, **given)
+    done, table = job(files, corpus=files / "corpus.parquet", group_column=column, pool=pool, **given)
+    lacking = sum(map(bool, unmet))
+    assert (done.unmet, offline.status(files / "out").unmet) == (lacking, lacking)
+    for text in (str(done), str(offline.status(files / "out"))):
+        assert f", {lacking} lack picks of min_per_group" in text
     assert table["ids"].to_pylist() == ids
     assert table["unmet"].to_pylist() == unmet
     assert table.schema.field("unmet").type == pa.map_(pa.string(), pa.int64())
@@ -74,17 +80,48 @@ def test_the_columns_are_what_the_library_says(files, column, pool):
 def test_an_integer_and_caps_alone(files):
     given = {"corpus": files / "corpus.parquet", "group_column": "NAMES", "pool": 120}
     _, table = job(files, min_per_group=2, **given)
-    assert (table["ids"].to_pylist(), table["unmet"].to_pylist()) == of_library(NAMES, pool=120, min_per_group=2)
-    _, capped = job(files, "capped", max_per_group={"news": 0}, **given)
+    expected = of_library(NAMES, pool=120, min_per_group=2)
+    assert (table["ids"].to_pylist(), table["unmet"].to_pylist()) == expected
+    some, _ = job(files, "some", min_per_group={"ß": 1}, **{**given, "pool": 30})
+    assert 0 < some.unmet == sum(map(bool, of_library(NAMES, pool=30, min_per_group={"ß": 1})[1])) < Q - 1
+    none, capped = job(files, "capped", max_per_group={"news": 0}, **given)
     assert capped["ids"].to_pylist() == of_library(NAMES, pool=120, max_per_group={"news": 0})[0]
     assert "unmet" not in capped.column_names
+    assert none.unmet is None
+    assert "min_per_group" not in str(none)
     assert "certified" in capped.column_names
+
+
+def test_a_name_that_no_row_has_is_a_line(files, command):
+    shared = ("--corpus", "corpus.parquet", "--k", K, "--overwrite", "--out")
+    job = ("select", "--queries", "queries.npy", "--on-error", "skip", *shared, "out")
+    for column, right, wrong, shown in (("NAMES", "news", "News", "'News'"), ("NUMBERS", "1", "8", "8")):
+        line = f"--max-per-group names groups that no row of the corpus has: {shown}"
+        for name, arguments in (("select", job), ("subset", ("subset", *shared, "out.parquet"))):
+            for given, expected in ((wrong, [f"warning: {name}: {line}"]), (right, [])):
+                done = command(files, *arguments, "--group-column", column, "--max-per-group", f"{given}=1")
+                warned = [text for text in done.stderr.splitlines() if not text.startswith("notice: ")]
+                assert (done.returncode, warned) == (0, expected)
+
+
+def test_show_has_what_a_query_lacks(files, command):
+    np.save(files / "some.npy", QUERIES[:2])
+    offline.select(corpus=files / "corpus.parquet", group_column="NAMES", queries=files / "some.npy",
+                   out=files / "picks", k=K, pool=120, min_per_group=MINIMA["NAMES"])  # fmt: skip
+    (files / "texts.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(N)))
+    found = offline.show(picks=files / "picks", texts=files / "texts.jsonl")
+    expected = [dict(each) for each in of_library(NAMES, pool=120, min_per_group=MINIMA["NAMES"])[1][:2]]
+    assert [pick.unmet for pick in found] == [each for each in expected for _ in range(K)]
+    for kind in ("table", "md"):
+        done = command(files, "show", "picks", "--texts", "texts.jsonl", "--format", kind)
+        assert done.stdout.count("(groups that lack picks: ") == 2
+        assert f"poems: {expected[0]['poems']}" in done.stdout
 
 
 def test_a_job_is_resumed_by_equal_quotas_alone(files):
     given = {"corpus": files / "corpus.parquet", "group_column": "NUMBERS", "pool": 120}
     job(files, min_per_group={2: 2, np.int64(9): np.int32(1)}, **given)
-    options = json.loads((files / "out" / "_job.json").read_text())["options"]
+    options = json.loads((files / "out.job" / "_job.json").read_text())["options"]
     assert options["min_per_group"] == {"2": 2, "9": 1}
     for same in ({9: 1, 2: 2}, {"2": 2, "9": 1}):
         assert job(files, min_per_group=same, **given)[0].selected == 0
@@ -137,16 +174,16 @@ def test_a_step_of_a_pipeline_says_what_is_unmet(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [
-        ("", 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
-        ("a=b=2", 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
-        ("law", 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
-        ('{"law": 1', 2, "must be a number, NAME=N,.., or a JSON object where names have = or ,"),
+        ("", 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
+        ("a=b=2", 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
+        ("law", 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
+        ('{"law": 1', 2, "must be an integer, NAME=N,.., or a JSON object where names have = or ,"),
         ("law=1,law=2", 2, "must name each group once"),
         ('{"law": 1, "law": 1}', 2, "must name each group once"),
-        ("0", 1, "min_per_group must be at least 1, got 0"),
-        ("law=-1", 1, "min_per_group must be at least 0 for each group, got -1 for 'law'"),
-        ('{"law": 1.5}', 1, "min_per_group must be an integer for each group, got float"),
-        ('{"law": [1]}', 1, "min_per_group must be one value for all queries"),
+        ("0", 1, "--min-per-group must be at least 1, got 0"),
+        ("law=-1", 1, "--min-per-group must be at least 0 for each group, got -1 for 'law'"),
+        ('{"law": 1.5}', 1, "--min-per-group must be an integer for each group, got float"),
+        ('{"law": [1]}', 1, "--min-per-group must be one value for all queries"),
     ],
 )
 def test_refused_by_the_command(files, command, text, code, message):

@@ -1,6 +1,9 @@
 """Jobs whose rows have times: from files and columns of several kinds, and of a moment that a resumed job keeps."""
 
 import json
+import warnings
+from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +55,33 @@ def test_times_of_files(tmp_path, data, kind):
         built = offline.build_corpus(given["corpus"], tmp_path / "built", time_column="written", **size)
         np.testing.assert_array_equal(built.time, TIME)
         given = {"corpus": tmp_path / "built"}
-    select(tmp_path, half_life=14 * DAY, now=NOW, **given)
+    select(tmp_path, half_life=timedelta(14), now=datetime(2023, 11, 14, 22, 13, 20), **given)
     check_equals(read(tmp_path / "out"), expected(data))
+    assert select(tmp_path, half_life=14 * DAY, now=NOW, **given).selected == 0  # the same job
+
+
+@pytest.mark.parametrize("where", ["select", "build", "skip"])
+def test_milliseconds_are_refused_by_row(tmp_path, data, where):
+    given = table(tmp_path, data, pa.array(1000 * TIME, from_pandas=True))
+    given["out"] = tmp_path / "made"
+    rule = "time must be seconds since 1970"
+    if where == "skip":
+        built = offline.build_corpus(**given, bad_rows="skip")
+        assert len(built) == np.isnan(TIME).sum()
+        assert (tmp_path / "made.skipped.csv").read_text().count(rule) == np.isfinite(TIME).sum()
+        return
+    call, more = (offline.build_corpus, {}) if where == "build" else (partial(select, tmp_path), {"half_life": DAY})
+    with pytest.raises(ValueError, match=f"docs.parquet: .*{rule}.*, which looks like milliseconds in row 1$"):
+        call(**given, **more)
+
+
+def test_times_before_1970(tmp_path, data):
+    np.save(tmp_path / "time.npy", TIME - 2 * NOW)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        select(tmp_path, time=tmp_path / "time.npy", half_life=14 * DAY, now=-NOW)
+    picks = rk.Corpus(data["corpus"], time=TIME - 2 * NOW).select(data["queries"], 4, half_life=14 * DAY, now=-NOW)
+    check_equals(read(tmp_path / "out"), picks)
 
 
 @pytest.mark.parametrize("pool", [None, "all", "certified"])
@@ -105,13 +133,13 @@ def test_a_resumed_job_is_of_the_moment_at_which_it_began(tmp_path, data, monkey
     summary = select(tmp_path, **given)
     assert summary.complete
     assert summary.selected < summary.queries
-    assert json.loads((tmp_path / "out" / "_job.json").read_text())["options"]["now"] == NOW
+    assert json.loads((tmp_path / "out.job" / "_job.json").read_text())["options"]["now"] == NOW
     check_equals(read(tmp_path / "out"), expected(data))
     assert select(tmp_path, now=NOW, **given).selected == 0
     with pytest.raises(ValueError, match=f"now {NOW}, now 1.0"):
         select(tmp_path, now=1.0, **given)
     select(tmp_path, overwrite=True, **given)
-    assert json.loads((tmp_path / "out" / "_job.json").read_text())["options"]["now"] == NOW + 300 * DAY
+    assert json.loads((tmp_path / "out.job" / "_job.json").read_text())["options"]["now"] == NOW + 300 * DAY
 
 
 def test_the_command_reads_days_and_dates(tmp_path, data, command):

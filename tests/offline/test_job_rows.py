@@ -1,12 +1,10 @@
 """What status and verify say of a job, and queries that cannot be used."""
 
-import os
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from job_files import contents
+from job_files import at, contents
 from jobs import SHARD, Q, flip, rewritten
 
 from ragsys_kernels import offline
@@ -64,9 +62,9 @@ def test_skipped_queries_are_recorded_and_change_no_other(job):
         assert [row for i, row in enumerate(rows) if i not in bad] == [
             row for i, row in enumerate(right) if i not in bad
         ]
-    names = [name for name in sorted(os.listdir(job.out)) if name.startswith("_errors")]
+    names = [name for name in sorted(contents(job.out)) if name.startswith("_errors")]
     assert names == ["_errors-00000.parquet", "_errors-00001.parquet"]
-    errors = pa.concat_tables([pq.read_table(job.out / name) for name in names]).to_pylist()
+    errors = pa.concat_tables([pq.read_table(at(job.out, name)) for name in names]).to_pylist()
     assert [(error["query_row"], error["query_id"]) for error in errors] == [(row, row) for row in bad]
     reasons = [error["reason"] for error in errors]
     assert reasons[0] == reasons[2] == "queries must be finite, got NaN or inf"
@@ -76,7 +74,7 @@ def test_skipped_queries_are_recorded_and_change_no_other(job):
     assert offline.verify(job.out) == []
     with pytest.raises(ValueError, match="on_error must be 'skip' to resume where queries were skipped, got 5"):
         job.run()
-    flip(job.out / "_errors-00001.parquet")
+    flip(at(job.out, "_errors-00001.parquet"))
     assert offline.verify(job.out)[0].startswith("_errors-00001.parquet is damaged")
     before = contents(job.out)["part-00001.parquet"]
     with pytest.warns(UserWarning, match="_errors-00001"):
@@ -132,7 +130,7 @@ def test_bad_rows_of_parquet_are_skipped(tmp_path, job, candidates):
     table = pq.read_table(job.out)
     assert [row for row, picks in enumerate(table["ids"].to_pylist()) if not picks] == [0, 3, 4, 500, 999]
     assert table["query_id"].to_pylist() == ids
-    errors = [pq.read_table(path).to_pylist() for path in sorted(job.out.glob("_errors-*"))]
+    errors = [pq.read_table(path).to_pylist() for path in sorted(job.out.with_name("out.job").glob("_errors-*"))]
     assert [(error["query_row"], error["query_id"]) for shard in errors for error in shard] == [
         (row, ids[row]) for row in (0, 3, 4, 500, 999)
     ]

@@ -3,14 +3,17 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import fuzz_jobs
 import fuzz_runs
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
-from job_files import contents, restate
+from job_files import at, contents, restate
 from jobs import SHARD, SHARDS, Q, StoppedError, flip, truncate
 
 from ragsys_kernels import offline
@@ -45,7 +48,7 @@ def test_finished_job_is_checked_and_left(job, monkeypatch):
 
 def test_killed_before_the_last_word_is_finished_without_work(job, monkeypatch):
     out = job.done
-    restate(out / "_job.json", lambda state: state.update(complete=False))
+    restate(at(out, "_job.json"), lambda state: state.update(complete=False))
     monkeypatch.setattr("ragsys_kernels.offline.job.Worker", None)
     assert offline.verify(out) == ["_job.json does not say that the job is complete: run it again to finish it"]
     job.run(out)
@@ -73,7 +76,7 @@ def test_damaged_shards_are_made_again(tmp_path, job, damage, finished):
 def test_damaged_record_is_a_shard_that_is_not_done(job, content):
     out = job.out
     job.stop_after(4)
-    (out / ".part-00002.json").write_bytes(content)
+    at(out, ".part-00002.json").write_bytes(content)
     state = offline.status(out)
     assert (state.missing, state.damaged) == ((range(2, 3), range(4, 7)), (".part-00002.json",))
     assert "\ndamaged: .part-00002.json" in str(state)
@@ -100,7 +103,7 @@ def each_call(job, out):
 def test_one_flipped_bit_of_a_manifest_is_found(job, old, new):
     out = job.done
     assert old in job.expected["_job.json"]
-    (out / "_job.json").write_bytes(job.expected["_job.json"].replace(old, new, 1))
+    at(out, "_job.json").write_bytes(job.expected["_job.json"].replace(old, new, 1))
     for call in each_call(job, out).values():
         with pytest.raises(ValueError, match="its checksum is not the one it was written with"):
             call()
@@ -118,7 +121,7 @@ def test_a_manifest_with_a_new_checksum_has_the_shards_of_its_rows(job, shard):
         said["rows"] = "x"
     else:
         said["shards"][2].update(shard)
-    (job.done / "_job.json").write_bytes(_manifest._sealed(said))
+    at(job.done, "_job.json").write_bytes(_manifest._sealed(said))
     for call in each_call(job, job.done).values():
         with pytest.raises(ValueError, match=r"_job\.json must be as a job wrote it"):
             call()
@@ -128,7 +131,7 @@ def test_manifest_of_the_first_format_is_refused(job):
     out = job.done
     content = json.loads(job.expected["_job.json"])
     del content["checksum"]
-    (out / "_job.json").write_text(json.dumps({**content, "format": 1}, indent=2) + "\n")
+    at(out, "_job.json").write_text(json.dumps({**content, "format": 1}, indent=2) + "\n")
     for call in each_call(job, out).values():
         with pytest.raises(ValueError, match=r"_job\.json must be .*: it is of format 1, not 2: of another version"):
             call()
@@ -151,7 +154,7 @@ def test_records_of_another_job_do_not_count(tmp_path, job):
     job.stop_after(1, k=2)
     for index in range(4):
         record = f".part-{index:05d}.json"
-        (job.out / record).write_bytes((tmp_path / "other" / record).read_bytes())
+        at(job.out, record).write_bytes(at(tmp_path / "other", record).read_bytes())
     assert job.run(k=2).selected == Q
 
 
@@ -164,7 +167,7 @@ def test_killed_overwrite_can_be_run_again(job, monkeypatch):
         if len(removed) == 3:
             raise StoppedError
         removed.append(name)
-        (folder.path / name).unlink(missing_ok=True)
+        folder.at(name).unlink(missing_ok=True)
 
     with monkeypatch.context() as patch:
         patch.setattr(sinks.Folder, "remove", remove)
@@ -173,7 +176,7 @@ def test_killed_overwrite_can_be_run_again(job, monkeypatch):
     with pytest.raises(ValueError, match="k 3, now 2"):
         job.run(out, k=2)
     job.run(out, shard_size=10**6, overwrite=True)
-    assert sorted(os.listdir(out)) == ["_job.json", "part-00000.parquet"]
+    assert sorted(contents(out)) == ["_job.json", "part-00000.parquet"]
     with pytest.raises(ValueError, match="shard_size 1000000, now 150"):
         job.run(out)
     job.run(out, overwrite=True)
@@ -184,7 +187,7 @@ def test_shard_of_nobody_is_refused(job):
     (job.done / "part-00007.parquet").write_bytes(job.expected["part-00006.parquet"])
     with pytest.raises(FileExistsError, match=r"only shards of its job to resume.*part-00007\.parquet"):
         job.run(job.done)
-    (job.done / "_errors-00001.parquet").write_bytes(job.expected["part-00006.parquet"])
+    at(job.done, "_errors-00001.parquet").write_bytes(job.expected["part-00006.parquet"])
     assert sorted(offline.verify(job.done)) == [
         "_errors-00001.parquet is not of this job",
         "part-00007.parquet is not of this job",
@@ -197,7 +200,7 @@ def test_stop_ends_after_a_shard(tmp_path, job):
     summary = job.run(out, stop=lambda: next(answers))
     assert (summary.complete, summary.done, summary.shards) == (False, 3 * SHARD, 3)
     assert f", stopped with {Q - 3 * SHARD} left" in str(summary)
-    assert json.loads((out / "_job.json").read_bytes())["complete"] is False
+    assert json.loads(at(out, "_job.json").read_bytes())["complete"] is False
     assert not offline.status(out).complete
     assert not [name for name in os.listdir(out) if name.startswith(".")]
     assert not job.run(tmp_path / "none", stop=lambda: True).complete
@@ -227,11 +230,11 @@ def test_files_are_on_the_disk_before_what_they_replace_goes(job, monkeypatch):
     begun, ended = (place for place, event in enumerate(events) if event == "name _job.json")
     for place, recorded in ((begun, [0, 1, 2]), (ended, [3, 4, 5, 6])):
         assert re.fullmatch(r"sync \._job\.json\..*partial", events[place - 1])
-        assert events[place + 1] == "sync out"
+        assert events[place + 1] == "sync out.job"
         removed = [f"remove .part-{index:05d}.json" for index in recorded]
         assert events[place + 2 : place + 2 + len(recorded)] == removed
     assert sum(event.startswith("remove .part") for event in events) == SHARDS
-    assert events[-1] == "sync out"
+    assert events[-2:] == ["sync out", "sync out.job"]
 
 
 def test_records_that_a_kill_left_beside_a_complete_manifest_are_removed(job, monkeypatch):
@@ -260,22 +263,23 @@ def test_folders_and_links_under_a_jobs_names(tmp_path, job, kind, name):
     """They are not read, not written through and not removed, and nothing waits for a pipe."""
     out, elsewhere = job.done, tmp_path / "elsewhere"
     elsewhere.write_bytes(job.expected.get(name, b"precious"))
-    (out / name).unlink(missing_ok=True)
-    STRANGE[kind](elsewhere, out / name)
+    place = at(out, name)
+    place.unlink(missing_ok=True)
+    STRANGE[kind](elsewhere, place)
     for overwrite in (False, True):
         with pytest.raises(FileExistsError, match=rf"^select: out must .*, got .*undisturbed with {re.escape(name)}$"):
             job.run(out, overwrite=overwrite)
     if name == "_job.json":
         for call in (offline.status, offline.verify):
-            with pytest.raises(FileNotFoundError, match=r"folder must be a job's, with a file _job\.json, got"):
+            with pytest.raises(FileNotFoundError, match=r"a file undisturbed\.job/_job\.json, got"):
                 call(out)
     else:
         assert offline.status(out).complete is (name != "part-00002.parquet")
         assert offline.verify(out)[0] == f"{name} is a folder or a link, not a file of the job"
     assert elsewhere.read_bytes() == job.expected.get(name, b"precious")
-    (out / name).rmdir() if kind == "folder" else (out / name).unlink()
+    place.rmdir() if kind == "folder" else place.unlink()
     if name in job.expected:
-        (out / name).write_bytes(job.expected[name])
+        place.write_bytes(job.expected[name])
     assert contents(out) == job.expected
 
 
@@ -297,6 +301,76 @@ def test_what_is_broken_in_jobs_is_found_by_the_fuzzer(monkeypatch):
         patch.setattr(_manifest.ShardRecord, "damage", lambda *_: None)
         assert fuzz_runs.run(fuzz_jobs.FUZZER, share)
     assert not fuzz_runs.run(fuzz_jobs.FUZZER, share)
+
+
+# --- what is beside the folder -----------------------------------------------------------------------------------
+
+
+def moved_inside(out):
+    """The folder as versions before this one wrote it."""
+    beside = out.with_name(f"{out.name}.job")
+    for path in beside.iterdir():
+        path.rename(out / path.name)
+    beside.rmdir()
+
+
+def test_readers_of_folders_find_the_result_alone(job):
+    """They take every file, or every one that is called ``*.parquet``, for data."""
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    queries = np.load(job.options["queries"])
+    queries[[5, 700]] = np.nan
+    np.save(job.options["queries"], queries)
+    job.run(on_error="skip")
+    expected = pq.read_table(job.out)
+    assert len(expected) == Q
+    assert polars.read_parquet(job.out).to_arrow()["ids"].to_pylist() == expected["ids"].to_pylist()
+    for path in (job.out, f"{job.out}/*.parquet"):
+        assert duckdb.sql(f"select count(*) from read_parquet('{path}')").fetchall() == [(Q,)]
+    assert all(re.fullmatch(r"part-\d+\.parquet", name) for name in os.listdir(job.out))
+
+
+@pytest.mark.parametrize("shards", [3, SHARDS])
+def test_jobs_of_earlier_versions_go_on_inside_and_move_when_begun_anew(job, shards):
+    out, beside = job.out, job.out.with_name("out.job")
+    job.stop_after(shards) if shards < SHARDS else job.run()
+    moved_inside(out)
+    assert job.run().selected == Q - min(Q, shards * SHARD)
+    assert offline.verify(out) == []
+    assert contents(out) == job.expected
+    assert not beside.exists()
+    job.run(overwrite=True)
+    assert contents(out) == job.expected
+    assert os.listdir(beside) == ["_job.json"]
+    assert "_job.json" not in os.listdir(out)
+
+
+def test_what_is_beside_a_folder_goes_with_it(tmp_path, job):
+    """A folder that its user has removed is begun anew, with whatever options."""
+    shutil.rmtree(job.done)
+    assert job.run(job.done, k=2).selected == Q
+    assert offline.status(job.done).k == 2
+    shutil.rmtree(job.done)
+    with pytest.raises(StoppedError):
+        job.run(job.done, progress=lambda *_: (_ for _ in ()).throw(StoppedError))
+    assert not job.done.with_name("undisturbed.job").exists()
+    job.done.with_name("undisturbed.job").mkdir()
+    (job.done.with_name("undisturbed.job") / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"out must be empty, new or .*undisturbed with notes\.txt"):
+        job.run(job.done)
+    shutil.rmtree(job.done.with_name("undisturbed.job"))
+    job.done.with_name("undisturbed.job").write_text("a file")
+    with pytest.raises(FileExistsError, match=r"out must be a folder, got the file .*undisturbed\.job"):
+        job.run(job.done)
+
+
+def test_where_nothing_can_be_made_beside_the_folder_its_description_is_in_it(job, monkeypatch):
+    job.out.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: path != job.out.parent)
+    job.stop_after(3)
+    monkeypatch.undo()
+    job.run()
+    assert not job.out.with_name("out.job").exists()
+    assert contents(job.out) == job.expected
 
 
 # --- full disks ---------------------------------------------------------------------------------------------------

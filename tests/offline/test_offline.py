@@ -108,7 +108,7 @@ def test_ragged_candidates_from_parquet(tmp_path, data):
 
 def test_description_of_the_job(tmp_path, data):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=3, pool=9, shard_size=200)
-    written = json.loads((tmp_path / "out" / "_job.json").read_text())
+    written = json.loads((tmp_path / "out.job" / "_job.json").read_text())
     shards = [(item["file"], item["first_row"], item["rows"]) for item in written["shards"]]
     assert shards == [("part-00000.parquet", 0, 200), ("part-00001.parquet", 200, Q - 200)]
     for item in written["shards"]:
@@ -120,9 +120,8 @@ def test_description_of_the_job(tmp_path, data):
         "method": "mmr", "k": 3, "pool": 9, "lambda_d": 0.75, "lambda_b": 0.95, "max_per_group": None,
         "metric": "cosine", "dtype": "float32",
     }  # fmt: skip
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "_job.json", "part-00000.parquet", "part-00001.parquet",
-    ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.glob("out/*")) == ["part-00000.parquet", "part-00001.parquet"]
+    assert [path.name for path in tmp_path.glob("out.job/*")] == ["_job.json"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,7 @@ def test_description_of_the_job(tmp_path, data):
 def test_a_job_names_what_jobs_before_it_named(tmp_path, data, given, key):
     """The options in the manifest, by which a job resumes: of another version of the same number too."""
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", k=3, **given)
-    written = json.loads((tmp_path / "out" / "_job.json").read_text())["options"]
+    written = json.loads((tmp_path / "out.job" / "_job.json").read_text())["options"]
     assert written == {"k": 3, "max_per_group": None, "metric": "cosine", "dtype": "float32", **key}
 
 

@@ -44,7 +44,7 @@ def test_overwrite_replaces_an_earlier_job(tmp_path, data):
     paths = files(tmp_path, "corpus", "queries")
     offline.select(**paths, out=tmp_path / "out", shard_size=50)
     offline.select(**paths, out=tmp_path / "out", k=2, overwrite=True)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_job.json", "part-00000.parquet"]
+    assert sorted(path.name for path in tmp_path.glob("out*/*")) == ["_job.json", "part-00000.parquet"]
     assert {len(row) for row in read(tmp_path / "out")["ids"].to_pylist()} == {2}
     assert not list(tmp_path.rglob(".*"))
 
@@ -54,8 +54,8 @@ def test_overwrite_keeps_other_files(tmp_path, data):
     (tmp_path / "out" / "part-notes.parquet").write_text("keep")
     check_refused(tmp_path, FileExistsError, r"part-notes\.parquet", out=tmp_path / "out", overwrite=True)
     (tmp_path / "out" / "part-notes.parquet").unlink()
-    (tmp_path / "out" / "_job.json").unlink()
-    check_refused(tmp_path, FileExistsError, r"shards but no _job\.json", out=tmp_path / "out", overwrite=True)
+    (tmp_path / "out.job" / "_job.json").unlink()
+    check_refused(tmp_path, FileExistsError, r"shards but no out\.job/_job\.json", out=tmp_path / "out", overwrite=True)
 
 
 def test_overwrite_with_a_bad_corpus_keeps_the_earlier_result(tmp_path, data):
@@ -283,7 +283,7 @@ def test_what_is_no_plain_value_is_refused(tmp_path, data, options, got):
 
 def test_a_manifest_that_cannot_be_written_removes_nothing(tmp_path, data):
     offline.select(**files(tmp_path, "corpus", "queries"), out=tmp_path / "out", shard_size=50)
-    folder, before = folder_at(tmp_path / "out"), snapshot(tmp_path / "out")
+    folder, before = folder_at(tmp_path / "out").of_job(), snapshot(tmp_path / "out")
     found = Manifest.read(folder)
     changed = Manifest({**found.description, "version": object()}, False, {})
     with pytest.raises(TypeError, match="not JSON serializable"), begun(changed, folder, new=True):

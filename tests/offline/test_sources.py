@@ -332,17 +332,18 @@ def test_result_behind_a_url(tmp_path, arrays):
     assert offline.select(**job, out=out).selected == 80
     assert offline.verify(out) == []
     names = sorted(path.rpartition("/")[2] for path in files.ls(out, detail=False))
-    assert names == ["_job.json", *(f"part-{shard:05d}.parquet" for shard in range(4))]
-    for name in names:
-        assert files.cat_file(f"{out}/{name}") == (tmp_path / "out" / name).read_bytes()
+    assert names == [f"part-{shard:05d}.parquet" for shard in range(4)]
+    for folder, name in [*(("out", name) for name in names), ("out.job", "_job.json")]:
+        there = files.cat_file(f"memory://{tmp_path.name}/{folder}/{name}")
+        assert there == (tmp_path / folder / name).read_bytes()
     files.pipe_file(f"{out}/part-00001.parquet", files.cat_file(f"{out}/part-00001.parquet")[:-5])
     with pytest.warns(UserWarning, match="part-00001.parquet is damaged"):
         assert offline.select(**job, out=out).selected == 60
     assert offline.verify(out) == []
     offline.select(**{**job, "k": 2, "shard_size": 200}, out=out, overwrite=True)
-    assert sorted(path.rpartition("/")[2] for path in files.ls(out, detail=False)) == names[:2]
+    assert sorted(path.rpartition("/")[2] for path in files.ls(out, detail=False)) == names[:1]
     with pytest.raises(FileExistsError, match="out must be a folder, got the file memory://"):
-        offline.select(**job, out=f"{out}/_job.json")
+        offline.select(**job, out=f"{out}.job/_job.json")
     files.pipe_file(f"{out}/notes.txt", b"mine")
     with pytest.raises(FileExistsError, match=r"only an earlier job's files .* with notes\.txt"):
         offline.select(**job, out=out, overwrite=True)

@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -47,14 +48,14 @@ def asked(calls):
     return [getattr(one, method)(*given) for (one, method, _), given in zip(calls, sent, strict=True)]
 
 
-def over(spec, memory=None):
+def over(spec, memory=None, ask=asked):
     """Return a worker whose corpus is spread over holders: three of them, or as many as so little memory makes."""
     inputs = Inputs.open(spec)
     sizes = [each["bytes"] for each in segments.version_of(spec.corpus)["segments"]]
     shares = spread.shares("select", spec.corpus, inputs.saved, memory or max(sizes))
     assert len(shares) >= 3
     holders = [spread.Holder(share, None, None) for share in shares]
-    corpus = spread.held_by(holders, shares, inputs.saved, asked)
+    corpus = spread.held_by(holders, shares, inputs.saved, ask)
     return Worker(spec, Held.spread(spec, inputs, corpus))
 
 
@@ -106,6 +107,25 @@ def test_picks_are_those_of_one_corpus(tmp_path, kind, dtype, metric):
         assert found[2] == expected[2], options
         assert expected[0]["ids"].combine_chunks().value_lengths().to_numpy().max() >= 4
         assert found[1].num_rows >= 1
+
+
+def test_chunk_does_not_wait_for_the_slowest_holder_of_the_one_before(tmp_path):
+    """The first of four searches is not answered before the third has begun."""
+    built(tmp_path / "c", "int64", "float32")
+    np.save(tmp_path / "q.npy", RNG.standard_normal((Q, D), dtype=np.float32))
+    spec = spec_of(corpus=tmp_path / "c", queries=tmp_path / "q.npy", pool=30, chunk_size=15)
+    turns, third = itertools.count(), threading.Event()
+
+    def slow_at_first(calls):
+        turn = next(turns) if calls[0][1] == "search" else -1
+        if turn == 2:
+            third.set()
+        if turn == 0:
+            assert third.wait(60)
+        return asked(calls)
+
+    assert tables(over(spec, ask=slow_at_first))[2] == tables(Worker(spec))[2]
+    assert next(turns) == 4
 
 
 @pytest.mark.parametrize("kind", ["int64", "str", "row"])

@@ -13,6 +13,8 @@ import pytest
 from pyarrow import feather
 
 import ragsys_kernels as rk
+from ragsys_kernels.offline import sources
+from ragsys_kernels.offline.sources import _parquet
 
 PAGE = Path(__file__).parents[2] / "docs" / "offline.md"
 ROWS = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
@@ -103,3 +105,36 @@ def test_the_command_of_a_line(given, tmp_path, command):
     taken = [part for i, part in enumerate(options) if "--vector-column" in options[max(0, i - 1) : i + 1]]
     done = command(tmp_path, "select", "--corpus", name, *taken, "--queries", "queries.npy", "--out", "picks", "--k", 3)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_row_groups_of_parquet_that_are_decoded_ahead(tmp_path, monkeypatch, damaged):
+    """The rows, and what is said of damage, are those of one thread."""
+    rows = np.random.default_rng(0).standard_normal((1_000, 8), dtype=np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), 8)
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"v": lists}), file, row_group_size=90, use_dictionary=False, compression="none")
+    if damaged:
+        start = pq.read_metadata(file).row_group(4).column(0).data_page_offset
+        content = bytearray(file.read_bytes())
+        content[start : start + 40] = bytes(40)
+        file.write_bytes(content)
+    begun, found = [], {}
+    decoded = _parquet.ParquetPart._decoded
+    monkeypatch.setattr(
+        _parquet.ParquetPart,
+        "_decoded",
+        lambda part, group, *more: (begun.append(group), decoded(part, group, *more))[1],
+    )
+    for threads in (1, 3):
+        monkeypatch.setattr(_parquet.env, "num_threads", lambda threads=threads: threads)
+        begun.clear()
+        for span in ((0, 1_000, 64), (95, 900, 200), (0, 90, 1_000)):
+            bad = {}
+            parts = list(sources.vectors(file, "corpus").chunks(span[2], span[0], span[1], bad))
+            found[threads, span] = np.concatenate(parts).tobytes(), bad
+            assert bool(bad) == (damaged and span[1] > 90)
+            if not damaged:
+                np.testing.assert_array_equal(np.concatenate(parts), rows[span[0] : span[1]])
+        assert sorted(begun) == ([] if threads == 1 else sorted([*range(12), *range(1, 10)]))
+    assert all(found[1, span] == found[3, span] for _, span in found)

@@ -59,7 +59,7 @@ def test_subset_with_the_rows_of_the_source(docs, tmp_path):
     assert rows != sorted(rows)
     source = pq.read_table(docs).take(rows)
     assert all(found[name].equals(source[name]) for name in source.column_names)
-    assert {*found.column_names} - {*source.column_names} == {"rank", "row", "own_score", "relevance", "redundancy"}
+    assert {*found.column_names} - {*source.column_names} == {"rank", "row", "subset_score", "relevance", "redundancy"}
 
 
 def test_subset_by_ids_targets_and_costs(docs, tmp_path):
@@ -76,6 +76,17 @@ def test_subset_by_ids_targets_and_costs(docs, tmp_path):
     assert pq.read_table(tmp_path / "o.parquet")["row"].to_pylist() == picks.indices[0, :number].tolist()
     assert summary.cost == picks.cost[0] <= 60
     assert "which cost" in str(summary)
+
+
+def test_subset_by_near_rows(docs, tmp_path):
+    words = ("--rule", "coverage", "--neighbors", 4, "--k", 20)
+    picks = rk.Corpus(ROWS).subset(20, rule="coverage", neighbors=4).indices[0].tolist()
+    command("subset", "--corpus", docs, "--out", tmp_path / "o.parquet", *words)
+    assert pq.read_table(tmp_path / "o.parquet")["row"].to_pylist() == picks
+    rk.Corpus(ROWS).save(tmp_path / "corpus")
+    index = ("--index", tmp_path / "corpus")
+    command("subset", "--corpus", docs, "--out", tmp_path / "p.parquet", *index, *words)
+    assert pq.read_table(tmp_path / "p.parquet")["row"].to_pylist() == picks
 
 
 def test_subset_of_a_saved_corpus(tmp_path):
@@ -129,16 +140,136 @@ def test_files_that_are_there_are_not_replaced(docs, tmp_path):
         assert pq.read_table(tmp_path / "o.parquet").num_rows
 
 
+@pytest.mark.parametrize(
+    ("call", "names"),
+    [
+        (offline.subset, ["corpus", "targets", "index", "initial", "allowed", "exclude"]),
+        (offline.dedupe, ["corpus", "index"]),
+    ],
+)
+def test_no_output_is_an_input_whatever_leads_there(docs, tmp_path, monkeypatch, call, names):
+    before = docs.read_bytes()
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    (parts / "linked.parquet").symlink_to(docs)
+    (tmp_path / "link.parquet").symlink_to(docs)
+    monkeypatch.chdir(parts)
+    options = {"k": 3} if call is offline.subset else {"threshold": 0.9}
+    outs = ["out"] if call is offline.subset else ["out", "removed", "pairs"]
+    ways = [
+        (docs, docs), (tmp_path / "link.parquet", docs), (docs, tmp_path / "link.parquet"), (docs, "../docs.parquet"),
+        (parts, parts / "new.parquet"), (parts, docs), (parts / "*.parquet", docs), (f"file://{docs}", docs),
+    ]  # fmt: skip
+    for given, written in ways:
+        for name in names:
+            for out in outs:
+                others = {"corpus": tmp_path / "others.parquet", "out": tmp_path / "o.parquet"}
+                paths = {**others, name: given, out: written}
+                match = f"{call.__name__}: {out} must not be an input, lie in one or hold one, got .* and {name} "
+                with pytest.raises(ValueError, match=match):
+                    call(**paths, overwrite=True, **options)
+    assert docs.read_bytes() == before
+    assert not (parts / "new.parquet").exists()
+    call(parts, tmp_path / "parts-chosen.parquet", **options)  # a name that only begins like the folder's
+
+
+def test_no_output_is_another_output(docs, tmp_path):
+    (tmp_path / "o.parquet").write_text("before")
+    (tmp_path / "link.parquet").symlink_to(tmp_path / "o.parquet")
+    link = tmp_path / "link.parquet"
+    for names in (("out", "removed"), ("out", "pairs"), ("removed", "pairs")):
+        paths = dict(zip(names, (tmp_path / "o.parquet", link), strict=True))
+        with pytest.raises(ValueError, match=f"dedupe: {names[1]} must not share files with {names[0]}, got .*link"):
+            offline.dedupe(docs, **{"out": tmp_path / "k.parquet", **paths}, threshold=0.9, overwrite=True)
+    with pytest.raises(FileExistsError, match=r"dedupe: removed must be new, or overwrite be given .*o\.parquet"):
+        offline.dedupe(docs, tmp_path / "k.parquet", removed=tmp_path / "o.parquet", threshold=0.9)
+    assert (tmp_path / "o.parquet").read_text() == "before"
+    assert not (tmp_path / "k.parquet").exists()
+
+
+def test_files_of_no_ids_are_empty_lists(docs, tmp_path):
+    (tmp_path / "none.txt").write_text("")
+    (tmp_path / "blank.txt").write_text("\n\n")
+    pq.write_table(pa.table({"id": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    expected = rk.Corpus(ROWS).subset(5, lambda_d=0.0).indices[0].tolist()
+    for file in ("none.txt", "blank.txt", "none.parquet"):
+        for name, rows in (("initial", expected), ("exclude", expected), ("allowed", [])):
+            out = tmp_path / "o.parquet"
+            offline.subset(docs, out, k=5, lambda_d=0.0, overwrite=True, **{name: tmp_path / file})
+            assert pq.read_table(out)["row"].to_pylist() == rows
+
+
+def test_quality_may_be_integers(docs, tmp_path):
+    offline.subset(docs, tmp_path / "o.parquet", k=9, quality="tokens", lambda_b=0.0)
+    tokens = np.arange(200) % 30
+    picks = rk.Corpus(ROWS, bias=tokens.astype(np.float32)).subset(9, lambda_b=0.0)
+    assert pq.read_table(tmp_path / "o.parquet")["score"].to_pylist() == picks.scores[0].tolist()
+    offline.dedupe(docs, tmp_path / "k.parquet", threshold=0.95, quality="tokens")
+    kept = rk.duplicates(ROWS, 0.95, quality=tokens).kept
+    assert pq.read_table(tmp_path / "k.parquet")["row"].to_pylist() == kept.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        (["a"] * 200, "quality must hold numbers in column 'q', got string in .*docs"),
+        ([None, *range(199)], "quality must have no null rows, got one in row 0 of .*docs"),
+        ([0.0, float("nan"), *range(198)], "corpus must be usable, got .*docs.*: quality must be finite, got .* row 1"),
+        ([0.0, 1e300, *range(198)], "corpus must be usable, got .*docs.*: quality must be finite, got .* row 1"),
+    ],
+)
+def test_quality_that_cannot_be_used_is_named_so(docs, tmp_path, values, match):
+    pq.write_table(pq.read_table(docs).append_column("q", pa.array(values)), docs)
+    for call, options in ((offline.subset, {"k": 3}), (offline.dedupe, {"threshold": 0.9})):
+        with pytest.raises(ValueError, match=f"^{call.__name__}: {match}"):
+            call(docs, tmp_path / "o.parquet", quality="q", **options)
+
+
+def test_results_can_be_chosen_from_again_and_again(docs, tmp_path):
+    """No column is there twice, and those of earlier choices keep their names."""
+    given = docs
+    for step in range(3):
+        out = tmp_path / f"{step}.parquet"
+        offline.subset(given, out, k=20 - step, lambda_d=0.0, rows=True)
+        given = out
+    last = pq.read_table(given)
+    assert len(set(last.column_names)) == last.num_columns
+    assert last["subset_subset_rank"].to_pylist() == [*range(1, 19)]
+    first = pq.read_table(tmp_path / "0.parquet")
+    ranks = dict(zip(first["id"].to_pylist(), first["rank"].to_pylist(), strict=True))
+    assert last["rank"].to_pylist() == [ranks[item] for item in last["id"].to_pylist()]
+
+
 def test_rows_are_those_of_a_table(tmp_path):
     np.save(tmp_path / "rows.npy", ROWS)
     with pytest.raises(ValueError, match=r"subset: rows must be those of a table, got .*rows.npy"):
         offline.subset(tmp_path / "rows.npy", tmp_path / "o.parquet", k=3, rows=True)
 
 
-def test_an_id_that_is_not_there_is_named(docs, tmp_path):
+@pytest.mark.parametrize("name", ["initial", "allowed", "exclude"])
+def test_ids_that_cannot_be_used_are_named_with_their_argument_and_file(docs, tmp_path, name):
     (tmp_path / "ids.txt").write_text("doc-3\nnone\n")
-    with pytest.raises(ValueError, match="'none'"):
-        offline.subset(docs, tmp_path / "o.parquet", k=3, allowed=tmp_path / "ids.txt")
+    pq.write_table(pa.table({"id": [3, 4]}), tmp_path / "numbers.parquet")
+    pq.write_table(pa.table({"key": ["doc-3"]}), tmp_path / "key.parquet")
+    for file, kind, match in (
+        ("no.txt", FileNotFoundError, r"must be an existing file, got .*no\.txt"),
+        ("ids.txt", ValueError, r"must hold ids of the corpus, got 'none' in .*ids\.txt"),
+        ("numbers.parquet", ValueError, r"must be strings as those of the corpus are, got integers in .*numbers"),
+        ("key.parquet", ValueError, r"must be in a column id, or it be named, got none in .*key\.parquet"),
+    ):
+        with pytest.raises(kind, match=f"^subset: {name} {match}"):
+            offline.subset(docs, tmp_path / "o.parquet", k=3, **{name: tmp_path / file})
+    rk.Corpus(ROWS, ids=np.arange(200)).save(tmp_path / "corpus")
+    with pytest.raises(ValueError, match=rf"^subset: {name} must be integers of 64 bits .* got 'doc-3' in line 1 of"):
+        offline.subset(tmp_path / "corpus", tmp_path / "o.parquet", k=3, **{name: tmp_path / "ids.txt"})
+
+
+def test_an_initial_id_that_is_there_twice_is_named(docs, tmp_path):
+    (tmp_path / "ids.txt").write_text("doc-3\ndoc-5\ndoc-3\n")
+    match = r"^subset: initial must hold each id once, got 'doc-3' several times in .*ids\.txt"
+    with pytest.raises(ValueError, match=match):
+        offline.subset(docs, tmp_path / "o.parquet", k=3, initial=tmp_path / "ids.txt")
+    offline.subset(docs, tmp_path / "o.parquet", k=3, exclude=tmp_path / "ids.txt")
 
 
 def test_subset_takes_what_one_value_says():

@@ -88,14 +88,25 @@ MISSPELT = {
     ("vrsd", "similarity"): "; it is called 'embeddings' here and takes vectors; similarities are for mmr, msd, "
     "dpp and coverage",
     ("search", "filter"): "; it is called 'allowed' here and takes a mask or rows",
+    ("subset", "method"): "; it is called 'rule' here and takes the name of a rule of `METHODS`",
+    ("subset", "pool"): "",
+    ("select", "rule"): "; it is called 'method' here and takes the name of a rule of `METHODS`",
+    ("duplicates", "bias"): "; it is called 'quality' here and takes the same values",
+    ("mmr", "quality"): "; it is called 'bias' here and takes the same values",
     ("Corpus", "biass"): "; did you mean 'bias'?",
     ("answer_logprobs", "ignore_idx"): "; did you mean 'ignore_index'?",
 }
 
 
+WHOLE = {
+    "subset": (rk.Corpus(f32(12, 4)).subset, {"k": 3}),
+    "duplicates": (rk.duplicates, {"embeddings": f32(12, 4), "threshold": 0.5}),
+}
+
+
 @pytest.mark.parametrize(("op", "name"), MISSPELT)
 def test_a_misspelt_argument_is_answered_with_ours(op, name):
-    call, arguments = ARGUMENTS[op]
+    call, arguments = (ARGUMENTS | WHOLE)[op]
     message = f"{op}: got an unexpected keyword argument {name!r}{MISSPELT[op, name]}"
     for given in (arguments, {key: value for key, value in arguments.items() if key not in ("k", "n")}):
         with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):

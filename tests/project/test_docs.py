@@ -195,12 +195,14 @@ def raised_or_warned(call):
 
 def test_page_of_messages_quotes_them_as_they_are():
     rows, queries = np.random.default_rng(0).standard_normal((2, 100, 32), dtype=np.float32)
-    corpus, broken = rk.Corpus(rows), rows.copy()
+    corpus, dated, broken = rk.Corpus(rows), rk.Corpus(rows, time=np.full(100, 1e6)), rows.copy()
     broken[3, 1] = np.nan
     calls = [
         lambda: rk.mmr(queries, rows.tolist(), 3),
         lambda: rk.mmr(None, rows, 3, relevance=np.arange(100.0)[None]),
         lambda: rk.mmr(None, rows, 3, relevance=1 / (60 + np.arange(100.0))[None]),
+        lambda: dated.select(queries, 3, half_life=90, now=1e9),
+        lambda: dated.select(queries, 3, half_life=90, now=1e5),
         lambda: corpus.select(queries, 4, pool=4),
         lambda: rk.mmr(queries[0], rows, 3),
         lambda: rk.mmr(queries[:, :30], rows, 3),

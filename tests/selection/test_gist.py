@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ragsys_kernels as rk
+from ragsys_kernels.selection.rules import gist_large
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.selection.validate.PoolSizeWarning")
 
@@ -37,10 +38,12 @@ def terms(seed):
     }
 
 
-@pytest.mark.parametrize("eps", [0.05, 0.3])
+@pytest.mark.parametrize("most", [1 << 26, 0], ids=["of a matrix", "of many"])
+@pytest.mark.parametrize("eps", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("weight", [0.0, 0.1, 0.3, 0.6, 1.0])
 @pytest.mark.parametrize("k", [1, 2, 4])
-def test_guarantee(k, weight, eps):
+def test_guarantee(k, weight, eps, most, monkeypatch):
+    monkeypatch.setattr("ragsys_kernels.selection.rules.gist._MOST_DISTANCES", most)
     shares = []
     for seed in range(8):
         rows, v = made(seed)
@@ -55,6 +58,56 @@ def test_guarantee(k, weight, eps):
     assert max(shares) <= 1 + 1e-6
     if weight == 1:  # plain top-k is the best there is
         assert min(shares) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot"])
+@pytest.mark.parametrize("weight", [0.0, 0.002, 0.02, 0.3])
+def test_many_items_have_the_picks_of_a_matrix(weight, metric, monkeypatch):
+    """Once these know which two items are the farthest apart."""
+
+    def exact(e, squares):
+        pair, largest = gist_large._farthest_of_all(e, squares)
+        return pair, largest, largest
+
+    for seed, n, k in ((0, 300, 3), (1, 1300, 40), (2, 1300, 400)):
+        rows, v = made(seed, n, 6)
+        call = functools.partial(rk.gist, None, rows, k, relevance=v[None] - 0.2, metric=metric, lambda_d=weight)
+        expected = call()
+        with monkeypatch.context() as patched:
+            patched.setattr("ragsys_kernels.selection.rules.gist._MOST_DISTANCES", 0)
+            patched.setattr(gist_large, "_farthest", exact)
+            found = call()
+        np.testing.assert_array_equal(found.indices, expected.indices)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-6)
+        np.testing.assert_allclose(found.redundancy, expected.redundancy, atol=1e-6)
+
+
+def test_pair_is_proven_to_be_far_apart():
+    """No two items are farther apart than the limit; the pair has at least the root of 1/2 of it, nearly."""
+    rng = np.random.default_rng(0)
+    for rows in (rng.standard_normal((300, 40)), np.eye(200), np.exp(rng.standard_normal((300, 3)))):
+        squares = (rows**2).sum(axis=1)
+        pair, largest, limit = gist_large._farthest(rows, squares)
+        apart = np.linalg.norm(rows[:, None] - rows, axis=2)
+        assert largest == pytest.approx(apart[tuple(pair)])
+        assert apart.max() <= limit
+        assert largest >= 0.65 * limit
+        assert gist_large._step_of(largest / limit, 0.1) > 0.025
+    # Unit vectors of the axes are in no ball that is smaller than that around their mean.
+    assert gist_large._farthest(np.eye(200), np.ones(200))[2] >= 2 * np.sqrt(1 - 1 / 200)
+    assert gist_large._farthest(np.ones((5, 3)), np.full(5, 3.0))[1:] == (0, 0)
+
+
+@pytest.mark.parametrize("eps", [0.05, 0.1, 0.3, 0.6, 1.0])
+def test_steps_keep_the_share(eps):
+    """The worst that the two bounds of `gist_large` leave, for any sum g, where a weighted d of the best set is 1."""
+    g = np.linspace(0, 3, 3001)
+    for c in np.linspace(0.3, 1, 50):
+        step = gist_large._step_of(c, eps)
+        assert 0 <= step <= eps
+        if step > 0:
+            assert (np.maximum(g + 1 / (2 * (1 + step)), c) / (g + 1)).min() >= 2 / 3 - eps - 1e-9
+    assert gist_large._step_of(1.0, eps) == eps
 
 
 @pytest.mark.parametrize("weight", [0.05, 0.2, 0.5, 0.9])
@@ -95,6 +148,8 @@ def test_options_are_those_of_other_rules():
 def test_equal_items_go_to_the_lowest_position():
     found = rk.gist(None, np.ones((4, 3), np.float32), 3, relevance=np.ones((1, 4), np.float32))
     assert found.indices.tolist() == [[0, 1, 2]]
+    found = rk.gist(None, np.ones((8193, 3), np.float32), 3, relevance=np.ones((1, 8193), np.float32))
+    assert found.indices.tolist() == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +160,6 @@ def test_equal_items_go_to_the_lowest_position():
         ({"k": 0}, ValueError, "gist: k must be at least 1, got 0"),
         ({"lambda_d": 1.5}, ValueError, "gist: lambda_d must be within [0, 1], got 1.5"),
         ({"relevance": np.full((1, N), np.nan, np.float32)}, ValueError, "gist: relevance must be finite, got NaN"),
-        ({"embeddings": np.ones((8193, 1), np.float32), "relevance": np.ones((1, 8193), np.float32)}, ValueError,
-         "gist: candidates must leave at most 8192 items a query, got 8193; retrieve a pool"),
     ],
 )  # fmt: skip
 def test_refused(change, error, message):

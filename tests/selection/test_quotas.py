@@ -1,5 +1,7 @@
 """Caps by group and level, and minima: what they let queries pick, by definition and in every kernel on the host."""
 
+import warnings
+
 import numpy as np
 import pytest
 from helpers import quotas as definition
@@ -10,7 +12,10 @@ from ragsys_kernels.selection import quotas
 from ragsys_kernels.selection.request import Request
 from ragsys_kernels.testing import check_selection
 
-pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning"),
+    pytest.mark.filterwarnings("ignore:.* names groups that no row"),
+]
 
 BACKENDS = ("cpu", "reference")
 Q, N, D = 5, 60, 12
@@ -456,3 +461,30 @@ def test_kernels_that_lack_them_are_refused_by_name(monkeypatch):
     for given in ({"max_per_group": {0: 1}}, {"groups": rng.integers(0, 4, (N, 2)), "max_per_group": 1}):
         with pytest.raises(rk.BackendUnavailableError, match="one integer, of groups of one level, with backend 'cpu'"):
             rk.mmr(queries, rows, 4, **{"groups": rng.integers(0, 4, N), **given}, backend="cpu")
+
+
+def test_a_name_that_no_row_of_a_corpus_has_is_told_once():
+    rng = np.random.default_rng(3)
+    rows, numbers = rng.standard_normal((40_000, 4), dtype=np.float32), rng.integers(0, 3, 40_000)
+    numbers[-1] = 9
+    names = np.array([*"abc", *"xxxxxx", "d"])[numbers]
+    for groups, known, unknown, shown in (
+        (names, ["a", "d"], ["A", "w", "y", "z"], "'A', 'w', 'y', ..."),
+        (numbers, [0, np.int64(9)], [4, 2**70], f"4, {2**70}"),
+    ):
+        corpus = rk.Corpus(rows, groups=groups)
+        for op, call in (
+            ("select", lambda **given: corpus.select(rows[:2], 3, pool=20, **given)),  # noqa: B023
+            ("subset", lambda **given: corpus.subset(3, **given)),  # noqa: B023
+        ):
+            for name in ("max_per_group", "min_per_group"):
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    call(**{name: dict.fromkeys(known, 1)})
+                    call(**{name: 1})
+                    assert not told
+                    call(**{name: dict.fromkeys([*known, *unknown], 1)})
+                assert [str(each.message) for each in told] == [
+                    f"{op}: {name} names groups that no row of the corpus has: {shown}"
+                ]
+                assert told[0].filename == __file__

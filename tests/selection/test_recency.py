@@ -1,6 +1,7 @@
 """Relevance that falls with age: by its definition, of any library, and what is refused."""
 
 import math
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -94,6 +95,8 @@ REFUSED = {
     "age must have shape of relevance = (2, 3) or (P,) = (3,), got (2,)": (np.ones((2, 3)), [1, 1], 1),
     "half_life must be above 0 and finite, got 0": ([0.5], [1], 0),
     "half_life must be a number, got str": ([0.5], [1], "7d"),
+    "half_life must be a number, got timedelta64": ([0.5], [1], np.timedelta64(10, "ns")),
+    "half_life must be a number, got timedelta": ([0.5], [1], timedelta(10)),
     "kind must be one of 'exp', 'gauss', 'linear', got 'log'": ([0.5], [1], 1, "log"),
     "floor must be within [0, 1], got 1.5": ([0.5], [1], 1, "exp", 1.5),
 }  # fmt: skip

@@ -47,7 +47,7 @@ def test_bits_depend_on_no_bounds_threads_or_batch(isa, rule):
         method, given = problem_of(rule, shape, 5, dtype, **changes)
         problem = testing.checked_problem(method, given)
         found, _ = cpu.run(problem, 1)
-        for bounds in ("dense", "pruned", "coded"):
+        for bounds in ("dense", "pruned", "coded", "coarse"):
             same(found, cpu.run(problem, 1, bounds)[0])
         same(found, cpu.run(problem, 3)[0])
         each = [cpu.run(problem.take(slice(q, q + 1)), 1)[0] for q in range(problem.num_queries)]

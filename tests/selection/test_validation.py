@@ -142,7 +142,7 @@ BAD = {
         ),
         ({"candidates": IDS.astype(np.float32)}, "candidates must be int32 or int64, got float32"),
         ({"relevance": np.ones((3, 5), np.int32)}, "relevance must be floating point, got int32"),
-        ({"groups": f32(12), "max_per_group": 1}, "groups must be integers, got float32"),
+        ({"groups": f32(12), "max_per_group": 1}, "groups must be integers or strings, got float32"),
         ({"groups": np.zeros(12, int), "query_groups": f32(3)}, "query_groups must be integers, got float32"),
         ({"groups": np.zeros(12, int), "max_per_group": 1.5}, "max_per_group must be an integer, got float"),
         ({"k": None}, "k must be an integer or an array of integers, got None"),

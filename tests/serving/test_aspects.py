@@ -13,7 +13,7 @@ from ragsys_kernels.selection import METHODS
 from ragsys_kernels.serving import InvalidRequestError
 from ragsys_kernels.serving.ray_serve import answered
 from ragsys_kernels.serving.routes import flight
-from ragsys_kernels.serving.routes.select_arrow import batch_of
+from ragsys_kernels.serving.routes.arrow_answers import batch_of
 
 N, D, K = 120, 16, 4
 RNG = np.random.default_rng(0)

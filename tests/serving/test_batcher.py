@@ -88,6 +88,32 @@ def test_a_long_request_is_cut_by_its_work(corpus, monkeypatch, rounds, sizes):
         assert np.array(result["scores"], np.float32).tobytes() == scores.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("counts", "sizes"),  # of each request, and how much of it the first call takes
+    [([(1, 1), (10, 0), (9, 0), (6, 0), (15, 0)], [1, 10, 15, 15]), ([(20, 15), (40, 0)], [15, 15, 15, 15])],
+)
+def test_a_request_that_fits_a_call_is_not_cut(corpus, monkeypatch, counts, sizes):
+    """A call has room for 15 queries; what does not fit one fills it up."""
+    calls = Calls(monkeypatch)
+    own = 20 * (D + 5 * D * 0.75) + 1
+    monkeypatch.setattr(batcher, "_TURN", 15.5 * own * 1e-6)
+    monkeypatch.setattr(batcher, "_SHARED", 0.0)
+    rules = {"method": "vrsd", "k": 5, "candidates": list(range(20))}
+
+    async def use(client, service):
+        asked, waiting = [], 0
+        for count, called in counts:
+            asked.append(asking(client, count, **rules))
+            waiting += count - called
+            while service.batcher.queued < waiting or not calls.sizes:
+                await asyncio.sleep(0.001)
+        calls.open()
+        return [(await each).status_code for each in asked]
+
+    assert run(corpus, use, num_threads=1) == [200] * len(counts)
+    assert [size for _, size in calls.sizes] == sizes
+
+
 def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypatch):
     """Else a search of a large corpus would be made for each query of others' requests."""
     calls = Calls(monkeypatch)
@@ -163,7 +189,7 @@ def test_a_request_that_takes_longer_than_expected_goes_on_beside_short_ones(cor
     calls = Calls(monkeypatch, 1e-12)
     calls.gates["kernel"].set()
     monkeypatch.setattr(batcher.Batcher, "_measure", measure)
-    monkeypatch.setattr(batcher, "_answers", lambda *given: (answers(*given)[0], 1.0))  # second, each call
+    monkeypatch.setattr(batcher, "_answers", lambda *given: (answers(*given)[0], 1.0, 1.0))  # second, each call
 
     async def use(client, _):
         long = asking(client, 600, **{**LONG, "k": 2})
@@ -175,6 +201,21 @@ def test_a_request_that_takes_longer_than_expected_goes_on_beside_short_ones(cor
         return [short.status_code, (await long).status_code]
 
     assert run(corpus, use, num_threads=2) == [200, 200]
+
+
+def test_a_short_request_stays_short_on_a_busy_machine(corpus, monkeypatch):
+    measure, answers = batcher.Batcher._measure, batcher._answers
+    calls = Calls(monkeypatch, 1e-12)
+    calls.gates["kernel"].set()
+    monkeypatch.setattr(batcher.Batcher, "_measure", measure)
+    monkeypatch.setattr(batcher, "_answers", lambda *given: (answers(*given)[0], 1.0, 1e-6))  # a second passes in each
+
+    async def use(client, _):
+        for _ in range(20):  # behind the gate of long calls one would hang
+            assert (await asking(client, **SHORT)).status_code == 200
+
+    run(corpus, use, num_threads=1)
+    assert calls.sizes == [("kernel", 1)] * 20
 
 
 @needs_extension

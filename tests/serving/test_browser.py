@@ -30,6 +30,16 @@ CORPORA = {
 }
 RULES = {"topk": {"lambda_d": 1.0}, "mmr": {"lambda_d": 0.4}, "vrsd": {"method": "vrsd"}}
 NAMES = {"topk": "top-k", "mmr": "MMR", "vrsd": "VRSD"}
+# Options of the rules, as somebody sets them.
+ALL = {
+    **RULES,
+    "msd": {"lambda_d": 0.6},
+    "dpp": {"lambda_d": 0.3, "scale": 2.0},
+    "ssd": {"gamma": 0.5, "window": 1},
+    "sift": {"noise": 0.1, "min_gain": 0.2},
+    "coverage": {"lambda_d": 0.2, "kind": "cover", "gamma": 0.25},
+    "gist": {"lambda_d": 0.5, "eps": 0.2},
+}
 
 
 class Encoder:
@@ -183,6 +193,49 @@ def test_a_pool_that_is_too_large_for_a_path_is_asked_for_by_weight(server, brow
         assert shows(0.1)
 
 
+def test_every_rule_has_its_picks_by_its_options_and_one_that_fails_hides_no_other(server, browser):
+    with Page(browser, server, "corpus=plain&by=id&query=7&k=4&pool=30&rules=topk") as page:
+        for rule in itertools.islice(ALL, 3, None):
+            page.page.check(f"[value={rule}]")
+            for name, value in ALL[rule].items():
+                place = page.page.locator(f"[name='{rule}.{name}']")
+                place.select_option(value) if name == "kind" else place.fill(str(value))
+            row = page.page.locator(f"[data-rule={rule}] tr[data-id]").first
+            expect(row).to_be_visible()
+            found = CORPORA["plain"].select(
+                ROWS[7:8], 4, pool=30, method=rule, exclude=np.array([[7]]), nearest=True, **ALL[rule]
+            )
+            chosen = [str(each) for each in found.indices[0] if each >= 0]
+            ids = page.page.locator(f"[data-rule={rule}] tr[data-id] th span")
+            expect(ids).to_have_text(chosen)
+            shown = page.settled().tables()[rule][1]
+            assert [float(each["cells"][3]) for each in shown] == pytest.approx(
+                found.scores[0][: len(chosen)], abs=6e-4
+            )
+            near = [f"like the {('1st', '2nd', '3rd')[i]}" if i >= 0 else "" for i in found.nearest[0][: len(chosen)]]
+            assert [each["near"] for each in shown] == near
+            if len(chosen) < 4:
+                assert f"{len(chosen)} of 4 picks" in page.page.inner_text(f"[data-rule={rule}] caption")
+        reloaded = page.tables()
+        page.page.reload()
+        expect(page.page.locator("section")).to_have_count(len(reloaded))
+        assert page.settled().tables() == reloaded  # the address has it all
+        page.page.fill("[name='ssd.window']", "0")
+        expect(page.page.locator("#said")).to_have_text("SSD: window must be at least 1")
+        page.page.fill("[name='ssd.window']", "")
+        page.page.fill("[name='sift.noise']", "0")  # which no attribute of a field can refuse
+        error = page.page.locator("[data-rule=sift] .bad")
+        expect(error).to_contain_text("noise must be above 0")
+        assert len(page.tables()["gist"][1]) > 1
+        page.page.fill("#k", "0")
+        expect(page.page.locator("#said")).to_have_text("k must be a whole number from 1 to 1000")
+
+
+def test_a_server_without_corpora_says_so(browser):
+    with servers.Thread({}) as empty, Page(browser, empty, "") as page:
+        assert page.page.inner_text("#said").startswith("This server has no corpus")
+
+
 def test_a_typed_text_is_the_query_and_its_picks_can_be_read_whole(server, browser):
     with Page(browser, server, "corpus=numbers&by=text&k=4&pool=30") as page:
         assert page.page.inner_text("#said") == "Type a text: it is the query."
@@ -215,7 +268,8 @@ def test_a_typed_text_is_the_query_and_its_picks_can_be_read_whole(server, brows
 
 
 def test_nothing_is_wider_than_the_screen(server, browser):
-    with Page(browser, server, "corpus=words&by=id&query=%3Cb%3E%267&k=5&pool=30") as page:
+    rules = ".".join(ALL)
+    with Page(browser, server, f"corpus=words&by=id&query=%3Cb%3E%267&k=5&pool=30&rules={rules}") as page:
         page.settled()
         for width, scheme in itertools.product((1280, 400), ("light", "dark")):
             page.page.set_viewport_size({"width": width, "height": 800})
@@ -228,8 +282,10 @@ def test_nothing_is_wider_than_the_screen(server, browser):
             if width == 1280:  # the plot beside the form, the rules side by side
                 assert box["#plot"]["x"] > box["#asked"]["x"] + box["#asked"]["width"]
             places = [page.page.locator("section").nth(i).bounding_box() for i in range(3)]
-            assert len({each["y"] for each in places}) == 1
-            assert max(each["width"] for each in places) < width
-            assert all(left["x"] + left["width"] <= right["x"] for left, right in itertools.pairwise(places))
+            start, size = (
+                ("x", "width") if width == 1280 else ("y", "height")
+            )  # else one below the other: none is hidden
+            assert all(first[start] + first[size] <= second[start] for first, second in itertools.pairwise(places))
+            assert all(each["x"] >= 0 and each["x"] + each["width"] <= width for each in places)
             paper = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")

@@ -1,9 +1,11 @@
 """What operators and clients expect of any service: request ids, codes of errors, CORS, gzip, metrics, TLS."""
 
+import asyncio
 import datetime
 import gzip
 import json
 import ssl
+import threading
 import tracemalloc
 
 import httpx
@@ -123,6 +125,9 @@ def test_queries_have_codes_of_their_own(server):
     headers = {**BEARER, "accept": PROBLEM}
     results = servers.http.post(f"{server.url}/v1/select", json=body, headers=headers).json()["results"]
     assert [result.get("error", {}).get("code") for result in results] == [None, "unknown_id", "invalid_argument"]
+    table = servers.arrow(pa.table({"query_id": [1, 999, 1], "k": [1, 1, 0]}))
+    in_columns = servers.http.post(f"{server.url}/v1/select", content=table, headers={**BEARER, **servers.ARROW})
+    assert servers.table_of(in_columns)["code"].to_pylist() == [None, "unknown_id", "invalid_argument"]
     other = servers.http.post(f"{server.url}/v1/select", json={**QUERY, "corpus": "other"}, headers=BEARER)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "unknown_corpus")
 
@@ -132,6 +137,29 @@ def test_clients_of_python_have_the_code_and_the_id(server):
         client.info()
     assert (caught.value.status, caught.value.code) == (401, "unauthenticated")
     assert len(caught.value.request_id) == 32
+
+
+def test_while_the_document_is_made_others_are_answered_and_it_is_made_once(monkeypatch):
+    answered, begun, make = threading.Event(), [], openapi.document
+
+    def slow(*given):
+        begun.append(given)
+        assert answered.wait(servers.HANGS)
+        return make(*given)
+
+    monkeypatch.setattr(openapi, "document", slow)
+
+    async def use(client, _):
+        asked = [asyncio.ensure_future(client.get("/openapi.json")) for _ in range(3)]
+        while not begun:
+            await asyncio.sleep(0.01)
+        asked[0].cancel()  # whoever goes does not end it for the others
+        health = await client.get("/health")
+        answered.set()
+        return health.status_code, [(await each).json()["openapi"] for each in asked[1:]]
+
+    assert servers.run({"docs": CORPUS}, use) == (200, ["3.1.0"] * 2)
+    assert len(begun) == 1
 
 
 def test_every_documented_error_has_a_code_and_every_operation_an_id():

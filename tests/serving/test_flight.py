@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -144,3 +145,25 @@ def test_the_token_and_the_size_of_batches_are_checked(client):
     ]:
         with pytest.raises(error, match=words):
             first_answer(opened(client, token, corpus="docs"), batch_of(vectors))
+
+
+def test_an_answer_counts_as_memory_until_the_client_has_read_it():
+    with servers.Thread({"docs": CORPUS}, flight=True) as server, flight.connect(server.flight) as connected:
+        load, batch = server.service.load, batch_of(RNG.standard_normal((4000, D), dtype=np.float32))
+        writer, reader = connected.do_exchange(flight.FlightDescriptor.for_command(b'{"k": 150, "pool": null}'))
+
+        def write():
+            writer.begin(batch.schema)
+            for _ in range(2):
+                writer.write_batch(batch)
+            writer.done_writing()
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        for _ in range(5):  # answers of 24 MB in all: more than there is room for between server and client
+            servers.until(lambda: load.bytes > 20 * 4000 * 150)
+            time.sleep(0.1)
+        assert len(reader.read_all()) == 8000
+        writing.join()
+        servers.until(lambda: not load.bytes)
+        writer.close()

@@ -1,6 +1,7 @@
 """Relevance that falls with the age of rows, by the service: the bits of `Corpus.select`, on every wire."""
 
 import asyncio
+from datetime import datetime, timedelta
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ TIME[::11] = np.nan
 CORPORA = {
     "docs": rk.Corpus(ROWS, time=TIME),
     "biased": rk.Corpus(ROWS, time=TIME, bias=RNG.normal(0, 0.2, N)),
-    "plain": rk.Corpus(ROWS),
+    "plain": rk.Corpus(ROWS, costs=np.ones(N)),
     "dot": rk.Corpus(ROWS, time=TIME, metric="dot"),
 }
 QUERIES = RNG.standard_normal((5, D), dtype=np.float32)
@@ -70,6 +71,18 @@ def test_they_are_those_of_the_library(corpus, pool):
         sent = servers.with_client(CORPORA, use, corpus=corpus, wire=wire)
         np.testing.assert_array_equal(sent.ids, expected.indices)
         np.testing.assert_array_equal(sent.relevance, expected.relevance)
+
+
+def test_the_client_takes_times_and_lengths():
+    expected = CORPORA["docs"].select(QUERIES, K, half_life=14 * DAY, now=1774915200)
+    now = np.datetime64("2026-03-31T00:00:00.000000000")
+
+    async def use(client):
+        first = await client.select(QUERIES, K, half_life=timedelta(14), now=datetime(2026, 3, 31))
+        return first, await client.select(QUERIES, K, half_life=np.timedelta64(14, "D"), now=now)
+
+    for found in servers.with_client(CORPORA, use, corpus="docs"):
+        np.testing.assert_array_equal(found.relevance, expected.relevance)
 
 
 def test_given_relevance_lists_and_rerank():
@@ -136,6 +149,12 @@ def test_without_a_moment_it_is_the_present():
         ("docs", {"now": 3}, "now must come with half_life, got now alone"),
         ("docs", {"decay": "exp"}, "decay must come with half_life, got decay alone"),
         ("docs", {"half_life": 0}, "half_life must be above 0, got 0"),
+        (
+            "docs",
+            {**AGES, "now": int(1000 * NOW)},
+            "now must be seconds since 1970, within [-2.6e+11, 2.6e+11], got 1700000000000, which looks like "
+            "milliseconds",
+        ),
         ("docs", {"half_life": "7d"}, "half_life must be a number, got '7d'"),
         ("docs", {**AGES, "decay": "log"}, "decay must be one of 'exp', 'gauss', 'linear', got 'log'"),
         ("docs", {**AGES, "decay_floor": 2}, r"decay_floor must be within [0, 1], got 2"),
@@ -165,5 +184,6 @@ def test_what_is_told():
 
     document, info = servers.run(CORPORA, use)
     assert [info["corpora"][name]["time"] for name in ("docs", "plain")] == [True, False]
+    assert [info["corpora"][name]["costs"] for name in ("docs", "plain")] == [False, True]
     fields = document["components"]["schemas"]["SelectRequest"]["properties"]
     assert {"half_life", "now", "decay", "decay_floor"} <= set(fields)

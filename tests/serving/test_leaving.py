@@ -1,5 +1,6 @@
 """The end of a server: what it still answers after SIGTERM, and that it cuts nobody off."""
 
+import re
 import select
 import socket
 import ssl
@@ -183,12 +184,34 @@ def test_who_waits_while_no_worker_runs_is_refused_and_not_reset():
         refuser = refusing.Refuser([listening], "no worker can start")
         clients = [socket.create_connection(listening.getsockname(), timeout=servers.HANGS) for _ in range(20)]
         for client in clients:
-            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            client.sendall(b"GET / HTTP/1.1\r\nX-Request-ID: of-%d\r\nhost: here\r\n\r\n" % client.fileno())
             client.shutdown(socket.SHUT_WR)
         refuser.stop(last=True)
     for client in clients:
-        with client:
-            assert client.recv(100).startswith(b"HTTP/1.1 503 ")
+        name = b"of-%d" % client.fileno()
+        status, answer = whole(client)
+        assert status.startswith(b"HTTP/1.1 503 ")
+        assert answer.startswith(b"%b\r\n" % name)
+
+
+def test_who_sends_no_id_while_no_worker_runs_gets_one():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        refuser = refusing.Refuser([listening], "100 % of them cannot start")
+        found = []
+        for sent in (b"", b"x-request-id: \xff\r\n", b"x-request-id: one two\r\n"):
+            client = socket.create_connection(listening.getsockname(), timeout=servers.HANGS)
+            client.sendall(b"GET / HTTP/1.1\r\n%b\r\n" % sent)
+            client.shutdown(socket.SHUT_WR)
+            found.append(whole(client)[1])
+        refuser.stop()
+    assert all(re.fullmatch(rb"[0-9a-f]{32}\r\n\r\n.*100 % of them.*", each, re.DOTALL) for each in found)
+    assert len({each[:32] for each in found}) == len(found)
+
+
+def whole(client):
+    """Return the first line of an answer, and what follows the name of its id."""
+    with client, client.makefile("rb") as stream:
+        return stream.readline(), stream.read().partition(b"x-request-id: ")[2]
 
 
 def test_who_speaks_tls_is_refused_too_and_who_says_nothing_holds_up_no_end(tmp_path, monkeypatch):

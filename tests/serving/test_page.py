@@ -7,6 +7,7 @@ import pytest
 import servers
 
 import ragsys_kernels as rk
+from ragsys_kernels.selection import parameters
 from ragsys_kernels.serving.routes import page
 
 
@@ -20,7 +21,7 @@ def served(rows):
     """What each path of the page answers without a token, and with HEAD."""
 
     async def use(client, service):
-        answers = {path: await client.get(path) for path in page.PATHS}
+        answers = {path: await client.get(path) for path in (*page.PATHS, page.RULES)}
         assert (await client.head("/")).status_code == 200
         assert (await client.get("/info")).status_code == 401
         assert [(await client.get(path)).status_code for path in ("/static/", "/static/../page.py")] == [401, 401]
@@ -32,7 +33,7 @@ def served(rows):
 def test_files_come_with_a_policy_that_lets_nothing_else_in(served):
     for path, answer in served.items():
         assert answer.status_code == 200, path
-        assert answer.headers["content-type"] == page.PATHS[path][1]
+        assert answer.headers["content-type"] == page.PATHS.get(path, (None, "application/json"))[1]
         assert answer.headers["x-content-type-options"] == "nosniff"
         policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
         assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
@@ -64,6 +65,27 @@ def test_every_field_has_a_label_and_every_element_that_the_script_names_is_ther
     assert 'lang="en"' in html
     assert 'name="viewport"' in html
     assert "prefers-color-scheme: dark" in served["/static/page.css"].text
+
+
+def test_the_page_explains_every_rule_and_what_a_number_or_word_says_of_it(served):
+    """Of coverage not ``density``, which needs costs; λ_b is one field for all rules."""
+    rules = {each["rule"]: each for each in served[page.RULES].json()}
+    assert set(rules) == {"topk", *rk.METHODS}
+    assert len({each["words"] for each in rules.values()}) == len(rules)
+    for rule in rk.METHODS:
+        wanted = {each.name for each in parameters.SCALARS if each.name in parameters.OWN[rule]} - {
+            "lambda_b",
+            "density",
+        }
+        options = {each["name"]: each for each in rules[rule]["options"]}
+        assert set(options) == wanted
+        for name, option in options.items():
+            own = parameters.BY_NAME[name]
+            assert option["words"]
+            assert option["default"] == parameters.DEFAULTS[rule][name]
+            assert tuple(option.get("choices", ())) == own.choices
+            if not own.choices:
+                assert (option["low"], option.get("high", np.inf)) == own.range_of(rule)
 
 
 def test_words_can_be_read_in_light_and_in_dark(served):

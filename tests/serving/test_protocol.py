@@ -87,12 +87,11 @@ def request(content=None, path="/v1/select", version="1.1", method="POST", **hea
 
 
 def received(server, *parts, pause=0.01):
-    """Return the answers to what is sent on one connection, which the server or then the client closes."""
+    """Return the answers to what is sent on one connection, which the server closes."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=servers.HANGS) as client:
         for part in parts:
             client.sendall(part)
             time.sleep(pause)
-        client.shutdown(socket.SHUT_WR)
         found = b""
         while part := client.recv(1 << 16):
             found += part

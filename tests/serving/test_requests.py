@@ -261,7 +261,8 @@ def test_arrow_has_the_columns_of_offline_jobs(corpus, rows):
     )
     status, answer = arrow(corpus, table, "/v1/select?corpus=docs&lambda_d=0.5")
     assert status == 200
-    assert answer.column_names == ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
+    names = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
+    assert answer.column_names == [*names, "code"]
     for i, row in enumerate(answer.to_pylist()):
         assert row["query_id"] == f"q{i}"
         if i in (3, 300):
@@ -272,6 +273,45 @@ def test_arrow_has_the_columns_of_offline_jobs(corpus, rows):
             picks = corpus.select(vectors[i : i + 1], 1 + i % 5, candidates=pool, lambda_d=0.5)
             assert row["ids"] == picks.indices[0].tolist()
             assert np.array(row["scores"], "f4").tobytes() == picks.scores[0].tobytes()
+
+
+@pytest.mark.parametrize("ids", ["rows", "numbers", "own vectors"])
+@pytest.mark.parametrize(
+    ("queries", "rules"), [(1, "k=1"), (1, "k=4"), (3, "k=3"), (64, "k=5"), (9, "method=vrsd&k=3")]
+)
+def test_an_answer_in_arrow_has_the_same_columns_with_and_without_names(rows, ids, queries, rules):
+    """Streams of equally many picks without nulls are written another way than others."""
+    numbers = np.arange(N) * 3 + 10**12 if ids == "numbers" else np.arange(N)
+    corpus = rk.Corpus(rows, ids=numbers if ids == "numbers" else None)
+    pool = np.stack([np.arange(q, q + 20) for q in range(queries)])
+    columns = {
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(rows[:queries].ravel()), D),
+        "candidates": numbers[pool].tolist(),
+    }
+    if ids == "own vectors":
+        columns["vectors"] = pa.array(rows[pool].tolist(), pa.list_(pa.list_(pa.float32())))
+    named = pa.table({"id": np.arange(queries) + 7, **columns})
+    (status, answer), (_, other) = (
+        arrow(corpus, table, f"/v1/select?{rules}&corpus=docs") for table in (pa.table(columns), named)
+    )
+    assert status == 200
+    answer.validate(full=True)
+    assert answer["query_id"].to_pylist() == list(range(queries))
+    assert answer.drop_columns("query_id") == other.drop_columns("query_id")
+    assert answer.schema == other.schema
+    k, method = int(rules[-1]), "vrsd" if "vrsd" in rules else "mmr"
+    picks = corpus.select(rows[:queries], k, candidates=pool, method=method)
+    assert np.array(answer["ids"].to_pylist()).tolist() == numbers[picks.indices].tolist()
+    for name in ("scores", "relevance", "redundancy"):
+        found = np.array([[np.nan if x is None else x for x in row] for row in answer[name].to_pylist()], np.float32)
+        np.testing.assert_allclose(found, getattr(picks, name), rtol=1e-5, atol=1e-6)
+
+
+def test_an_answer_in_arrow_may_have_fewer_picks_than_asked_for(corpus, rows):
+    table = pa.table({"vector": rows[:2].tolist(), "candidates": [[1, 2, 3], [4]]})
+    answer = arrow(corpus, table, "/v1/select?corpus=docs&k=3")[1]
+    assert sorted(answer["ids"][0].as_py()) == [1, 2, 3]
+    assert answer["ids"][1].as_py() == [4]
 
 
 LISTS = pa.list_(pa.list_(pa.float32()))

@@ -1,13 +1,21 @@
 """``/v1/select``: the picks and bits of calls in process, whatever was batched with a query."""
 
 import asyncio
+import re
+import shutil
+import threading
 
 import numpy as np
+import orjson
+import pyarrow as pa
 import pytest
 import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
+from ragsys_kernels.corpus import faiss_index
+from ragsys_kernels.serving import Limits, create_app
+from ragsys_kernels.serving.routes import select, select_arrow
 
 RNG = np.random.default_rng(20)
 N, D = 300, 24
@@ -155,7 +163,7 @@ def test_relevance_on_a_scale_has_the_bits_of_calls_in_process(corpus, scale, me
         assert told(one) == told(other) == expected
 
 
-def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
+def test_the_index_of_a_corpus_finds_the_pools(tmp_path, monkeypatch):
     pytest.importorskip("faiss")
     rows = np.random.default_rng(4).standard_normal((900, 16), dtype=np.float32)
     np.save(tmp_path / "v.npy", rows)
@@ -170,3 +178,50 @@ def test_the_index_of_a_corpus_finds_the_pools(tmp_path):
     assert [each["ids"] for each in answer.json()["results"]] == picks.indices.tolist()
     assert {each["certified"] for each in answer.json()["results"]} == {None}
     assert (picks.indices != corpus.select(rows[:20], 4, pool=30, index=False).indices).any()
+    with monkeypatch.context() as patch:  # a folder that loads, and cannot be searched
+        patch.setattr(faiss_index, "set_parameters", lambda *_: None)
+        offline.build_corpus(tmp_path / "v.npy", tmp_path / "bad", index="IVF16,Flat", search_parameters="nprobe=0")
+    why = "select: search_parameters must be ones of the index.*'nprobe=0'"
+    with pytest.raises(ValueError, match=f"^serve: corpus 'other' cannot be served: {why}"):
+        create_app({"docs": corpus, "other": tmp_path / "bad"})
+
+    async def reloaded(client, _):
+        shutil.rmtree(tmp_path / "c")
+        shutil.copytree(tmp_path / "bad", tmp_path / "c")
+        return await client.post("/v1/corpora/docs/reload", headers={"x-requested-with": "test"}), await client.post(
+            "/v1/select", json={"queries": queries}
+        )
+
+    refused, again = servers.run({"docs": tmp_path / "c"}, reloaded)
+    assert refused.status_code == 409
+    assert re.match(f"reload: corpus 'docs' stays as it was: {why}", refused.json()["error"]["message"])
+    assert again.json()["results"] == answer.json()["results"]
+
+
+@pytest.mark.parametrize("kind", ["json", "arrow"])
+def test_a_long_request_is_read_and_its_answer_joined_beside_others(monkeypatch, kind):
+    """In a thread, and in parts of about a MiB: while one is joined no other request is answered."""
+    module, name = (select, "written") if kind == "json" else (select_arrow, "written")
+    plain, read, parts, threads = getattr(module, name), select.parsed, [], []
+    monkeypatch.setattr(module, name, lambda *given: parts.append(plain(*given)) or parts[-1])
+    monkeypatch.setattr(
+        select, "parsed", lambda *given: threads.append(threading.current_thread().name) or read(*given)
+    )
+    corpora = {"docs": rk.Corpus(np.random.default_rng(1).standard_normal((900, 4), dtype=np.float32))}
+    count, rules = 1100, {"k": 40, "pool": 50, "lambda_d": 1.0}
+    if kind == "json":
+        path, headers = "/v1/select", {}
+        body = orjson.dumps({"queries": [{"query_id": i % 900} for i in range(count)], **rules})
+    else:
+        path, headers = "/v1/select?k=40&pool=50&lambda_d=1.0", servers.ARROW
+        body = servers.arrow(pa.table({"query_id": np.arange(count) % 900}))
+    with servers.Thread(corpora, limits=Limits(timeout_ms=1000 * servers.HANGS)) as server:
+        answer = servers.http.post(f"{server.url}{path}", content=body, headers=headers)
+    (inside,) = servers.posted(corpora, (path, body, headers))
+    assert (answer.status_code, answer.content) == (inside.status_code, inside.content)
+    assert int(answer.headers["content-length"]) == sum(map(len, parts[0])) == len(answer.content)
+    if kind == "json":
+        assert max(map(len, parts[0])) < 1.1 * 2**20 < len(answer.content)
+        picks = corpora["docs"].select(corpora["docs"].vectors(np.arange(count) % 900), 40, pool=50, lambda_d=1.0)
+        assert [each["ids"] for each in orjson.loads(answer.content)["results"]] == picks.indices.tolist()
+        assert threads[0].startswith("parser")

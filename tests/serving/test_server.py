@@ -430,8 +430,8 @@ def test_what_cannot_be_served_ends_with_one_line(command, tmp_path):
     for arguments, words in (
         ("docs", "corpus must be NAME=FOLDER"),
         (f"{corpus} --corpus {corpus}", "must have a name of its own"),
-        ("docs=nowhere", "path must be a folder written by Corpus.save"),
-        ("docs=nowhere --workers 3", "path must be a folder written by Corpus.save"),
+        ("docs=nowhere", "corpus 'docs' cannot be served: Corpus: path must be a folder written by Corpus.save"),
+        ("docs=nowhere --workers 3", "corpus 'docs' cannot be served: Corpus: path must be a folder"),
         (f"{corpus} --host 0.0.0.0", "host must be of this machine without a token"),
         (f"{corpus} --token a --token-file b", "token must be given once"),
         (f"{corpus} --max-queries 9 --max-queue 8", "queries must be at most the queue"),
@@ -442,7 +442,7 @@ def test_what_cannot_be_served_ends_with_one_line(command, tmp_path):
         (f"{corpus} --texts none.parquet", "texts must be an existing file or folder"),
         (f"{corpus} --texts a.parquet --text-column body", "texts must have one column 'body'"),
         (f"{corpus} --encoder ftp://x", "encoder must be a model, or an http or https URL"),
-        (f"{corpus} --encoder minilm --encoder-model x", "encoder_model must come with the URL"),
+        (f"{corpus} --encoder minilm --encoder-model x", "--encoder-model must come with the URL"),
     ):
         ended = command(tmp_path, "serve", "--port", "0", "--corpus", *arguments.split())
         [line] = ended.stderr.splitlines()  # it has not said that it listens
@@ -455,7 +455,9 @@ def test_what_a_worker_finds_ends_with_one_line():
     with contextlib.closing(process):
         assert process.process.wait(servers.HANGS) == 1
         [line] = process.stop()[2].splitlines()
-        assert line.startswith("error: serve: Corpus: path must be a folder written by Corpus.save")
+        assert line.startswith(
+            "error: serve: corpus 'docs' cannot be served: Corpus: path must be a folder written by Corpus.save"
+        )
 
 
 def test_a_stopped_server_has_answered_what_it_took(server, folder):
@@ -497,7 +499,7 @@ def test_a_flipped_bit_is_found_when_a_corpus_is_loaded(tmp_path, command, monke
     for workers in (1, 2):
         ended = command(tmp_path, "serve", "--port", "0", "--corpus", f"docs={folder}", "--workers", workers)
         assert ended.returncode == 1
-        said = r"^error: serve: Corpus: path must .*data\.npy is damaged: its checksum.*$"
+        said = r"^error: serve: corpus 'docs' cannot be served: Corpus: path must .*data\.npy is damaged: its checksum"
         assert re.search(said, ended.stderr, re.M)
     monkeypatch.setattr(one_process.Server, "run", lambda self, sockets: None)
     ended = command(tmp_path, "serve", "--port", "0", "--corpus", f"docs={folder}", "--no-verify")
@@ -611,7 +613,9 @@ def test_segments_that_have_been_compared_are_not_again(tmp_path, monkeypatch):
     offline.build_corpus(tmp_path / "rows.npy", tmp_path / "docs", rows_per_segment=100)
     compared, read = set(), []
     opened = corpus_folder.opened
-    monkeypatch.setattr(corpus_folder, "opened", lambda place, verify: read.append(verify) or opened(place, verify))
+    monkeypatch.setattr(
+        corpus_folder, "opened", lambda place, verify, *more: read.append(verify) or opened(place, verify, *more)
+    )
     loaded(tmp_path / "docs", verify=True, compared=compared)
     assert read == [True] * 4
     np.save(tmp_path / "more.npy", np.ones((3, D), "f4"))

@@ -17,7 +17,7 @@ from pages import blocks
 import ragsys_kernels as rk
 from ragsys_kernels.serving import make_service
 from ragsys_kernels.serving.queries.rules import OF_URL
-from ragsys_kernels.serving.routes import open_inference, rerank, select_arrow
+from ragsys_kernels.serving.routes import arrow_answers, open_inference, rerank, select_arrow
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,7 +79,7 @@ def test_routes_metrics_and_options_that_the_page_names_exist(command, tmp_path)
     named = set(re.findall(r"[`/](/?(?:v1|v2|models|health|rerank|info|metrics|openapi|docs)[\w./{}-]*)`", text))
     assert {f"/{path.lstrip('/')}".replace("/corpora/docs/", "/corpora/{name}/") for path in named} <= paths
     in_arrow = text[text.index("**In Arrow**") : text.index("**Pages.**")]
-    columns = {*select_arrow._COLUMNS, *select_arrow._ANSWER, "skipped", "unmet"}
+    columns = {*select_arrow._COLUMNS, *arrow_answers.ANSWER, "code", "skipped", "unmet"}
     assert set(re.findall(r"`(\w+)`", in_arrow)) == columns | {*OF_URL} | {"cursor", "cost"}
     as_tensors = text[text.index("Input tensors") : text.index("Pad shorter lists")]
     assert set(re.findall(r"`(\w+)`", as_tensors)) == set(open_inference._INPUTS)

@@ -11,6 +11,8 @@ import ragsys_kernels as rk
 from ragsys_kernels.serving import InvalidRequestError, batcher, kernel
 from ragsys_kernels.serving.ray_serve import answered
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* names groups that no row")
+
 N, D, K, Q = 90, 8, 5, 4
 RNG = np.random.default_rng(5)
 ROWS, QUERIES = (RNG.standard_normal((n, D), dtype=np.float32) for n in (N, Q))
@@ -182,7 +184,12 @@ def test_a_query_that_fails_has_none_and_others_have_theirs(monkeypatch):
 @pytest.mark.parametrize(
     ("corpus", "given", "message"),
     [
-        ("names", {"min_per_group": {"law": -1}}, "min_per_group must be within [0, 9223372036854775807] for each"),
+        ("names", {"min_per_group": {"law": -1}}, "min_per_group must be at least 0 for each group, got -1"),
+        ("names", {"min_per_group": 0}, "min_per_group must be at least 1, got 0"),
+        ("names", {"min_per_group": 2**63}, "min_per_group must be within [1, 9223372036854775807], got 92233"),
+        ("names", {"min_per_group": {"law": 2**63}}, "min_per_group must be within [0, 9223372036854775807] for each"),
+        ("names", {"min_per_group": {"law": 10**30}}, "min_per_group must be an integer of 64 bits for each group"),
+        ("names", {"pool": "all"}, "pool must be an integer, or null for the whole corpus, got 'all'"),
         ("names", {"max_per_group": {"law": 1.0}}, "max_per_group must be an integer for each group, got 1.0"),
         ("names", {"max_per_group": {"law": True}}, "max_per_group must be an integer for each group, got True"),
         ("names", {"max_per_group": {"law": {}}}, "max_per_group must be an integer for each group, got an object"),

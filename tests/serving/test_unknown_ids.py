@@ -127,7 +127,7 @@ def test_arrow_has_a_column_of_them(corpus):
     path = f"/v1/select?corpus={corpus}"
     asked = [(each, servers.arrow(table), servers.ARROW) for each in (f"{path}&unknown=skip", path)]
     found, strict = map(servers.table_of, servers.posted(CORPORA, *asked))
-    assert found.column_names[-1] == "skipped"
+    assert found.column_names[-2:] == ["skipped", "code"]
     assert found["skipped"].to_pylist() == [[missing], [], [missing], []]
     assert [sorted(row) for row in found["ids"].to_pylist()] == [sorted([ids[2], ids[4]]), [ids[2]], [], []]
     assert found["error"].null_count == 4

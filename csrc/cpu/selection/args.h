@@ -27,8 +27,8 @@ constexpr const char* kMethodNames[kMethods] = {"mmr",  "vrsd",     "msd",   "dp
                                                 "sift", "facility", "cover", "xquad"};
 
 // By what bounds items are left out before they meet a pick. The picks are the same; all but automatic are for tests.
-enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3 };
-constexpr const char* kBounds[] = {"automatic", "dense", "pruned", "coded"};
+enum class Bounds : int { automatic = 0, dense = 1, pruned = 2, coded = 3, coarse = 4 };
+constexpr const char* kBounds[] = {"automatic", "dense", "pruned", "coded", "coarse"};
 
 // How a stored row becomes the vector of the formulas.
 enum class Norm : int {
@@ -103,6 +103,13 @@ struct Constraints {
   Quotas quotas;
 };
 
+// Which rows each row covers, with similarities above 0: ragsys_kernels/selection/options.py.
+struct Graph {
+  const std::int64_t* begin;  // (N + 1,): row r covers rows[begin[r]] to rows[begin[r + 1] - 1]; or null
+  const std::int32_t* rows;
+  const float* similarity;
+};
+
 // What belongs to one rule: ragsys_kernels/selection/options.py.
 struct Options {
   const float* quality;  // DPP: (N,) or, with quality_per_item, (Q, P); or null: exp(scale * lambda_d * z-score of v)
@@ -114,6 +121,7 @@ struct Options {
   const float* aspects;   // coverage: (Q, num_aspects, D); or null: the items of the pool
   const float* weights;   // coverage: (Q, num_aspects); or null: equal ones that add up to 1
   std::int64_t num_aspects;
+  Graph graph;   // coverage: in the place of all similarities of the items to one another
   bool density;  // coverage: picks go by value over cost, and the best item by itself may take their place
 };
 
@@ -237,12 +245,20 @@ Stored same_rows(const StoreArgs& args, const SameArgs& stored, int isa,
                  int num_threads);  // without `out` and `scales`
 float largest_code_error(const std::uint8_t* codes, std::int64_t num_rows, std::int64_t stride);
 
-// Whether all rows can be scanned by their codes for so many vectors, and it pays.
-bool code_scan_supported(int isa, std::int64_t vectors);
+// Whether rows are codes themselves: unit rows of bytes, each with its scale. Products of more dimensions may leave the
+// range of int32.
+inline bool rows_are_codes(const SelectArgs& a) {
+  return a.dtype == DType::i8 && a.norm == Norm::scaled && a.unit_rows && a.dims <= (1 << 16);
+}
+
+// Whether all rows can be scanned by codes for so many vectors, and it pays. `own`: rows are codes, and it pays more
+// than to multiply them as floats.
+bool code_scan_supported(int isa, std::int64_t vectors, bool own);
 
 // A scan of all rows; values are score_weight * score + bias_weight * bias, or scores, the least of `terms` products.
 struct ScanArgs {
-  SelectArgs corpus;  // the fields that describe rows, codes (null: rows are read), bias, and which rows may be picked
+  SelectArgs corpus;  // the fields that describe rows, codes, bias, and which rows may be picked
+  bool by_codes;      // or, without codes, by rows that are codes themselves
   // (Q,) the numbers of the queries in `allowed` and `exclude`; null: 0 to Q - 1.
   const std::int64_t* numbers;
   std::int64_t terms;

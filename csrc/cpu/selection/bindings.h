@@ -148,6 +148,21 @@ void set_constraints(SelectArgs& a, const Fields& problem) {
   set_limits(a, given);
 }
 
+// Graph.
+void set_graph(SelectArgs& a, const Fields& given) {
+  if (!given) return;
+  Graph& graph = a.options.graph;
+  const Optional rows = given.array(NAME("rows"));
+  require(rows.has_value(), "graph");
+  const std::int64_t size = rows->size();
+  graph.begin = given.pointer(NAME("begin"), a.num_rows + 1);
+  graph.rows = pointer(rows, size, "graph");
+  graph.similarity = given.pointer(NAME("similarity"), size);
+  require(graph.begin && graph.similarity && graph.begin[0] == 0 && graph.begin[a.num_rows] == size, "graph");
+  for (std::int64_t r = 0; r < a.num_rows; ++r) require(graph.begin[r] <= graph.begin[r + 1], "graph");
+  for (std::int64_t e = 0; e < size; ++e) require(graph.rows[e] >= 0 && graph.rows[e] < a.num_rows, "graph");
+}
+
 // One of options.py.
 void set_options(SelectArgs& a, const Fields& given) {
   Options& options = a.options;
@@ -178,6 +193,8 @@ void set_options(SelectArgs& a, const Fields& given) {
       options.weights = given.pointer(NAME("weights"), a.num_queries * options.num_aspects);
       require(!options.weights || aspects, "weights");
       options.gamma = given.number<float>(NAME("gamma"));
+      set_graph(a, given.of(NAME("graph")));
+      require(!options.graph.begin || !aspects, "graph");
       options.density = given.number<bool>(NAME("density"));
       require(!options.density || a.limits.costs, "density");
   }
@@ -359,6 +376,7 @@ Fields set_corpus(SelectArgs& a, const Fields& problem) {
   const Fields rows = set_pool(a, problem);
   require(!a.candidates && !a.pool_stride, "candidates");
   require(!a.bias_per_item, "bias");
+  a.unit_rows = is_cosine(rows);
   set_filters(a, problem.of(NAME("constraints")));
   return rows;
 }
@@ -372,7 +390,9 @@ py::tuple scan_rows(const py::object& given, const Array<float>& vectors, std::i
   const Fields problem(given, held);
   ScanArgs a{};
   const Fields rows = set_corpus(a.corpus, problem);
-  if (by_codes) set_codes(a.corpus, rows);
+  set_codes(a.corpus, rows);
+  require(!by_codes || a.corpus.codes || rows_are_codes(a.corpus), "codes");
+  a.by_codes = by_codes;
   const std::int64_t num_queries = a.corpus.num_queries;
   require(vectors.shape(1) == num_queries && vectors.shape(2) == a.corpus.dims, "vectors");
   a.terms = vectors.shape(0);
@@ -485,7 +505,7 @@ void bind_selection(py::module_& m) {
   m.def("store", &store, py::arg("rows"), py::arg("given"), py::arg("out"), py::arg("dtype"), py::arg("scales"),
         py::arg("cosine"), py::arg("isa"));
   m.def("relevance", &pool_relevance, py::arg("problem"), py::arg("isa"), py::arg("num_threads"));
-  m.def("code_scan_supported", &code_scan_supported, py::arg("isa"), py::arg("vectors"));
+  m.def("code_scan_supported", &code_scan_supported, py::arg("isa"), py::arg("vectors"), py::arg("own"));
   m.def(
       "code_error",
       [](const Array<std::uint8_t>& codes) {

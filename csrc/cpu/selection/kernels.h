@@ -52,6 +52,9 @@ struct ScanKernels {
   EachType<void(const ScanBlock&, const ScanGroup&)> rows;
   // NaN, and false, for a row that is no vector of the formulas.
   bool (*row_scales)(const SelectArgs&, std::int64_t first, std::int64_t n, float* out);
+  // Makes code rows, without an error, of at most kRowBlock rows that are codes, and returns what row_scales does.
+  // Bytes of `out` between the elements of a row and its header are left as they are: zero.
+  bool (*code_rows)(const SelectArgs&, std::int64_t first, std::int64_t n, std::uint8_t* out);
   // Makes the values of the entries those of a selection.
   void (*row_values)(const SelectArgs&, std::int64_t q, const float* prepared, ScanEntry* entries, std::int64_t n);
   Status (*unit_query)(const SelectArgs&, std::int64_t q, float* out);

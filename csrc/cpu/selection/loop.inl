@@ -4,6 +4,7 @@
 #include "simd/dot.inl"
 #include "simd/doubles.inl"
 #include "simd/codes.inl"
+#include "simd/coarse.inl"
 #include "simd/bits.inl"
 
 extern const RowKernels kRowKernels[5];  // by DType; of row_kernels.inl
@@ -16,6 +17,7 @@ extern const RowKernels kRowKernels[5];  // by DType; of row_kernels.inl
 #include "selection/picks.inl"
 #include "selection/triangle_bounds.inl"
 #include "selection/code_bounds.inl"
+#include "selection/coarse_bounds.inl"
 #include "selection/whole_corpus.inl"
 #include "selection/objectives/nearest.inl"
 #include "selection/objectives/summed.inl"

@@ -256,6 +256,8 @@ inline Status Query<Objective>::choose(std::int64_t* best, float* best_score) {
     if (coded) return choose_by_codes(best, best_score);
   if constexpr (Objective::kNearest)
     if (picked > 0 && in_blocks()) return choose_in_blocks(best, best_score);
+  if constexpr (kAdds)
+    if (coarse && picked > 0) return choose_by_coarse(best, best_score);
   Status status = triangle || objective.lags(*this) ? Status::ok : catch_up_all();
   if (status != Status::ok) return status;
   bound(0, items);
@@ -268,9 +270,16 @@ inline Status Query<Objective>::choose(std::int64_t* best, float* best_score) {
     status = catch_up(&top, 1);
     consider(top, best, best_score);
   } while (*best < 0 && status == Status::ok);
-  const std::int64_t survivors = at_least(ws.bound, items, *best_score, ws.survivors);
+  return consider_others(top, at_least(ws.bound, items, *best_score, ws.survivors), best, best_score);
+}
+
+// The survivors but for `top` meet the picks that they have not met while they could still win.
+template <class Objective>
+inline Status Query<Objective>::consider_others(std::int32_t top, std::int64_t survivors, std::int64_t* best,
+                                                float* best_score) {
   std::int32_t js[4] = {};  // unread, or one behind: four of them meet a pick together
   int n = 0;
+  Status status = Status::ok;
   for (std::int64_t i = 0; i < survivors && status == Status::ok; ++i) {
     const std::int32_t j = ws.survivors[i];
     if (j == top || ws.bound[j] < *best_score) continue;

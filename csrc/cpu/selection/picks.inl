@@ -102,6 +102,8 @@ inline float Query<Objective>::redundancy(std::int64_t j) const {
 template <class Objective>
 inline void Query<Objective>::close(std::int64_t j) {
   ws.gate[j] = -__builtin_inff();
+  if constexpr (kAdds)
+    if (coarse) ws.coarse_error[j] = -__builtin_inff();
   --open;
 }
 

@@ -5,6 +5,7 @@
 //   dense           otherwise                                   all               meet.inl
 //   triangle        unit rows, at least kPrunedPool of them     MMR, VRSD         triangle_bounds.inl
 //   coded           codes of unit rows, at least kCodedPool     MMR, VRSD, MSD    code_bounds.inl
+//   coarse          many unit rows and picks                    VRSD, MSD         coarse_bounds.inl
 //   in blocks       signs, values that only fall               MMR               meet.inl
 //   lagging         values that only fall                       DPP, SSD          meet.inl
 //   coverage        aspects                                     coverage          objectives/coverage.inl
@@ -73,8 +74,17 @@ struct Query {
   std::int64_t next_codes = 0, next_codes_end = 0;  // of its code rows
   bool whole = false;                               // candidate i is item i
   bool all_finite = true;
-  bool triangle = false, coded = false;  // the strategy
+  bool triangle = false, coded = false, coarse = false;  // the strategy
   CodeVector query_code = {};
+  // With 4-bit codes: the sum of so many picks, at most its length, and by how much what an item remembers may be off
+  // from its product with it; how many rows have met a sum since the items met the axis; the largest value of an item,
+  // and length of its codes as they count from the centre.
+  struct CoarseSum {
+    std::int64_t picks = 0, met = 0;
+    double length = 0, error = 0, value = 0, spread = 0;
+    bool unvalued = true;  // all values are 0
+  };
+  CoarseSum coarse_sum = {};
   std::int64_t choices = 0;                              // picks chosen by codes
   float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
   double spent = 0;                                      // what the picks cost
@@ -176,6 +186,7 @@ struct Query {
   Status catch_up_all();
   void bound(std::int64_t begin, std::int64_t end);
   Status choose(std::int64_t* best, float* best_score);
+  Status consider_others(std::int32_t top, std::int64_t survivors, std::int64_t* best, float* best_score);
   Status catch_up_and_consider(const std::int32_t* js, int* n, std::int64_t* best, float* best_score);
   void consider(std::int64_t j, std::int64_t* best, float* best_score);
   // Not inlined where few calls need them: inside the loops they would cost the others registers.
@@ -231,6 +242,22 @@ struct Query {
   __attribute__((noinline)) vf surely_fit(std::int64_t j, vf least);
   float largest_bound(std::int64_t j) const;
 
+  // coarse_bounds.inl
+  static constexpr bool kAdds = Objective::kCodes && !Objective::kNearest;  // up similarities
+  // Products with the sum of the picks: `along` times that with the axis, and of signed codes, times `scale` and
+  // from `start` on; to within `error` and, of a row's own error, `length` times as much.
+  struct CoarseVector {
+    float along, scale, start, length, error;
+  };
+  void find_steps();
+  Status start_coarse();
+  void add_picks();
+  double take_axis(const double* axis, double* along);
+  void meet_axis();
+  CoarseVector coarse_vector();
+  Status choose_by_coarse(std::int64_t* best, float* best_score);
+  void meet_sum(const std::int32_t* js, int n, float* bar, std::int64_t* contenders);
+
   // whole_corpus.inl
   struct Angles;
   Angles angles(std::int64_t p) const;
@@ -252,7 +279,9 @@ inline Status Query<Objective>::run() {
   status = read_pool();
   if (status != Status::ok) return status;
   start();
-  status = keep_initial();
+  if constexpr (kAdds)
+    if (coarse) status = start_coarse();
+  if (status == Status::ok) status = keep_initial();
   if (picked > 0 && status == Status::ok) objective.start(*this);
   const std::int64_t wanted = picks_wanted(), initial = picked;
   const bool more_outside = may_be_outside();

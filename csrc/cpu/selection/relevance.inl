@@ -19,6 +19,9 @@ inline Status Query<Objective>::prepare_query() {
 template <class Objective>
 inline void Query<Objective>::find_strategy() {
   if (quotas) return;
+  const bool many_picks = kCodesPay && coarse_pays(items, picks_wanted(), args.dims);
+  coarse = Objective::kCodes && may_be_coarse(args) && (args.bounds == Bounds::coarse || many_picks);
+  if (coarse) return;
   const bool automatic = args.bounds == Bounds::automatic, given = args.relevance && !args.stage.relevance_error;
   // Where values also rise every item meets every pick by codes: if most items are picked that spares little.
   const bool many = !Objective::kFalls && 2 * picks_wanted() > items;

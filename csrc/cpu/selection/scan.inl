@@ -144,6 +144,25 @@ static bool row_scales(const SelectArgs& args, std::int64_t first, std::int64_t 
   return well;
 }
 
+static bool code_rows(const SelectArgs& args, std::int64_t first, std::int64_t n, std::uint8_t* out) {
+  float scales[kRowBlock];
+  const bool well = row_scales(args, first, n, scales);
+  const std::int64_t dims = args.dims, stride = code_stride(dims);
+  const std::uint8_t* row = static_cast<const std::uint8_t*>(args.rows) + first * args.row_stride;
+  for (std::int64_t r = 0; r < n; ++r, row += args.row_stride, out += stride) {
+    std::int64_t d = 0;
+    for (std::uint64_t eight; d + 8 <= dims; d += 8) {
+      std::memcpy(&eight, row + d, 8);
+      eight ^= 0x8080808080808080;
+      std::memcpy(out + d, &eight, 8);
+    }
+    for (; d < dims; ++d) out[d] = row[d] ^ 0x80;
+    const CodeHeader header = {scales[r], 0.0f, 0};  // scans need no sum
+    std::memcpy(out + stride - sizeof header, &header, sizeof header);
+  }
+  return well;
+}
+
 // The values of some rows for a query whose prepared vector is given: relevance with bias, with the bits of a
 // selection.
 static void row_values(const SelectArgs& args, std::int64_t q, const float* vector, ScanEntry* entries,
@@ -189,5 +208,6 @@ static CodeVector code_vector(const float* vector, std::int64_t dims, std::int8_
 
 static void prepare_vector(const float* vector, std::int64_t dims, float* out) { prepare(vector, dims, 1.0f, out); }
 
-constexpr ScanKernels kScanKernels = {scan_codes,  RSK_EACH_TYPE(scan_rows), row_scales, row_values, unit_query,
-                                      code_vector, prepare_vector,           kCodesPay};
+constexpr ScanKernels kScanKernels = {
+    scan_codes,  RSK_EACH_TYPE(scan_rows), row_scales, code_rows, row_values, unit_query,
+    code_vector, prepare_vector,           kCodesPay};

@@ -53,7 +53,7 @@ std::vector<std::int64_t> Search::run(const std::vector<std::int64_t>& queries, 
   scan.corpus.num_queries = count;
   scan.corpus.lambda_b = scan.score_weight = lambda_b.data();
   scan.corpus.limits.query_groups = all_.limits.query_groups ? own.data() : nullptr;
-  scan.corpus.codes = by_codes ? all_.codes : nullptr;
+  scan.by_codes = by_codes;
   scan.numbers = queries.data();
   scan.bias_weight = bias_weight.data();
   scan.terms = 1;
@@ -116,12 +116,14 @@ void search(const SearchArgs& args, int isa, int num_threads) {
   std::fill(args.indices, args.indices + all.num_queries * n, std::int64_t(-1));
   std::fill(args.scores, args.scores + all.num_queries * n, -kInfinity);
   const Search search(args, isa, num_threads);
+  const bool own = !all.codes && rows_are_codes(all);
   // Blocks of queries whose vectors stay in a cache, and whose rows in memory.
   const std::int64_t block = std::max<std::int64_t>(8, std::min<std::int64_t>(256, (1 << 20) / n));
   for (std::int64_t begin = 0; begin < all.num_queries; begin += block) {
     std::vector<std::int64_t> queries(static_cast<std::size_t>(std::min(block, all.num_queries - begin)));
     std::iota(queries.begin(), queries.end(), begin);
-    const bool by_codes = all.codes && 8 * n <= all.num_rows && code_scan_supported(isa, std::int64_t(queries.size()));
+    const bool by_codes =
+        (all.codes || own) && 8 * n <= all.num_rows && code_scan_supported(isa, std::int64_t(queries.size()), own);
     queries = search.run(queries, by_codes);
     if (!queries.empty()) search.run(queries, false);
   }

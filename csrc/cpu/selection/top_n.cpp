@@ -56,7 +56,7 @@ class Scan {
  private:
   struct Scratch {  // of a thread
     std::vector<Best> best;
-    std::vector<std::uint8_t> packed;
+    std::vector<std::uint8_t> codes, packed;
     std::vector<float> scales, bias;
     std::unique_ptr<ScanEntry[][kScanRows]> found;
     bool well = true;
@@ -71,6 +71,7 @@ class Scan {
   TermErrors prepare_terms(std::int64_t q);
   void scan_rows();
   void begin(Scratch& scratch) const;
+  const std::uint8_t* codes_of(Scratch& scratch, std::int64_t first, std::int64_t n) const;
   void scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_begin, std::int64_t group_end,
                   std::int64_t kept) const;
   void scan_group(Scratch& scratch, const ScanBlock& block, std::int64_t first_row, std::int64_t part,
@@ -85,7 +86,7 @@ class Scan {
   const Kernels& kernels_;
   const int num_threads_;
   const std::int64_t dims_, num_vectors_;
-  const bool codes_, packed_;                 // by codes; by packed ones
+  const bool codes_, own_, packed_;           // by codes; of rows that are codes themselves; by packed ones
   const std::int64_t each_, groups_, steps_;  // queries of a group; groups; steps of four elements
   const std::int64_t prepared_floats_, code_stride_;
   const std::int64_t blocks_, element_, part_rows_;  // of rows; bytes of an element; rows of a part of a block
@@ -109,7 +110,8 @@ Scan::Scan(const ScanArgs& args, TopN& top, int isa, int num_threads)
       num_threads_(num_threads),
       dims_(corpus_.dims),
       num_vectors_(corpus_.num_queries * args.terms),
-      codes_(corpus_.codes != nullptr),
+      codes_(args.by_codes),
+      own_(codes_ && !corpus_.codes),
       packed_(codes_ && num_vectors_ > kFew),
       each_((codes_ ? kScanVectors : kRowVectors) / args.terms),
       groups_((corpus_.num_queries + each_ - 1) / each_),
@@ -118,12 +120,13 @@ Scan::Scan(const ScanArgs& args, TopN& top, int isa, int num_threads)
       code_stride_(code_stride(dims_)),
       blocks_((corpus_.num_rows + kScanRows - 1) / kScanRows),
       element_(element_bytes(corpus_.dtype)),
-      part_rows_(codes_                                                ? kScanRows
+      part_rows_(packed_ || (codes_ && !own_)                          ? kScanRows
                  : kRowBlock * row_bytes(corpus_.dtype, dims_) > 32768 ? kRowBlock / 2
                                                                        : kRowBlock),
       leap_(std::int64_t(0.618 * double(blocks_)) | 1),
       most_(std::size_t(std::max<std::int64_t>(4 * top.n + 2048, (1 << 20) / corpus_.num_queries))) {
-  if (codes_ && !code_scan_supported(isa, num_vectors_))
+  if (own_ && !rows_are_codes(corpus_)) throw std::invalid_argument("rows without codes");
+  if (codes_ && !code_scan_supported(isa, num_vectors_, false))
     throw std::invalid_argument("no scan by codes on this machine");
   while (std::gcd(leap_, blocks_) != 1) leap_ += 2;
 }
@@ -237,10 +240,18 @@ void Scan::scan_rows() {
 
 void Scan::begin(Scratch& scratch) const {
   scratch.best.resize(std::size_t(corpus_.num_queries));
+  scratch.codes.resize(own_ ? std::size_t(kRowBlock * code_stride_) : 0);
   scratch.packed.resize(packed_ ? std::size_t(kScanRows * steps_ * 4) : 0);
   scratch.scales.resize(kScanRows);
   scratch.bias.resize(kScanRows);
   scratch.found.reset(new ScanEntry[kRowVectors][kScanRows]);
+}
+
+// Code rows [first, first + n) of the corpus; with rows that are codes themselves, n is at most kRowBlock.
+const std::uint8_t* Scan::codes_of(Scratch& scratch, std::int64_t first, std::int64_t n) const {
+  if (!own_) return corpus_.codes + first * code_stride_;
+  scratch.well = kernels_.scan->code_rows(corpus_, first, n, scratch.codes.data()) && scratch.well;
+  return scratch.codes.data();
 }
 
 // Block number `index` against some of the groups, of which the best `kept` rows are kept.
@@ -253,11 +264,12 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
       std::all_of(corpus_.limits.allowed + first, corpus_.limits.allowed + first + rows,
                   [](std::uint8_t may) { return !may; }))
     return;
-  if (packed_) {
-    const std::uint8_t* const codes = corpus_.codes + first * code_stride_;
-    kernels_.pack_rows(codes, code_stride_, rows, steps_, scratch.packed.data());
-    for (std::int64_t r = 0; r < rows; ++r)
-      std::memcpy(&scratch.scales[std::size_t(r)], codes + (r + 1) * code_stride_ - kCodeHeader, sizeof(float));
+  for (std::int64_t begin = 0; packed_ && begin < rows; begin += kRowBlock) {
+    const std::int64_t some = std::min(kRowBlock, rows - begin);
+    const std::uint8_t* const codes = codes_of(scratch, first + begin, some);
+    kernels_.pack_rows(codes, code_stride_, some, steps_, &scratch.packed[std::size_t(begin * steps_ * 4)]);
+    for (std::int64_t r = 0; r < some; ++r)
+      std::memcpy(&scratch.scales[std::size_t(begin + r)], codes + (r + 1) * code_stride_ - kCodeHeader, sizeof(float));
   }
   if (corpus_.bias) std::copy_n(corpus_.bias + first, rows, scratch.bias.begin());
   for (std::int64_t begin = 0; begin < rows; begin += part_rows_) {
@@ -273,7 +285,7 @@ void Scan::scan_block(Scratch& scratch, std::int64_t index, std::int64_t group_b
     block.bias = corpus_.bias ? &scratch.bias[std::size_t(begin)] : nullptr;
     block.packed = scratch.packed.data();
     block.steps = steps_;
-    block.codes = codes_ ? corpus_.codes + row * code_stride_ : nullptr;
+    block.codes = codes_ && !packed_ ? codes_of(scratch, row, part) : nullptr;
     block.data = static_cast<const char*>(corpus_.rows) + row * corpus_.row_stride * element_;
     block.row_stride = corpus_.row_stride;
     for (std::int64_t group = group_begin; group < group_end; ++group)
@@ -345,9 +357,9 @@ void Scan::merge(std::int64_t q) {
 
 }  // namespace
 
-bool code_scan_supported(int isa, std::int64_t vectors) {
+bool code_scan_supported(int isa, std::int64_t vectors, bool own) {
   const Kernels& kernels = kernels_of(isa);
-  return vnni(kernels) || (kernels.scan->codes_pay && vectors <= kFewWithoutVnni);
+  return vnni(kernels) || (kernels.scan->codes_pay && vectors <= kFewWithoutVnni && !own);
 }
 
 TopN::TopN(std::int64_t num_queries, std::int64_t wanted, bool keep_all)

@@ -98,12 +98,26 @@ void Workspaces::lay_out(const SelectArgs& args, std::int64_t vector_floats, Wor
   place(base, ws.unit, args.dims);
   place(base, ws.lost, sums && code ? prepared : 0);
   place(base, ws.sum, sums ? args.dims : 0);
+  lay_out_coarse(args, vector_floats, ws, base);
   lay_out_directions(args, vector_floats, ws, base);
   lay_out_aspects(args, vector_floats, ws, base);
   if (base && seen) std::memset(ws.seen, 0, std::size_t(seen) * sizeof *ws.seen);
   ws.seen_mask = std::uint64_t(seen - 1);
   ws.in_pool.mask = pool_slots - 1;
   ws.in_initial.mask = initial_slots - 1;
+}
+
+void Workspaces::lay_out_coarse(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
+  if (!may_be_coarse(args)) return;
+  const std::int64_t items = args.pool + vector_floats, dims = args.dims + vector_floats;
+  place(base, ws.coarse_codes, items * coarse_bytes(args.dims));
+  place(base, ws.coarse_error, items);
+  place(base, ws.coarse_along, items);
+  for (float** floats : {&ws.coarse_centre, &ws.coarse_step, &ws.coarse_inverse, &ws.coarse_prepared})
+    place(base, *floats, dims);
+  for (double** doubles : {&ws.coarse_sum, &ws.coarse_total, &ws.coarse_axis, &ws.coarse_rest})
+    place(base, *doubles, args.dims);
+  place(base, ws.coarse_vector, 2 * coarse_bytes(args.dims) + vector_floats);
 }
 
 void Workspaces::lay_out_directions(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
@@ -119,15 +133,18 @@ void Workspaces::lay_out_directions(const SelectArgs& args, std::int64_t vector_
 
 void Workspaces::lay_out_aspects(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
   if (!is_coverage(args.method)) return;
-  const std::int64_t aspects = args.options.aspects ? args.options.num_aspects : args.pool;
+  const bool graph = args.options.graph.begin;
+  const std::int64_t aspects = args.options.aspects ? args.options.num_aspects : graph ? args.num_rows : args.pool;
   const std::int64_t padded = (aspects + vector_floats - 1) / vector_floats * vector_floats;
   // Floats whose dimensions are whole vectors are their own prepared form.
   const bool copied = args.options.aspects || args.dtype != DType::f32 || args.dims % vector_floats;
-  for (float** floats : {&ws.covered, &ws.root, &ws.aspect_weight, &ws.aspect_scale}) place(base, *floats, padded);
+  for (float** floats : {&ws.covered, &ws.root, &ws.aspect_weight}) place(base, *floats, padded);
+  place(base, ws.renewed, args.pool);
+  if (graph) return;
+  place(base, ws.aspect_scale, padded);
   place(base, ws.aspects, padded + kAspectTile);
   place(base, ws.prepared_aspects, copied ? aspects * (args.dims + vector_floats) : 0);
   place(base, ws.similarity, (args.pool + 1) * padded);
-  place(base, ws.renewed, args.pool);
 }
 
 }  // namespace rsk

@@ -11,19 +11,22 @@ import pyarrow as pa
 import ragsys_kernels as rk
 
 from ..._base import checks, env
-from ..._base.types import Backend, Decay, Method, PathLike, RelevanceScale, Storage
+from ..._base.types import Backend, Decay, Method, Moment, PathLike, RelevanceScale, Seconds, Storage
 from ..._base.types import NDArray as Array
 from ..._base.warn import muted
 from ...corpus import recency
 from ...corpus.ids import Ids, make
+from ...selection import quotas
 from ...selection.parameters import SCALES
 from ...selection.request import Request
 from .. import sources
 from .._device import Selector
 from .._held import check_unique, takeable
-from .._options import UNMET, as_map, of_groups, plain_request
+from .._options import UNMET, absolute, as_map, of_groups, plain_request
 from ..build import columns_of, loaded, words_of
-from .engine import import_ray, in_actors
+from . import holders
+from ._ray import import_ray
+from .options import WAIT
 
 _OP = "selector_for_ray"
 _RESULT = ("ids", "scores", "relevance", "redundancy")
@@ -70,8 +73,8 @@ def selector_for_ray(
     kind: Literal["facility", "cover", "xquad"] | None = None,
     density: bool = False,
     eps: float | None = None,
-    half_life: float | None = None,
-    now: float | None = None,
+    half_life: Seconds | None = None,
+    now: Moment | None = None,
     decay: Decay = "exp",
     decay_floor: float = 0.0,
     backend: Backend = "auto",
@@ -107,15 +110,16 @@ def selector_for_ray(
     method, pool, lambda_d, lambda_b, max_per_group, min_per_group, budget, max_similarity, min_relevance, nearest, \
         scale, gamma, window, noise, min_gain, kind, density, eps, half_life, decay, decay_floor, backend
         As in `select`; pool None, like "all", is the whole corpus.
-    now : float, optional
+    now : float, datetime or datetime64, optional
         As in `select`. Default: when this is called.
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
     memory : int or str, optional
         Bytes, as a number or as "2G", that an actor may hold of a corpus in segments: the path of its folder. Actors
         with some of the segments each are spread over the nodes and search for all batches, as in `select`, so that no
-        node needs to have the whole corpus. They live as long as the class. Only with pools that are searched for, or
-        candidates.
+        node needs to have the whole corpus. They live as long as the class, verify what they hold, and reserve a CPU
+        each where that leaves one. One that is lost is started again; if that takes more than 45 seconds, the pipeline
+        ends with an error. Only with pools that are searched for, or candidates.
     search_parameters, exact
         As in `select`.
 
@@ -179,11 +183,14 @@ def selector_for_ray(
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
-    elif (saved := sources.saved(corpus, given)) is not None:
+    elif (saved := sources.saved(corpus, given, verify=memory is None)) is not None:
         if memory is None:
             corpus = saved
         else:
-            corpus = in_actors(_OP, corpus, saved, memory, num_threads, None)
+            corpus, *_ = holders.held(
+                _OP, absolute(corpus), saved, memory,
+                cpus=None, beside=(1, {"CPU": 1}), wait=WAIT, threads=num_threads, instruction_set=None, verify=True,
+            )  # fmt: skip
             ids = None if corpus.ids.kind == "row" else corpus.ids
     elif memory is not None:
         raise ValueError(f"{_OP}: memory must come with a corpus of corpus build, got {memory} and {corpus}")
@@ -265,6 +272,7 @@ def _check(
         query_groups=None if group_column is None else groups,
         relevance_scale="as-is",  # there is no relevance here
     )
+    quotas.warn_of_unknown(_OP, request, corpus)
     with muted(rk.PoolSizeWarning):
         Selector(corpus, None).select(asked, pool, index)
 

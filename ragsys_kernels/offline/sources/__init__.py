@@ -41,7 +41,7 @@ from ._fused import Fused
 from ._index import Index
 from ._lists import ByIds, Lists
 from ._parquet import batches as parquet_batches
-from ._place import DATABASES, Place, one_version
+from ._place import DATABASES, Place, check_apart, one_version
 from ._raw import ArrayColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
@@ -67,6 +67,7 @@ __all__ = [
     "are_integers",
     "candidate_lists",
     "candidate_scores",
+    "check_apart",
     "id_values",
     "ids",
     "ids_of_file",
@@ -111,7 +112,7 @@ _NUMBERS: dict[type | None, tuple[str, tuple[str, ...], Callable[[pa.DataType], 
 }
 _NUMBERS[str] = (
     "integers or strings",
-    _INTEGERS,
+    (*_INTEGERS, "str"),
     lambda kind: bool(pa.types.is_integer(kind)) or _is_text(_plain(kind)),
     pa.int64(),
 )
@@ -244,7 +245,7 @@ def ids(file: PathLike, argument: str, column: str | None = None, kind: str | No
         whole = kind == "int64" or (kind is None and all(map(_written_ids.are_integers, of_column())))
     else:
         whole, got = False, "strings" if _is_text(plain) else "integers" if pa.types.is_integer(plain) else None
-        _check_kind(kind, got, source.place)
+        _check_kind("ids" if argument == "corpus" else argument, kind, got, source.place)
 
     def convert(values: pa.Array, rows: RowSource) -> pa.Array:
         values = _rows.present(values.cast(plain), rows, what)  # a dictionary may hold a null
@@ -253,35 +254,35 @@ def ids(file: PathLike, argument: str, column: str | None = None, kind: str | No
     return TableColumn(source, argument, name, convert)
 
 
-def ids_of_file(file: PathLike, column: str | None = None, known: Ids | None = None) -> Column:
+def ids_of_file(file: PathLike, column: str | None = None, known: Ids | None = None, argument: str = "ids") -> Column:
     """Open the ids of a file of their own, to be like those of a corpus that are `known`.
 
     A ``.npy`` file has integers; a file whose suffix is that of no format, and a pipe, have an id in each line.
     """
-    place = Place(file, "ids")
+    place = Place(file, argument)
     kind = None if known is None else "str" if known.kind == "str" else "int64"
     if place.suffix == ".npy":
         try:
-            found = numbers("ids", int, file, column, file)
+            found = numbers(argument, int, file, column, file)
         except ValueError as error:
             raise ValueError(f"{error}; strings can be in a text file, one a line, or a column of a table") from error
-        _check_kind(kind, "integers", place)
+        _check_kind(argument, kind, "integers", place)
     elif _text.suffix(place) not in _SUFFIXES and (place.kind() == "file" or place.is_pipe()):
         if column is not None:
-            raise ValueError(f"select: ids must not be a text file to have a column {column!r}, got {place}")
+            raise ValueError(f"select: {argument} must not be a text file to have a column {column!r}, got {place}")
         found = IdLines(place, known)
     else:
-        found = ids(file, "ids", column, kind)
+        found = ids(file, argument, column, kind)
     if found is None:
-        raise ValueError(f"select: ids must be in a column id, or it be named, got none in {place}")
+        raise ValueError(f"select: {argument} must be in a column id, or it be named, got none in {place}")
     return found
 
 
-def _check_kind(kind: str | None, got: str | None, place: Place) -> None:
+def _check_kind(argument: str, kind: str | None, got: str | None, place: Place) -> None:
     """Refuse ids of another type than those of the corpus."""
     expected = {None: got, "int64": "integers", "str": "strings"}[kind]
     if got not in (None, expected):
-        raise ValueError(f"select: ids must be {expected} as those of the corpus are, got {got} in {place}")
+        raise ValueError(f"select: {argument} must be {expected} as those of the corpus are, got {got} in {place}")
 
 
 def numbers(
@@ -307,10 +308,10 @@ def numbers(
         if source.suffix != ".npy":
             raise ValueError(f"select: {argument} must be one number a row, got {place}")
         found = npy(source, argument, rank=1, dtypes=dtypes)
-        return found.as_seconds() if kind is np.datetime64 else found
+        return found.as_seconds() if kind is np.datetime64 else found.as_texts()
     if not isinstance(source, Table):
         widened = (*dtypes, "bfloat16") if kind is float else dtypes
-        return _tensor(source, argument, column, widened, 1, (argument,))
+        return _tensor(source, argument, column, widened, 1, (argument,)).as_texts()
     name, stored = _find(source, argument, column, what, accepts, (argument,))
     plain = _plain(stored)
 
@@ -402,7 +403,8 @@ def _tensor(
     **options: Any,
 ) -> ArrayColumn:
     def accepts(tensor: Tensor) -> bool:
-        return tensor.dtype in dtypes and len(tensor.shape) == rank
+        text = tensor.dtype.startswith("str") and "str" in dtypes  # NumPy's names have the length: str64
+        return (text or tensor.dtype in dtypes) and len(tensor.shape) == rank
 
     what = f"{' or '.join(dtypes)} of rank {rank}"
     name = find_column(tensors.kinds, tensors.place, argument, column, what, accepts, usual, "tensor")

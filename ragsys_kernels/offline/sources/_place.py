@@ -8,9 +8,10 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, Protocol, TypeVar
 
@@ -46,7 +47,7 @@ class Place:
     """A file or folder, which may not exist; as text, the path or URL it was given as."""
 
     def __init__(self, path: PathLike, argument: str) -> None:
-        text, self._argument = os.fspath(path), argument
+        text, self.argument = os.fspath(path), argument
         self.path: str | Path = Path(text)
         file, sign, table = text.rpartition("::")
         self.table = table if sign and file.lower().endswith(DATABASES) and not is_url(text) else None
@@ -110,7 +111,7 @@ class Place:
         except FileNotFoundError:
             return None
         except Exception as error:  # of the protocol's own package: no credentials, no such host
-            raise OSError(f"select: {self._argument} must be a URL that can be read, got {self}: {error}") from error
+            raise OSError(f"select: {self.argument} must be a URL that can be read, got {self}: {error}") from error
         return "file" if found == "file" else "folder"
 
     def is_pipe(self) -> bool:
@@ -131,9 +132,9 @@ class Place:
         """Return the files that match this place as a pattern, sorted; ``**`` stands for any folders."""
         if self.local is not None:
             found = sorted(glob.glob(str(self.local), recursive=True))
-            return [Place(path, self._argument) for path in found if os.path.isfile(path)]
+            return [Place(path, self.argument) for path in found if os.path.isfile(path)]
         inner = sorted(self._fs.glob(self._inner))
-        return [Place(self._fs.unstrip_protocol(path), self._argument) for path in inner if self._fs.isfile(path)]
+        return [Place(self._fs.unstrip_protocol(path), self.argument) for path in inner if self._fs.isfile(path)]
 
     def open(self) -> IO[bytes]:
         if self.local is not None:
@@ -214,7 +215,7 @@ class Place:
             for each in self._files():
                 yield f"{each.relative_to(self._posix)} {each.stat().st_size}\n".encode()
                 if full:
-                    yield from Place(each, self._argument)._blocks(0, True)
+                    yield from Place(each, self.argument)._blocks(0, True)
             return
         if not full:
             for start in (0, (size - _SAMPLE) // 2, size - _SAMPLE):
@@ -234,6 +235,31 @@ class Place:
                 return {"size": int(info["size"]), "etag": str(info[name])}
         changed = next((info[name] for name in ("mtime", "LastModified", "created") if info.get(name)), "")
         return {"size": int(info["size"]), "mtime": str(changed)}
+
+
+def check_apart(op: str, outs: Mapping[str, PathLike | None], inputs: Mapping[str, PathLike | None]) -> None:
+    """Refuse to write a file or folder that shares files with an input, or with another that is written.
+
+    To replace it, or what an earlier run wrote there, would remove the input's. None is not given.
+    """
+    written = {name: Place(path, name) for name, path in outs.items() if path is not None}
+    for name, path in inputs.items():
+        if path is None:
+            continue
+        given = Place(path, name)
+        kind = given.kind()
+        folder = kind == "folder"
+        files = [given, *(given.matches() if kind is None and given.is_pattern() else ())]
+        if folder and given.local is not None:  # links may lead from it to files of another folder
+            files += map(given.child, given.names())
+        for argument, place in written.items():
+            # What would lie in a file is refused as such.
+            if (folder and place.within(given)) or any(file.within(place) for file in files):
+                rule = "must not be an input, lie in one or hold one"
+                raise ValueError(f"{op}: {argument} {rule}, got {place} and {name} {path}")
+    for (first, one), (second, other) in combinations(written.items(), 2):
+        if one.within(other) or other.within(one):
+            raise ValueError(f"{op}: {second} must not share files with {first}, got {other} and {one}")
 
 
 @contextmanager

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from ..._base import checks
+from ..._base import checks, times
 from ..._base.arrays import HOST
 from ..._base.npy import HEADER, can_be, header
 from ..._base.types import NDArray as Array
@@ -88,8 +89,20 @@ class ArrayColumn(Column):
 
     def as_seconds(self) -> ArrayColumn:
         """Return the column, times as seconds since 1970 in float64, numbers as they are stored."""
-        self._convert = self._finish = checks.seconds
+        self._convert = self._finish = times.seconds
         return self
+
+    def as_texts(self) -> ArrayColumn:
+        """Return the column, strings as Arrow's, numbers as they are stored."""
+        if self._dtype.kind == "U":
+            self._convert, self._finish = self._texts, lambda array: pa.chunked_array([self._texts(array)])
+        return self
+
+    def _texts(self, stored: Array) -> pa.Array:
+        try:
+            return pa.array(stored)
+        except ValueError as error:
+            raise ValueError(f"select: {self.path} must hold text, got what is none: {checks.line(error)}") from None
 
     def identity(self, full: bool = False, known: dict[str, Any] | None = None) -> dict[str, Any]:
         named = {} if self._name is None else {"tensor": self._name}
@@ -153,7 +166,7 @@ def npy(place: Place, argument: str, rank: int, dtypes: Sequence[str], **options
     if not dtype.isnative and dtype.newbyteorder("=").name in dtypes:
         swapped = options.pop("convert", None)
         options = {**dict.fromkeys(("convert", "finish"), native(dtype, swapped)), **options}
-    elif dtype not in [np.dtype(name) for name in dtypes]:
+    elif dtype not in [np.dtype(name) for name in dtypes] and not (dtype.kind == "U" and "str" in dtypes):
         raise ValueError(f"select: {argument} must be {' or '.join(dtypes)}, got {dtype} in {place}")
     if len(shape) != rank:
         raise ValueError(f"select: {argument} must be of rank {rank}, got shape {shape} in {place}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..._base import checks
+from ..._base import times
 from ..._base.types import NDArray as Array
 
 
@@ -104,7 +104,7 @@ def numbers(values: pa.Array, rows: RowSource, kind: pa.DataType) -> Array:
 
 def seconds(values: pa.Array) -> Array:
     """Return times, or numbers, as seconds since 1970 in float64; NaN where there is none."""
-    found = checks.seconds(numpy(values))
+    found = times.seconds(numpy(values))
     return np.array(found, np.float64)
 
 

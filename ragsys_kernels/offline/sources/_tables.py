@@ -138,7 +138,8 @@ class Table:
             begin, end = max(start - first, 0), min(stop - first, part.bounds[-1])
             if begin >= end:
                 continue
-            with self._reading(part.place), part.reader() as read:
+            opened = part.reader(end) if isinstance(part, ParquetPart) else part.reader()
+            with self._reading(part.place), opened as read:
                 for unit in range(bisect_right(part.bounds, begin) - 1, len(part.bounds) - 1):
                     low, high = part.bounds[unit], min(part.bounds[unit + 1], end)
                     if low >= end:
@@ -290,9 +291,8 @@ def _folder(place: Place, argument: str) -> tuple[list[Place], str]:
             f"select: {argument} must be one split of a saved DatasetDict, got {place}; name one: {splits}"
         )
     if DESCRIPTION in names:
-        raise ValueError(
-            f"select: {argument} must be files of vectors, got the saved corpus {place}; name those that it was made of"
-        )
+        way = "name those that it was made of" + (", or copy it to a local folder" if place.local is None else "")
+        raise ValueError(f"select: {argument} must be files of vectors, got the saved corpus {place}; {way}")
     state_file = place.child("state.json")
     if "state.json" in names and state_file.kind() == "file":  # the package datasets' save_to_disk
         state = json.loads(state_file.read(0, min(state_file.size(), MOST_BYTES)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..._base import times
 from ..._base.checks import choice, shown
 from ..._base.files import csv_of
 from ..._base.types import NDArray as Array
@@ -109,7 +110,7 @@ def _bad(argument: str, given: dict[str, Column], named: str) -> dict[int, str]:
             if name == "costs":
                 reason, good = "costs must be finite and at least 0, got another", np.isfinite(values) & (values >= 0)
             elif name == "time":  # NaN is none
-                reason, good = "time must be finite, got inf", ~np.isinf(values)
+                reason, good = f"time must be {times.RULE}, got another", ~(np.abs(values) > times.MOST)
             elif isinstance(values, np.ndarray) and values.dtype.kind == "f":
                 reason = f"{name} must be finite, got NaN or inf"
                 good = np.isfinite(values).reshape(len(values), -1).all(axis=1)

@@ -32,12 +32,12 @@ def are_integers(written: Any) -> bool:
     return bool(integers(written).null_count == written.null_count)
 
 
-def as_integers(written: pa.Array, rows: RowSource) -> pa.Array:
+def as_integers(written: pa.Array, rows: RowSource, argument: str = "ids") -> pa.Array:
     """Return ids as int64; refuse those that are not written so."""
     found = integers(written)
     wrong = _rows.numpy(pc.and_(found.is_null(), written.is_valid()))
     rule = "be integers of 64 bits in plain decimal form as those of the corpus are"
-    RowSource("ids", rows.first, rows.where, rows.bad).refuse(wrong, rule, lambda row: shown(written[row].as_py()))
+    RowSource(argument, rows.first, rows.where, rows.bad).refuse(wrong, rule, lambda row: shown(written[row].as_py()))
     return found
 
 
@@ -48,14 +48,14 @@ class IdLines(Column):
     """
 
     def __init__(self, place: Place, known: Ids | None = None) -> None:
-        self.path, self._name = place.path, place.name
+        self.path, self._name, self._argument = place.path, place.name, place.argument
         with place.open() as file:
             content = file.read()
         self._sha256 = hashlib.sha256(content).hexdigest()
         try:
             lines = lines_of(content)
         except UnicodeDecodeError as error:
-            raise ValueError(f"select: ids must be a text file in UTF-8, got {place}: {error}") from error
+            raise ValueError(f"select: {place.argument} must be a text file in UTF-8, got {place}: {error}") from error
         # A byte order mark is of no id, unless the corpus has the id with it.
         if lines and content.startswith(BOM_UTF8) and known is not None and known.kind == "str":
             lines[0] = whole if (whole := f"\ufeff{lines[0]}") in known else lines[0]
@@ -73,8 +73,11 @@ class IdLines(Column):
         return {"path": str(self.path), "files": [{"name": self._name, "sha256": self._sha256}]}
 
     def _some(self, begin: int, end: int, bad: dict[int, str] | None) -> Any:
-        return _rows.present(self._of(begin, end, bad), RowSource("ids", begin, self.where, bad), "ids")
+        return _rows.present(self._of(begin, end, bad), self._source(begin, bad), self._argument)
 
     def _of(self, begin: int, end: int, bad: dict[int, str] | None) -> pa.Array:
         written = self._written[begin:end]
-        return as_integers(written, RowSource("ids", begin, self.where, bad)) if self._as_integers else written
+        return as_integers(written, self._source(begin, bad), self._argument) if self._as_integers else written
+
+    def _source(self, begin: int, bad: dict[int, str] | None) -> RowSource:
+        return RowSource(self._argument, begin, self.where, bad)

@@ -87,7 +87,8 @@ def coverage(
 
     Notes
     -----
-    O(Q P A (D + K)) time, with the whole corpus as its own aspects O(Q N² (D + K)).
+    O(Q P A (D + K)) time, with the whole corpus as its own aspects O(Q N² (D + K)). All P A similarities of a query are
+    kept, at most 2^28: 16,384 rows as their own aspects. `Corpus.subset` takes ``neighbors``, without this limit.
 
     Examples
     --------

@@ -50,7 +50,8 @@ def gist(
     For a single item the distance is D, the largest in the pool. The result is the best by f of: the items of largest
     v; the two items at distance D; and, for every threshold (1 + eps)**i * eps * D / 2 up to D, the items of largest v
     that are at least the threshold apart from the earlier ones. Ties go to the first of these, and to the lowest
-    position.
+    position. Of more than 8,192 items, for which to find D takes too long, the largest distance that is found takes its
+    place: at least 0.7 D, by a bound, or the thresholds are finer; so the guarantee below holds.
 
     If no v is below 0, f is at least 2/3 - eps of the optimum over sets of at most k items (theorem 3.3 of arXiv
     2405.18754); exceeding 2/3 is NP-hard. Rules that pick one item at a time, such as `mmr`, have no such guarantee.
@@ -74,12 +75,15 @@ def gist(
     Raises
     ------
     ValueError
-        A pool of more than 8,192 items, besides what `mmr` raises: all distances are compared. ``max_per_group``,
-        ``initial``, ``costs``, ``budget`` or ``max_similarity``, which all picks together cannot keep to.
+        What `mmr` raises; ``max_per_group``, ``initial``, ``costs``, ``budget`` or ``max_similarity``, which all picks
+        together cannot keep to.
 
     Notes
     -----
-    NumPy in float64, on the host. O(P² D + P K log(2 / eps) / eps) time for a query.
+    NumPy in float64, on the host. O(P² D + P K log(2 / eps) / eps) time for a query of up to 8,192 items. Of more
+    O(P K D log(2 / eps) / eps) at most, and usually the time to read the items some 50 times: thresholds that cannot
+    be better than the best so far are given up. With an eps below 0.1 the guarantee may take the comparison of all
+    pairs, O(P² D). O(P D) memory.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..problem import Problem
-from .coverage import Coverage
+from .coverage import coverage
 from .dpp import DPP
 from .mmr import MMR
 from .msd import MSD
@@ -27,5 +27,5 @@ RULES: dict[str, Callable[[Problem, int, Pool], Rule]] = {
     "dpp": DPP,
     "ssd": SSD,
     "sift": SIFT,
-    "coverage": Coverage,
+    "coverage": coverage,
 }

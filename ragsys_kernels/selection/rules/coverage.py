@@ -18,6 +18,17 @@ class Coverage(Rule):
         self.lambda_d = float(problem.lambda_d[q])
         self.relevance = pool.v
         self.n = len(pool.v)
+        num_aspects = self.n if options.aspects is None else len(options.aspects[q])
+        self._find_similarities(problem, q, pool)
+        if options.weights is not None:
+            self.weights = options.weights[q].astype(np.float64)
+        else:
+            self.weights = np.full(num_aspects, 1.0 if self.kind == "cover" else 1 / max(1, num_aspects))
+        # m_a, the largest similarity; A_a, their sum; ρ_a, what is left of the aspect.
+        self.state = np.full(num_aspects, 1.0 if self.kind == "xquad" else 0.0)
+
+    def _find_similarities(self, problem: Problem, q: int, pool: Pool) -> None:
+        options = problem.options
         aspects = pool.e if options.aspects is None else options.aspects[q].astype(np.float64)
         # One item at a time: equal rows get equal bits.
         if pool.given is None:
@@ -28,30 +39,55 @@ class Coverage(Rule):
         if problem.rows.metric == "cosine" or self.kind == "xquad":
             self.S = np.minimum(self.S, 1)
         in_range(problem, q, self.S)
-        if options.weights is not None:
-            self.weights = options.weights[q].astype(np.float64)
-        else:
-            self.weights = np.full(len(aspects), 1.0 if self.kind == "cover" else 1 / max(1, len(aspects)))
-        # m_a, the largest similarity; A_a, their sum; ρ_a, what is left of the aspect.
-        self.state = np.full(len(aspects), 1.0 if self.kind == "xquad" else 0.0)
+
+    def _added(self, S: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """Return what similarities add to aspects in some state."""
+        if self.kind == "facility":
+            return np.asarray(np.maximum(S - state, 0))
+        if self.kind == "cover":
+            return np.asarray((state + S) ** self.gamma - state**self.gamma)
+        return np.asarray(S * state)
+
+    def _after(self, S: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """Return the state of aspects once an item of these similarities is taken."""
+        if self.kind == "facility":
+            return np.asarray(np.maximum(state, S))
+        return np.asarray(state + S if self.kind == "cover" else state * (1 - S))
 
     def _gain(self) -> np.ndarray:
-        S = self.S[: self.n]
-        if self.kind == "facility":
-            added = np.maximum(S - self.state, 0)
-        elif self.kind == "cover":
-            added = (self.state + S) ** self.gamma - self.state**self.gamma
-        else:
-            added = S * self.state
-        return np.asarray((added * self.weights).sum(axis=1))
+        return np.asarray((self._added(self.S[: self.n], self.state) * self.weights).sum(axis=1))
 
     def values(self) -> np.ndarray:
         return np.asarray(self.lambda_d * self.relevance + (1 - self.lambda_d) * self._gain())
 
     def take(self, j: int, similarity: np.ndarray) -> None:
-        if self.kind == "facility":
-            self.state = np.maximum(self.state, self.S[j])
-        elif self.kind == "cover":
-            self.state = self.state + self.S[j]
-        else:
-            self.state = self.state * (1 - self.S[j])
+        self.state = self._after(self.S[j], self.state)
+
+
+class CoverageNear(Coverage):
+    """The same with the items as aspects, and S of 0 for all pairs but those of a graph (`options.Graph`)."""
+
+    def _find_similarities(self, problem: Problem, q: int, pool: Pool) -> None:
+        graph, items = problem.options.graph, np.concatenate([pool.rows, pool.initial])
+        place = np.full(len(problem.rows.data), -1)
+        place[pool.rows] = np.arange(self.n)
+        counts = np.diff(graph.begin)[items]
+        self.begin = np.concatenate([[0], np.cumsum(counts)])  # where the aspects of each item begin
+        self.item = np.repeat(np.arange(len(items)), counts)
+        edges = np.arange(len(self.item)) + (graph.begin[items] - self.begin[:-1])[self.item]
+        self.aspect = place[graph.rows[edges]]
+        # An aspect that is no item adds nothing.
+        self.S = np.where(self.aspect < 0, 0, graph.similarity[edges].astype(np.float64))
+
+    def _gain(self) -> np.ndarray:
+        added = self._added(self.S, self.state[self.aspect]) * self.weights[self.aspect]
+        return np.bincount(self.item, added, minlength=self.n)[: self.n]
+
+    def take(self, j: int, similarity: np.ndarray) -> None:
+        edges = slice(*self.begin[j : j + 2])
+        self.state[self.aspect[edges]] = self._after(self.S[edges], self.state[self.aspect[edges]])
+
+
+def coverage(problem: Problem, q: int, pool: Pool) -> Coverage:
+    """Return the coverage of a query: by all similarities, or by those of a graph."""
+    return (Coverage if problem.options.graph is None else CoverageNear)(problem, q, pool)

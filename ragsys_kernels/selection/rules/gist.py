@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..problem import Problem, Selection
+from . import gist_large
 from .pool import in_range, pool_of
 
-# A query's items have at most so many distances (512 MiB): whoever asks for more had a pool in mind.
+# A query's items have a matrix of their distances if these are at most so many (512 MiB).
 _MOST_DISTANCES = 1 << 26
 
 
@@ -18,42 +19,47 @@ def select(problem: Problem, q: int, found: Selection) -> None:
     """Make the picks of a query."""
     pool, eps = pool_of(problem, q), problem.options.eps
     n, k = len(pool.rows), problem.k if problem.ks is None else int(problem.ks[q])
-    if n**2 > _MOST_DISTANCES:
-        most = int(_MOST_DISTANCES**0.5)
-        raise ValueError(f"{problem.op}: candidates must leave at most {most} items a query, got {n}; retrieve a pool")
     if not n:
         return
-    similarity = pool.e @ pool.e.T
-    in_range(problem, q, similarity)
     squares = np.einsum("nd,nd->n", pool.e, pool.e)
-    distance = np.sqrt(np.maximum(squares[:, None] + squares[None, :] - 2 * similarity, 0))
-    np.fill_diagonal(distance, 0)
     weight = float(problem.lambda_d[q])
-    picks = best_of(pool.v, distance, min(k, n), weight, eps)
-    values = objective(pool.v, distance, picks, weight)
+    if n**2 > _MOST_DISTANCES:
+        in_range(problem, q, squares)
+        picks, largest = gist_large.best_of(pool.v, pool.e, squares, min(k, n), weight, eps)
+        of_picks = pool.e[picks]
+        similarity = of_picks @ of_picks.T
+        distance = gist_large.distances(of_picks, squares[picks], of_picks, squares[picks])
+    else:
+        similarity = pool.e @ pool.e.T
+        in_range(problem, q, similarity)
+        distance = np.sqrt(np.maximum(squares[:, None] + squares[None, :] - 2 * similarity, 0))
+        np.fill_diagonal(distance, 0)
+        largest = float(distance.max())
+        picks = best_of(pool.v, distance, largest, min(k, n), weight, eps)
+        similarity, distance = (each[np.ix_(picks, picks)] for each in (similarity, distance))
+    values = objective(pool.v[picks], distance, largest, weight)
     in_range(problem, q, np.asarray(values))
     for step, i in enumerate(picks):
         found.indices[q, step] = pool.rows[i] - q * problem.pool_stride
         found.scores[q, step] = values[step]
         found.relevance[q, step] = pool.v[i]
-        found.redundancy[q, step] = similarity[i, picks[:step]].max() if step else 0.0
+        found.redundancy[q, step] = similarity[step, :step].max() if step else 0.0
     found.lengths[q] = len(picks)
 
 
-def objective(v: np.ndarray, distance: np.ndarray, picks: list[int], weight: float) -> list[float]:
-    """Return f of the picks up to each."""
-    least, total, found = float(distance.max(initial=0)), 0.0, []
-    for step, i in enumerate(picks):
-        total += float(v[i])
-        least = min(least, float(distance[i, picks[:step]].min(initial=np.inf)))
+def objective(v: np.ndarray, distance: np.ndarray, largest: float, weight: float) -> list[float]:
+    """Return f of the picks up to each, from their v and their distances."""
+    least, total, found = largest, 0.0, []
+    for step in range(len(v)):
+        total += float(v[step])
+        least = min(least, float(distance[step, :step].min(initial=np.inf)))
         found.append(weight * total + (1 - weight) * least)
     return found
 
 
-def best_of(v: np.ndarray, distance: np.ndarray, k: int, weight: float, eps: float) -> list[int]:
+def best_of(v: np.ndarray, distance: np.ndarray, largest: float, k: int, weight: float, eps: float) -> list[int]:
     """Return the best of what the thresholds give, as items in the order in which they are taken."""
     order = np.argsort(-v, kind="stable")
-    largest = float(distance.max())
     sets = _apart(distance, order, k, np.zeros(1))
     if k >= 2 and largest > 0:
         pair = np.unravel_index(np.argmax(distance), distance.shape)

@@ -7,7 +7,7 @@ import random
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl
@@ -87,8 +87,7 @@ class Request:
         self.route = "other"  # paths that nobody serves must not become labels of metrics
         self.corpus = ""
         self.account: Account | None = None
-        given = self.headers.get(REQUEST_ID)
-        self.id = given if given is not None and _ID.fullmatch(given) else b"%032x" % random.getrandbits(128)
+        self.id = id_of(self.headers.get(REQUEST_ID))
 
     @property
     def path_params(self) -> dict[str, str]:
@@ -240,8 +239,8 @@ class Request:
 
     def answered(self, response: Response) -> Response:
         """Return its answer, if there is room for it until the client has taken it."""
-        if len(response.body) > _LARGE:
-            self.holds(len(response.body))
+        if response.size > _LARGE:
+            self.holds(response.size)
         return response
 
     def release(self) -> None:
@@ -268,21 +267,26 @@ class Request:
 
 
 class Response:
-    """An answer whose body is complete."""
+    """An answer whose body is complete. A long one has parts: while they are joined no other request is answered."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("headers", "parts", "size", "status")
 
     def __init__(
-        self, body: bytes, status: int = 200, content_type: bytes = JSON, headers: Mapping[str, str] | None = None
+        self,
+        body: bytes | Sequence[bytes | memoryview],
+        status: int = 200,
+        content_type: bytes = JSON,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.body, self.status = body, status
-        self.headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
+        self.parts: Sequence[bytes | memoryview] = (body,) if isinstance(body, bytes) else body
+        self.size, self.status = sum(map(len, self.parts)), status
+        self.headers = [(b"content-type", content_type), (b"content-length", str(self.size).encode())]
         for name, value in (headers or {}).items():
             self.headers.append((name.encode("latin-1"), value.encode("latin-1")))
 
     async def send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
-        await send({"type": "http.response.body", "body": self.body})
+        await send({"type": "http.response.body", "body": b"".join(self.parts)})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it as an ASGI application does, where the framework takes one for an answer."""
@@ -290,6 +294,11 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+def id_of(given: bytes | None) -> bytes:
+    """Return the id of a request: the one that its headers have, if it is one, else a new one."""
+    return given if given is not None and _ID.fullmatch(given) else b"%032x" % random.getrandbits(128)
 
 
 def number_of(header: bytes) -> int | None:

@@ -6,6 +6,7 @@ The listening sockets stay open when all workers have died; without this, caller
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import threading
@@ -16,10 +17,12 @@ import orjson
 
 from ..limits import RefusedError
 from ..listening import asking
+from .messages import REQUEST_ID, id_of
 
 _PATIENCE = 2.0  # seconds that a client has for its headers, and again for its body, which is not looked at
 _STEP = 0.01
 _HEADERS, _PART = 1 << 16, 1 << 20
+_ID = re.compile(rb"\r\n%b:[ \t]*(.*?)[ \t]*\r\n" % REQUEST_ID, re.IGNORECASE)
 
 
 class Refuser:
@@ -46,7 +49,7 @@ class Refuser:
         body = orjson.dumps(content)
         self._answer = (
             b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
-            b"connection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            b"connection: close\r\ncontent-length: %d\r\n%%b: %%b\r\n\r\n%b" % (len(body), body.replace(b"%", b"%%"))
         )
 
     def stop(self, last: bool = False) -> None:
@@ -79,10 +82,11 @@ class Refuser:
             server.close()
 
     async def _refuse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        given = None
         with suppress(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE)
+            given = _ID.search(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _PATIENCE))
         with suppress(OSError, asyncio.TimeoutError):
-            writer.write(self._answer)
+            writer.write(self._answer % (REQUEST_ID, id_of(given and given[1])))
             if writer.can_write_eof():  # not with TLS
                 writer.write_eof()
             # A connection that is closed with bytes unread is reset, and the client may not see its answer.

@@ -248,6 +248,7 @@ class CorpusInfo(BaseModel):
     ids: Literal["int64", "string"]
     bias: bool
     groups: bool
+    costs: bool
     time: bool
     unknown: Literal["error", "skip"] = Field(description="How to treat an id that is not in it")
     index: str | None = Field(None, description="What finds pools approximately, where they are not searched exactly")

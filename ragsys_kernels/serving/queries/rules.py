@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ..._base import times
 from ..._dispatch import BackendUnavailableError
 from ...selection import METHODS, quotas
 from ...selection.fusion import FUSIONS, fuse
@@ -194,6 +195,8 @@ class Rules:
         if not isinstance(method, str) or method not in METHODS:
             raise self.invalid("method", f"be one of {', '.join(map(repr, METHODS))}", shown(method))
         if pool is not None:
+            if type(pool) is not int:
+                raise self.invalid("pool", "be an integer, or null for the whole corpus", shown(pool))
             self.counts("pool", [pool], self.limits.pool)
         options = {name: self._option(OF_CALL[name], x, method) for name, x in given.items() if x is not None}
         skips = (words["unknown"] or self.served.unknown) == "skip"
@@ -215,7 +218,8 @@ class Rules:
             self.counts(name, [value], _MOST_COUNT)
         elif option.kind == "number" and not (option.holds(method, value) and option.holds(method, _float32(value))):
             limits = " and within the range of float32" if option.holds(method, value) else ""
-            raise self.invalid(name, f"be {option.rule_of(method)}{limits}", shown(value))
+            unit = times.likely_unit(value) if name == "now" else ""
+            raise self.invalid(name, f"be {option.rule_of(method)}{limits}", f"{shown(value)}{unit}")
         return value
 
     def _by_group(self, name: str, given: dict[Any, Any]) -> ByGroup:
@@ -224,9 +228,12 @@ class Rules:
             raise self.invalid(name, f"name 0 to {self.limits.candidates} groups", len(given))
         for number in given.values():
             if type(number) is not int:
-                raise self.invalid(name, "be an integer for each group", shown(number))
-            if not 0 <= number <= _MOST_COUNT:
-                raise self.invalid(name, f"be within [0, {_MOST_COUNT}] for each group", number)
+                large = type(number) is float and abs(number) > _MOST_COUNT  # as JSON's longer integers are read
+                what = "an integer of 64 bits" if large else "an integer"
+                raise self.invalid(name, f"be {what} for each group", shown(number))
+            if number < 0 or number > _MOST_COUNT:
+                rule = "be at least 0" if number < 0 else f"be within [0, {_MOST_COUNT}]"
+                raise self.invalid(name, f"{rule} for each group", number)
         return ByGroup(given)
 
     def quotas(self, options: Mapping[str, Any], names: Any, own_vectors: bool) -> Mapping[str, Any]:
@@ -368,7 +375,8 @@ class Rules:
         if not set(map(type, values)) <= {int}:
             raise self.invalid(name, "be an integer", wrong(values, int))
         if min(values) < 1 or max(values) > most:
-            raise self.invalid(name, f"be within [1, {most}]", next(x for x in values if not 1 <= x <= most))
+            rule = "be at least 1" if most == _MOST_COUNT >= max(values) else f"be within [1, {most}]"
+            raise self.invalid(name, rule, next(x for x in values if not 1 <= x <= most))
         return np.array(values, np.int64)
 
     def flat(self, name: str, values: Iterable[Any], code: str) -> np.ndarray:

@@ -28,6 +28,7 @@ from ..asked import Asked
 from ..corpora import Served
 from ..http.messages import REQUEST_ID, Request
 from ..limits import Limits, RefusedError, invalid, shown
+from .arrow_answers import batch_of
 from .flight_messages import (
     BODY,
     COMMAND,
@@ -40,7 +41,7 @@ from .flight_messages import (
     flight_data,
     trailers,
 )
-from .select_arrow import asked_of, batch_of, spelled, table_of, unpacked
+from .select_arrow import asked_of, spelled, table_of, unpacked
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -201,8 +202,10 @@ class _Stream:
                     begin += asked.count
                     self._request.queries = begin
                     self._under_way += 1
+                    held = asked.answer_bytes  # without waiting: what is read has to leave before there is room
+                    self._count(held)
                     answering = asyncio.ensure_future(self._answer(asked))
-                    await self._parts.put((asked, answering, size if last else 0))
+                    await self._parts.put((asked, answering, held + size if last else held))
         finally:
             await self._parts.put(None)
 
@@ -255,7 +258,11 @@ class _Stream:
         load = self._service.load
         while load.bytes + size > load.limits.memory_bytes:
             await asyncio.sleep(_PAUSE)
-        load.bytes += size
+        self._count(size)
+
+    def _count(self, size: int) -> None:
+        """Count so many bytes as held, or, below 0, as given back."""
+        self._service.load.bytes += size
         self._held += size
 
     def _most(self) -> int:
@@ -298,8 +305,7 @@ class _Stream:
                 begun = True
             await self._send(answer.serialize())
             self._under_way -= 1
-            self._service.load.bytes -= size
-            self._held -= size
+            self._count(-size)
 
     async def _send(self, content: Any) -> None:
         """Send an Arrow message; a client that does not read it in time gets an error."""

@@ -32,6 +32,7 @@ LARGE_BODY, MANY_QUERIES = 1 << 18, 256
 _SMALL, _FEW = 1 << 14, 4
 
 _OPTION = orjson.OPT_SERIALIZE_NUMPY
+_PART = 1 << 20  # bytes of an answer that are joined at a time
 
 
 def add(service: Service) -> None:
@@ -66,10 +67,13 @@ async def select(service: Service, request: Request) -> Response:
             share.party.leave()
             raise
         return share.response()
+    queries = 0
     if len(body) > _SMALL:
         # If the queue has no room, refuse the request unread: parsing it would delay those that wait.
-        service.batcher.check_room(min(body.count(b'"query'), service.limits.queries))
-    asked = await service.beside(len(body) > LARGE_BODY, parsed, body, service.corpora, service.limits)
+        queries = min(body.count(b'"query'), service.limits.queries)
+        service.batcher.check_room(queries)
+    large = len(body) > LARGE_BODY or queries > MANY_QUERIES
+    asked = await service.beside(large, parsed, body, service.corpora, service.limits)
     await service.answer(asked, request, deadline)
     found = None
     if asked.chars is not None:
@@ -140,8 +144,8 @@ def parsed(body: bytes, corpora: Corpora, limits: Limits) -> Asked:
     return asked
 
 
-def written(asked: Asked, found: list[Any] | None = None) -> bytes:
-    """Return the answer as JSON. Floats are written with the digits of float32, what is not finite as null.
+def written(asked: Asked, found: list[Any] | None = None) -> list[bytes]:
+    """Return the parts of the answer as JSON. Floats have the digits of float32; what is not finite is null.
 
     ``found`` are the texts of all picks, one after the other.
     """
@@ -155,7 +159,13 @@ def written(asked: Asked, found: list[Any] | None = None) -> bytes:
                 begin += length
     for position, error in asked.errors.items():
         results[position] = _failed(error, position)
-    return b'{"results":[%b]}' % b",".join(results)
+    parts, begin, size = [b'{"results":['], 0, 0
+    for end, result in enumerate(results, 1):
+        size += len(result)
+        if size > _PART or end == len(results):
+            parts.append(b",".join([b""] * bool(begin) + results[begin:end]))
+            begin, size = end, 0
+    return [*parts, b"]}"]
 
 
 def picked_texts(asked: Asked, limits: Limits) -> list[Any]:

@@ -4,9 +4,7 @@ Columns in: ``vector`` (a list of floats of any kind) or ``query_id``; as wanted
 (a list of vectors, those of the candidates), ``lists`` (of structs), ``k``, and the fields of JSON that are numbers or
 lists, by their names. A null is no value, as in JSON. Rules for all queries are in the URL:
 ``/v1/select?corpus=docs&k=6&pool=all``. Those of a stream by Flight and of a handle of Ray Serve may have lists of ids
-too, for all queries without one of their own. Columns out: ``query_id`` (the column ``id``, else the number of the
-row), ``ids``, ``scores``, ``relevance``, ``redundancy``, ``certified`` (null: not known), ``error``, with
-the rule ``nearest=true`` ``nearest``, with ``min_per_group`` ``unmet`` (a map), and with ``unknown=skip`` ``skipped``.
+too, for all queries without one of their own. Columns out: `arrow_answers`.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from ..queries.columns import Ids, add_block
 from ..queries.own_vectors import Given
 from ..queries.reading import ids_of
 from ..queries.rules import FIELDS, MOST_LISTS, OF_URL, Hits, Rules, rules_of
+from .arrow_answers import arrow, written
 
 if TYPE_CHECKING:
     from ..service import Service
@@ -39,19 +38,17 @@ _COLUMNS = (
     *("query_groups", *VECTORS, *OF_ASPECTS, "lists"),
 )
 _OF_IDS = ("id", "query_id", "groups", "query_groups", "lists", *ID_LISTS)
-_ANSWER = ["query_id", "ids", "scores", "relevance", "redundancy", "certified", "error"]
-_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
-_NO_ROWS, _NO_FLOATS, _NO_LENGTHS = np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.int32)
+_NO_ROWS = np.zeros(0, np.int64)
 # Longer streams, and of more queries, are read and answered in a thread: they would hold up the event loop.
 _LARGE, _MANY = 1 << 20, 1024
 _DICTIONARIES = 64  # messages beside those of the queries
+_LONGEST = 400  # bytes of a URL's rules that are kept for later requests
 _WRONG = (pa.ArrowException, OSError, ValueError)
 # Rules for all queries of a stream by Flight or of a handle.
 _BESIDE = (*OF_URL, *ID_LISTS)
 # Of what kind a rule in the URL is, where it is no text, and how each kind is read.
 _KINDS_OF: dict[str, str] = {name: BY_NAME[name].kind for name in (*NUMBERS, *OF_CALL)}
 _KINDS_OF |= {"k": "count", "pool": "count", "fusion_weights": "numbers", **dict.fromkeys(BY_GROUP, "quota")}
-_UNMET = pa.map_(pa.string(), pa.int64())
 
 
 def quota_of(text: str) -> Any:
@@ -78,13 +75,17 @@ async def select_arrow(service: Service, request: Request) -> Response:
     request.unpacks_to(size)
     asked = await service.beside(len(body) + size > _LARGE, _parsed, body, common, service.corpora, service.limits)
     await service.answer(asked, request, deadline)
-    content = await service.beside(asked.count > _MANY, _written, asked)
+    content = await service.beside(asked.count > _MANY, written, asked)
     request.stage("write")
     return Response(content, asked.status, ARROW)
 
 
 def rules_of_url(query: bytes) -> dict[str, Any]:
     """Return the rules in the query of a URL, as the JSON would have them."""
+    return dict(_kept_rules(query) if len(query) <= _LONGEST else _rules_of_url(query))
+
+
+def _rules_of_url(query: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in url_parameters("select", query).items():
         kind = _KINDS_OF.get(name, "choice")
@@ -102,6 +103,9 @@ def rules_of_url(query: bytes) -> dict[str, Any]:
             raise invalid("select", name, rule, repr(value)[:100]) from None
     _known(found, OF_URL)
     return found
+
+
+_kept_rules = lru_cache(256)(_rules_of_url)  # a client has the same in all its requests
 
 
 def _known(rules: Mapping[str, Any], taken: Sequence[str]) -> None:
@@ -146,10 +150,10 @@ def asked_of(table: pa.Table, common: dict[str, Any], served: Served, limits: Li
 def _alike(columns: dict[str, pa.Array], count: int) -> Iterator[tuple[dict[str, pa.Array], Sequence[int]]]:
     """Yield the columns of queries with nulls in the same columns and as many aspects, and their places."""
     holed = [name for name, column in columns.items() if column.null_count]
-    kinds = np.zeros(count, np.int64)
-    for name in VECTORS:
-        if name in columns and _is_list(columns[name].type):
-            kinds = np.unique(np.array(columns[name].fill_null([]).value_lengths().to_pylist()), return_inverse=True)[1]
+    aspects = [name for name in VECTORS if name in columns and _is_list(columns[name].type)]
+    kinds = np.zeros(count if holed or aspects else 0, np.int64)
+    for name in aspects:
+        kinds = np.unique(np.array(columns[name].fill_null([]).value_lengths().to_pylist()), return_inverse=True)[1]
     if not holed and not kinds.any():
         yield columns, range(count)
         return
@@ -164,7 +168,7 @@ def _alike(columns: dict[str, pa.Array], count: int) -> Iterator[tuple[dict[str,
 
 def _taken(name: str, column: pa.Array, rows: np.ndarray) -> pa.Array:
     try:
-        return column.take(_arrow(rows, pa.int64()))
+        return column.take(arrow(rows, pa.int64()))
     except pa.ArrowException:
         raise invalid("select", name, "be a column of numbers, strings or lists", str(column.type)[:100]) from None
 
@@ -280,97 +284,6 @@ def _check_rules(rules: Rules) -> None:
             rules.id_rows(name, ids, lengths, {} if skips else None)
 
 
-def batch_of(asked: Asked) -> pa.RecordBatch:
-    """Return the picks of all queries in columns; a query with an error has empty lists."""
-    picks, count = asked.picks, asked.count
-    ids = _arrow(np.arange(count), pa.int64()) if asked.ids is None else asked.ids
-    order = [position for block in asked.blocks for position in block.positions]
-    lengths = np.concatenate([*(picked.lengths for picked in picks), _NO_LENGTHS])
-    offsets = np.zeros(len(order) + 1, np.int32)
-    lengths.cumsum(out=offsets[1:])
-    # Blocks may lack queries, or hold them in another order: lists are put into that of the request by their offsets.
-    taken = None
-    if order != list(range(count)):
-        places = np.full(count, -1, np.int64)
-        places[order] = np.arange(len(order))
-        taken = pa.array(places, mask=places < 0)
-    full = all((picked.lengths == picked.indices.shape[1]).all() for picked in picks)
-    rows = np.concatenate([*(_end_to_end(picked.indices, picked.lengths, full) for picked in picks), _NO_ROWS])
-    floats = [_end_to_end(picked[i], picked.lengths, full) for i in (1, 2, 3) for picked in picks]
-    if any(block.given is not None for block in asked.blocks):
-        parts = [_end_to_end(b.ids_of(picked.indices), picked.lengths, full) for b, picked in asked.answered()]
-        ids_of_picks = np.concatenate(parts)
-    else:
-        ids_of_picks = asked.served.ids_of(rows)
-    flat = [pa.array(ids_of_picks.tolist(), pa.string()) if asked.strings else _arrow(ids_of_picks, pa.int64())]
-    values = _arrow(np.concatenate([*floats, _NO_FLOATS]), pa.float32())
-    flat += [values.slice(i * len(rows), len(rows)) for i in range(3)]
-    begins = _arrow(offsets, pa.int32())
-    if asked.nearest:
-        nearest = [_end_to_end(picked.nearest, picked.lengths, full) for picked in picks]
-        flat.append(_arrow(np.concatenate([*nearest, np.zeros(0, np.int32)]), pa.int32()))
-    lists = [pa.ListArray.from_arrays(begins, each) for each in flat]
-    if taken is not None:
-        lists = [each.take(taken) for each in lists]
-    errors = pa.nulls(count, pa.string())
-    if asked.errors:
-        errors = pa.array([str(asked.errors[i]) if i in asked.errors else None for i in range(count)], pa.string())
-    lists, more = lists[:4], lists[4:]
-    columns = [ids, *lists, _certified(asked), errors, *more]
-    if asked.unmet:
-        unmet = asked.lacking()
-        columns.append(pa.array([list(unmet[i].items()) if i in unmet else None for i in range(count)], _UNMET))
-    if asked.skips:
-        skipped = asked.skipped()
-        columns.append(pa.array([skipped.get(i, []) for i in range(count)], lists[0].type))
-    return pa.RecordBatch.from_arrays(columns, schema=_schema(ids.type, asked)[0])
-
-
-def _schema(kind: pa.DataType, asked: Asked) -> tuple[pa.Schema, pa.Buffer]:
-    return _schema_of(kind, asked.strings, asked.nearest, asked.unmet, asked.skips)
-
-
-@lru_cache(64)
-def _schema_of(
-    kind: pa.DataType, strings: bool, nearest: bool, unmet: bool, skips: bool
-) -> tuple[pa.Schema, pa.Buffer]:
-    """Return the schema of answers to queries with names of a type, and its message."""
-    ids, floats = pa.list_(pa.string() if strings else pa.int64()), pa.list_(pa.float32())
-    fields = list(zip(_ANSWER, (kind, ids, floats, floats, floats, pa.bool_(), pa.string()), strict=True))
-    fields += [("nearest", pa.list_(pa.int32()))] * nearest + [("unmet", _UNMET)] * unmet + [("skipped", ids)] * skips
-    schema = pa.schema(fields)
-    return schema, schema.serialize()
-
-
-def _certified(asked: Asked) -> pa.Array:
-    """Return which queries are proven, null where that is not known and where there is an error."""
-    if all(picked.certified is None for picked in asked.picks):
-        return pa.nulls(asked.count, pa.bool_())
-    proven, known = np.zeros(asked.count, bool), np.zeros(asked.count, bool)
-    for block, picked in asked.answered():
-        if picked.certified is not None:
-            proven[block.positions], known[block.positions] = picked.certified, True
-    known[list(asked.errors)] = False
-    bits = [pa.py_buffer(np.packbits(each, bitorder="little")) for each in (known, proven)]
-    return pa.Array.from_buffers(pa.bool_(), asked.count, bits)
-
-
-def _arrow(array: np.ndarray, kind: Any) -> pa.Array:
-    """Return numbers as an Arrow array, NaN as null. `pa.array` would import pandas, which takes seconds, to look."""
-    nulls, count = None, 0
-    if array.dtype.kind == "f" and (missing := np.isnan(array)).any():
-        nulls, count = pa.py_buffer(np.packbits(~missing, bitorder="little")), int(missing.sum())
-    return pa.Array.from_buffers(kind, len(array), [nulls, pa.py_buffer(np.ascontiguousarray(array))], count)
-
-
-def _end_to_end(rows: np.ndarray, lengths: np.ndarray, full: bool) -> np.ndarray:
-    """Return the first values of each row, one row after the other."""
-    if full:
-        return rows.reshape(-1)
-    found: np.ndarray = rows[np.arange(rows.shape[1]) < lengths[:, None]]
-    return found
-
-
 def unpacked(body: bytes, limits: Limits, what: str = "body") -> int:
     """Return the bytes that the compressed parts of a stream unpack to."""
     try:
@@ -400,12 +313,6 @@ def _parsed(body: bytes, common: dict[str, Any], corpora: Corpora, limits: Limit
 
 def _not_arrow(what: str, error: Exception) -> RefusedError:
     return RefusedError(422, f"select: {what} must be an Arrow stream: {str(error)[:200]}", what)
-
-
-def _written(asked: Asked) -> bytes:
-    answer = batch_of(asked)
-    schema = _schema(answer.schema.field(0).type, asked)[1]
-    return b"".join((schema, answer.serialize(), _END))  # a writer takes five times as long
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
@@ -544,10 +451,11 @@ def _numbers(values: pa.Array, dtype: Any) -> np.ndarray:
     """Return values, none of them null, as an array: their own memory if that is aligned and of this type."""
     kind, size = np.dtype(values.type.to_pandas_dtype()), len(values)
     stored = np.frombuffer(values.buffers()[1] or b"", np.uint8)[values.offset * kind.itemsize :]
-    array = stored[: size * kind.itemsize].view(kind)
+    numbers: np.ndarray = stored[: size * kind.itemsize].view(kind)
+    if kind == dtype and numbers.flags.aligned:
+        return numbers
     with np.errstate(over="ignore"):  # seen as inf
-        numbers: np.ndarray = array.astype(dtype, copy=not array.flags.aligned)
-    return numbers
+        return numbers.astype(dtype)
 
 
 def _lists(rules: Rules, name: str, column: pa.Array) -> tuple[pa.Array, list[int]]:

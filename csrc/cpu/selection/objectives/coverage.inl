@@ -8,6 +8,9 @@
 // All S are computed first. What an item adds only falls from pick to pick, in floats too but for powers other than the
 // root, so that an old gain, times what all gains shrink by at least, is an upper bound: an item's is renewed only
 // while its bound is the largest.
+//
+// With a graph the aspects are the items too, but S is 0 for pairs that the graph lacks. What is known of an aspect is
+// then kept by its row, and an item meets no aspects but those that it covers.
 
 // Aspects whose vectors stay in the second-level cache while rows go by.
 constexpr std::int64_t kAspectBlock = 96;
@@ -53,6 +56,7 @@ struct Coverage {
   float gamma = 0.5f;
   bool rooted = true;  // gamma is 1/2
   bool falls = true;   // in floats
+  Graph graph = {};    // without one `begin` is null
   std::int64_t aspects = 0, stride = 0;
   float largest = 0.0f;  // of all S
   float shrunk = 1.0f;   // by what the gains known have shrunk since they were last looked through, at least
@@ -74,21 +78,26 @@ struct Coverage {
     gamma = options.gamma;
     rooted = gamma == 0.5f;
     falls = rule != Method::cover || rooted;
-    aspects = options.aspects ? options.num_aspects : query.items;
+    graph = options.graph;
+    aspects = options.aspects ? options.num_aspects : graph.begin ? query.args.num_rows : query.items;
     stride = query.padded(aspects);
     const float start = rule == Method::xquad ? 1.0f : 0.0f;
     for (std::int64_t a = 0; a < stride; a += W) {
       store(ws.covered + a, splat(start));
       store(ws.root + a, vf{});
     }
-    const float equal = rule == Method::cover ? 1.0f : 1.0f / float(aspects);
+    for (std::int64_t j = 0; j < query.items; ++j) ws.renewed[j] = -1;
+    const float equal = rule == Method::cover ? 1.0f : 1.0f / float(graph.begin ? query.items : aspects);
     for (std::int64_t a = 0; a < stride; ++a) {
       const bool given = options.weights && a < aspects;
-      ws.aspect_weight[a] = given ? options.weights[query.q * aspects + a] : a < aspects ? equal : 0.0f;
+      ws.aspect_weight[a] = given ? options.weights[query.q * aspects + a] : a < aspects && !graph.begin ? equal : 0.0f;
+    }
+    if (graph.begin) {
+      for (std::int64_t j = 0; j < query.items; ++j) ws.aspect_weight[ws.row[j]] = equal;
+      return;
     }
     options.aspects ? find_given_aspects(query) : find_own_aspects(query);
     multiply(query, !options.aspects);
-    for (std::int64_t j = 0; j < query.items; ++j) ws.renewed[j] = -1;
   }
 
   // The items themselves; prepared vectors of their rows, and their scales.
@@ -186,6 +195,8 @@ struct Coverage {
   template <class Query>
   void start(Query& query) {
     Workspace& ws = query.ws;
+    for (std::int64_t p = 0; graph.begin && p < query.picked; ++p) cover_near(ws, ws.picked_row[p]);
+    if (graph.begin) return;
     float* const row = similarities(ws, query.items);
     for (std::int64_t p = 0; p < query.picked; ++p) {
       const void* data = query.row(ws.picked_row[p]);
@@ -206,23 +217,25 @@ struct Coverage {
   // (A + S)^(1/2) - A^(1/2) grows with S, so that the largest S stands for all.
   static vf reach(vf covered, float largest) { return square_root(covered + splat(largest)) + square_root(covered); }
 
+  // How aspects are covered, as in `covered` of a workspace, after a pick with these similarities to them.
+  vf covered_by(vf similarity, vf before) const {
+    if (rule == Method::facility) return larger(before, similarity);
+    return rule == Method::xquad ? before * (splat(1.0f) - similarity) : before + similarity;
+  }
+
+  vf root_of(vf covered) const { return rooted ? square_root(covered) : power_of(covered, gamma); }
+
   // A pick with these similarities covers the aspects.
   void cover(Workspace& ws, const float* row) {
     vf left = {};
     for (std::int64_t a = 0; a < stride; a += W) {
-      const vf similarity = load(row + a), before = load(ws.covered + a);
-      vf after;
-      if (rule == Method::facility) {
-        after = larger(before, similarity);
-      } else if (rule == Method::xquad) {
-        const vf share = splat(1.0f) - similarity;
-        after = before * share;
-        left = larger(left, load(ws.aspect_weight + a) > vf{} ? share : vf{});
-      } else {
-        after = before + similarity;
+      const vf similarity = load(row + a), before = load(ws.covered + a), after = covered_by(similarity, before);
+      if (rule == Method::xquad) {
+        left = larger(left, load(ws.aspect_weight + a) > vf{} ? splat(1.0f) - similarity : vf{});
+      } else if (rule == Method::cover) {
         const vf share = reach(before, largest) / larger(reach(after, largest), splat(FLT_MIN));
         left = larger(left, load(ws.aspect_weight + a) > vf{} ? share : vf{});
-        store(ws.root + a, rooted ? square_root(after) : power_of(after, gamma));
+        store(ws.root + a, root_of(after));
       }
       store(ws.covered + a, after);
     }
@@ -231,18 +244,54 @@ struct Coverage {
     shrunk *= share < 1.0f ? share : 1.0f;
   }
 
+  // A pick covers the rows that the graph has for its own. All gains may keep what they are: most rows are not covered.
+  void cover_near(Workspace& ws, std::int64_t row) const {
+    const std::int64_t end = graph.begin[row + 1];
+    for (std::int64_t e = graph.begin[row]; e < end; e += W) {
+      const std::int64_t count = end - e < W ? end - e : W;
+      const vf after = covered_by(load_rest(graph.similarity + e, count), gathered(ws.covered, e, count));
+      const vf root = rule == Method::cover ? root_of(after) : vf{};
+      for (std::int64_t i = 0; i < count; ++i) {
+        ws.covered[graph.rows[e + i]] = after[i];
+        ws.root[graph.rows[e + i]] = root[i];
+      }
+    }
+  }
+
+  // The values of the rows of some edges; 0 beyond them.
+  vf gathered(const float* of_rows, std::int64_t e, std::int64_t count) const {
+    vf values = {};
+    for (std::int64_t i = 0; i < count; ++i) values[i] = of_rows[graph.rows[e + i]];
+    return values;
+  }
+
+  float gain_near(const Workspace& ws, std::int64_t row) const {
+    const std::int64_t end = graph.begin[row + 1];
+    vf sum = {};
+    for (std::int64_t e = graph.begin[row]; e < end; e += W) {
+      const std::int64_t count = end - e < W ? end - e : W;
+      sum += added(load_rest(graph.similarity + e, count), gathered(ws.covered, e, count),
+                   gathered(ws.aspect_weight, e, count), gathered(ws.root, e, count));
+    }
+    return hsum(sum);
+  }
+
   // What an item with these similarities adds, a vector of aspects at a time.
   vf added(const Workspace& ws, const float* row, std::int64_t a) const {
-    const vf similarity = load(row + a), covered = load(ws.covered + a), weight = load(ws.aspect_weight + a);
+    return added(load(row + a), load(ws.covered + a), load(ws.aspect_weight + a), load(ws.root + a));
+  }
+
+  vf added(vf similarity, vf covered, vf weight, vf root) const {
     if (rule == Method::facility) return weight * larger(similarity - covered, vf{});
     if (rule == Method::xquad) return weight * similarity * covered;
-    const vf sum = covered + similarity, root = load(ws.root + a);
+    const vf sum = covered + similarity;
     // sqrt(A + S) - sqrt(A) without the difference, which would cancel.
     if (rooted) return weight * (similarity / larger(square_root(sum) + root, splat(FLT_MIN)));
     return weight * (power_of(sum, gamma) - root);
   }
 
   float gain(const Workspace& ws, std::int64_t j) const {
+    if (graph.begin) return gain_near(ws, ws.row[j]);
     const float* row = similarities(ws, j);
     vf even = {}, odd = {};
     std::int64_t a = 0;
@@ -372,7 +421,7 @@ struct Coverage {
   template <class Query>
   void take(Query& query, std::int64_t j, std::int64_t slot, float value) {
     query.take(j, slot, value, query.ws.value[j], query.redundancy(j));
-    cover(query.ws, similarities(query.ws, j));
+    graph.begin ? cover_near(query.ws, query.ws.row[j]) : cover(query.ws, similarities(query.ws, j));
   }
 
   template <class Query>

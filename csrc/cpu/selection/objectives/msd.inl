@@ -27,7 +27,38 @@ struct Msd : Summed {
 
   template <class Query>
   static float value_of(const Query& query, std::int64_t j) {
-    return query.lambda_d() * query.ws.value[j] + (1.0f - query.lambda_d()) * (most(query) - query.ws.running[j]);
+    return value_at(query, j, query.ws.running[j]);
+  }
+
+  // Its value if its product with the sum were this.
+  template <class Query>
+  static float value_at(const Query& query, std::int64_t j, float running) {
+    return query.lambda_d() * query.ws.value[j] + (1.0f - query.lambda_d()) * (most(query) - running);
+  }
+
+  static bool may_cancel_at(const Workspace&, std::int64_t, float) { return false; }
+
+  // What an item has to be worth for its value to be `bar` or more, by a product with the sum that it has or exceeds.
+  struct Test {
+    vf relevance_weight, distance_weight;
+    bool unvalued;
+    float least;
+
+    vf most(const Workspace& ws, std::int64_t j, vf low) const {
+      return (unvalued ? vf{} : relevance_weight * load(ws.value + j)) - distance_weight * low;
+    }
+  };
+
+  // For products that are off by at most `error`.
+  template <class Query>
+  static Test test(const Query& query, float bar, double error) {
+    const double relevance_weight = query.lambda_d(), distance_weight = 1.0f - query.lambda_d(), picks = most(query);
+    const double sizes = distance_weight * (picks + query.coarse_sum.length + error) + __builtin_fabs(bar);
+    const double rounding = 16 * FLT_EPSILON * (relevance_weight * query.coarse_sum.value + sizes);
+    const double least = bar - distance_weight * (picks + error) - rounding;
+    const bool known = bar > -FLT_MAX && least > -FLT_MAX;
+    const float at_least = known ? float(least) : -FLT_MAX;
+    return {splat(query.lambda_d()), splat(1.0f - query.lambda_d()), query.coarse_sum.unvalued, at_least};
   }
 
   template <class Query>

@@ -60,6 +60,71 @@ struct Vrsd : Summed {
 
   static float cosine(const Sum& sum) { return sum.norm2 > 0 ? float(sum.query / __builtin_sqrt(sum.norm2)) : 0.0f; }
 
+  // Its value if its product with the sum were this and nothing cancels.
+  template <class Query>
+  float value_at(const Query& query, std::int64_t j, float running) const {
+    Sum after = {};
+    after.query = sum.query + query.ws.value[j];
+    after.norm2 = sum.norm2 + (2.0 * running + query.ws.norm2[j]);
+    return cosine(after);
+  }
+
+  // Up to what product with the sum an item, with which the squared lengths add up to `total`, may cancel so much that
+  // its value is computed in another way.
+  struct Cancelling {
+    float share, tiny, rounding;
+
+    template <class T>
+    T of(T total) const {
+      const T some = total * share, most = tiny - total * 0.5f;
+      return (some > most ? some : most) + rounding;
+    }
+  };
+
+  Cancelling cancelling(double error) const {
+    const double tiny = 101 * kZeroSum * (sum.lengths + 1);
+    const double rounding = error + 8 * FLT_EPSILON * (sum.norm2 + 2);
+    return {-0.5f * (1 - 1.01f * kCancellation), float(0.5 * tiny * tiny), float(rounding)};
+  }
+
+  bool may_cancel_at(const Workspace& ws, std::int64_t j, float product) const {
+    return product <= cancelling(0).of(float(sum.norm2) + ws.norm2[j]);
+  }
+
+  // What an item has to be worth for its value to be `bar` or more, by a product with the sum that it has or exceeds:
+  // solved for that, (Q + g)^2 >= bar^2 (|s|^2 + 2 t + |e|^2).
+  struct Test {
+    vf linear, square, sum;
+    Cancelling cancelling;
+    float least;
+
+    vf most(const Workspace& ws, std::int64_t j, vf low) const {
+      const vf g = load(ws.value + j), norm2 = load(ws.norm2 + j);
+      const vf worth = (linear + square * g) * g - splat(0.5f) * norm2 - low;
+      return low <= cancelling.of(sum + norm2) ? splat(FLT_MAX) : worth;
+    }
+  };
+
+  // For products that are off by at most `error`.
+  template <class Query>
+  Test test(const Query& query, float bar, double error) const {
+    float below;  // the float before, so that what is rounded to the bar is at least halfway to it
+    std::int32_t bits;
+    std::memcpy(&bits, &bar, sizeof bits);
+    --bits;
+    std::memcpy(&below, &bits, sizeof below);
+    const double rounded = 0.5 * (double(bar) + below) * (1 - 1e-12), over = 0.5 / (rounded * rounded);
+    const double linear = 2 * over * sum.query, constant = over * sum.query * sum.query - 0.5 * sum.norm2;
+    const double g = query.coarse_sum.value;
+    const double sizes =
+        (__builtin_fabs(linear) + over * g) * g + __builtin_fabs(constant) + query.coarse_sum.length + 1;
+    const double least = -constant - error - 16 * FLT_EPSILON * sizes;
+    const bool known = bar > 0 && sizes < 1e30;
+    const Cancelling cancelled = cancelling(error);
+    if (!known) return {vf{}, vf{}, splat(float(sum.norm2)), cancelled, -FLT_MAX};
+    return {splat(float(linear)), splat(float(over)), splat(float(sum.norm2)), cancelled, float(least)};
+  }
+
   // s + item j.
   template <class Query>
   Sum plus(Query& query, const Sum& before, std::int64_t j) {

@@ -1,13 +1,14 @@
-// The page of a server. Two requests ask all rules for one query: one for the picks of top-k and VRSD, one for those of MMR at
-// every λ, so that the slider needs none.
+// The page of a server. Two requests ask all rules for one query: one for the picks of most, one for those of MMR at every λ, so
+// that the slider needs none.
 
-import { NAMES, digits, made, mean, sections } from "./picks.js";
+import { digits, made, mean, sections } from "./picks.js";
 import { plot, sign } from "./plot.js";
 
 const element = (id) => document.getElementById(id);
 const form = element("asked");
 const CUT = 280, LONGEST = 20000; // characters of a text, and of one that is shown as a whole
 let corpora = {}, limits = {}, encoder = null;
+let RULES = [], NAMES = {}; // what the server says of the rules, and what each is called
 let asked = 0; // answers to older questions are dropped
 let lambda = 0.75; // which the slider may round
 let shown = null; // what the last question found
@@ -55,51 +56,66 @@ async function queried() {
 
 const excluded = () => (isText() || form.itself.checked ? "" : `,"exclude":[${written(form.query.value.trim())}]`);
 
-const RULES = {
-  topk: () => '"method":"mmr","lambda_d":1,"lambda_b":1',
-  mmr: () => `"method":"mmr","lambda_d":${lambda},"lambda_b":${form["lambda-b"].value}`,
-  vrsd: () => '"method":"vrsd"',
-};
+const chosen = () => [...form.querySelectorAll("[name=rule]:checked")].map((box) => box.value);
+const options = (rule) => [...form.querySelectorAll(`[data-of=${rule}]`)];
 
-async function selected(rules, query, common) {
-  const queries = rules.map((rule) => `{${query},${RULES[rule]()}}`);
-  const { results } = await send("v1/select", `{"corpus":${name()},${common},"nearest":true,"queries":[${queries.join(",")}]}`);
-  const bad = results.find((result) => result.error);
-  if (bad) throw new Refused(bad.error.message);
-  return Object.fromEntries(rules.map((rule, i) => [rule, results[i]]));
+// What a rule is asked with: an empty field is the rule's own default.
+function asking(rule) {
+  if (rule === "topk") return '"method":"mmr","lambda_d":1,"lambda_b":1';
+  const given = options(rule).filter((field) => field.value !== "").map((field) => {
+    if (!field.checkValidity()) throw new Refused(`${NAMES[rule]}: ${field.dataset.name} must be ${field.dataset.rule}`);
+    return `,"${field.dataset.name}":${field.type === "number" ? Number(field.value) : JSON.stringify(field.value)}`;
+  });
+  if (rule === "mmr") given.push(`,"lambda_d":${lambda}`);
+  if (rule !== "vrsd" && rule !== "sift") given.push(`,"lambda_b":${form["lambda-b"].value}`);
+  return `"method":"${rule}"${given.join("")}`;
 }
 
-// VRSD does not weigh how alike picks are; MMR with relevance that falls along them keeps their order and tells.
-async function likeness(ids) {
-  const falling = ids.map((_, i) => ids.length - i);
-  const body = `{"corpus":${name()},"k":${ids.length},"lambda_d":1,"lambda_b":1,"queries":` +
-    `[{"candidates":${list(ids)},"relevance":[${falling}]}]}`;
-  return (await send("v1/select", body)).results[0].redundancy ?? [];
+async function selected(rules, query, common) {
+  const queries = rules.map((rule) => `{${query},${asking(rule)}}`);
+  const { results } = await send("v1/select", `{"corpus":${name()},${common},"nearest":true,"queries":[${queries.join(",")}]}`);
+  if (results.every((result) => result.error)) throw new Refused(results[0].error.message);
+  const found = Object.fromEntries(rules.map((rule, i) => [rule, results[i]]));
+  await liken(rules.filter((rule) => rule !== "topk" && rule !== "mmr" && found[rule].ids?.length).map((rule) => found[rule]));
+  return found;
+}
+
+// Put how alike picks are into those of rules that weigh something else: MMR with relevance that falls along them keeps their
+// order and tells.
+async function liken(found) {
+  if (!found.length) return;
+  const queries = found.map(({ ids }) => `{"candidates":${list(ids)},"k":${ids.length},"relevance":[${ids.map((_, i) => ids.length - i)}]}`);
+  const body = `{"corpus":${name()},"lambda_d":1,"lambda_b":1,"queries":[${queries.join(",")}]}`;
+  const { results } = await send("v1/select", body);
+  found.forEach((picks, i) => { picks.redundancy = results[i].redundancy ?? []; });
 }
 
 async function pick() {
   const number = ++asked;
-  const rules = [...form.querySelectorAll("[name=rule]:checked")].map((box) => box.value);
+  const rules = chosen();
   try {
     if (!form.query.value.trim()) throw new Refused(isText() ? "type a text: it is the query" : "type the id of an item: it is the query");
     const begun = performance.now();
     const query = await queried();
-    const common = `"k":${Number(form.k.value)},"pool":${form.pool.value ? Number(form.pool.value) : "null"}${excluded()}`;
-    const walks = form.pool.value && Number(form.pool.value) <= limits.path_pool && Number(form.k.value) <= limits.path_k;
-    const wanted = ["topk", ...rules.filter((rule) => rule === "vrsd" || (rule === "mmr" && !walks))];
+    for (const field of [form.k, form.pool]) {
+      if (!field.checkValidity()) throw new Refused(`${field.name} must be a whole number from 1 to ${field.max}`);
+    }
+    const k = Number(form.k.value);
+    const common = `"k":${k},"pool":${form.pool.value ? Number(form.pool.value) : "null"}${excluded()}`;
+    const walks = form.pool.value && Number(form.pool.value) <= limits.path_pool && k <= limits.path_k;
+    const wanted = ["topk", ...rules.filter((rule) => rule !== "topk" && (rule !== "mmr" || !walks))];
     const path = `{"corpus":${name()},${query},${common},"lambda_b":${form["lambda-b"].value}}`;
     const [found, { segments }] = await Promise.all([selected(wanted, query, common), walks ? send("v1/path", path) : {}]);
-    if (found.vrsd?.ids.length) found.vrsd.redundancy = await likeness(found.vrsd.ids);
     const took = performance.now() - begun;
     const texts = corpora[form.corpus.value].texts ? new Map() : null;
     if (texts) {
-      const ids = [...new Set([...Object.values(found), ...(segments ?? [])].flatMap((each) => each.ids))];
+      const ids = [...new Set([...Object.values(found), ...(segments ?? [])].flatMap((each) => each.ids ?? []))];
       const body = `{"corpus":${name()},"chars":${CUT},"ids":${list(ids.slice(0, limits.candidates))}}`;
       const answer = ids.length ? await send("v1/texts", body) : { texts: [] };
       answer.texts.forEach((text, i) => texts.set(ids[i], text));
     }
     if (number !== asked) return;
-    shown = { rules, found, segments: segments?.length ? segments : null, texts };
+    shown = { rules, found, segments: segments?.length ? segments : null, texts, k };
     draw();
     plotted();
     say(`Out of ${corpora[form.corpus.value].rows.toLocaleString("en")} items, in ${took.toFixed(1)} ms with the way here.`);
@@ -119,31 +135,31 @@ function mmrAt(step) {
 
 // Show what was found, with MMR at the λ of now: all that the slider changes.
 function draw() {
-  const { rules, found, segments, texts } = shown;
+  const { rules, found, segments, texts, k } = shown;
   const titles = { ...NAMES, mmr: `MMR, λ = ${weight(lambda)}` };
   if (segments) found.mmr = mmrAt(stepOf(segments));
-  element("picks").replaceChildren(...sections(rules, found, titles, texts, whole));
+  element("picks").replaceChildren(...sections(rules, found, { k, names: NAMES, titles, texts, whole }));
   element("legend").hidden = !rules.length;
   move?.(segments ? stepOf(segments) : 0);
 }
 
 // The plot of what was found.
 function plotted() {
-  const { found, segments } = shown;
+  const { rules, found, segments } = shown;
   move = null;
   element("plot").hidden = !segments?.some((each) => each.ids.length > 1);
   if (element("plot").hidden) return;
   const point = (picks) => ({ x: mean(picks.redundancy.slice(1)), y: mean(picks.relevance) });
-  const others = ["topk", "vrsd"].filter((rule) => found[rule]?.ids.length > 1).map((rule) => ({ name: rule, ...point(found[rule]) }));
+  const others = rules.filter((rule) => rule !== "mmr" && found[rule].ids?.length > 1).map((rule) => ({ name: rule, ...point(found[rule]) }));
   const steps = segments.map((each) => ({ ...point(each), title: `λ from ${weight(each.low)} to ${weight(each.high)}` }));
   const drawn = plot(element("drawing"), { steps, others, choose: (step) => choose((segments[step].low + segments[step].high) / 2) });
-  const chosen = made("b");
-  const signs = [["mmr", chosen], ...others.map((each) => [each.name, NAMES[each.name]])];
+  const at = made("b");
+  const signs = [["mmr", at], ...others.map((each) => [each.name, NAMES[each.name]])];
   element("plot-legend").replaceChildren(...signs.map(([rule, text]) => made("span", sign(rule), " ", text)));
   move = (step) => {
     drawn(step);
     const { low, high } = segments[step];
-    chosen.textContent = `MMR, λ = ${weight(lambda)}: selection ${step + 1} of ${segments.length}, from λ = ${digits(low)} to ${digits(high)}`;
+    at.textContent = `MMR, λ = ${weight(lambda)}: selection ${step + 1} of ${segments.length}, from λ = ${digits(low)} to ${digits(high)}`;
   };
   move(stepOf(segments));
 }
@@ -179,6 +195,8 @@ const KEPT = ["corpus", "by", "query", "k", "pool", "lambda", "lambda-b"];
 
 function remember() {
   const values = KEPT.map((field) => [field, field === "lambda" ? lambda : form[field].value]);
+  values.push(["rules", chosen().join(".")]);
+  for (const rule of chosen()) values.push(...options(rule).filter((field) => field.value !== "").map((field) => [field.name, field.value]));
   history.replaceState(null, "", `#${new URLSearchParams(values)}`);
 }
 
@@ -186,13 +204,50 @@ function recall() {
   const given = new URLSearchParams(location.hash.slice(1));
   for (const [field, value] of given) {
     if (KEPT.includes(field) && (field !== "corpus" || value in corpora)) form[field].value = value;
+    else if (form[field]?.dataset?.of) form[field].value = value;
   }
+  if (given.has("rules")) for (const box of form.querySelectorAll("[name=rule]")) box.checked = given.get("rules").split(".").includes(box.value);
   if (given.has("lambda")) lambda = Math.min(1, Math.max(0, Number(given.get("lambda")) || 0));
   if (!["text", "id"].includes(form.by.value)) form.by.value = "text";
 }
 
+// The rules as fields: a box each, what it picks in words, and its options where it is chosen.
+function offer() {
+  NAMES = Object.fromEntries(RULES.map(({ rule, name }) => [rule, name]));
+  element("rules").append(...RULES.flatMap(({ rule, name, words, options }) => {
+    const box = Object.assign(made("input"), { type: "checkbox", name: "rule", value: rule, checked: ["topk", "mmr", "vrsd"].includes(rule) });
+    const label = made("label", box, made("span", made("b", name), " ", made("small", words)));
+    label.className = "check";
+    const fields = options.filter((option) => rule !== "mmr" || option.name !== "lambda_d").map((option) => field(rule, option));
+    const place = made("div", ...fields);
+    place.className = "options";
+    return fields.length ? [label, place] : [label];
+  }));
+}
+
+function field(rule, option) {
+  const input = made(option.choices ? "select" : "input");
+  if (option.choices) {
+    input.append(...option.choices.map((each) => new Option(each, each, each === option.default, each === option.default)));
+  } else {
+    const shown = option.default === null ? "all" : String(option.default);
+    Object.assign(input, { type: "number", step: option.whole ? "1" : "any", min: option.low, max: option.high ?? "", placeholder: shown });
+  }
+  input.name = `${rule}.${option.name}`;
+  Object.assign(input.dataset, { of: rule, name: option.name, rule: option.rule ?? "" });
+  return made("label", made("span", made("b", SIGNS[option.name] ?? option.name), ": ", option.words), input);
+}
+
+const SIGNS = { lambda_d: "λ", gamma: "γ", eps: "ε" };
+
 function refresh() {
   const corpus = corpora[form.corpus.value];
+  for (const box of form.querySelectorAll("[name=rule]")) {
+    const place = box.closest("label").nextElementSibling;
+    if (place?.className === "options") place.hidden = !box.checked;
+  }
+  form.k.max = limits.k;
+  form.pool.max = limits.pool;
   element("bias").hidden = !corpus?.bias;
   element("by-row").hidden = encoder === null;
   element("itself-row").hidden = isText();
@@ -205,7 +260,13 @@ function refresh() {
 
 async function start() {
   try {
-    ({ corpora, limits, encoder } = await send("info"));
+    const [about, rules] = await Promise.all([send("info"), RULES.length ? RULES : send("static/rules.json")]);
+    ({ corpora, limits, encoder } = about);
+    if (!RULES.length) {
+      RULES = rules;
+      offer();
+    }
+    if (!Object.keys(corpora).length) throw new Refused("This server has no corpus: start it with --corpus NAME=FOLDER, or load one.");
     form.corpus.replaceChildren(...Object.keys(corpora).map((each) => new Option(each, each)));
     recall();
     refresh();

@@ -1,6 +1,5 @@
 // The picks of the rules side by side: a table a rule, and what one has and another has not.
 
-export const NAMES = { topk: "top-k", mmr: "MMR", vrsd: "VRSD" };
 export const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 export const digits = (value) => (value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(3));
 
@@ -19,15 +18,24 @@ function cell(content, scope) {
   return node;
 }
 
-// One section a rule. `found` has the picks by rule, `titles` what stands above them; `texts` a text by id, if there are any;
-// `whole(id)` fetches a text that was cut.
-export function sections(rules, found, titles, texts, whole) {
+// One section a rule. `found` has the picks by rule, or its error; `k` is how many were asked for; `names` and `titles` what a rule
+// is called, and what stands above its picks; `texts` a text by id, if there are any; `whole(id)` fetches a text that was cut.
+export function sections(rules, found, { k, names, titles, texts, whole }) {
+  const shown = rules.filter((name) => !found[name].error);
   return rules.map((name) => {
     const picks = found[name];
+    if (picks.error || !picks.ids.length) {
+      const why = made("p", picks.error ? picks.error.message : "No picks: nothing can be picked.");
+      why.className = picks.error ? "bad" : "note";
+      const section = made("section", made("h2", titles[name]), why);
+      section.dataset.rule = name;
+      return section;
+    }
     const rows = picks.ids.flatMap((id, i) => {
-      const without = rules.filter((other) => !found[other].ids.includes(id)).map((other) => NAMES[other]);
-      const alone = without.length > 0 && without.length === rules.length - 1;
-      const note = made("small", alone ? made("mark", "only here") : without.length ? `not in ${without.join(", ")}` : "");
+      const without = shown.filter((other) => !found[other].ids.includes(id)).map((other) => names[other]);
+      const alone = without.length > 0 && without.length === shown.length - 1;
+      const few = without.length > 2 ? `in ${shown.length - without.length} of ${shown.length}` : `not in ${without.join(", ")}`;
+      const note = made("small", alone ? made("mark", "only here") : without.length ? few : "");
       const near = made("small", picks.nearest?.[i] >= 0 ? `like the ${place(picks.nearest[i])}` : "");
       const row = made("tr", cell(String(i + 1)), cell([made("span", id), " ", note, " ", near], "row"), cell(digits(picks.relevance[i])),
         cell(i ? digits(picks.redundancy[i]) : "–"), cell(digits(picks.scores[i])));
@@ -38,7 +46,8 @@ export function sections(rules, found, titles, texts, whole) {
       return [row, read(id, texts.get(id), whole)];
     });
     const head = made("tr", ...["", "id", "sim", "like", "score"].map((text) => cell(text, "col")));
-    const caption = made("caption", `mean sim ${digits(mean(picks.relevance))}, mean like ${digits(mean(picks.redundancy.slice(1)))}`);
+    const fewer = picks.ids.length < k ? `${picks.ids.length} of ${k} picks, ` : "";
+    const caption = made("caption", `${fewer}mean sim ${digits(mean(picks.relevance))}, mean like ${digits(mean(picks.redundancy.slice(1)))}`);
     const section = made("section", made("h2", titles[name]), made("table", caption, made("thead", head), made("tbody", ...rows)));
     section.dataset.rule = name;
     return section;

@@ -10,16 +10,28 @@ function drawn(tag, attributes, ...children) {
   return node;
 }
 
-const SHAPES = {
-  topk: (x, y) => drawn("rect", { class: "topk", x: x - 5, y: y - 5, width: 10, height: 10 }),
-  vrsd: (x, y) => drawn("path", { class: "vrsd", d: `M${x} ${y - 7}l7 12h-14z` }),
-  mmr: (x, y) => drawn("circle", { class: "now", cx: x, cy: y, r: 7 }),
+// Outlines of the rules' signs, around a point.
+const OUTLINES = {
+  topk: "m-5-5h10v10h-10z",
+  vrsd: "m0-7l7 12h-14z",
+  msd: "m0-7l7 7l-7 7l-7-7z",
+  dpp: "m0 7l7-12h-14z",
+  ssd: "m-2-7h4v5h5v4h-5v5h-4v-5h-5v-4h5z",
+  sift: "m7 0l-12 7v-14z",
+  coverage: "m-7 0l12 7v-14z",
+  gist: "m-3-7h6l4 7l-4 7h-6l-4-7z",
 };
+
+function shape(rule, x, y) {
+  if (rule === "mmr") return drawn("circle", { class: "now", cx: x, cy: y, r: 7 });
+  const colour = Object.keys(OUTLINES).indexOf(rule) % 2 ? "third" : "other";
+  return drawn("path", { class: `${colour} ${rule}`, d: `M${x} ${y}${OUTLINES[rule]}` });
+}
 
 // A small drawing of a rule's sign, for the legend.
 export function sign(name) {
   const svg = drawn("svg", { width: 16, height: 16, viewBox: "0 0 16 16", "aria-hidden": "true" });
-  svg.append(SHAPES[name](8, 8));
+  svg.append(shape(name, 8, 8));
   return svg;
 }
 
@@ -64,8 +76,8 @@ export function plot(place, { steps, others, choose }) {
   const places = steps.map((step) => [x(step.x), y(step.y)]);
   svg.append(drawn("polyline", { class: "curve", points: places.map((each) => each.join()).join(" ") }));
   places.forEach(([cx, cy], i) => svg.append(drawn("circle", { class: "step", cx, cy, r: 2.5 }, drawn("title", {}, steps[i].title))));
-  for (const { name, x: right, y: above } of others) svg.append(SHAPES[name](x(right), y(above)));
-  const now = SHAPES.mmr(0, 0);
+  for (const { name, x: right, y: above } of others) svg.append(shape(name, x(right), y(above)));
+  const now = shape("mmr", 0, 0);
   svg.append(now);
 
   const chosen = (event) => {

@@ -1,0 +1,246 @@
+// Bounds from 4-bit codes, for many picks out of many items by rules that add up similarities. A value changes with
+// every pick, so at each all items are bounded anew, by one product of their codes with the sum s of the picks: half a
+// byte a dimension is little to read. Few rows then meet s itself, to within the rounding of the products with single
+// picks; the one or two that may still be the best meet the picks that they lack, which gives them the bits of the
+// dense rule.
+
+// Items that are bounded before the rows of those that may be best are read.
+constexpr std::int64_t kCoarseChunk = 1024;
+// Rows that the centres and the steps of the dimensions are taken from, and the step, in standard deviations.
+constexpr std::int64_t kCoarseSample = 1024;
+constexpr double kCoarseStep = 0.36;
+
+// The centres and steps of the dimensions.
+template <class Objective>
+inline void Query<Objective>::find_steps() {
+  const std::int64_t dims = args.dims, rows = items < kCoarseSample ? items : kCoarseSample;
+  double *const sum = ws.coarse_sum, *const squares = ws.coarse_rest;
+  for (std::int64_t d = 0; d < dims; ++d) sum[d] = squares[d] = 0;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t j = i * items / rows;
+    if (!is_open(j)) continue;
+    const float* const x = widened(ws.row[j]);
+    for (std::int64_t d = 0; d < dims; ++d) {
+      const double element = double(x[d]) * ws.scale[j];
+      sum[d] += element;
+      squares[d] += element * element;
+    }
+  }
+  for (std::int64_t d = 0; d < padded(dims); ++d) {
+    const double mean = d < dims ? sum[d] / double(rows) : 0;
+    const double variance = d < dims ? squares[d] / double(rows) - mean * mean : 0;
+    const double step = variance > 1e-12 ? kCoarseStep * __builtin_sqrt(variance) : 0;
+    ws.coarse_centre[d] = float(mean);
+    ws.coarse_step[d] = float(step);
+    ws.coarse_inverse[d] = step > 0 ? float(1 / step) : 0.0f;
+  }
+}
+
+// Makes the codes of all items that may be picked, whose rows are read.
+template <class Objective>
+inline Status Query<Objective>::start_coarse() {
+  Status status = Status::ok;
+  for (std::int64_t j = 0; j < items && status == Status::ok; ++j) {
+    look_up(j);
+    const std::int32_t js = std::int32_t(j);
+    if (!is_open(j)) ws.scale[j] = 0.0f;
+    if (is_open(j) && ws.met[j] < 0) status = scale_rows<1>(&js);
+  }
+  if (status != Status::ok || items == 0) return status;
+  find_steps();
+  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
+  std::uint8_t* const codes = reinterpret_cast<std::uint8_t*>(ws.coarse_prepared);  // not needed yet
+  float largest = 0.0f;
+  for (std::int64_t j = 0; j < items; ++j) {
+    look_up(j);
+    ws.coarse_error[j] = -__builtin_inff();
+    if (!is_open(j)) continue;  // it may be bad
+    std::uint8_t* const block = ws.coarse_codes + j / W * block_bytes;
+    float spread;
+    ws.coarse_error[j] = coarse_row(widened(ws.row[j]), args.dims, ws.scale[j], ws.coarse_centre, ws.coarse_step,
+                                    ws.coarse_inverse, codes, &spread);
+    all_finite = all_finite && finite(ws.coarse_error[j]);
+    largest = spread > largest ? spread : largest;
+    pack_coarse(codes, words, j % W, block);
+  }
+  for (std::int64_t j = items; j < padded(items); ++j) ws.coarse_error[j] = -__builtin_inff();
+  coarse_sum.spread = __builtin_sqrt(double(largest)) * 1.0001;
+  for (std::int64_t j = 0; j < items; ++j) {
+    const double size = __builtin_fabs(double(ws.value[j]));
+    coarse_sum.value = is_open(j) && size > coarse_sum.value ? size : coarse_sum.value;
+    coarse_sum.unvalued = coarse_sum.unvalued && (!is_open(j) || ws.value[j] == 0.0f);
+  }
+  // The first axis is the query, if the items have met one.
+  const bool met = has_query() && !lazy();
+  double query2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) {
+    ws.coarse_sum[d] = ws.coarse_total[d] = 0;
+    ws.coarse_axis[d] = met ? asked(d) : 0;
+    query2 += ws.coarse_axis[d] * ws.coarse_axis[d];
+  }
+  for (std::int64_t d = 0; d < args.dims && query2 > 0; ++d) ws.coarse_axis[d] /= __builtin_sqrt(query2);
+  for (std::int64_t j = 0; j < items; j += W) store(ws.coarse_along + j, met ? load(ws.pivot + j) : vf{});
+  return all_finite ? Status::ok : Status::not_finite;
+}
+
+// Adds to the sum the picks that it lacks.
+template <class Objective>
+inline void Query<Objective>::add_picks() {
+  CoarseSum& sum = coarse_sum;
+  for (; sum.picks < picked; ++sum.picks) {
+    const double scale = ws.picked_scale[sum.picks];
+    const float* const x = widened(ws.picked_row[sum.picks]);
+    double norm2 = 0;
+    for (std::int64_t d = 0; d < args.dims; ++d) {
+      ws.coarse_sum[d] += x[d] * scale;
+      norm2 += ws.coarse_sum[d] * ws.coarse_sum[d];
+    }
+    for (std::int64_t d = 0; d < args.dims; ++d) ws.coarse_total[d] += ws.coarse_sum[d];
+    sum.length = __builtin_sqrt(norm2) * (1 + 1e-9);
+    // Of an addition to what an item remembers: a product's rounding, and that of a sum of at most this size.
+    sum.error += slack + 0.51 * FLT_EPSILON * (1 + sum.length);
+  }
+}
+
+// What the sum has beside an axis, whose length does not matter, and how far it goes along that. The length of the
+// rest.
+template <class Objective>
+inline double Query<Objective>::take_axis(const double* axis, double* along) {
+  double product = 0, norm2 = 0, rest2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) {
+    product += ws.coarse_sum[d] * axis[d];
+    norm2 += axis[d] * axis[d];
+  }
+  const double share = norm2 > 0 ? product / norm2 : 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) {
+    ws.coarse_rest[d] = ws.coarse_sum[d] - share * axis[d];
+    rest2 += ws.coarse_rest[d] * ws.coarse_rest[d];
+  }
+  *along = share * __builtin_sqrt(norm2);
+  return __builtin_sqrt(rest2) * (1 + 1e-9);
+}
+
+// All items meet the direction in which the sums after each pick went, which becomes the axis.
+template <class Objective>
+inline void Query<Objective>::meet_axis() {
+  double norm2 = 0;
+  for (std::int64_t d = 0; d < args.dims; ++d) norm2 += ws.coarse_total[d] * ws.coarse_total[d];
+  // The axis is what it is as floats.
+  for (std::int64_t d = 0; d < args.dims; ++d)
+    ws.coarse_axis[d] = ws.unit[d] = float(ws.coarse_total[d] / __builtin_sqrt(norm2));
+  prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
+  const void* rows[4];
+  for (std::int64_t j = 0; j < items; j += 4) {
+    look_up(j);
+    const int n = int(items - j < 4 ? items - j : 4);
+    for (int i = 0; i < n; ++i) rows[i] = row(ws.row[j + i]);
+    type.of_rows[n](&ws.coarse_prepared, rows, args.dims, ws.coarse_along + j);
+    for (int i = 0; i < n; ++i) ws.coarse_along[j + i] *= ws.scale[j + i];
+  }
+  ws.products += items;
+  coarse_sum.met = 0;
+}
+
+// The sum as codes. Where it is long they would leave much open: it goes far along some axis, such as the query or the
+// mean of the rows, with which the products are known. All items meet a better axis once as many rows have met sums.
+template <class Objective>
+inline typename Query<Objective>::CoarseVector Query<Objective>::coarse_vector() {
+  const std::int64_t dims = args.dims;
+  CoarseSum& sum = coarse_sum;
+  double along;
+  if (sum.met >= items) {
+    const double better = take_axis(ws.coarse_total, &along);
+    if (better < 0.9 * take_axis(ws.coarse_axis, &along)) meet_axis();
+  }
+  const double length = take_axis(ws.coarse_axis, &along);
+  double largest = 0, start = 0, sizes = 0, lost = 0, lost2 = 0;
+  for (std::int64_t d = 0; d < dims; ++d) {
+    const double weight = ws.coarse_rest[d] * ws.coarse_step[d], size = __builtin_fabs(weight);
+    largest = size > largest ? size : largest;
+    start += ws.coarse_rest[d] * ws.coarse_centre[d] - 7.5 * weight;
+    sizes += size;
+  }
+  const float scale = float(largest / 127);
+  const double inverse = scale > 0 ? 1 / double(scale) : 0;
+  for (std::int64_t d = 0; d < 2 * coarse_bytes(dims); ++d) {
+    double code = 0;
+    if (d < dims) {
+      const double weight = ws.coarse_rest[d] * ws.coarse_step[d], place = weight * inverse;
+      code = double(std::int64_t(place < 0 ? place - 0.5 : place + 0.5));
+      code = code > 127 ? 127 : code < -127 ? -127 : code;
+      const double left = weight - code * scale;
+      lost += left;
+      lost2 += left * left;
+    }
+    ws.coarse_vector[d] = std::int8_t(code);
+  }
+  const double rounding = 16 * FLT_EPSILON * (__builtin_fabs(start) + 8 * sizes + length + __builtin_fabs(along));
+  const double error = __builtin_sqrt(lost2) * sum.spread + rounding + slack * __builtin_fabs(along);
+  return {float(along), scale, float(start + 7.5 * lost), float(length) * (1 + 4 * FLT_EPSILON),
+          float(error) * (1 + 4 * FLT_EPSILON)};
+}
+
+// The best of all items by their codes.
+template <class Objective>
+inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best_score) {
+  add_picks();
+  const CoarseVector vector = coarse_vector();
+  for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(ws.coarse_sum[d]);
+  prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
+  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
+  std::int32_t found[kCoarseChunk];
+  std::int64_t contenders = 0;
+  float bar = -FLT_MAX;  // the best value is at least this
+  for (std::int64_t begin = 0, end; begin < items; begin = end) {
+    const std::int64_t most = begin == 0 ? kCoarseChunk / 8 : kCoarseChunk;
+    end = items - begin < most ? items : begin + most;
+    look_up(begin);
+    const auto test = objective.test(*this, bar, double(vector.error) + coarse_sum.error);
+    std::int64_t n = 0;
+    for (std::int64_t j = begin; j < end; j += W) {
+      const vi products = coarse_products(ws.coarse_codes + j / W * block_bytes, ws.coarse_vector, words);
+      vf low = splat(vector.start);  // arrays that add nothing are not read
+      if (vector.along != 0.0f) low = low + load(ws.coarse_along + j) * splat(vector.along);
+      low = low + __builtin_convertvector(products, vf) * splat(vector.scale) -
+            load(ws.coarse_error + j) * splat(vector.length);
+      for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1) {
+        found[n] = std::int32_t(j + __builtin_ctz(lanes));
+        prefetch_row(ws.row[found[n++]]);
+      }
+    }
+    for (std::int64_t i = 0; i < n; i += 4) meet_sum(found + i, int(n - i < 4 ? n - i : 4), &bar, &contenders);
+  }
+  ws.code_products += items;
+  std::int64_t top = 0;
+  for (std::int64_t i = 1; i < contenders; ++i) top = ws.bound[ws.survivors[i]] > ws.bound[ws.survivors[top]] ? i : top;
+  if (contenders == 0) return Status::not_finite;
+  const std::int32_t first = ws.survivors[top];
+  const Status status = catch_up(&first, 1);
+  consider(first, best, best_score);
+  return status == Status::ok ? consider_others(first, contenders, best, best_score) : status;
+}
+
+// Items js[0..n), n <= 4, meet the sum of the picks. Those that may be the best are added to ws.survivors.
+template <class Objective>
+inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, float* bar, std::int64_t* contenders) {
+  const void* rows[4];
+  float dots[4];
+  for (int i = 0; i < n; ++i) rows[i] = row(ws.row[js[i]]);
+  type.of_rows[n](&ws.coarse_prepared, rows, args.dims, dots);
+  ws.products += n;
+  coarse_sum.met += n;
+  const float error = float(coarse_sum.error + (slack + 4 * FLT_EPSILON) * coarse_sum.length) * (1 + 4 * FLT_EPSILON);
+  for (int i = 0; i < n; ++i) {
+    const std::int32_t j = js[i];
+    const bool known = ws.met[j] == picked;
+    const float product = known ? ws.running[j] : dots[i] * ws.scale[j], off = known ? 0.0f : error;
+    // A value falls or rises with the product all the way, also as it is rounded.
+    const float a = objective.value_at(*this, j, product - off), b = objective.value_at(*this, j, product + off);
+    const bool known_way = !objective.may_cancel_at(ws, j, product - off);
+    const float most = !known_way ? FLT_MAX : a > b ? a : b, least = !known_way ? -FLT_MAX : a > b ? b : a;
+    if (!(most >= *bar)) continue;
+    ws.bound[j] = most;
+    ws.survivors[(*contenders)++] = j;
+    *bar = least > *bar ? least : *bar;
+  }
+}
