@@ -173,7 +173,9 @@ def logprob_logits_kernel(
         at = split * BLOCK + tl.arange(0, BLOCK)
         if allowed is not None:
             column = tl.load(allowed + at, mask=at < num_entering, other=-1)
-            inside = (column >= 0) & (column < num_columns)
+            # As int32, so that a column takes one register; -1 is beyond all.
+            column = tl.minimum(column.to(tl.uint64), 0x7FFFFFFF).to(tl.int32)
+            inside = column < num_columns
             x = tl.load(base + column, mask=inside, other=float("-inf")).to(tl.float32)
         else:
             # Full splits have no mask: it would narrow their loads unless the compiler knew it for a multiple of 16.
