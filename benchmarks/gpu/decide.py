@@ -60,7 +60,7 @@ class Decision:
 
 
 TRITON, CUDA, HELD = Form("triton"), Form("cuda"), Form("cuda", "pools=held")
-DENSE, BESIDE = (Form("triton", name) for name in ("corpus=dense", "gram=query-beside"))
+DENSE = Form("triton", "corpus=dense")
 
 # Files by the part of the package that they are.
 SELECT = tuple(
@@ -93,12 +93,6 @@ DECISIONS = (
     *(
         Decision(f"{op} out of up to 128 rows", _on_chip(op), Choice("gram", TRITON), (Choice("small", CUDA),))
         for op in ("mmr", "vrsd", "msd")
-    ),
-    Decision(
-        "the query of a pool on chip",
-        _on_chip("mmr") + _on_chip("vrsd"),
-        Choice("in the tile", TRITON, ("the variant gram=query-in-tile and its parts of queries",)),
-        (Choice("beside it", BESIDE, ("the switch gram, and what of select_gram_kernel has no parts",)),),
     ),
     Decision("vrsd out of 129 to 1,024 rows", _large("vrsd"), Choice("stream", TRITON), (Choice("held", HELD),)),
     Decision("mmr out of 129 to 1,024 rows", _large("mmr"), Choice("bounds", TRITON), (Choice("held", HELD),)),

@@ -68,15 +68,11 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
     if shape.P is None:
         if shape.op == "mmr" and sixteen and 2 <= shape.K <= 16 and min(96, shape.N // 256) >= 4 * shape.K:
             yield Form("triton", "corpus=dense")
-            yield Form("triton", "gram=query-beside")  # the kernel that makes the drafts
             yield Form("triton", "", CHECK_64)
         return
     parts = 2 if shape.dtype == "float16" else 3  # 16-bit parts of a query, each a row of a small pool's matrix
-    small, slots = shape.P + parts <= 128, max(16, 1 << (shape.P - 1).bit_length())
-    if sixteen and shape.P + parts <= slots <= 128 and shape.D % 8 == 0:
-        yield Form("triton", "gram=query-beside")
     yield Form("cuda")
-    if sixteen and not small and shape.P <= 1024 and shape.D <= 768 and shape.D % 8 == 0:
+    if sixteen and shape.P + parts > 128 and shape.P <= 1024 and shape.D <= 768 and shape.D % 8 == 0:
         yield Form("cuda", "pools=held")
         yield Form("cuda", "pools=held", ONE_BLOCK)
 

@@ -213,8 +213,8 @@ def _of_triton(few: bool) -> Made:
     )
     on_chip = [*_each(((20, 40), (57, 33)), ("mmr",), ("float16",)), *_each(((124, 72),), ("mmr",), stored)]
     on_chip += _each(((57, 33), (128, 40)), ("vrsd", "msd"), ("float16",))
+    on_chip += _each(((124, 70),), ("mmr", "vrsd"), stored)  # rows that cannot be read 16 bytes at a time
     yield "gram", "", [*on_chip, *_each(((57, 33),), ("mmr", "vrsd"), ("float32",))]
-    yield "gram", "gram=query-beside", _each(((124, 72),), ("mmr", "vrsd"), stored)
     yield "bounds", "", _each(((201, 37),), ("mmr",), stored if few else every)
     yield "stream", "", _each(((201, 37),), ("vrsd", "msd"), stored if few else every)
     yield "dense", "", [corpora(op, dtype, 5, N=700) for op in ("mmr", "vrsd") for dtype in every[:2]]

@@ -26,14 +26,22 @@ def quiet(like: Any) -> Iterator[None]:
 
 @functools.cache
 def mend() -> None:
-    """Let the interpreter of Triton 3.6 take the number out of an array of one element, as that of 3.7 does.
+    """Let the interpreters of older Tritons do what that of 3.9 does.
 
-    It asks for ``int(array)``, which NumPy refuses from 2.4 on, and warns of from 1.25 on.
+    Before 3.9 a multiply-add rounds its product. That of 3.6 asks for ``int(array)`` of an array of one element, which
+    NumPy refuses from 2.4 on, and warns of from 1.25 on.
     """
-    if compilers.version() >= (3, 7):
+    if compilers.version() >= (3, 9):
         return
     from triton.runtime import interpreter
 
+    def fma(_builder: Any, x: Any, y: Any, z: Any) -> Any:
+        product = np.multiply(x.data, y.data, dtype=np.float64)  # exact for float32
+        return interpreter.TensorHandle((product + z.data).astype(z.data.dtype), z.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_fma = fma
+    if compilers.version() >= (3, 7):
+        return
     patch = interpreter._patch_lang_tensor
 
     def patch_and_mend(tensor: Any, scope: Any) -> None:

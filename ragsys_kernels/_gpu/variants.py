@@ -12,8 +12,6 @@ from .._base import env
 
 # Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
 VARIANTS: dict[str, tuple[str, ...]] = {
-    # Pools of 16-bit rows: parts of the query as rows of the matrix, or the products with the query beside it.
-    "gram": ("query-in-tile", "query-beside"),
     # CUDA C++ from sm_90 on, pools of 16-bit rows too large for a matrix of their products: rows are read at each pick,
     # or once, into the registers of a cluster.
     "pools": ("read", "held"),

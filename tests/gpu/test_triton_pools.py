@@ -87,11 +87,6 @@ def test_float32_rows_that_are_held_are_read_once(held, again, monkeypatch):
 # --- The query as rows of the tile.
 
 
-@pytest.fixture
-def in_tile(monkeypatch):
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "gram=query-in-tile")
-
-
 def through_matrices(problem, method="mmr"):
     """The selection; it is wrong to ask where float32 multiplications meet rows."""
     with multiplied() as count:
@@ -105,7 +100,7 @@ def through_matrices(problem, method="mmr"):
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_query_in_the_tile_is_as_precise_as_float32(dtype, method, metric, in_tile):
+def test_a_query_in_the_tile_is_as_precise_as_float32(dtype, method, metric):
     problem = problem_of(method, 3, 29, 5, 72, dtype=dtype, seed=8)
     # With numbers far below those that float16 has, beside large ones.
     problem["queries"] *= np.array([[1e-5], [1], [1e5]] if metric == "dot" else [[1e-25], [1], [1e25]], np.float32)
@@ -124,7 +119,7 @@ def test_a_query_in_the_tile_is_as_precise_as_float32(dtype, method, metric, in_
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_query_in_the_tile_with_every_option(method, in_tile):
+def test_a_query_in_the_tile_with_every_option(method):
     problem = problem_of(method, 3, 20, 4, 40, dtype="float16", kind="integers", ragged=True, bias=True, groups=True)
     problem["initial"] = np.array([[0, -1], [-1, 3], [-1, -1]])
     problem["k"] = np.array([4, 2, 3])
@@ -137,7 +132,7 @@ def test_a_query_in_the_tile_with_every_option(method, in_tile):
 
 
 @pytest.mark.parametrize(("pool", "dims", "dtype"), [(31, 64, "float16"), (30, 64, "bfloat16"), (24, 60, "float16")])
-def test_a_query_that_has_no_room_in_the_tile_stays_beside_it(pool, dims, dtype, in_tile):
+def test_a_query_that_has_no_room_in_the_tile_stays_beside_it(pool, dims, dtype):
     problem = testing.selection_problem(2, pool, 3, dims, dtype=dtype, seed=2)
     result, matrices = through_matrices(problem)
     assert not matrices

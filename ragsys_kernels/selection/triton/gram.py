@@ -15,7 +15,6 @@ import triton.language as tl
 
 from ..._gpu.compilers import is_hopper
 from ..._gpu.plans import launch
-from ..._gpu.variants import variant
 from ..problem import Problem, Selection
 from .launch import (
     GROWTH,
@@ -368,13 +367,7 @@ def in_tile(problem: Problem) -> bool:
     aligned = data.shape[1] % 8 == 0 and data.stride(0) % 8 == 0 and data.data_ptr() % 16 == 0
     wanted = problem.relevance is None or (objective.initial and problem.constraints.initial is not None)
     parts = NUM_PARTS.get(problem.rows.dtype, 0)
-    return (
-        aligned
-        and wanted
-        and parts > 0
-        and variant("gram") == "query-in-tile"
-        and gram_tile(problem.rows.dtype, slots, 16).rows >= slots + parts
-    )
+    return aligned and wanted and parts > 0 and gram_tile(problem.rows.dtype, slots, 16).rows >= slots + parts
 
 
 def limits_and_options(problem: Problem) -> dict[str, Any]:

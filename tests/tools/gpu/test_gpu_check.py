@@ -173,14 +173,14 @@ def test_pools_have_no_use_for_a_corpus(P):
 def test_variants_are_contenders_under_their_names():
     """Those alone that differ for the shape."""
     seen = []
-    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="triton")
-    found = bench.in_form(ours, forms.Form("triton", "gram=query-beside"))
+    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="cuda")
+    found = bench.in_form(ours, forms.Form("cuda", "pools=held"))
     for entry in (found, ours):
         entry.run()
-    assert (found.name, seen) == ("ragsys_kernels, gram=query-beside", ["gram=query-beside", ""])
-    for shape, names in ((replace(shapes.VRSD[1], P=20), ["gram=query-beside"]), (shapes.POOLS[0], [])):
-        problem = bench.problem_of(replace(shape.small(), P=20, D=24), "cpu")
-        entries = bench.contenders_of(problem, ("triton",), variants=True)[0]
+    assert (found.name, seen) == ("ragsys_kernels, pools=held", ["pools=held", ""])
+    for P, names in ((140, ["pools=held"]), (20, [])):
+        problem = bench.problem_of(replace(shapes.VRSD[1].small(), P=P, D=24), "cpu")
+        entries = bench.contenders_of(problem, ("cuda",), variants=True)[0]
         assert [entry.name.partition(", ")[2] for entry in entries if "=" in entry.name] == names
 
 

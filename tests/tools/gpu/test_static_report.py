@@ -284,7 +284,7 @@ def test_the_most_usual_shapes_are_shown_by_the_faster_backend():
     rows = [
         measured_row(backend="triton"),
         measured_row(backend="cuda", us="160"),
-        measured_row(backend="triton", contender="ragsys_kernels, gram=query-beside", us="90"),
+        measured_row(backend="triton", contender="ragsys_kernels, corpus=dense", us="90"),
         measured_row(contender="torch", us="900"),
         measured_row(contender="torch, one Gram matrix", us="480"),
         measured_row(contender="copy of as many bytes", us="80"),
