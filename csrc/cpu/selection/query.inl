@@ -15,7 +15,7 @@
 // With minima of groups every query is dense: at each step they ask which items may be picked at all.
 // With a largest similarity (`limited`) VRSD and MSD leave the codes out: these bound their sums, not the largest term.
 // With a least relevance they do too, unless relevance is given: MMR alone chooses among items that it may yet leave
-// out. SSD's values rise when its window slides, and items meet the picks in it anew. SIFT is dense: its values may
+// out. DPP's and SSD's values rise when their window slides, and items meet the picks in it anew. SIFT is dense: its values may
 // rise at any pick.
 //
 // What is maximised is the Objective (objectives/), a type that the loop knows by these names:
