@@ -414,7 +414,7 @@ class _Determinant(_Rule):
         self.factor: list[Any] = []
         # Of the last items taken: which, similarities to them, in which queries, and what number each has there.
         self.last: list[tuple[Any, Any, Any, Any]] = []
-        self.number = 0 * state.met
+        self.number, self.steps = 0 * state.met, 0
         initial = problem.constraints.initial
         self.most_last = problem.options.window + (0 if initial is None else initial.shape[1])  # these may be padding
         # What the picks show about the matrices, on the host: the first item taken (-1: none yet), and whether each
@@ -427,9 +427,9 @@ class _Determinant(_Rule):
     def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
         window = state.problem.options.window
         if window:
-            self.number = self.number + made
+            self.number, self.steps = self.number + made, self.steps + 1
             self.last = [*self.last, (j, similarity, made, self.number)][-self.most_last :]
-        if not window or len(self.last) <= window:
+        if not window or self.steps <= window:
             return self._count(state, j, similarity, made)
         self.d, self.factor, self.sound = self.first, [], self.sound & (self.number <= window)
         for item, row, taken, number in self.last:

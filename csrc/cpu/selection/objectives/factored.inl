@@ -184,7 +184,6 @@ struct Factored {
     const std::int64_t first = p + 1 - window;
     for (std::int64_t s = first; s <= p; ++s) make_direction(query, s, s < p ? query.ws.picked_row[s] : r, 0, first);
     begin(query, first);
-    query.let_in();
     return status;
   }
 
