@@ -463,11 +463,11 @@ class Corpus(Rows):
         target_relevance : {"mean", "max"}
             Relevance of a row: the mean of its similarities to the targets, or the largest.
         neighbors : int, optional
-            Of coverage, for more rows than the 16,384 whose similarities are all compared: the similarity of row i to a
-            pick j counts if j is i itself, or one of the so many other rows of largest similarity to i (ties to the
-            lowest row); else it is 0, as negative ones are. "facility" is then the mean over the rows of the largest
-            that counts. The other rows are those that may be picked, and ``initial``. 64 is usual; N - 1 or more give
-            the coverage by all similarities.
+            Of coverage, for more rows than the 131,072 whose similarities are all compared, or to take less time: the
+            similarity of row i to a pick j counts if j is i itself, or one of the so many other rows of largest
+            similarity to i (ties to the lowest row); else it is 0, as negative ones are. "facility" is then the mean
+            over the rows of the largest that counts. The other rows are those that may be picked, and ``initial``. 64
+            is usual; N - 1 or more give the coverage by all similarities.
         index : False, faiss.Index, usearch.index.Index or Corpus, optional
             With ``neighbors``: finds them, as in `search`: the corpus's own by default, False for the exact search,
             which takes O(N² D) time. Picks by neighbors that an index found are not `certified`.

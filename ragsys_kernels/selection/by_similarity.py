@@ -412,6 +412,11 @@ class _Determinant(_Rule):
         self.first = self.weights**2 * own
         self.d = self.first
         self.factor: list[Any] = []
+        # Of the last items taken: which, similarities to them, in which queries, and what number each has there.
+        self.last: list[tuple[Any, Any, Any, Any]] = []
+        self.number, self.steps = 0 * state.met, 0
+        initial = problem.constraints.initial
+        self.most_last = problem.options.window + (0 if initial is None else initial.shape[1])  # these may be padding
         # What the picks show about the matrices, on the host: the first item taken (-1: none yet), and whether each
         # item taken had enough left, (Q,).
         self.items, self.leader, self.sound = state.open, 0 * state.met - 1, state.met == 0
@@ -420,6 +425,18 @@ class _Determinant(_Rule):
         return state.x.where(self.d > ROUNDING * self.first, self.d, state.full(-np.inf))
 
     def take(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
+        window = state.problem.options.window
+        if window:
+            self.number, self.steps = self.number + made, self.steps + 1
+            self.last = [*self.last, (j, similarity, made, self.number)][-self.most_last :]
+        if not window or self.steps <= window:
+            return self._count(state, j, similarity, made)
+        self.d, self.factor, self.sound = self.first, [], self.sound & (self.number <= window)
+        for item, row, taken, number in self.last:
+            self._count(state, item, row, taken & (number > self.number - window))
+        return None
+
+    def _count(self, state: _State, j: Any, similarity: Any, made: Any) -> None:
         x, queries = state.x, arange(state.x, state.shape[0], j)
         d, taken = self.d[queries, j], made
         made = made & (d > ROUNDING * self.first[queries, j])  # else an initial item that those before it span

@@ -19,8 +19,9 @@ from .problem import Problem, Selection, SelectionPath, unit
 # What the kernels have (capabilities.py).
 RULES = frozenset(("mmr", "vrsd", "msd", "dpp", "ssd", "sift", "facility", "cover", "xquad", "mmr_path"))
 CONSTRAINTS = frozenset((*NOT_EVERYWHERE, BINARY))
-# Coverage keeps the similarities of a query's items to its aspects, so many at most (1 GiB a thread).
-_MOST_SIMILARITIES = 1 << 28
+# Coverage keeps so many similarities of a query's items to its aspects (1 GiB a thread). More of them, up to those of
+# 131,072 rows with one another, it computes in blocks, again for each item whose gain it renews.
+_KEPT_SIMILARITIES, _MOST_SIMILARITIES = 1 << 28, 1 << 34
 _POOL_TOO_SMALL = 5
 
 _QUERY_BLOCK = 256
@@ -51,18 +52,23 @@ def _run_rule(problem: Problem, num_threads: int) -> Selection:
 mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 
-def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
-    """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
+def run(
+    problem: Problem, num_threads: int, bounds: str = "automatic", kept: int = _KEPT_SIMILARITIES
+) -> tuple[Selection, Any]:
+    """Return the selection and its work: dot products, rows read, products of codes.
+
+    The selection is the same with any bounds, and however many similarities coverage keeps.
+    """
     graph = problem.op == "coverage" and problem.options.graph is not None  # by the numbers of rows
     if problem.constraints.filter is not None and not graph and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
-            picks, work = run(few[0], num_threads, bounds)
+            picks, work = run(few[0], num_threads, bounds, kept)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
     if problem.op == "coverage" and not graph:
-        _expect_memory(problem)
+        _expect_size(problem)
     if bounds == "automatic" and problem.op == "mmr" and problem.pool >= _WHOLE_CORPUS and _by_stages(problem):
         return _mmr_whole_corpus(problem, num_threads)
-    selection, status, work = _call(problem, num_threads, bounds)
+    selection, status, work = _call(problem, num_threads, bounds, kept=kept)
     if status is not None:
         _raise_for(problem, status)
     return selection, work
@@ -80,8 +86,8 @@ def _by_stages(problem: Problem) -> bool:
     return whole and of_rows and problem.rows.metric == "cosine" and problem.rows.dtype != "binary"
 
 
-def _expect_memory(problem: Problem) -> None:
-    """Raise where a query has more similarities to aspects than are kept."""
+def _expect_size(problem: Problem) -> None:
+    """Raise where a query has more similarities to aspects than are computed."""
     given = problem.options.aspects
     aspects = problem.pool if given is None else given.shape[1]
     if problem.pool * aspects > _MOST_SIMILARITIES:
@@ -105,13 +111,17 @@ class Stage:
 
 
 def _call(
-    problem: Problem, num_threads: int, bounds: str = "automatic", stage: Stage | None = None
+    problem: Problem,
+    num_threads: int,
+    bounds: str = "automatic",
+    stage: Stage | None = None,
+    kept: int = _KEPT_SIMILARITIES,
 ) -> tuple[Selection, np.ndarray | None, Any]:
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
     module, isa = _dispatch.kernels()
-    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads)
+    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads, kept)
     picks = Selection(*fields)
     picks.pool_needed = needed
     return picks, status, work

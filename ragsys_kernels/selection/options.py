@@ -37,13 +37,14 @@ class Options:
 class Dpp(Options):
     scale: float
     quality: Any = None  # (N,) or (Q, P) float32; None: by z-scores
+    window: int = 0  # 0: all picks
 
     def take(self, queries: np.ndarray | slice) -> Dpp:
         per_query = self.quality is not None and self.quality.ndim == 2
-        return Dpp(self.scale, self.quality[queries] if per_query else self.quality)
+        return Dpp(self.scale, self.quality[queries] if per_query else self.quality, self.window)
 
     def of_items(self, change: Callable[[Any], Any]) -> Dpp:
-        return Dpp(self.scale, None if self.quality is None else change(self.quality))
+        return Dpp(self.scale, None if self.quality is None else change(self.quality), self.window)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -113,12 +114,17 @@ def number(op: str, name: str, x: Any) -> float:
     return rounded
 
 
-def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
+def _width(op: str, window: Any) -> int:
+    return 0 if window is None else count(op, "window", window)
+
+
+def dpp(op: str, quality: Any, scale: Any, window: Any = None) -> Callable[..., Dpp]:
     """Return the function that makes the options once the sizes of the problem are known."""
     factor = number(op, "scale", scale)
+    width = _width(op, window)
     if isinstance(quality, str):
         choice(op, "quality", quality, ("zscore",))
-        return lambda *_: Dpp(factor)
+        return lambda *_: Dpp(factor, window=width)
 
     def made(shapes: Shapes, rows: Rows, place: Place, errors: dict[int, str] | None) -> Dpp:
         array = floats(op, "quality", quality, place)
@@ -127,14 +133,14 @@ def dpp(op: str, quality: Any, scale: Any) -> Callable[..., Dpp]:
             good = (array > 0) & np.isfinite(array)
             good_values(op, "quality", array, good, "finite and above 0", errors)
             array = array if good.all() else np.where(good, array, 1)
-        return Dpp(factor, array)
+        return Dpp(factor, array, width)
 
     return made
 
 
 def ssd(op: str, gamma: Any, window: Any) -> Callable[..., Ssd]:
     factor = number(op, "gamma", gamma)
-    width = 0 if window is None else count(op, "window", window)
+    width = _width(op, window)
     return lambda *_: Ssd(factor, width)
 
 
@@ -193,7 +199,7 @@ def coverage(
 
 # What makes the options of each rule, and out of which arguments.
 _OF_RULES: dict[str, tuple[Callable[..., Any], Callable[[Request], tuple[Any, ...]]]] = {
-    "dpp": (dpp, attrgetter("quality", "scale")),
+    "dpp": (dpp, attrgetter("quality", "scale", "window")),
     "ssd": (ssd, attrgetter("gamma", "window")),
     "sift": (sift, attrgetter("noise", "min_gain")),
     "gist": (gist, attrgetter("eps", *ONE_BY_ONE)),

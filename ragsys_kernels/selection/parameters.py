@@ -137,7 +137,7 @@ TABLE = (
         "gamma", "Weight of the volume; exponent of coverage's kind cover", "number", "call", ("ssd", "coverage"),
         {"ssd": 1.0, "coverage": 0.5}, 0, {"coverage": 1}, above=True,
     ),
-    Parameter("window", "How many of the last picks count, else all", "count", "call", ("ssd",), None, 1),
+    Parameter("window", "How many of the last picks count, else all", "count", "call", ("dpp", "ssd"), None, 1),
     Parameter("density", "Whether the largest value per cost is picked", "flag", "call", ("coverage",), False),
     Parameter("eps", "Step of the distances that are tried", "number", "call", ("gist",), 0.1, 0, 1, above=True),
     Parameter("metric", "Similarity of vectors", "choice", default="cosine", choices=("cosine", "dot")),

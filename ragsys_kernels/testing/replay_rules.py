@@ -105,15 +105,17 @@ def dpp(x: Query) -> Values:
     else:
         q, error = np.asarray(quality, np.float64), np.zeros(len(x.v))
     own = np.einsum("nd,nd->n", x.e, x.e)
+    last = slice(-x.options["window"] if x.options.get("window") else None, None)
+    picked, places = x.picked[last], x.own[last]
     left, inflation = np.ones(len(x.v)), np.ones(len(x.v))
     spanning: list[int] = []
-    for place in range(len(x.picked)):  # those that the others do not span
-        s = x.picked[[*spanning, place]] @ x.picked[[*spanning, place]].T
+    for place in range(len(picked)):  # those that the others do not span
+        s = picked[[*spanning, place]] @ picked[[*spanning, place]].T
         share = _left(s[:-1, :-1], s[:-1, -1:], s[-1:, -1])[0] / s[-1, -1] if s[-1, -1] > 0 else 0.0
-        if x.own[place] >= 0 or share > _ROUNDING:
+        if places[place] >= 0 or share > _ROUNDING:
             spanning.append(place)
             inflation = inflation + 1 / max(share, _ROUNDING)
-    chosen = x.picked[spanning]
+    chosen = picked[spanning]
     left = _left(chosen @ chosen.T, chosen @ x.e.T, own)
     share = np.divide(left, own, out=np.zeros_like(left), where=own > 0)
     errors = x.tolerance * inflation

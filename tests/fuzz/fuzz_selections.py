@@ -257,7 +257,7 @@ def _of_rule(rng, case: Case, Q: int, items: tuple[int, ...]) -> dict[str, Any]:
     """What the rule takes of its own."""
     if case.method == "dpp":
         own = {"quality": rng.uniform(0.5, 2, items)} if rng.random() < 0.4 else {}
-        return {**own, "scale": float(rng.choice((0.5, 1.0, 2.0)))}
+        return {**own, "scale": float(rng.choice((0.5, 1.0, 2.0))), "window": [None, 2, 4][rng.integers(3)]}
     if case.method == "ssd":
         return {"gamma": float(rng.choice((0.3, 1.0))), "window": [None, 1, 2, 4][rng.integers(4)]}
     if case.method == "sift":

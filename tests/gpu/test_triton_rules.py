@@ -206,6 +206,9 @@ def test_what_no_kernel_runs_is_refused_by_name():
         rk.msd(**corpus, backend="triton")
     with pytest.raises(rk.BackendUnavailableError, match=r"^ssd: .* take ssd for pools .* of up to 128 items, got 140"):
         rk.ssd(**problem, backend="triton")
+    _, problem = problem_of("dpp", {})
+    with pytest.raises(rk.BackendUnavailableError, match="have no dpp in a window"):
+        rk.dpp(**problem, window=2, backend="triton")
     _, problem = problem_of("coverage", {})
     with pytest.raises(rk.BackendUnavailableError, match="not aspects of their own"):
         rk.coverage(**problem, aspects=np.ones((3, 2, 12), np.float32), backend="triton")

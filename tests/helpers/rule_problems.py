@@ -11,6 +11,7 @@ OPTIONS = {
     "msd": {"lambda_d": 0.6},
     "dpp": {"scale": 1.5},
     "dpp by quality": {"quality": True},
+    "dpp in a window": {"window": 4},
     "ssd": {"gamma": 0.7},
     "ssd in a window": {"window": 3},
     "sift": {"noise": 0.1},

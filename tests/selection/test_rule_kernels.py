@@ -50,6 +50,8 @@ def test_bits_depend_on_no_bounds_threads_or_batch(isa, rule):
         for bounds in ("dense", "pruned", "coded", "coarse"):
             same(found, cpu.run(problem, 1, bounds)[0])
         same(found, cpu.run(problem, 3)[0])
+        for bounds in ("automatic", "dense"):  # coverage in blocks
+            same(found, cpu.run(problem, 3, bounds, kept=1)[0])
         each = [cpu.run(problem.take(slice(q, q + 1)), 1)[0] for q in range(problem.num_queries)]
         same(found, (np.concatenate(fields) for fields in zip(*each, strict=True)))
 
@@ -108,9 +110,22 @@ def test_few_items_of_a_large_pool_meet_the_picks(isa, rule):
 
 
 def test_coverage_of_too_many_similarities_is_refused(compiled):
-    rows = np.zeros((20_000, 1), np.float32)
-    with pytest.raises(ValueError, match="coverage: candidates must leave at most 268435456 similarities"):
+    rows = np.zeros((131_073, 1), np.float32)
+    with pytest.raises(ValueError, match=r"at most 17179869184 similarities .* Corpus.subset takes neighbors=64$"):
         rk.coverage(rows[:1], rows, 2, backend="cpu")
+
+
+@pytest.mark.parametrize("lambda_d", [0, 0.5])
+@pytest.mark.parametrize("kind", ["facility", "cover", "xquad"])
+def test_coverage_in_blocks_shared_by_threads(isa, kind, lambda_d):
+    """The bits are those of kept similarities, and old gains are bounds: few are renewed."""
+    rows = np.random.default_rng(3).standard_normal((1_500, 12), dtype=np.float32)
+    given = {"queries": rows[:2] + 1, "embeddings": rows, "k": 20, "kind": kind, "lambda_d": lambda_d}
+    problem = testing.checked_problem("coverage", given)
+    (kept, _), (found, work) = cpu.run(problem, 1), cpu.run(problem, 3, kept=1_500 * 1_500 - 1)
+    same(found, kept)
+    same(cpu.run(problem, 3, kept=1_500 * 1_500)[0], kept)
+    assert work[0] < 2 * 1_500 * 1_500 * (1.5 if lambda_d and kind != "cover" else 15)
 
 
 @pytest.mark.parametrize("kind", ["facility", "cover", "xquad"])

@@ -64,6 +64,25 @@ def test_equal_items_go_by_position(rule):
         assert all(item - 1 in made[: made.index(item)] for item in made if item % 2)
 
 
+@pytest.mark.parametrize(
+    ("limits", "picks", "without"),
+    [
+        ({}, [0, 4, 8, 1, 5, 9, 2, 6], 3),
+        ({"initial": [[3, -1, 11]]}, [4, 0, 8, 5, 1, 9, 6, 2], 1),
+        # Four of the last group, as soon as they can be picked at all.
+        ({"groups": np.repeat([0, 1, 2], 4), "min_per_group": {2: 4}}, [0, 8, 4, 1, 9], 3),
+    ],
+)
+def test_dpp_goes_on_past_the_rank_in_a_window(backend, limits, picks, without):
+    """Equal rows: of each direction the first that is left, once the one before has left the window."""
+    rows = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
+    given = {"lambda_d": 0.0, "backend": backend, **limits}
+    assert rk.dpp(rows[:1], rows, len(picks), **given).lengths.tolist() == [without]
+    found = rk.dpp(rows[:1], rows, len(picks), window=2, **given)
+    assert found.indices.tolist() == [picks]
+    np.testing.assert_allclose(found.scores, 1)
+
+
 def test_what_a_budget_does_by_hand():
     """The second best costs too much and is passed over; a budget of nothing leaves what is free."""
     rows = np.eye(4, dtype=np.float32)
@@ -147,6 +166,6 @@ def test_a_corpus_selects_by_every_rule(rule):
 
 def test_a_corpus_refuses_arguments_of_another_rule():
     corpus = rk.Corpus(np.eye(4, dtype=np.float32))
-    for method, name, value in (("mmr", "scale", 2.0), ("sift", "lambda_d", 0.5), ("dpp", "window", 2)):
+    for method, name, value in (("mmr", "scale", 2.0), ("sift", "lambda_d", 0.5), ("sift", "window", 2)):
         with pytest.raises(ValueError, match=f"^select: {name} must be left out with method '{method}', got {value}"):
             corpus.select(np.eye(4), 2, method=method, **{name: value})

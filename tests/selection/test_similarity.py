@@ -44,6 +44,7 @@ RULES = {
     "msd": (rk.msd, {}),
     "dpp": (rk.dpp, {}),
     "dpp_quality": (rk.dpp, {"quality": rng.uniform(0.5, 2, (Q, P)).astype(np.float32)}),
+    "dpp_window": (rk.dpp, {"window": 2}),
     "facility": (rk.coverage, {}),
     "cover": (rk.coverage, {"kind": "cover", "gamma": 0.7}),
     "xquad": (rk.coverage, {"kind": "xquad"}),

@@ -117,12 +117,13 @@ struct Options {
   float scale;
   float noise, min_gain;  // SIFT
   float gamma;            // SSD: the weight of the residual; cover: the power
-  std::int64_t window;    // SSD: how many picks count; 0: all
+  std::int64_t window;    // DPP, SSD: how many of the last picks count; 0: all
   const float* aspects;   // coverage: (Q, num_aspects, D); or null: the items of the pool
   const float* weights;   // coverage: (Q, num_aspects); or null: equal ones that add up to 1
   std::int64_t num_aspects;
-  Graph graph;   // coverage: in the place of all similarities of the items to one another
-  bool density;  // coverage: picks go by value over cost, and the best item by itself may take their place
+  Graph graph;             // coverage: in the place of all similarities of the items to one another
+  bool density;            // coverage: picks go by value over cost, and the best item by itself may take their place
+  std::int64_t most_kept;  // coverage: of more similarities of a query, none are kept; 0: all are
 };
 
 // A whole corpus from a pool, for MMR with unit rows (ragsys_kernels/selection/cpu.py): relevance is computed when a

@@ -163,6 +163,12 @@ void set_graph(SelectArgs& a, const Fields& given) {
   for (std::int64_t e = 0; e < size; ++e) require(graph.rows[e] >= 0 && graph.rows[e] < a.num_rows, "graph");
 }
 
+std::int64_t window_of(const Fields& options) {
+  const auto window = options.number<std::int64_t>(NAME("window"));
+  require(window >= 0, "window");
+  return window;
+}
+
 // One of options.py.
 void set_options(SelectArgs& a, const Fields& given) {
   Options& options = a.options;
@@ -174,11 +180,12 @@ void set_options(SelectArgs& a, const Fields& given) {
     case Method::dpp:
       options.quality = of_items(a, given, NAME("quality"), &options.quality_per_item);
       options.scale = given.number<float>(NAME("scale"));
+      options.window = window_of(given);
       return;
     case Method::ssd:
       options.gamma = given.number<float>(NAME("gamma"));
-      options.window = given.number<std::int64_t>(NAME("window"));
-      return require(options.window >= 0, "window");
+      options.window = window_of(given);
+      return;
     case Method::sift:
       options.noise = given.number<float>(NAME("noise"));
       options.min_gain = given.number<float>(NAME("min_gain"));
@@ -224,7 +231,7 @@ Method method_of(const Fields& problem, const Fields& options) {
 }
 
 py::tuple select_pools(const py::object& given, const py::object& stage, const py::object& bounds, int isa,
-                       int num_threads) {
+                       int num_threads, std::int64_t most_kept) {
   Held held;
   const Fields problem(given, held), options = problem.of(NAME("options"));
   SelectArgs a{};
@@ -241,6 +248,7 @@ py::tuple select_pools(const py::object& given, const py::object& stage, const p
   require(a.queries || a.query_signs || (a.relevance && a.method != Method::vrsd), "queries");
   set_constraints(a, problem);
   set_options(a, options);
+  a.options.most_kept = most_kept;
   set_stage(a, {stage, held});
 
   const std::array<py::ssize_t, 2> shape = {a.num_queries, a.k};
@@ -473,6 +481,7 @@ py::tuple select_by_similarity(const py::object& checked, const py::object& give
     a.negative = given.number<float>(NAME("negative"));
     a.sound = given.number<float>(NAME("sound"));
     a.pairs = given.number<std::int64_t>(NAME("pairs"));
+    a.window = window_of(options);
   }
   for (std::int64_t i = 0; i < a.num_queries * a.limits.num_initial; ++i)
     require(a.initial(i) >= -1 && a.initial(i) < a.pool, "initial");
@@ -494,7 +503,7 @@ py::tuple select_by_similarity(const py::object& checked, const py::object& give
 
 void bind_selection(py::module_& m) {
   m.def("select", &select_pools, py::arg("problem"), py::arg("stage"), py::arg("bounds"), py::arg("isa"),
-        py::arg("num_threads"));
+        py::arg("num_threads"), py::arg("most_kept"));
   m.def("path", &path_pools, py::arg("problem"), py::arg("low"), py::arg("high"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("select_given", &select_by_similarity, py::arg("problem"), py::arg("given"), py::arg("num_threads"));

@@ -126,7 +126,7 @@ struct Query {
       for (std::int64_t i = 0; i < n; ++i) remembered[i] = row[i] > remembered[i] ? row[i] : remembered[i];
     if (a.rule == Method::msd)
       for (std::int64_t i = 0; i < n; ++i) remembered[i] += row[i];
-    if (a.rule == Method::dpp) add_column(j, row);
+    if (a.rule == Method::dpp) add_to_window(j, row);
     if (covers()) cover(row);
     for (std::int64_t i = 0; a.limits.max_similarity && i < n; ++i) {
       float& nearest = s.nearest[std::size_t(i)];
@@ -208,6 +208,21 @@ struct Query {
       if (unequal(one, other, own)) status = 2;
       if (double(one) * other > (1.0 + a.negative) * own) status = 3;
     }
+  }
+
+  // When an item leaves the window, the columns of those that stay are made anew.
+  void add_to_window(std::int64_t j, const float* row) {
+    const auto taken = std::int64_t(s.picks.size());
+    if (a.window && taken >= a.window) {
+      look_at_determinants();
+      s.left = s.first;
+      columns = 0;
+      for (std::int64_t p = taken + 1 - a.window; p < taken; ++p) {
+        const std::int64_t pick = s.picks[std::size_t(p)];
+        add_column(pick, this->row(pick));
+      }
+    }
+    add_column(j, row);
   }
 
   void add_column(std::int64_t j, const float* row) {

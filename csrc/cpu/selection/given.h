@@ -20,6 +20,7 @@ struct GivenArgs {
   float least_left;          // DPP: an item is no longer picked where d is at most this share of what it was
   float unequal, negative;   // DPP: when similarities of a pair differ, when a determinant is negative, while all
   float sound;               // picks had at least this share left: ragsys_kernels/selection/definite.py
+  std::int64_t window;       // DPP: how many of the last picks count; 0: all
   std::int64_t pairs;        // DPP: how many pairs are looked at before the picks
   const float* lambda_d;     // (Q,)
   const std::int64_t* ks;    // (Q,), each at most k; or null

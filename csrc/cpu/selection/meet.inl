@@ -207,7 +207,11 @@ inline Status Query<Objective>::catch_up_and_consider(const std::int32_t* js, in
 template <class Objective>
 inline void Query<Objective>::consider(std::int64_t j, std::int64_t* best, float* best_score) {
   if (__builtin_expect(limited, 0) && unfit(j)) {
-    close(j);
+    // What the picks in a window span is held back for this step: it may be picked once they have left the window.
+    if (Objective::kDirections && args.options.window && objective.unfit(ws, j))
+      ws.gate[j] = kHeldBack;
+    else
+      close(j);
     ws.bound[j] = -__builtin_inff();
     return;
   }

@@ -183,6 +183,7 @@ Status Query<Objective>::hold_back(std::int64_t left) {
   return Status::ok;
 }
 
+// Before what the pick closes for good.
 template <class Objective>
 void Query<Objective>::let_in() {
   for (std::int64_t j = 0; j < items; ++j)

@@ -15,8 +15,8 @@
 // With minima of groups every query is dense: at each step they ask which items may be picked at all.
 // With a largest similarity (`limited`) VRSD and MSD leave the codes out: these bound their sums, not the largest term.
 // With a least relevance they do too, unless relevance is given: MMR alone chooses among items that it may yet leave
-// out. SSD's values rise when its window slides, and items meet the picks in it anew. SIFT is dense: its values may
-// rise at any pick.
+// out. DPP's and SSD's values rise when their window slides, and items meet the picks in it anew. SIFT is dense: its
+// values may rise at any pick.
 //
 // What is maximised is the Objective (objectives/), a type that the loop knows by these names:
 //
@@ -297,7 +297,7 @@ inline Status Query<Objective>::run() {
       if (status != Status::ok) break;
     }
     status = forced ? follow(args.stage.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
-    if (quotas) let_in();
+    if (quotas || (Objective::kDirections && args.options.window)) let_in();
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
     if (more_outside && !forced && !beats_outside(value)) return Status::pool_too_small;

@@ -5,6 +5,7 @@
 #include "selection/objectives/msd.inl"
 #include "selection/objectives/factored.inl"
 #include "selection/objectives/coverage.inl"
+#include "selection/objectives/coverage_blocks.inl"
 
 constexpr RuleKernels kRules = {
     select_query<Msd>,

@@ -134,7 +134,7 @@ void Workspaces::lay_out_directions(const SelectArgs& args, std::int64_t vector_
 void Workspaces::lay_out_aspects(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {
   if (!is_coverage(args.method)) return;
   const bool graph = args.options.graph.begin;
-  const std::int64_t aspects = args.options.aspects ? args.options.num_aspects : graph ? args.num_rows : args.pool;
+  const std::int64_t aspects = num_aspects(args);
   const std::int64_t padded = (aspects + vector_floats - 1) / vector_floats * vector_floats;
   // Floats whose dimensions are whole vectors are their own prepared form.
   const bool copied = args.options.aspects || args.dtype != DType::f32 || args.dims % vector_floats;
@@ -144,7 +144,10 @@ void Workspaces::lay_out_aspects(const SelectArgs& args, std::int64_t vector_flo
   place(base, ws.aspect_scale, padded);
   place(base, ws.aspects, padded + kAspectTile);
   place(base, ws.prepared_aspects, copied ? aspects * (args.dims + vector_floats) : 0);
-  place(base, ws.similarity, (args.pool + 1) * padded);
+  const bool blocked = in_blocks(args);
+  place(base, ws.similarity, blocked ? padded : (args.pool + 1) * padded);
+  place(base, ws.batch, blocked ? args.pool : 0);
+  place(base, ws.part_largest, blocked ? args.pool : 0);
 }
 
 }  // namespace rsk

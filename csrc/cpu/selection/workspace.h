@@ -47,6 +47,17 @@ constexpr std::int64_t kAspectTile = 4;
 constexpr bool is_factored(Method method) { return method >= Method::dpp && method <= Method::sift; }
 constexpr bool is_coverage(Method method) { return method >= Method::facility; }
 
+// How many aspects a query of coverage has, or rows of a graph; whether it keeps no similarities to them.
+inline std::int64_t num_aspects(const SelectArgs& args) {
+  return args.options.aspects ? args.options.num_aspects : args.options.graph.begin ? args.num_rows : args.pool;
+}
+inline bool in_blocks(const SelectArgs& args) {
+  const Options& options = args.options;
+  const double similarities = double(args.pool) * double(num_aspects(args));
+  return is_coverage(args.method) && !options.graph.begin && options.most_kept &&
+         similarities > double(options.most_kept);
+}
+
 // Set of ids: an open-addressing table of mask + 1 slots, at most half full; -1 is a free slot.
 struct IdSet {
   std::int64_t* slots;
@@ -133,7 +144,11 @@ struct Workspace {
   float* aspect_scale;    // what makes an aspect the vector of the formulas
   const float** aspects;  // prepared vectors: rows of the pool, or
   float* prepared_aspects;
-  float* similarity;      // of item j to the aspects, at least 0; one row more for scratch
+  float* similarity;  // of item j to the aspects, at least 0; one row more for scratch
+  // In blocks: items whose gains are found together; of a part of these, the largest similarity.
+  std::int32_t* batch;
+  float* part_largest;
+  int threads;
   std::int32_t* renewed;  // of item j: how many picks its bound knows
 
   float* unit;  // (D) scratch for a query of unusual norm, a direction or a row

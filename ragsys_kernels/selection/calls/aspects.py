@@ -87,8 +87,10 @@ def coverage(
 
     Notes
     -----
-    O(Q P A (D + K)) time, with the whole corpus as its own aspects O(Q N² (D + K)). All P A similarities of a query are
-    kept, at most 2^28: 16,384 rows as their own aspects. `Corpus.subset` takes ``neighbors``, without this limit.
+    O(Q P A (D + K)) time, with the whole corpus as its own aspects O(Q N² (D + K)). The P A similarities of a query are
+    kept up to 2^28, those of 16,384 rows as their own aspects. More are computed in blocks, with the same picks and
+    bits, in O(P + A) memory beside the rows; a gain that is renewed takes A D time, and with "cover" and a ``gamma``
+    other than 0.5 each pick renews all. Of more than 2^34, those of 131,072 rows, `Corpus.subset` takes ``neighbors``.
 
     Examples
     --------

@@ -95,6 +95,7 @@ def dpp(
     lambda_b: float | ArrayLike = 0.95,
     quality: ArrayLike | Literal["zscore"] = "zscore",
     scale: float = 1.0,
+    window: int | None = None,
     groups: ArrayLike | None = None,
     query_groups: ArrayLike | None = None,
     max_per_group: MaxPerGroup | None = None,
@@ -136,6 +137,9 @@ def dpp(
         changes nothing; if all v are equal, z_i = 0.
     scale : float, at least 0
         Weight of the z-scores.
+    window : int, optional
+        The number of last picks, ``initial`` items before them included, that count in both determinants; the paper's
+        window is one more. Default: all. More than D picks need a window below D.
 
     Returns
     -------
@@ -145,7 +149,9 @@ def dpp(
     Notes
     -----
     An item with d_i at most 1e-5 of L_ii is not picked, because float32 cannot distinguish d_i from rounding error. A
-    selection may therefore end early, for instance after D picks. O(Q K P (D + K)) time.
+    selection may therefore end early: without a ``window`` after D picks, which span all items. With one, an item that
+    the picks in it span may be picked once they have left it. O(Q K P (D + K)) time; when the window W slides, all
+    items meet its picks anew: O(Q K P W D). On a GPU's backends a window of less than all picks cannot run.
 
     Examples
     --------
@@ -158,7 +164,7 @@ def dpp(
         "dpp", queries, embeddings, k, candidates, relevance, relevance_scale, groups, query_groups, max_per_group,
         min_per_group, initial, allowed, exclude, costs, budget, max_similarity, min_relevance, metric, check_values,
         backend, num_threads, on_error, similarity, bias, lambda_d, lambda_b, quality=quality, scale=scale,
-        nearest=nearest,
+        window=window, nearest=nearest,
     ))  # fmt: skip
 
 

@@ -7,13 +7,14 @@ import numpy as np
 from .. import definite
 from ..problem import Problem
 from .pool import ROUNDING, Pool, in_range
-from .rule import Rule
+from .rule import Windowed
 
 
-class DPP(Rule):
+class DPP(Windowed):
     """d_i, what the determinant of L_ij = q_i s_ij q_j grows by with item i, by a Cholesky factor row by row."""
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
+        super().__init__(problem.options.window)
         own = pool.own()
         quality = problem.options.quality
         if quality is None:
@@ -27,17 +28,24 @@ class DPP(Rule):
         self.relevance = pool.v
         self.first = self.weights**2 * own
         in_range(problem, q, self.first)
-        self.d = self.first.copy()
-        self.factor: list[np.ndarray] = []  # its columns, of which row i is c_i
+        self.forget()
         self.given = None if pool.given is None else _Given(problem, q, pool, own)
 
     def values(self) -> np.ndarray:
         n = len(self.relevance)
         return np.where(self.d[:n] > ROUNDING * self.first[:n], self.d[:n], -np.inf)
 
+    def forget(self) -> None:
+        self.d = self.first.copy()
+        self.factor: list[np.ndarray] = []  # its columns, of which row i is c_i
+
     def take(self, j: int, similarity: np.ndarray) -> None:
         if self.given is not None:
             self.given.met(j, similarity)
+            self.given.sound &= not self.window or len(self.last) < self.window
+        super().take(j, similarity)
+
+    def count(self, j: int, similarity: np.ndarray) -> None:
         if self.d[j] <= ROUNDING * self.first[j]:  # an initial item that those before it span
             return
         left = self.weights * similarity * self.weights[j] - sum(c * c[j] for c in self.factor)

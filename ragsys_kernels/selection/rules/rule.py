@@ -21,3 +21,28 @@ class Rule:
 
     def take(self, j: int, similarity: np.ndarray) -> None:
         raise NotImplementedError
+
+
+class Windowed(Rule):
+    """A rule by its last picks: one after the other, and all that stay anew when one leaves the window."""
+
+    def __init__(self, window: int) -> None:
+        self.window = window  # 0: all picks
+        self.last: list[tuple[int, np.ndarray]] = []  # the picks that count, the oldest first, and similarities to them
+
+    def take(self, j: int, similarity: np.ndarray) -> None:
+        self.last.append((j, similarity))
+        if not self.window or len(self.last) <= self.window:
+            self.count(j, similarity)
+            return
+        del self.last[0]
+        self.forget()
+        for pick in self.last:
+            self.count(*pick)
+
+    def forget(self) -> None:
+        """No pick counts."""
+        raise NotImplementedError
+
+    def count(self, j: int, similarity: np.ndarray) -> None:
+        raise NotImplementedError

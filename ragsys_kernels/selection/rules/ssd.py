@@ -6,10 +6,10 @@ import numpy as np
 
 from ..problem import Problem
 from .pool import ROUNDING, Pool
-from .rule import Rule
+from .rule import Windowed
 
 
-class SSD(Rule):
+class SSD(Windowed):
     """λ_d z_i + (1-λ_d) γ sqrt(n_i), n_i the squared distance of [e_i, 1] from the span of the last picks.
 
     The last picks have orthogonal vectors b_t, each pick's part that those before it in the window leave. With
@@ -17,15 +17,13 @@ class SSD(Rule):
     """
 
     def __init__(self, problem: Problem, q: int, pool: Pool) -> None:
+        super().__init__(problem.options.window)
         self.lambda_d = float(problem.lambda_d[q])
         self.gamma = problem.options.gamma
-        self.window = problem.options.window or problem.k + len(pool.initial)
         self.relevance = pool.v
         self.z = pool.z
         self.own = np.einsum("nd,nd->n", pool.items, pool.items) + 1
-        self.n = self.own.copy()
-        self.last: list[tuple[int, np.ndarray]] = []  # the picks that count, the oldest first, and products with them
-        self.terms: list[tuple[np.ndarray, float]] = []  # u_t and |b_t|²
+        self.forget()
 
     def values(self) -> np.ndarray:
         if not self.last:
@@ -39,20 +37,14 @@ class SSD(Rule):
     def score(self, i: int) -> float:
         return float(self._worth()[i])
 
-    def take(self, j: int, similarity: np.ndarray) -> None:
-        self.last.append((j, similarity + 1))
-        if len(self.last) <= self.window:
-            self._count(*self.last[-1])
-            return
-        del self.last[0]
-        self.n, self.terms = self.own.copy(), []
-        for pick in self.last:
-            self._count(*pick)
+    def forget(self) -> None:
+        self.n = self.own.copy()
+        self.terms: list[tuple[np.ndarray, float]] = []  # u_t and |b_t|²
 
-    def _count(self, j: int, products: np.ndarray) -> None:
+    def count(self, j: int, similarity: np.ndarray) -> None:
         square = self.own[j] - sum(u[j] ** 2 / b for u, b in self.terms)
         if square <= ROUNDING * self.own[j]:  # nothing of it is left; it has its place in the window all the same
             return
-        u = products - sum(t * t[j] / b for t, b in self.terms)
+        u = similarity + 1 - sum(t * t[j] / b for t, b in self.terms)
         self.n = self.n - u**2 / square
         self.terms.append((u, square))

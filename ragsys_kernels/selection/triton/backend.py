@@ -18,7 +18,7 @@ from ..capabilities import WHOLE
 from ..problem import Problem, Selection
 from . import bounds, gram, stream, whole_corpus
 from .launch import num_initial, outputs
-from .objectives import OBJECTIVES
+from .objectives import OBJECTIVES, most_taken
 
 # What the kernels have (capabilities.py), some of it not in all regimes.
 RULES = frozenset(OBJECTIVES)
@@ -63,6 +63,8 @@ def _refuse(problem: Problem) -> None:
     elif slots > most and _is_corpus(problem) and (asked or problem.op == "msd"):
         asked = ([problem.op] if problem.op == "msd" else []) + asked
         reason = f"its kernels take {' with '.join(asked)} for pools, and for a whole corpus of up to {most} rows"
+    elif problem.op == "dpp" and 0 < options.window < most_taken(problem):
+        reason = "its kernels have no dpp in a window"
     elif getattr(options, "aspects", None) is not None:
         reason = "its kernels cover the items of the pool, not aspects of their own"
     elif getattr(options, "density", False):

@@ -44,6 +44,7 @@ _OPTIONS = {
     "lambda_d": "at 1 the nearest alone; smaller: picks less alike",
     ("dpp", "scale"): "the larger, the more nearness to the query counts",
     ("ssd", "gamma"): "how much it counts that a pick is new",
+    ("dpp", "window"): "how many of the last picks count, fewer than dimensions for more picks; empty: all",
     ("ssd", "window"): "from how many of the last picks to differ; empty: all",
     ("sift", "noise"): "the larger, the more alike picks may be",
     ("sift", "min_gain"): "stop where a pick would tell less than this",

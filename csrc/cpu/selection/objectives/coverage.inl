@@ -5,15 +5,18 @@
 //   cover      sum of (A_a + S_ia)^gamma - A_a^gamma, A_a the sum of S to the picks
 //   xquad      sum of w_a S_ia rho_a, rho_a the product of 1 - S to the picks, S at most 1
 //
-// All S are computed first. What an item adds only falls from pick to pick, in floats too but for powers other than the
-// root, so that an old gain, times what all gains shrink by at least, is an upper bound: an item's is renewed only
-// while its bound is the largest.
+// All S are computed first, or in blocks where there are more than are kept: coverage_blocks.inl. What an item adds
+// only falls from pick to pick, in floats too but for powers other than the root, so that an old gain, times what all
+// gains shrink by at least, is an upper bound: an item's is renewed only while its bound is the largest.
 //
 // With a graph the aspects are the items too, but S is 0 for pairs that the graph lacks. What is known of an aspect is
 // then kept by its row, and an item meets no aspects but those that it covers.
 
 // Aspects whose vectors stay in the second-level cache while rows go by.
 constexpr std::int64_t kAspectBlock = 96;
+
+// In blocks: items that go by such aspects together, and items whose gains are renewed together at first.
+constexpr std::int64_t kShareItems = 64, kLeastBatch = 8;
 
 // More than what rounding adds to a gain, as a factor.
 constexpr float kRounded = 1.0f + 1e-5f;
@@ -54,9 +57,10 @@ struct Coverage {
 
   Method rule = Method::facility;
   float gamma = 0.5f;
-  bool rooted = true;  // gamma is 1/2
-  bool falls = true;   // in floats
-  Graph graph = {};    // without one `begin` is null
+  bool rooted = true;    // gamma is 1/2
+  bool falls = true;     // in floats
+  Graph graph = {};      // without one `begin` is null
+  bool blocked = false;  // S is not kept
   std::int64_t aspects = 0, stride = 0;
   float largest = 0.0f;  // of all S
   float shrunk = 1.0f;   // by what the gains known have shrunk since they were last looked through, at least
@@ -97,7 +101,8 @@ struct Coverage {
       return;
     }
     options.aspects ? find_given_aspects(query) : find_own_aspects(query);
-    multiply(query, !options.aspects);
+    blocked = in_blocks(query.args);
+    blocked ? prepare_in_blocks(query) : multiply(query, !options.aspects);
   }
 
   // The items themselves; prepared vectors of their rows, and their scales.
@@ -129,7 +134,24 @@ struct Coverage {
     for (std::int64_t a = aspects; a < aspects + kAspectTile; ++a) ws.aspects[a] = ws.aspects[0];
   }
 
+  // Of an item; in blocks there is but one row, for scratch.
   float* similarities(const Workspace& ws, std::int64_t j) const { return ws.similarity + j * stride; }
+
+  // coverage_blocks.inl
+  template <class Query>
+  struct Share;
+  template <class Query>
+  static void find_share(void* share, std::int64_t part, int thread);
+  template <class Query>
+  void find_gains(const Query& query, const std::int32_t* js, std::int64_t n, float* largest_found) const;
+  template <class Query>
+  void renew_batch(Query& query, std::int64_t n);
+  template <class Query>
+  void renew_best(Query& query, std::int64_t most);
+  template <class Query>
+  void prepare_in_blocks(Query& query);
+  template <class Query>
+  const float* row_in_blocks(Query& query, std::int64_t j) const;
 
   // From products to similarities, which count from 0 and for xquad up to 1.
   v4 counted(v4 similarity) const {
@@ -138,35 +160,56 @@ struct Coverage {
     return rule == Method::xquad ? capped : positive;
   }
 
+  // S of kAspectRows items and the aspects [begin, end), an aspect after the other; the largest of them, and 0 if all
+  // products are finite.
+  template <class Query>
+  void find_similarities(const Query& query, const std::int32_t* js, std::int64_t begin, std::int64_t end, float* out,
+                         v4* most, v4* rest) const {
+    const Workspace& ws = query.ws;
+    const void* rows[kAspectRows];
+    v4 scale = {};
+    for (int r = 0; r < kAspectRows; ++r) {
+      rows[r] = query.row(ws.row[js[r]]);
+      scale[r] = ws.scale[js[r]];
+    }
+    query.type.of_aspects(ws.aspects, begin, end, rows, query.args.dims, out);
+    for (std::int64_t a = begin; a < end; ++a, out += kAspectRows) {
+      v4 similarity;
+      std::memcpy(&similarity, out, sizeof similarity);
+      // The larger scale first, so that two items have the same bits whichever of them is the aspect.
+      const v4 other = v4{} + ws.aspect_scale[a];
+      similarity = similarity * (other > scale ? other : scale) * (other > scale ? scale : other);
+      *rest += similarity - similarity;  // not 0 where one is not finite
+      similarity = counted(similarity);
+      *most = similarity > *most ? similarity : *most;
+      std::memcpy(out, &similarity, sizeof similarity);
+    }
+  }
+
+  // The numbers of kAspectRows items from j on, of n; the last one again where there are fewer.
+  static void find_four(std::int64_t j, std::int64_t n, std::int32_t* four) {
+    for (int r = 0; r < kAspectRows; ++r) four[r] = std::int32_t(j + r < n ? j + r : n - 1);
+  }
+
   // All S. The matrix of a pool with itself is symmetric: a row meets the aspects from itself on.
   template <class Query>
   void multiply(Query& query, bool symmetric) {
     Workspace& ws = query.ws;
     const std::int64_t items = query.items;
-    const void* rows[kAspectRows];
-    float dots[kAspectRows * (kAspectBlock + kAspectVectors)];
+    std::int32_t four[kAspectRows];
+    float found[kAspectRows * (kAspectBlock + kAspectVectors)];
     v4 rest = {}, most = {};
-    for (std::int64_t j = items; j < query.padded(items); ++j) ws.scale[j] = 0.0f;
     for (std::int64_t block = 0; block < aspects; block += kAspectBlock) {
       const std::int64_t end = block + kAspectBlock < aspects ? block + kAspectBlock : aspects;
       for (std::int64_t j = 0; j < items && (!symmetric || j < end); j += kAspectRows) {
         if (j % 64 == 0) interrupt_point();
-        for (int r = 0; r < kAspectRows; ++r) rows[r] = query.row(ws.row[j + r < items ? j + r : items - 1]);
-        v4 scale;
-        std::memcpy(&scale, ws.scale + j, sizeof scale);
         const std::int64_t met = symmetric && j > block ? (j - block) / kAspectVectors * kAspectVectors : 0;
-        query.type.of_aspects(ws.aspects, block + met, end, rows, query.args.dims, dots);
+        find_four(j, items, four);
+        find_similarities(query, four, block + met, end, found, &most, &rest);
         for (std::int64_t a = block + met; a < end; ++a) {
-          v4 similarity;
-          std::memcpy(&similarity, dots + (a - block - met) * kAspectRows, sizeof similarity);
-          // The larger scale first, so that two items have the same bits whichever of them is the aspect.
-          const v4 other = v4{} + ws.aspect_scale[a];
-          similarity = similarity * (other > scale ? other : scale) * (other > scale ? scale : other);
-          rest += similarity - similarity;  // not 0 where one is not finite
-          similarity = counted(similarity);
-          most = similarity > most ? similarity : most;
+          const float* const similarity = found + (a - block - met) * kAspectRows;
           if (symmetric)
-            std::memcpy(similarities(ws, a) + j, &similarity, sizeof similarity);
+            std::memcpy(similarities(ws, a) + j, similarity, kAspectRows * sizeof *similarity);
           else
             for (int r = 0; r < kAspectRows && j + r < items; ++r) similarities(ws, j + r)[a] = similarity[r];
         }
@@ -197,7 +240,7 @@ struct Coverage {
     Workspace& ws = query.ws;
     for (std::int64_t p = 0; graph.begin && p < query.picked; ++p) cover_near(ws, ws.picked_row[p]);
     if (graph.begin) return;
-    float* const row = similarities(ws, query.items);
+    float* const row = similarities(ws, blocked ? 0 : query.items);
     for (std::int64_t p = 0; p < query.picked; ++p) {
       const void* data = query.row(ws.picked_row[p]);
       for (std::int64_t a = 0; a < aspects; ++a) {
@@ -277,8 +320,8 @@ struct Coverage {
   }
 
   // What an item with these similarities adds, a vector of aspects at a time.
-  vf added(const Workspace& ws, const float* row, std::int64_t a) const {
-    return added(load(row + a), load(ws.covered + a), load(ws.aspect_weight + a), load(ws.root + a));
+  vf added(const Workspace& ws, vf similarity, std::int64_t a) const {
+    return added(similarity, load(ws.covered + a), load(ws.aspect_weight + a), load(ws.root + a));
   }
 
   vf added(vf similarity, vf covered, vf weight, vf root) const {
@@ -296,10 +339,10 @@ struct Coverage {
     vf even = {}, odd = {};
     std::int64_t a = 0;
     for (; a + 2 * W <= stride; a += 2 * W) {
-      even += added(ws, row, a);
-      odd += added(ws, row, a + W);
+      even += added(ws, load(row + a), a);
+      odd += added(ws, load(row + a + W), a + W);
     }
-    if (a < stride) even += added(ws, row, a);
+    if (a < stride) even += added(ws, load(row + a), a);
     return hsum(even + odd);
   }
 
@@ -322,11 +365,33 @@ struct Coverage {
 
   template <class Query>
   void renew(Query& query, std::int64_t j) const {
+    query.ws.running[j] = gain(query.ws, j);
+    renewed(query, j);
+  }
+
+  // An item's gain is that after all picks.
+  template <class Query>
+  static void renewed(Query& query, std::int64_t j) {
     Workspace& ws = query.ws;
-    ws.running[j] = gain(ws, j);
     ws.bound[j] = rank(query, j);
     query.all_finite = query.all_finite && finite(value_of(query, j));
     ws.renewed[j] = std::int32_t(query.picked);
+  }
+
+  // The gains of all items that may be picked now or later.
+  template <class Query>
+  void renew_all(Query& query) {
+    const Workspace& ws = query.ws;
+    std::int64_t n = 0;
+    for (std::int64_t j = 0; j < query.items; ++j) {
+      if (!(ws.gate[j] >= kHeldBack)) continue;
+      if (blocked)
+        ws.batch[n++] = std::int32_t(j);
+      else
+        renew(query, j);
+    }
+    if (n) renew_batch(query, n);
+    shrunk = 1.0f;
   }
 
   // Old gains become bounds of what they are now, and bounds of the values with them.
@@ -347,26 +412,23 @@ struct Coverage {
   template <class Query>
   Status choose(Query& query, std::int64_t* best, float* best_score) {
     Workspace& ws = query.ws;
-    const bool first = query.args.lengths[query.q] == 0;
-    // An item that minima have held back since the first pick has no bound yet.
-    const bool all = first || !falls || query.quotas || query.args.bounds == Bounds::dense;
-    for (std::int64_t j = 0; j < query.items; ++j)
-      if (all && query.is_open(j)) renew(query, j);
-    if (all)
-      shrunk = 1.0f;
-    else
-      bound_all(query);
-    if (first && query.args.options.density && !query.quotas) {
+    const bool first = query.args.lengths[query.q] == 0, density = query.args.options.density;
+    // In blocks there are gains from before the initial items.
+    const bool known = !first || (blocked && (query.picked == 0 || !density));
+    known && (falls || query.picked == 0) && query.args.bounds != Bounds::dense ? bound_all(query) : renew_all(query);
+    if (first && density && !query.quotas) {
       const Status status = find_single(query);
       if (status != Status::ok) return status;
     }
     for (std::int64_t j = 0; j < query.items; j += W)
       store(ws.bound + j, smaller(load(ws.bound + j), load(ws.gate + j)));
+    std::int64_t batch = kLeastBatch;
     while (query.all_finite) {
       const std::int32_t top = arg_max(ws.bound, query.items);
       if (!(ws.bound[top] > -FLT_MAX)) return Status::ok;
       if (ws.renewed[top] != query.picked) {
-        renew(query, top);
+        blocked ? renew_best(query, batch) : renew(query, top);
+        if (batch < query.items) batch *= 2;
         continue;
       }
       if (query.limited) {
@@ -421,7 +483,10 @@ struct Coverage {
   template <class Query>
   void take(Query& query, std::int64_t j, std::int64_t slot, float value) {
     query.take(j, slot, value, query.ws.value[j], query.redundancy(j));
-    graph.begin ? cover_near(query.ws, query.ws.row[j]) : cover(query.ws, similarities(query.ws, j));
+    if (graph.begin)
+      cover_near(query.ws, query.ws.row[j]);
+    else
+      cover(query.ws, blocked ? row_in_blocks(query, j) : similarities(query.ws, j));
   }
 
   template <class Query>

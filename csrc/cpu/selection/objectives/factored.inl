@@ -10,7 +10,7 @@
 //   SSD   w_i = lambda_d z_i + (1 - lambda_d) gamma sqrt(n_i), x with a further element of 1, directions of the last
 //   picks SIFT  w_i = u_i^2 / (n_i + noise), u_i = r_i - sum of <x_i, g> e with e = u / sqrt(n + noise) of the pick
 //
-// An item meets picks lazily: n only falls, so that of DPP and SSD an old value is an upper bound. SSD's rises when the
+// An item meets picks lazily: n only falls, so that of DPP and SSD an old value is an upper bound. It rises when their
 // window slides: the directions in it are made anew, and items, all of which are as they were at first, meet those.
 // SIFT's may rise at any pick: items always meet every pick.
 
@@ -33,7 +33,7 @@ struct Factored {
 
   Method rule = Method::dpp;
   bool sift = false, ssd = false, may_lag = false;
-  std::int64_t window = 0;  // SSD: so many of the last picks have a say
+  std::int64_t window = 0;  // so many of the last picks have a say
   float left_weight = 0.0f, noise = 0.0f, min_gain = 0.0f;
   double variance = 1.0;  // SIFT: what is left at the query
 
@@ -53,7 +53,7 @@ struct Factored {
     noise = options.noise;
     min_gain = options.min_gain;
     left_weight = (1.0f - query.lambda_d()) * options.gamma;
-    window = ssd && options.window ? options.window : query.args.limits.num_initial + query.args.k;
+    window = options.window ? options.window : query.args.limits.num_initial + query.args.k;
     may_lag = !sift && query.args.bounds != Bounds::dense;
     query.limited = query.limited || rule == Method::dpp;
     begin(query, 0);
