@@ -102,6 +102,7 @@ class Stage:
     forced: np.ndarray | None = None  # (Q, K) int64
     ceiling: np.ndarray | None = None  # (Q, P) float32
     best_first: bool = False
+    indices: np.ndarray | None = None  # (Q, K) int64: where picks are written when they are made
 
 
 def _call(
