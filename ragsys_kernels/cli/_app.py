@@ -36,6 +36,7 @@ import ragsys_kernels as rk
 
 from .._base.checks import line
 from .._base.files import without_password
+from ..selection.methods import METHODS
 
 Progress = Callable[[int, int], None]  # is told what is done, and of how much
 
@@ -131,6 +132,17 @@ _OF_ROWS = {
     "relevance": ("relevance_column",),
 }
 
+# The commands of functions of other names.
+_COMMANDS = {
+    "build_corpus": "corpus build",
+    "append_corpus": "corpus append",
+    "delete_rows": "corpus delete",
+    "compact_corpus": "corpus compact",
+    "sync_corpus": "corpus sync",
+}
+# What begins the message of an error, for which a command has its own name.
+_FUNCTIONS = frozenset((*METHODS, "Corpus", "duplicates", "select", "show", "verify"))
+
 RESUMABLE = "interrupted; run it again to resume"
 
 
@@ -171,12 +183,18 @@ def worded(command: str, error: BaseException) -> str:
     text = shown(error) or type(error).__name__
     if isinstance(error, MemoryError):
         text = f"not enough memory{f': {shown(error)}' if str(error) else ''}"
+    name, colon, rest = text.partition(": ")
+    text = rest if colon and name in _FUNCTIONS else text
     return text if text.startswith((f"{command}: ", f"{command} needs ")) else f"{command}: {text}"
 
 
 def shown(message: object) -> str:
-    """Return a message as one line, without the passwords of URLs, that speaks of the command's options."""
-    return _of_options(without_password(line(message)))
+    """Return a message as one line, without the passwords of URLs, that speaks of the command and its options."""
+    text = line(message)
+    for function, command in _COMMANDS.items():
+        if text.startswith((f"{function}: ", f"{function} needs ")):
+            text = command + text.removeprefix(function)
+    return _of_options(without_password(text))
 
 
 def _of_options(text: str) -> str:

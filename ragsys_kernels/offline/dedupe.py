@@ -113,6 +113,7 @@ def dedupe(
     places = _whole.targets(_OP, outs, inputs, checks.flag(_OP, "overwrite", overwrite))
     place, others, of_pairs = places["out"], places.get("removed"), places.get("pairs")
     with_rows = checks.flag(_OP, "rows", rows)
+    checks.function(_OP, "progress", progress)
     start = time.perf_counter()
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None

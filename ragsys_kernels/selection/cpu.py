@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _dispatch
 from .._base.types import Array
-from . import certificate, codes, validate
+from . import certificate, codes, continued, validate
 from .capabilities import BINARY
 from .filtered_problems import few_rows
 from .parameters import NOT_EVERYWHERE
@@ -53,8 +53,9 @@ mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
     """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
-    graph = problem.op == "coverage" and problem.options.graph is not None  # by the numbers of rows
-    if problem.constraints.filter is not None and not graph and (few := few_rows(problem)) is not None:
+    graph = problem.op == "coverage" and problem.options.graph is not None
+    by_number = graph or continued.awaited()
+    if problem.constraints.filter is not None and not by_number and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
             picks, work = run(few[0], num_threads, bounds)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
@@ -111,6 +112,8 @@ def _call(
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
+    if stage is None and (picks := continued.taken(problem)) is not None:
+        stage = Stage(0.0, forced=picks.copy() if picks[0, 0] >= 0 else None, indices=picks)
     module, isa = _dispatch.kernels()
     *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads)
     picks = Selection(*fields)
