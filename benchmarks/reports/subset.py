@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -135,6 +136,7 @@ def _silence() -> Iterator[None]:
     try:
         yield
     finally:
+        ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)

@@ -155,8 +155,13 @@ def option(panel: str, text: str, *names: str, **options: Any) -> Any:
 def one_line_errors(command: str, interrupted: str = "interrupted, nothing was written") -> Iterator[None]:
     """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal."""
 
+    said: set[str] = set()
+
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"warning: {shown(message)}", file=sys.stderr)
+        text = shown(message)  # Python forgets what it has shown when any thread changes a filter
+        if text not in said:
+            said.add(text)
+            print(f"warning: {text}", file=sys.stderr)
 
     # A job that is terminated cleans up as one that is interrupted.
     before, hook = signal.signal(signal.SIGTERM, _interrupt), sys.unraisablehook
