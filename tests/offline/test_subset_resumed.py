@@ -23,6 +23,7 @@ CASES = {
     "mmr, groups": {"lambda_d": 0.4, "groups": SOURCE, "max_per_group": 7, "min_per_group": 3},
     "mmr, budget": {"lambda_d": 0.4, "costs": COSTS, "budget": 55.0, "max_similarity": 0.6},
     "mmr, some rows": {"lambda_d": 0.4, "allowed": np.arange(0, 3_000, 30), "initial": [5, 7]},
+    "mmr, a mask": {"lambda_d": 0.4, "allowed": np.arange(3_000) % 30 == 0},
     "mmr, but for rows": {"lambda_d": 0.4, "exclude": np.arange(0, 3_000, 3)},
     "mmr, targets": {"targets": ROWS[:3], "target_relevance": "max"},
     "vrsd": {"rule": "vrsd", "targets": ROWS[:3]},
@@ -199,6 +200,7 @@ def test_rules_that_do_not_choose_pick_by_pick_keep_none(files, options, monkeyp
 
 
 def test_what_is_called_back_is_a_function(files):
+    both = {"corpus": files / "rows.npy", "queries": files / "rows.npy", "out": files / "o"}
     for call in (
         lambda: choose(files, progress=np.arange(3)),
         lambda: rk.duplicates(ROWS[:9], 0.9, progress=np.arange(3)),
@@ -206,7 +208,7 @@ def test_what_is_called_back_is_a_function(files):
         lambda: offline.select(
             corpus=files / "rows.npy", queries=files / "rows.npy", out=files / "o", k=3, progress="x"
         ),
-        lambda: offline.select(corpus=files / "rows.npy", queries=files / "rows.npy", out=files / "o", k=3, stop=[1]),
+        lambda: offline.select(**both, k=3, stop=[1]),
     ):
         with pytest.raises(TypeError, match=r"^\w+: (progress|stop) must be a function, got "):
             call()
