@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import os
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -361,9 +362,12 @@ WORTH: dict[str, tuple[str, str, Callable[[float], str]]] = {
 TASKS = {
     "k-center": (
         "The value is the radius in degrees, of 4,000 rows. kmeans_plusplus draws rows at random. pyversity counts "
-        "negative cosines as 0, and then takes the first rows; DisparityMin has another first pick."
+        "negative cosines as 0; DisparityMin has another first pick."
     ),
-    "facility location": "The time includes the similarities of all rows. The value is that of facility location.",
+    "facility location": (
+        "The value is that of facility location. The time includes the similarities of all rows and, of "
+        "apricot-select, two seconds in which each new object is compiled."
+    ),
     "quality and spread": (
         "MMR with λ = 0.5. The value is the mean of half the quality less half the redundancy of a pick. pyversity "
         "counts negative cosines as 0."
@@ -390,7 +394,8 @@ def page(out: Path) -> None:
     for task, (title, what, shown) in WORTH.items():
         number = int(parts["picks"][0]["rows"])
         texts += [f"## {title}", f"Of {number:,} rows: {what}.", _table_of_picks(parts["picks"], task, shown)]
-    ran = parts["growth"][0]
+    ran, versions = parts["growth"][0], parts["peers"][0]["versions"]
+    commits = ", ".join(f"{own[0]['commit']} ({part})" for part, own in parts.items())
     texts += [
         "## Growth",
         "Seconds of k = 100 by the number of rows, and of the most rows by k.",
@@ -398,10 +403,8 @@ def page(out: Path) -> None:
     ]
     for task, what in TASKS.items():
         own = [row for row in parts["peers"] if row["task"] == task]
-        texts += [f"## Beside others: {task}", what, _table_of_peers(own)]
-    texts += [
-        f"{ran['hardware']} ({ran['isa']}), commit {ran['commit']}, {ran['date']}. {parts['peers'][0]['versions']}."
-    ]
+        texts += [f"## Beside others: {task}", textwrap.fill(what, 120), _table_of_peers(own)]
+    texts += [f"{ran['hardware']} ({ran['isa']}), commits {commits}, {ran['date']}. {versions}."]
     tables.write(out / "subset.md", "A part of a data set", about, *texts)
     draw(out)
 

@@ -27,6 +27,9 @@ _METRIC = option(
 _DTYPE = option(
     RUN, "Type of the corpus in memory.", metavar="DTYPE", show_default="that of a saved corpus, else float32"
 )
+_MEMORY = option(
+    RUN, "Refuse a corpus whose rows take more memory, before they are read.", metavar="2G", show_default="no limit"
+)
 _ROWS = option(
     INPUT,
     "Write the columns of --corpus, a table, too. A column of the result that it has gets the command before its name.",
@@ -76,6 +79,7 @@ def _ids(text: str) -> Any:
     dtype=_DTYPE,
     backend=_BACKEND,
     num_threads=_THREADS,
+    memory=_MEMORY,
 )
 def subset(quiet: Quiet = False, **given: Any) -> None:
     """Choose rows of a whole data set without queries, exactly: unlike each other, of quality, relevant to targets.
@@ -115,6 +119,7 @@ def subset(quiet: Quiet = False, **given: Any) -> None:
     dtype=_DTYPE,
     backend=_BACKEND,
     num_threads=_THREADS,
+    memory=_MEMORY,
 )
 def dedupe(quiet: Quiet = False, **given: Any) -> None:
     """Take near-duplicates out of a data set, exactly.

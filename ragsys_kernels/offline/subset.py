@@ -89,6 +89,7 @@ def subset(
     dtype: Storage | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
+    memory: int | str | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SubsetSummary:
@@ -120,6 +121,9 @@ def subset(
         Columns of the corpus, and of the targets' vectors.
     metric, dtype
         As of `build_corpus`; of a saved corpus its own.
+    memory : int or str, optional
+        Refuse a corpus whose rows take more bytes than these, such as "2G", before they are read; the error names the
+        types of which they take no more. What else is read and kept of each row comes on top.
     k, rule, target_relevance, neighbors, relevance_scale, lambda_d, lambda_b, max_per_group, min_per_group, budget, \
         max_similarity, min_relevance, scale, gamma, window, noise, min_gain, kind, density, eps, backend, num_threads
         As of `Corpus.subset`.
@@ -151,6 +155,7 @@ def subset(
     place = _whole.targets(_OP, {"out": out}, inputs, checks.flag(_OP, "overwrite", overwrite))["out"]
     with_rows = checks.flag(_OP, "rows", rows)
     checks.function(_OP, "progress", progress)
+    most = None if memory is None else checks.size(_OP, "memory", memory)
     checks.choice(_OP, "rule", rule, METHODS)
     start = time.perf_counter()
     columns = {
@@ -159,7 +164,7 @@ def subset(
     }  # fmt: skip
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None
-        held = _whole.opened(corpus, quality, columns, metric, dtype)
+        held = _whole.opened(corpus, quality, columns, metric, dtype, most)
         opened: Any = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
         given: dict[str, Any] = {
