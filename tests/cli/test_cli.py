@@ -165,8 +165,8 @@ def test_a_warning_is_shown_once_whatever_becomes_of_the_filters(capsys):
     """A change of them, as by an import in another thread, lets Python show a warning again."""
     with _app.one_line_errors("select"):
         for text in ("the same", "the same", "another"):
-            warn.warn(text, UserWarning)
             warnings.simplefilter("default")
+            warn.warn(text, UserWarning)
     assert capsys.readouterr().err == "warning: the same\nwarning: another\n"
 
 
