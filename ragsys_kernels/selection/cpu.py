@@ -112,8 +112,8 @@ def _call(
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
-    if stage is None and (picks := continued.taken(problem)) is not None:
-        stage = Stage(0.0, forced=picks.copy() if picks[0, 0] >= 0 else None, indices=picks)
+    if stage is None and (made := continued.taken(problem)) is not None:
+        stage = Stage(0.0, forced=made.copy() if made[0, 0] >= 0 else None, indices=made)
     module, isa = _dispatch.kernels()
     *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads)
     picks = Selection(*fields)
