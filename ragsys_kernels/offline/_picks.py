@@ -19,8 +19,8 @@ from .. import _info
 from .._base import warn
 from .._base.files import replacing_and_sweeping
 from .._base.types import Array
-from ..corpus.folder import COLUMNS
 from ..selection.continued import continuing
+from ..selection.problem import COLUMNS
 from ._manifest import DAMAGE, sealed, unsealed
 
 _LOOK, _KEEP = 0.5, 30.0  # seconds from one look at the picks to the next, and from one file to the next
@@ -144,5 +144,5 @@ def _digest(arrays: Mapping[str, Array | None]) -> str | None:
         some = True
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         for begin in range(0, len(array), _BLOCK):
-            digest.update(np.ascontiguousarray(array[begin : begin + _BLOCK]).view(np.uint8))
+            digest.update(memoryview(np.ascontiguousarray(array[begin : begin + _BLOCK]).view(np.uint8)))
     return digest.hexdigest() if some else None
