@@ -144,5 +144,5 @@ def _digest(arrays: Mapping[str, Array | None]) -> str | None:
         some = True
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         for begin in range(0, len(array), _BLOCK):
-            digest.update(memoryview(np.ascontiguousarray(array[begin : begin + _BLOCK]).view(np.uint8)))
+            digest.update(np.ascontiguousarray(array[begin : begin + _BLOCK]).view(np.uint8).data)
     return digest.hexdigest() if some else None

@@ -109,11 +109,8 @@ def test_pauses_grow_to_five_minutes_and_differ(monkeypatch, sync, tmp_path):
 def test_what_waiting_does_not_mend_ends_the_first_run(monkeypatch, sync, error):
     store = Store(monkeypatch, error)
     shown, pauses = sync(3)
-    assert (shown.returncode, shown.stderr, pauses) == (
-        1,
-        f"error: {str(error).replace('sync_corpus', 'corpus sync')}\n",
-        [],
-    )
+    said = str(error).replace("sync_corpus", "corpus sync")
+    assert (shown.returncode, shown.stderr, pauses) == (1, f"error: {said}\n", [])
     assert store.calls == 1
 
 
