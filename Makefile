@@ -1,5 +1,5 @@
 # Everything runs in a virtual environment of its own: make test, make test-quick, make test-slow, make test-tools, make fuzz, make demo, make demo-bias, make serve-demo,
-# make compare-demo, make texts-demo, make bench-serve, make evaluate-vrsd,
+# make compare-demo, make texts-demo, make bench-serve, make bench-subset, make evaluate-vrsd,
 # make evaluate-vrsd-answers, make evaluate-ragsys, make evaluate-ralm, make evaluate-aicl, make evaluate-boolq,
 # make check, make lint, make docs, make bench, make bench-quick, make gpu-check, make bench-static, make arm, make sanitize,
 # make capi, make test-capi, make sqlite, make test-sqlite, make wheels, make check-wheels, make race-pack, make test-blas, make test-oldest,
@@ -24,7 +24,7 @@ LOCKED := $(if $(LOCK),$(PIP_BARE) --require-hashes -r $(LOCK))
 INSTALL := RAGSYS_KERNELS_REQUIRE_EXT=1 $(PIP_INSTALL) $(if $(LOCK),--no-build-isolation) --config-settings editable_mode=compat -e
 SOURCES := pyproject.toml setup.py requirements/constraints.txt $(wildcard csrc/cpu/*.* csrc/cpu/*/*.* csrc/cpu/*/*/*.*)
 
-.PHONY: serve-demo compare-demo texts-demo bench-serve
+.PHONY: serve-demo compare-demo texts-demo bench-serve bench-subset
 .PHONY: test fuzz demo demo-bias evaluate-vrsd evaluate-vrsd-answers evaluate-ragsys evaluate-ralm evaluate-aicl evaluate-boolq
 .PHONY: check lint test-quick test-slow test-tools test-blas test-oldest test-serve docs bench bench-quick bench-static gpu-check release-check clean
 
@@ -213,6 +213,11 @@ docs: $(VENV)/.docs
 # The service against its bars, with wrk and h2load (Debian: wrk, nghttp2-client); ARGS=--quick shows that it works.
 bench-serve: $(VENV)/.bench-serve
 	$(BIN)/python -m benchmarks.serve $(ARGS)
+
+# A part of a data set by our rules and, where they are installed, by other libraries; ARGS=--quick shows that it works.
+bench-subset: $(VENV)/.bench
+	$(PIP_BARE) scikit-learn apricot-select submodlib-py semhash
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.reports.subset $(ARGS)
 
 bench: $(VENV)/.bench
 	$(BIN)/ragsys-kernels bench

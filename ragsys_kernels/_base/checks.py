@@ -103,6 +103,13 @@ def flag(op: str, name: str, value: Any) -> bool:
     raise TypeError(f"{op}: {name} must be True or False, got {shown(value)}")
 
 
+def function(op: str, name: str, value: Any) -> Any:
+    """Return a function that is called back, or None."""
+    if value is None or callable(value):
+        return value
+    raise TypeError(f"{op}: {name} must be a function, got {shown(value)}")
+
+
 def check_values(op: str, value: Any) -> bool:
     if value is None or isinstance(value, (bool, np.bool_)):
         return bool(value)

@@ -36,6 +36,7 @@ import ragsys_kernels as rk
 
 from .._base.checks import line
 from .._base.files import without_password
+from ..selection.methods import METHODS
 
 Progress = Callable[[int, int], None]  # is told what is done, and of how much
 
@@ -131,6 +132,17 @@ _OF_ROWS = {
     "relevance": ("relevance_column",),
 }
 
+# The commands of functions of other names.
+_COMMANDS = {
+    "build_corpus": "corpus build",
+    "append_corpus": "corpus append",
+    "delete_rows": "corpus delete",
+    "compact_corpus": "corpus compact",
+    "sync_corpus": "corpus sync",
+}
+# What begins the message of an error, for which a command has its own name.
+_FUNCTIONS = frozenset((*METHODS, "Corpus", "duplicates", "select", "show", "verify"))
+
 RESUMABLE = "interrupted; run it again to resume"
 
 
@@ -143,8 +155,13 @@ def option(panel: str, text: str, *names: str, **options: Any) -> Any:
 def one_line_errors(command: str, interrupted: str = "interrupted, nothing was written") -> Iterator[None]:
     """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal."""
 
+    said: set[str] = set()
+
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        print(f"warning: {shown(message)}", file=sys.stderr)
+        text = shown(message)  # Python forgets what it has shown when any thread changes a filter
+        if text not in said:
+            said.add(text)
+            print(f"warning: {text}", file=sys.stderr)
 
     # A job that is terminated cleans up as one that is interrupted.
     before, hook = signal.signal(signal.SIGTERM, _interrupt), sys.unraisablehook
@@ -171,12 +188,18 @@ def worded(command: str, error: BaseException) -> str:
     text = shown(error) or type(error).__name__
     if isinstance(error, MemoryError):
         text = f"not enough memory{f': {shown(error)}' if str(error) else ''}"
+    name, colon, rest = text.partition(": ")
+    text = rest if colon and name in _FUNCTIONS else text
     return text if text.startswith((f"{command}: ", f"{command} needs ")) else f"{command}: {text}"
 
 
 def shown(message: object) -> str:
-    """Return a message as one line, without the passwords of URLs, that speaks of the command's options."""
-    return _of_options(without_password(line(message)))
+    """Return a message as one line, without the passwords of URLs, that speaks of the command and its options."""
+    text = line(message)
+    for function, command in _COMMANDS.items():
+        if text.startswith((f"{function}: ", f"{function} needs ")):
+            text = command + text.removeprefix(function)
+    return _of_options(without_password(text))
 
 
 def _of_options(text: str) -> str:

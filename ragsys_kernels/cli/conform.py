@@ -57,6 +57,7 @@ def conform(
         Path | None,
         option(INPUT, "Write the rows of all sets as .npy for a service to load, and ask nothing.", metavar="FILE"),
     ] = None,
+    overwrite: Annotated[bool, option(INPUT, "Replace an existing file at --vectors.")] = False,
     form: Annotated[
         Format, option(INPUT, "A table, Markdown, or JSON.", "--format", case_sensitive=False)
     ] = Format.text,
@@ -88,6 +89,9 @@ def conform(
         if sum(x is not None for x in (function, url, vectors)) != 1:
             raise ValueError("conform: one of MODULE:NAME, --url and --vectors must be given")
         if vectors is not None:
+            from ..offline.text_files import check_out  # takes pyarrow, which other calls do not need
+
+            check_out("conform", vectors, vectors, vectors.parent, overwrite, "vectors")
             rows = conformance.vectors()
             with replacing(vectors) as file:
                 np.save(file, rows)

@@ -87,7 +87,7 @@ def build(**given: Any) -> None:
     loaded meanwhile is the old one or the new one. With --rows-per-segment it is a folder of segments, which corpus
     append, delete and compact change; it holds the same rows, and every answer has the same bits.
     """
-    with one_line_errors("build_corpus"), notices(False):
+    with one_line_errors("corpus build"), notices(False):
         print(offline.build_corpus(**given))
 
 
@@ -112,7 +112,7 @@ def append(**given: Any) -> None:
 
     The folder changes in one step. Who has loaded it keeps the rows that it had.
     """
-    with one_line_errors("append_corpus"):
+    with one_line_errors("corpus append"):
         print(offline.append_corpus(**given))
 
 
@@ -129,7 +129,7 @@ def delete(**given: Any) -> None:
     The other rows keep their numbers. Ids that are not in the corpus are counted and named. The space is free after
     corpus compact.
     """
-    with one_line_errors("delete_rows"):
+    with one_line_errors("corpus delete"):
         print(offline.delete_rows(**given))
 
 
@@ -144,7 +144,7 @@ def compact(**given: Any) -> None:
 
     Who has loaded the folder keeps the rows that it had.
     """
-    with one_line_errors("compact_corpus"):
+    with one_line_errors("corpus compact"):
         print(offline.compact_corpus(**given))
 
 
@@ -185,7 +185,7 @@ def sync(
     had. With --every, what can pass, such as a store that does not answer, is a line, and is tried again after a pause
     that grows to five minutes; so is every failure after a first success. Others end the command.
     """
-    op, failures, worked = "sync_corpus", 0, False
+    op, failures, worked = "corpus sync", 0, False
     with one_line_errors(op, "interrupted: the folder is as it was, or as the source is"), notices(quiet):
         while True:
             try:
@@ -217,7 +217,7 @@ def show(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of a corpus.")],
 ) -> None:
     """Print the segments of a folder, with their rows, how many of these are deleted, and bytes."""
-    with one_line_errors("show"):
+    with one_line_errors("corpus show"):
         found = described(folder)
     columns = ", ".join([found["metric"], found["dtype"], f"{found['dims']} dimensions", *found["columns"]])
     print(f"version {found['version']}: {columns}" if "version" in found else columns)
@@ -238,7 +238,7 @@ def verify(
     folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of a corpus.")],
 ) -> None:
     """Read all files and compare their checksums; the exit code is 1 if anything is wrong."""
-    with one_line_errors("verify"):
+    with one_line_errors("corpus verify"):
         found = problems(folder)
         if not found:
             rows = rk.Corpus.load(folder)

@@ -7,7 +7,7 @@ from typing import Any
 from .. import offline
 from ..selection.parameters import OF_RESULT, RECENCY
 from . import _options
-from ._app import COLUMNS, INPUT, RULE, RUN, app, one_line_errors, option, progress_bar
+from ._app import COLUMNS, INPUT, RULE, RUN, app, one_line_errors, option, progress_bar, run
 from ._options import Quiet
 from ._takes import takes
 
@@ -26,6 +26,9 @@ _METRIC = option(
 )
 _DTYPE = option(
     RUN, "Type of the corpus in memory.", metavar="DTYPE", show_default="that of a saved corpus, else float32"
+)
+_MEMORY = option(
+    RUN, "Refuse a corpus whose rows take more memory, before they are read.", metavar="2G", show_default="no limit"
 )
 _ROWS = option(
     INPUT,
@@ -76,19 +79,19 @@ def _ids(text: str) -> Any:
     dtype=_DTYPE,
     backend=_BACKEND,
     num_threads=_THREADS,
+    memory=_MEMORY,
 )
 def subset(quiet: Quiet = False, **given: Any) -> None:
     """Choose rows of a whole data set without queries, exactly: unlike each other, of quality, relevant to targets.
 
     Each row of the result has rank, id, row, score, relevance and redundancy. With --lambda-d 0 the rows are spread as
     the greedy algorithm for k centers spreads them; quality weighs lambda_d (1 - lambda_b) against 1 - lambda_d of
-    redundancy, so that --lambda-b 0 leaves the choice to --lambda-d alone.
+    redundancy, so that --lambda-b 0 leaves the choice to --lambda-d alone. The picks so far are kept in OUT.picks every
+    30 seconds, and the same command goes on from them; not by coverage and GIST.
     """
-    bar = ("steps", "reading the corpus", "choosing")
-    with one_line_errors("subset"), progress_bar(quiet, *bar) as progress:
-        summary = offline.subset(progress=progress, **given)
-    if not quiet:
-        print(summary)
+    run(
+        "subset", quiet, ("rows", "reading the corpus", "choosing"), lambda each: offline.subset(progress=each, **given)
+    )
 
 
 @app.command()
@@ -116,6 +119,7 @@ def subset(quiet: Quiet = False, **given: Any) -> None:
     dtype=_DTYPE,
     backend=_BACKEND,
     num_threads=_THREADS,
+    memory=_MEMORY,
 )
 def dedupe(quiet: Quiet = False, **given: Any) -> None:
     """Take near-duplicates out of a data set, exactly.

@@ -143,6 +143,7 @@ def compare(
     'mmr:0.75'
     """
     samples = checks.count(OP, "samples", samples)
+    checks.function(OP, "progress", progress)
     whole, seed = checks.whole(OP, "whole", whole), checks.whole(OP, "seed", seed)
     for name, natural in (("whole", whole), ("seed", seed)):
         if natural < 0:

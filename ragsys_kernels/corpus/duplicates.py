@@ -135,6 +135,7 @@ def duplicates(
     pairs, groups = checks.flag(_OP, "pairs", pairs), checks.flag(_OP, "groups", groups)
     neighbors = checks.count(_OP, "neighbors", neighbors)
     threads = checks.threads(_OP, num_threads)
+    checks.function(_OP, "progress", progress)
     checks.choice(_OP, "backend", backend, ("auto", "cpu", "reference"))
     compiled = _dispatch.choose(_OP, "selection", "cpu", backend)[0] == "cpu"
     order = _order(corpus, quality)

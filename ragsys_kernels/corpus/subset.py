@@ -81,7 +81,11 @@ def _neighbors(request: Request, neighbors: Any) -> int:
 
 def one_query(ids: Any) -> Any:
     """Return a list of rows (M,) as that of one query, (1, M)."""
-    if ids is None or np.ndim(ids) != 1:
+    try:
+        axes = np.ndim(ids)
+    except ValueError:  # a ragged list, which is refused where it is read
+        return ids
+    if ids is None or axes != 1:
         return ids
     return ids[None] if hasattr(ids, "dtype") else [ids]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from .._base import checks
 from .._base.types import NDArray as Array
 from .._base.types import PathLike
 from .cache import cached
@@ -65,6 +66,7 @@ def quality_bias(
     (arXiv 2405.17587), quality bias.
     """
     op = "quality_bias"
+    checks.function(op, "progress", progress)
     questions, answers = texts(op, "questions", questions), texts(op, "answers", answers)
     if len(questions) != len(answers):
         raise ValueError(f"{op}: answers must be as many as questions, {len(questions)}, got {len(answers)}")

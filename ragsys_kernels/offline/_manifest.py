@@ -33,7 +33,7 @@ _OURS = re.compile(
     rf"{re.escape(JOB_FILE)}|{re.escape(LOCK_FILE)}|{_SHARD.pattern}|{_ERRORS.pattern}|{_RECORD.pattern}|\..+\.partial"
 )
 # Whatever a damaged file makes of its reader.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # With fingerprints of the full content, names and times of files do not matter.
 _NAMES, _TIMES = {"name"}, {"mtime_ns", "mtime", "etag"}
 
@@ -96,7 +96,7 @@ class JobFolder:
     def add(self, record: ShardRecord) -> None:
         """Record a finished shard; twice is once."""
         with self.folder.writing(_record_file(record.index), durable=False) as file:
-            file.write(_sealed({"job": self.key, **asdict(record)}))
+            file.write(sealed({"job": self.key, **asdict(record)}))
 
     def records(self) -> Iterator[tuple[str, ShardRecord | None]]:
         """Yield the shards recorded since the manifest was written, by the record's name; None for a damaged one."""
@@ -104,13 +104,13 @@ class JobFolder:
             if not _RECORD.fullmatch(name):
                 continue
             try:
-                content = _unsealed(self.folder.read(name)) if self.folder.is_file(name) else {}
+                content = unsealed(self.folder.read(name)) if self.folder.is_file(name) else {}
                 if content.pop("job") != self.key:
                     continue
                 record = ShardRecord(**content)
             except FileNotFoundError:  # the job has ended meanwhile
                 continue
-            except (*_DAMAGE, OSError):
+            except (*DAMAGE, OSError):
                 yield name, None
             else:
                 yield name, record if name == _record_file(record.index) else None
@@ -175,12 +175,12 @@ class Manifest:
         if not folder.is_file(JOB_FILE):
             return None
         try:
-            content = _unsealed(folder.read(JOB_FILE))
+            content = unsealed(folder.read(JOB_FILE))
             complete, shards = content.pop("complete"), content.pop("shards")
             manifest = cls(content, complete, {item["index"]: ShardRecord(**item) for item in shards})
             if len(manifest.shards) != len(shards) or not all(map(manifest.has, manifest.shards.values())):
                 raise ValueError("its shards are not those of its rows")
-        except _DAMAGE as error:
+        except DAMAGE as error:
             reason = error if isinstance(error, ValueError) else f"it has not the fields that a job writes ({error!r})"
             raise ValueError(
                 f"{op}: {JOB_FILE} must be as a job wrote it, or overwrite be given, got {folder}: {reason}"
@@ -202,7 +202,7 @@ class Manifest:
     def content(self) -> bytes:
         """Return the file's bytes."""
         shards = [asdict(self.shards[index]) for index in sorted(self.shards)]
-        return _sealed({**self.description, "complete": self.complete, "shards": shards})
+        return sealed({**self.description, "complete": self.complete, "shards": shards})
 
     def write(self, folder: Folder) -> None:
         """Replace the manifest; it then contains the records, whose files are removed."""
@@ -346,15 +346,15 @@ def _record_file(index: int) -> str:
     return f".part-{index:05d}.json"
 
 
-def _sealed(content: dict[str, Any]) -> bytes:
+def sealed(content: dict[str, Any]) -> bytes:
     """Return the text of a file that tells whether it is whole."""
     content = {"format": _FORMAT, **content}
     digest = hashlib.sha256(_text(content)).hexdigest()
     return _text({**content, "checksum": digest})
 
 
-def _unsealed(text: bytes) -> dict[str, Any]:
-    """Return what `_sealed` was given; `ValueError` where one bit is another one."""
+def unsealed(text: bytes) -> dict[str, Any]:
+    """Return what `sealed` was given; `ValueError` where one bit is another one."""
     content = json.loads(text)
     if not isinstance(content, dict):
         raise ValueError("it has no fields")
@@ -362,7 +362,7 @@ def _unsealed(text: bytes) -> dict[str, Any]:
     if known != _FORMAT:
         raise ValueError(f"it is of format {known}, not {_FORMAT}: of another version, or damaged")
     content.pop("checksum", None)
-    if _sealed(content) != text:
+    if sealed(content) != text:
         raise ValueError("its checksum is not the one it was written with")
     return content
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +16,29 @@ import ragsys_kernels as rk
 
 from .._base.checks import shown
 from .._base.files import check_local, replacing_and_sweeping
-from .._base.types import PathLike
+from .._base.types import PathLike, Storage
 from . import sources, text_files
 from .build import columns_of, loaded, words_of
+from .planning import BYTES, row_bytes
 
 QUALITY = "bias"  # as what a saved corpus has it
 
 
 def opened(
-    corpus: PathLike, quality: str | None, columns: Mapping[str, str | None], metric: str | None, dtype: str | None
+    corpus: PathLike,
+    quality: str | None,
+    columns: Mapping[str, str | None],
+    metric: str | None,
+    dtype: Storage | None,
+    memory: int | None = None,
 ) -> rk.Corpus:
-    """Return a saved corpus or, with a column as its bias, that of a file."""
+    """Return a saved corpus or, with a column as its bias, that of a file; one within so many bytes of memory."""
     saved = sources.saved(corpus, {**columns, "metric": metric, "dtype": dtype}, verify=False)
-    if saved is None:
+    if saved is not None:
+        _check_memory(memory, len(saved), saved.dims, saved.dtype)
+    else:
         vectors, given = columns_of(corpus, {**columns, "quality_column": quality})
+        _check_memory(memory, vectors.rows, vectors.dims, dtype or "float32")
         if quality is not None:
             given[QUALITY] = given.pop("quality")
         try:
@@ -40,6 +50,18 @@ def opened(
         known = "none" if saved.bias is None else repr(QUALITY)
         raise ValueError(f"quality must be what the saved corpus {corpus} has, {known}, got {quality!r}")
     return saved
+
+
+def _check_memory(memory: int | None, rows: int, dims: int, dtype: Any) -> None:
+    """Refuse rows that take more memory than there is, and name the types of which they take no more."""
+    if memory is None or dtype not in BYTES:  # signs: the smallest there are
+        return
+    taken = {name: rows * row_bytes(name, dims) for name in BYTES}
+    if taken[dtype] > memory:
+        fit = [name for name, size in taken.items() if size <= memory]
+        instead = f"; as {' or '.join(fit)} they fit" if fit else ""
+        what = f"the bytes of {rows} rows of {dims} {dtype} with codes and ids"
+        raise ValueError(f"memory must be at least {taken[dtype]}, {what}, got {memory}{instead}")
 
 
 def rows_named(corpus: rk.Corpus, argument: str, file: PathLike | None, once: bool = False) -> np.ndarray | None:

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from .._base import checks
 from .._base.files import check_local
 from .._base.types import PathLike
 from ..icl import CachedModel, PairError, quality_bias
@@ -110,6 +111,7 @@ def bias(
     """
     for argument, path in (("pairs", pairs), ("out", out)):
         check_local("bias", argument, path)
+    checks.function("bias", "progress", progress)
     pairs, target = Path(pairs), Path(out).resolve()
     prompt_of("bias", template)
     check_apart("bias", {"out": target, "cache": cache}, {"pairs": pairs})

@@ -64,6 +64,7 @@ def dedupe(
     dtype: Storage | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
+    memory: int | str | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> DedupeSummary:
@@ -96,6 +97,9 @@ def dedupe(
         Columns of the corpus.
     metric, dtype
         As of `build_corpus`; of a saved corpus its own.
+    memory : int or str, optional
+        Refuse a corpus whose rows take more bytes than these, such as "2G", before they are read; the error names the
+        types of which they take no more. What else is read and kept of each row comes on top.
     neighbors, backend, num_threads, progress
         As of `duplicates`.
 
@@ -113,11 +117,13 @@ def dedupe(
     places = _whole.targets(_OP, outs, inputs, checks.flag(_OP, "overwrite", overwrite))
     place, others, of_pairs = places["out"], places.get("removed"), places.get("pairs")
     with_rows = checks.flag(_OP, "rows", rows)
+    checks.function(_OP, "progress", progress)
+    most = None if memory is None else checks.size(_OP, "memory", memory)
     start = time.perf_counter()
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None
         columns = {"vector_column": vector_column, "id_column": id_column}
-        held = _whole.opened(corpus, quality, columns, metric, dtype)
+        held = _whole.opened(corpus, quality, columns, metric, dtype, most)
         opened = None if index is None else sources.Index(index, len(held)).of(held)
     loaded = time.perf_counter()
     found = rk.duplicates(

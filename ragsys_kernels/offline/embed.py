@@ -115,6 +115,7 @@ def embed(
     if id_column is not None and id_column not in table.column_names:
         raise ValueError(f"{op}: texts must have the column {id_column!r}, got {table.column_names} in {source}")
     checks.choice(op, "bad_rows", bad_rows, BAD_ROWS)
+    checks.function(op, "progress", progress)
     blank: list[int] | None = [] if bad_rows == "skip" else None
     sentences = text_files.texts(op, "texts", table, text_column, source, blank)
     usable = _usable(table, blank or [], id_column or "id")

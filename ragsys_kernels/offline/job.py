@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from .._base import env
+from .._base import checks, env
 from .._base.types import BadRows, Decay, Method, Moment, OnDuplicate, PathLike, RelevanceScale, Seconds, Storage
 from ..corpus import recency
 from ..selection.request import Request
@@ -395,6 +395,8 @@ def select(
     if ray is not None and memory is not None and pool == "certified":
         raise ValueError(f"select: pool 'certified' must come without memory on Ray, got {memory!r}")
     spec.check_running()
+    for name, called in (("progress", progress), ("stop", stop)):
+        checks.function("select", name, called)
     # What actors hold of it they verify, where they read it.
     inputs = Inputs.open(spec, spec.verify and (ray is None or spec.memory is None))
     check_options(spec, inputs)

@@ -40,7 +40,7 @@ _ELEMENTS = 1 << 25  # of the largest trial of `measured`: more than caches hold
 _TURNS = 5
 # What the constants belong to.
 TERMS = ("a query", "a row", "an element of a row", "a row that a holder's pool takes in", "an element of a pool")
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of an element
+BYTES: dict[Storage, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}  # of an element
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +14,10 @@ import pyarrow as pa
 
 from .._base import checks
 from .._base.types import Method, PathLike, RelevanceScale, Storage
-from ..selection import quotas
+from ..selection import continued, quotas
+from ..selection.methods import METHODS
 from . import _whole, sources
+from ._picks import Picks
 from .build import words_of
 
 _OP = "subset"
@@ -86,6 +89,7 @@ def subset(
     dtype: Storage | None = None,
     backend: str = "auto",
     num_threads: int | None = None,
+    memory: int | str | None = None,
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SubsetSummary:
@@ -117,11 +121,14 @@ def subset(
         Columns of the corpus, and of the targets' vectors.
     metric, dtype
         As of `build_corpus`; of a saved corpus its own.
+    memory : int or str, optional
+        Refuse a corpus whose rows take more bytes than these, such as "2G", before they are read; the error names the
+        types of which they take no more. What else is read and kept of each row comes on top.
     k, rule, target_relevance, neighbors, relevance_scale, lambda_d, lambda_b, max_per_group, min_per_group, budget, \
         max_similarity, min_relevance, scale, gamma, window, noise, min_gain, kind, density, eps, backend, num_threads
         As of `Corpus.subset`.
     progress : callable, optional
-        Called with the steps done, of two: the corpus is read, the rows are chosen.
+        Called with the rows chosen and k, first when the corpus is in memory, by another thread while rows are chosen.
 
     Returns
     -------
@@ -130,7 +137,15 @@ def subset(
     Raises
     ------
     ValueError, TypeError, OSError
-        Files that cannot be read, or what `Corpus.subset` refuses.
+        Files that cannot be read, or what `Corpus.subset` refuses; with ``OUT.picks``, inputs, options or a version
+        other than those of the call that wrote it.
+
+    Notes
+    -----
+    The picks so far are kept in ``OUT.picks`` every 30 seconds, and where the call is interrupted after so long. The
+    same call then takes them over, in the time of reading the corpus, and the result has the same bits as one that was
+    not interrupted. With `overwrite` the picks of another call are discarded. Not for coverage and GIST, which do not
+    choose pick by pick, nor for the reference backend.
     """
     if checks.flag(_OP, "exact", exact) and (neighbors is None or index is not None):
         need = "with neighbors" if neighbors is None else "without index"
@@ -139,6 +154,9 @@ def subset(
     inputs = {"corpus": corpus, "targets": targets, "index": index, **named}
     place = _whole.targets(_OP, {"out": out}, inputs, checks.flag(_OP, "overwrite", overwrite))["out"]
     with_rows = checks.flag(_OP, "rows", rows)
+    checks.function(_OP, "progress", progress)
+    most = None if memory is None else checks.size(_OP, "memory", memory)
+    checks.choice(_OP, "rule", rule, METHODS)
     start = time.perf_counter()
     columns = {
         "vector_column": vector_column, "id_column": id_column, "group_column": group_column,
@@ -146,7 +164,7 @@ def subset(
     }  # fmt: skip
     with words_of(_OP):
         table = sources.table(corpus) if with_rows else None
-        held = _whole.opened(corpus, quality, columns, metric, dtype)
+        held = _whole.opened(corpus, quality, columns, metric, dtype, most)
         opened: Any = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
         given: dict[str, Any] = {
@@ -155,35 +173,40 @@ def subset(
     limits: dict[str, Any] = {"max_per_group": max_per_group, "min_per_group": min_per_group}
     if held.group_names is None:  # command lines have text alone
         limits = {name: quotas.with_integers(_OP, name, each) for name, each in limits.items()}
+    options: dict[str, Any] = {
+        "rule": rule, "target_relevance": target_relevance, "neighbors": neighbors, "relevance_scale": relevance_scale,
+        "lambda_d": lambda_d, "lambda_b": lambda_b, "budget": budget, "max_similarity": max_similarity,
+        "min_relevance": min_relevance, "scale": scale, "gamma": gamma, "window": window, "noise": noise,
+        "min_gain": min_gain, "kind": kind, "density": density or None, "eps": eps, "backend": backend, **limits,
+    }  # fmt: skip
+    picks = None
+    if rule in continued.RULES:
+        number = min(checks.count(_OP, "k", k), len(held))
+        picks = Picks(_OP, place, number, held, options, {"targets": wanted, **given})
+        picks.resume(overwrite)
     loaded = time.perf_counter()
-    _tell(progress, 1)
-    found = held.subset(
-        k, rule=rule, targets=wanted, target_relevance=target_relevance, neighbors=neighbors,
-        index=False if exact else opened,
-        relevance_scale=relevance_scale,
-        lambda_d=lambda_d, lambda_b=lambda_b, budget=budget, max_similarity=max_similarity, min_relevance=min_relevance,
-        scale=scale, gamma=gamma, window=window,
-        noise=noise, min_gain=min_gain, kind=kind, density=density or None, eps=eps, backend=backend,  # type: ignore[arg-type]
-        num_threads=num_threads, **limits, **given,
-    )  # fmt: skip
+    if progress is not None:
+        progress(0 if picks is None else picks.made, k)
+    with nullcontext() if picks is None else picks.followed(progress):
+        found = held.subset(
+            k, targets=wanted, index=False if exact else opened, num_threads=num_threads, **options, **given
+        )
     end = time.perf_counter()
     number = int(found.lengths[0])
-    picks = found.indices[0, :number]
+    chosen = found.indices[0, :number]
     own = {
         "rank": pa.array(np.arange(1, number + 1, dtype=np.int32)),
-        "id": _whole.ids_of(held, picks),
-        "row": pa.array(picks),
+        "id": _whole.ids_of(held, chosen),
+        "row": pa.array(chosen),
         "score": pa.array(found.scores[0, :number]),
         "relevance": pa.array(found.relevance[0, :number]),
         "redundancy": pa.array(found.redundancy[0, :number]),
     }
-    _whole.write_rows(_OP, place, own, picks, table, id_column)
-    _tell(progress, 2)
+    _whole.write_rows(_OP, place, own, chosen, table, id_column)
+    if picks is not None:
+        picks.remove()
+    if progress is not None:
+        progress(k, k)
     cost = None if found.cost is None else float(found.cost[0])
     unmet = None if found.unmet is None else found.unmet[0]
     return SubsetSummary(held.num_live, number, k, rule, end - loaded, loaded - start, place, cost, unmet)
-
-
-def _tell(progress: Callable[[int, int], None] | None, done: int) -> None:
-    if progress is not None:
-        progress(done, 2)

@@ -125,6 +125,7 @@ def sync_corpus(
     }  # fmt: skip
     size = checks.count(_OP, "rows_per_segment", rows_per_segment)
     checks.choice(_OP, "bad_rows", bad_rows, sources.BAD_ROWS)
+    checks.function(_OP, "progress", progress)
     skipped = sources.Usable() if bad_rows == "skip" else None
     if not stores.is_store(source):
         with words_of(_OP):

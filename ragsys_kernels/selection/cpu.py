@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import _dispatch
 from .._base.types import Array
-from . import certificate, codes, validate
+from . import certificate, codes, continued, validate
 from .capabilities import BINARY
 from .filtered_problems import few_rows
 from .parameters import NOT_EVERYWHERE
@@ -59,8 +59,9 @@ def run(
 
     The selection is the same with any bounds, and however many similarities coverage keeps.
     """
-    graph = problem.op == "coverage" and problem.options.graph is not None  # by the numbers of rows
-    if problem.constraints.filter is not None and not graph and (few := few_rows(problem)) is not None:
+    graph = problem.op == "coverage" and problem.options.graph is not None
+    by_number = graph or continued.awaited()
+    if problem.constraints.filter is not None and not by_number and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
             picks, work = run(few[0], num_threads, bounds, kept)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
@@ -108,6 +109,7 @@ class Stage:
     forced: np.ndarray | None = None  # (Q, K) int64
     ceiling: np.ndarray | None = None  # (Q, P) float32
     best_first: bool = False
+    indices: np.ndarray | None = None  # (Q, K) int64: where picks are written when they are made
 
 
 def _call(
@@ -120,6 +122,8 @@ def _call(
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
+    if stage is None and (made := continued.taken(problem)) is not None:
+        stage = Stage(0.0, forced=made.copy() if made[0, 0] >= 0 else None, indices=made)
     module, isa = _dispatch.kernels()
     *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads, kept)
     picks = Selection(*fields)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,6 +20,7 @@ from rich.console import Console
 
 import ragsys_kernels as rk
 from ragsys_kernels import cli, offline
+from ragsys_kernels._base import warn
 from ragsys_kernels.cli import _app
 
 
@@ -93,9 +95,9 @@ def test_errors_speak_of_options(run, folder, arguments, said):
 def test_errors_of_other_commands_speak_of_their_own_options(run, folder):
     subset = ("subset", "--corpus", "corpus.npy", "--out", "o.parquet", "--k", "3")
     said = run(folder, *subset, "--budget", "1").stderr
-    assert said == "error: subset: mmr: budget must come with --cost-column, got none\n"
+    assert said == "error: subset: budget must come with --cost-column, got none\n"
     said = run(folder, *subset, "--max-per-group", "1").stderr
-    assert said == "error: subset: mmr: --max-per-group must come with --group-column, got none\n"
+    assert said == "error: subset: --max-per-group must come with --group-column, got none\n"
     build = ("corpus", "build", "--corpus", "corpus.npy", "--out", "c")
     assert run(folder, *build).returncode == 0
     assert run(folder, *build).stderr.endswith("; pass --overwrite to replace a corpus\n")
@@ -154,9 +156,18 @@ def test_usage_errors_exit_with_2(run, folder):
 
 
 def test_pool_size_warning_is_one_line(run, folder):
-    result = run(folder, *SELECT, "--k", "200", "--pool", "all", "--chunk-size", "10")
+    result = run(folder, *SELECT, "--k", "200", "--pool", "all", "--chunk-size", "10", "--quiet")
     assert result.returncode == 0
     assert re.fullmatch("warning: .*pool.*\n", result.stderr)
+
+
+def test_a_warning_is_shown_once_whatever_becomes_of_the_filters(capsys):
+    """A change of them, as by an import in another thread, lets Python show a warning again."""
+    with _app.one_line_errors("select"):
+        for text in ("the same", "the same", "another"):
+            warnings.simplefilter("default")
+            warn.warn(text, UserWarning)
+    assert capsys.readouterr().err == "warning: the same\nwarning: another\n"
 
 
 @pytest.mark.parametrize(("k", "pool"), [(20, 10), (10, 10), (100, None)])

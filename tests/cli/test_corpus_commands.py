@@ -39,7 +39,7 @@ def test_from_build_to_compact(folder, command):
     np.testing.assert_array_equal(rk.Corpus.load(folder / "c").data, one.data)
     refused = command(folder, "corpus", "append", "--corpus", "b.parquet", "--to", "c")
     assert refused.returncode == 1
-    assert "append_corpus: ids must not be in the corpus, got 'd800' in row 0 of the new rows" in refused.stderr
+    assert "corpus append: ids must not be in the corpus, got 'd800' in row 0 of the new rows" in refused.stderr
     assert "and 199 more like it" in refused.stderr
     run("append", "--corpus", "b.parquet", "--to", "c", "--on-duplicate", "replace")
     (folder / "gone.txt").write_text("d3\nd801\n\nnope\n")
@@ -100,7 +100,7 @@ def test_bad_row_is_named(tmp_path, command):
     np.save(tmp_path / "a.npy", rows)
     done = command(tmp_path, "corpus", "build", "--corpus", "a.npy", "--out", "c", "--rows-per-segment", 300)
     assert done.returncode == 1
-    assert "build_corpus: corpus must be usable, got " in done.stderr
+    assert "corpus build: corpus must be usable, got " in done.stderr
     assert "a.npy: Corpus: embeddings must be finite, got NaN or inf in row 701" in done.stderr
     assert not (tmp_path / "c").exists()
     pq.write_table(pa.table({"id": [*"abcc"], "v": ROWS[:4].tolist()}), tmp_path / "d.parquet")
@@ -108,7 +108,7 @@ def test_bad_row_is_named(tmp_path, command):
     assert "d.parquet: Corpus: ids must be unique, got 'c' in rows 2 and 3" in done.stderr
     pq.write_table(pa.table({"id": ["a", "b", "a"], "v": ROWS[:3].tolist()}), tmp_path / "b.parquet")
     done = command(tmp_path, "corpus", "build", "--corpus", "b.parquet", "--out", "c", "--rows-per-segment", 2)
-    assert "build_corpus: ids must be unique, got 'a' in rows 0 and 2" in done.stderr
+    assert "corpus build: ids must be unique, got 'a' in rows 0 and 2" in done.stderr
 
 
 def test_row_numbers_stand_for_ids(tmp_path, command):
@@ -120,7 +120,7 @@ def test_row_numbers_stand_for_ids(tmp_path, command):
     (tmp_path / "gone.txt").write_text("5\nx\n")
     done = command(tmp_path, "corpus", "delete", "--ids", "gone.txt", "--from", "c")
     assert (
-        "delete_rows: ids must be integers of 64 bits in plain decimal form as those of the corpus are" in done.stderr
+        "corpus delete: ids must be integers of 64 bits in plain decimal form as those of the corpus are" in done.stderr
     )
     assert "got 'x' in line 2 of gone.txt" in done.stderr
 

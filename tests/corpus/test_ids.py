@@ -275,7 +275,7 @@ def test_folder_is_built_from_files(tmp_path, monkeypatch):
     assert (loaded.ids[:].tolist(), loaded.costs.tolist()) == (IDS["strings"], columns["tokens"])
     result = run(cli.app, [*arguments, "--id-column", "nothing"])
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: build_corpus: corpus must have a column 'nothing', got ")
+    assert result.stderr.startswith("error: corpus build: corpus must have a column 'nothing', got ")
     np.save("v.npy", vectors)
     np.save("i.npy", np.array(IDS["integers"]))
     made = offline.build_corpus("v.npy", "folder", ids="i.npy", overwrite=True)

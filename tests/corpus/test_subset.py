@@ -145,3 +145,9 @@ def test_deleted_rows_are_not_chosen():
     found = corpus.subset(50, lambda_d=0)
     assert found.indices[0, 0] == 3
     assert not np.isin([0, 1, 2], found.indices).any()
+
+
+@pytest.mark.parametrize("ids", [[[1], [2, 3]], [[1], 2]])
+def test_initial_rows_of_unequal_lengths_are_refused_as_other_ids_are(ids):
+    with pytest.raises((ValueError, TypeError), match=r"^mmr: initial must (have shape \(1, any\)|be an array), got "):
+        rk.Corpus(np.eye(5, dtype=np.float32)).subset(2, initial=ids)

@@ -22,9 +22,9 @@ def write_inputs(folder, queries, *, rows=200, dims=8, pool=6, seed=0):
 
 def restate(path, change):
     """Change what a manifest or record says, with the checksum of what it says then."""
-    content = _manifest._unsealed(path.read_bytes())
+    content = _manifest.unsealed(path.read_bytes())
     change(content)
-    path.write_bytes(_manifest._sealed(content))
+    path.write_bytes(_manifest.sealed(content))
 
 
 def at(out, name):

@@ -121,7 +121,7 @@ def test_a_manifest_with_a_new_checksum_has_the_shards_of_its_rows(job, shard):
         said["rows"] = "x"
     else:
         said["shards"][2].update(shard)
-    at(job.done, "_job.json").write_bytes(_manifest._sealed(said))
+    at(job.done, "_job.json").write_bytes(_manifest.sealed(said))
     for call in each_call(job, job.done).values():
         with pytest.raises(ValueError, match=r"_job\.json must be as a job wrote it"):
             call()
@@ -295,7 +295,7 @@ def test_what_is_broken_in_jobs_is_found_by_the_fuzzer(monkeypatch):
         return {name: value for name, value in json.loads(text).items() if name not in ("format", "checksum")}
 
     with monkeypatch.context() as patch:  # no checksum is compared
-        patch.setattr(_manifest, "_unsealed", unsealed)
+        patch.setattr(_manifest, "unsealed", unsealed)
         assert fuzz_runs.run(fuzz_jobs.FUZZER, share)
     with monkeypatch.context() as patch:
         patch.setattr(_manifest.ShardRecord, "damage", lambda *_: None)

@@ -85,9 +85,9 @@ def test_what_passes_is_a_line_and_is_tried_again(monkeypatch, sync, tmp_path):
     assert len(lines) == 4
     for line in lines[:3]:
         assert re.fullmatch(
-            r"error: sync_corpus: chroma must answer, got OSError: the store is away; trying again in \d s", line
+            r"error: corpus sync: chroma must answer, got OSError: the store is away; trying again in \d s", line
         )
-    assert lines[3] == "error: sync_corpus: interrupted: the folder is as it was, or as the source is"
+    assert lines[3] == "error: corpus sync: interrupted: the folder is as it was, or as the source is"
     assert 1 <= pauses[0] <= 2 <= pauses[1] <= 4
     assert pauses[2] == 7
     assert 1 <= pauses[3] <= 2  # as at the first
@@ -109,7 +109,8 @@ def test_pauses_grow_to_five_minutes_and_differ(monkeypatch, sync, tmp_path):
 def test_what_waiting_does_not_mend_ends_the_first_run(monkeypatch, sync, error):
     store = Store(monkeypatch, error)
     shown, pauses = sync(3)
-    assert (shown.returncode, shown.stderr, pauses) == (1, f"error: {error}\n", [])
+    said = str(error).replace("sync_corpus", "corpus sync")
+    assert (shown.returncode, shown.stderr, pauses) == (1, f"error: {said}\n", [])
     assert store.calls == 1
 
 
@@ -121,7 +122,7 @@ def test_after_a_success_every_failure_is_tried_again(monkeypatch, sync, tmp_pat
     shown, _ = sync(5)
     assert store.calls == 5
     *lines, _ = shown.stderr.splitlines()
-    assert [line.partition("; trying")[0].removeprefix("error: sync_corpus: ") for line in lines] == [
+    assert [line.partition("; trying")[0].removeprefix("error: corpus sync: ") for line in lines] == [
         "chroma must have collection 'c', got another",
         "vectors must be lists of numbers, got none for id 3 in chroma",
         "source must have at least one row, got none",
@@ -134,7 +135,7 @@ def test_a_store_that_is_down_is_one_line_and_no_success(monkeypatch, command, t
     Store(monkeypatch, error)
     shown = command(tmp_path, "corpus", "sync", "--from", SOURCE, "--to", "to")
     assert (shown.returncode, shown.stdout, len(shown.stderr.splitlines())) == (1, "", 1)
-    assert shown.stderr.startswith("error: sync_corpus: chroma must ")
+    assert shown.stderr.startswith("error: corpus sync: chroma must ")
 
 
 HANGING = """
@@ -176,7 +177,7 @@ def test_a_signal_ends_a_run_whose_store_hangs_and_the_folder_is_as_it_was(monke
         child.wait()
     assert time.monotonic() - begin < 300
     assert child.returncode == 128 + number
-    assert errors == "error: sync_corpus: interrupted: the folder is as it was, or as the source is\n"
+    assert errors == "error: corpus sync: interrupted: the folder is as it was, or as the source is\n"
     assert segments.described(tmp_path / "to") == before
     assert sorted(os.listdir(tmp_path / "to" / segments.SEGMENTS)) == sorted(
         each["name"] for each in before["segments"]
@@ -192,7 +193,7 @@ def test_rows_that_cannot_be_used_are_left_out_and_listed(monkeypatch, command, 
     Store(monkeypatch, (ids, rows))
     shown = command(tmp_path, "corpus", "sync", "--from", SOURCE, "--to", "to")
     assert shown.returncode == 1
-    assert shown.stderr == "error: sync_corpus: vectors must be lists of numbers, got none for id 'd2' in chroma\n"
+    assert shown.stderr == "error: corpus sync: vectors must be lists of numbers, got none for id 'd2' in chroma\n"
     assert not (tmp_path / "to").exists()
     shown = command(tmp_path, "corpus", "sync", "--from", SOURCE, "--to", "to", "--bad-rows", "skip")
     assert shown.stdout == "5 rows: 5 added, 0 changed, 0 deleted\n"

@@ -272,6 +272,30 @@ def test_an_initial_id_that_is_there_twice_is_named(docs, tmp_path):
     offline.subset(docs, tmp_path / "o.parquet", k=3, exclude=tmp_path / "ids.txt")
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_corpus_that_takes_more_memory_is_refused_before_it_is_read(tmp_path, saved):
+    """For 200 rows of 16: of float32 64 bytes, codes of 64, and an id of 8; of int8 16, a scale of 4 and the id."""
+    np.save(tmp_path / "rows.npy", ROWS)
+    corpus = tmp_path / "rows.npy"
+    if saved:
+        rk.Corpus(ROWS).save(tmp_path / "saved")
+        corpus = tmp_path / "saved"
+    said = "memory must be at least 27200, the bytes of 200 rows of 16 float32 with codes and ids, got"
+    others = (27_199, "; as float16 or bfloat16 or int8 they fit"), (6_000, "; as int8 they fit"), (9, "")
+    for op, call in (
+        ("subset", lambda **more: offline.subset(corpus, tmp_path / "o.parquet", k=3, **more)),
+        ("dedupe", lambda **more: offline.dedupe(corpus, tmp_path / "kept.parquet", threshold=0.9, **more)),
+    ):
+        for memory, instead in others:
+            with pytest.raises(ValueError, match=rf"^{op}: {said} {memory}{instead}$"):
+                call(memory=memory)
+        with pytest.raises(ValueError, match=rf"^{op}: memory must be a number of bytes, such as 2G, got 'much'$"):
+            call(memory="much")
+        call(memory=27_200, overwrite=True)
+    if not saved:
+        offline.subset(corpus, tmp_path / "o.parquet", k=3, memory="6000", dtype="int8", overwrite=True)
+
+
 def test_subset_takes_what_one_value_says():
     given = inspect.signature(offline.subset).parameters
     without = {*OF_RESULT, *(each.name for each in RECENCY)}  # one result; relevance of no query

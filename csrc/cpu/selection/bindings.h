@@ -222,6 +222,16 @@ void set_stage(SelectArgs& a, const Fields& given) {
   require(!stage.relevance_error || (a.relevance && asked), "relevance_error");
 }
 
+// Where each pick is written when it is made: an array that another thread looks at meanwhile, or a new one.
+Array<std::int64_t> place_of_picks(const std::array<py::ssize_t, 2>& shape, const Fields& stage) {
+  const Optional given = stage ? stage.array(NAME("indices")) : std::nullopt;
+  if (!given) return Array<std::int64_t>(shape);
+  require(py::isinstance<Array<std::int64_t>>(*given) && given->writeable() && given->ndim() == 2 &&
+              given->shape(0) == shape[0] && given->shape(1) == shape[1],
+          "indices");
+  return py::reinterpret_borrow<Array<std::int64_t>>(*given);
+}
+
 bool is_cosine(const Fields& rows) { return is_text(rows.get(NAME("metric")), "cosine"); }
 
 // The rule; coverage has one for each kind.
@@ -252,7 +262,7 @@ py::tuple select_pools(const py::object& given, const py::object& stage, const p
   set_stage(a, {stage, held});
 
   const std::array<py::ssize_t, 2> shape = {a.num_queries, a.k};
-  Array<std::int64_t> indices(shape);
+  Array<std::int64_t> indices = place_of_picks(shape, {stage, held});
   Array<float> scores(shape), relevance(shape), redundancy(shape);
   Array<std::int32_t> lengths(a.num_queries);
   a.indices = indices.mutable_data();

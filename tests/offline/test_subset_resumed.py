@@ -1,0 +1,214 @@
+"""A choice out of a whole data set that was ended goes on from its picks: the same bits, and only by the same call."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import ragsys_kernels as rk
+from ragsys_kernels import offline
+from ragsys_kernels.offline import _picks
+from ragsys_kernels.selection import continued, cpu
+
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((3_000, 16), dtype=np.float32)
+ROWS[2_000:] = ROWS[:1_000] + 0.1 * RNG.standard_normal((1_000, 16), dtype=np.float32)
+SCORE, SOURCE = RNG.uniform(0, 1, 3_000).astype(np.float32), np.arange(3_000) % 7
+COSTS = RNG.uniform(1, 3, 3_000)
+K = 40
+
+# Every rule that can go on, with what limits it.
+CASES = {
+    "mmr": {"lambda_d": 0.5, "lambda_b": 0.0},
+    "k-center": {"lambda_d": 0.0},
+    "mmr, groups": {"lambda_d": 0.4, "groups": SOURCE, "max_per_group": 7, "min_per_group": 3},
+    "mmr, budget": {"lambda_d": 0.4, "costs": COSTS, "budget": 55.0, "max_similarity": 0.6},
+    "mmr, some rows": {"lambda_d": 0.4, "allowed": np.arange(0, 3_000, 30), "initial": [5, 7]},
+    "mmr, a mask": {"lambda_d": 0.4, "allowed": np.arange(3_000) % 30 == 0},
+    "mmr, but for rows": {"lambda_d": 0.4, "exclude": np.arange(0, 3_000, 3)},
+    "mmr, targets": {"targets": ROWS[:3], "target_relevance": "max"},
+    "vrsd": {"rule": "vrsd", "targets": ROWS[:3]},
+    "msd": {"rule": "msd", "lambda_d": 0.5},
+    "dpp": {"rule": "dpp", "lambda_d": 0.5},
+    "ssd": {"rule": "ssd", "lambda_d": 0.5},
+    "sift": {"rule": "sift", "targets": ROWS[:3]},
+}
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return rk.Corpus(ROWS, bias=SCORE)
+
+
+@pytest.fixture
+def stages(monkeypatch):
+    """Each call of the kernel: what it was told of picks that are known."""
+    seen, call = [], cpu._call
+
+    def spy(problem, num_threads, bounds="automatic", stage=None):
+        seen.append(continued._picks.get())
+        seen[-1] = None if seen[-1] is None else seen[-1].copy()
+        return call(problem, num_threads, bounds, stage)
+
+    monkeypatch.setattr(cpu, "_call", spy)
+    return seen
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_picks_that_are_taken_over_leave_every_bit_as_it_is(corpus, case, stages):
+    options = CASES[case]
+    whole = corpus.subset(K, **options)
+    number = int(whole.lengths[0])
+    assert number > 10
+    for known in (0, 1, number // 2, number):
+        picks = np.full(K, -1, np.int64)
+        picks[:known] = whole.indices[0, :known]
+        stages.clear()
+        with continued.continuing(picks):
+            found = corpus.subset(K, num_threads=2, **options)
+            assert not continued.awaited()
+        assert (stages[0][:known] == whole.indices[0, :known]).all()
+        assert (stages[0][known:] == -1).all()
+        for ours, other in zip(found[:5], whole[:5], strict=True):
+            assert ours.tobytes() == other.tobytes()
+        assert picks.tolist() == whole.indices[0].tolist()  # as they are made, another thread sees them
+
+
+def test_picks_that_are_taken_over_are_not_chosen_again(corpus):
+    """The kernel follows them, whatever they are: it is not their values that lead to them."""
+    picks = np.full(K, -1, np.int64)
+    picks[:3] = 17, 4, 2_999
+    with continued.continuing(picks):
+        found = corpus.subset(K, lambda_d=0.5).indices[0]
+    assert found[:3].tolist() == [17, 4, 2_999]
+    with continued.continuing(np.full(K, -1, np.int64)):
+        pass
+    assert corpus.subset(K, lambda_d=0.5).indices[0, 0] == np.argmax(SCORE)  # later calls know nothing of it
+
+
+@pytest.fixture
+def files(tmp_path):
+    np.save(tmp_path / "rows.npy", ROWS)
+    return tmp_path
+
+
+def ended_after(monkeypatch, number, error=KeyboardInterrupt):
+    """Let the next choice end after so many picks, as an interrupt does that comes after half a minute."""
+    subset = rk.Corpus.subset
+
+    def ended(self, k, **options):
+        picks = continued._picks.get()
+        made = subset(self, k, **options).indices[0]
+        picks[number:] = -1
+        assert (picks[:number] == made[:number]).all()
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rk.Corpus, "subset", ended)
+        patch.setattr(_picks, "_KEEP", 0.0)
+        yield
+
+
+def choose(files, out="out.parquet", **options):
+    return offline.subset(files / "rows.npy", files / out, **{"k": K, "lambda_d": 0.3, **options})
+
+
+def interrupted(monkeypatch, files, number=15, **options):
+    for _ in ended_after(monkeypatch, number):
+        with pytest.raises(KeyboardInterrupt):
+            choose(files, **options)
+    assert (files / "out.parquet.picks").is_file()
+    assert not (files / "out.parquet").exists()
+
+
+def test_an_interrupted_choice_goes_on_from_its_picks(files, monkeypatch, stages):
+    interrupted(monkeypatch, files)
+    told = []
+    stages.clear()
+    choose(files, progress=lambda *done: told.append(done))
+    assert (stages[0] >= 0).sum() == 15
+    assert told[0] == (15, K)
+    assert told[-1] == (K, K)
+    assert not (files / "out.parquet.picks").exists()
+    choose(files, "other.parquet")
+    assert pq.read_table(files / "out.parquet").equals(pq.read_table(files / "other.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"k": K + 1}, r"k: before 40, now 41"),
+        ({"lambda_d": 0.4}, r"lambda_d: before 0\.3, now 0\.4"),
+        ({"rule": "msd"}, r"rule: before 'mmr', now 'msd'"),
+        ({"dtype": "float16"}, r"dtype: before float32, now float16; corpus: before \w+, now \w+"),
+    ],
+)
+def test_picks_of_another_call_are_not_taken_over(files, monkeypatch, stages, changes, said):
+    interrupted(monkeypatch, files)
+    rule = "out must have beside it the picks of a call of the same inputs, options and version to resume"
+    with pytest.raises(ValueError, match=rf"^subset: {rule}, or overwrite be given, got \S+\.picks with {said}$"):
+        choose(files, **changes)
+    stages.clear()
+    choose(files, overwrite=True, **changes)
+    assert (stages[0] == -1).all()
+    assert not (files / "out.parquet.picks").exists()
+
+
+def test_picks_of_other_rows_or_damaged_ones_are_not_taken_over(files, monkeypatch):
+    interrupted(monkeypatch, files)
+    kept = (files / "out.parquet.picks").read_bytes()
+    np.save(files / "rows.npy", ROWS[::-1])
+    with pytest.raises(ValueError, match=r"overwrite be given, got \S+ with corpus: before \w+, now \w+$"):
+        choose(files)
+    np.save(files / "rows.npy", ROWS)
+    for bad in (kept[:-20], kept.replace(b'"lambda_d": "0.3"', b'"lambda_d": "0.4"'), b"", b"[]\n"):
+        assert bad != kept
+        (files / "out.parquet.picks").write_bytes(bad)
+        with pytest.raises(ValueError, match=r"^subset: out must have .* the picks of a call as it wrote them"):
+            choose(files)
+    (files / "out.parquet.picks").write_bytes(kept)
+    choose(files)
+
+
+def test_picks_are_kept_while_they_are_made(files, monkeypatch):
+    """By another thread, and where the call is ended without a word the file is there."""
+    kept = []
+    monkeypatch.setattr(_picks, "_KEEP", 0.0)
+    monkeypatch.setattr(_picks, "_LOOK", 0.001)
+    subset = rk.Corpus.subset
+
+    def slow(self, k, **options):
+        picks = continued._picks.get()
+        picks[:10] = np.arange(10)
+        while not (files / "out.parquet.picks").is_file():
+            pass
+        kept.append(_picks.unsealed((files / "out.parquet.picks").read_bytes())["rows"])
+        picks[:] = -1
+        return subset(self, k, **options)
+
+    monkeypatch.setattr(rk.Corpus, "subset", slow)
+    choose(files)
+    assert kept == [[*range(10)]]
+    assert not (files / "out.parquet.picks").exists()
+
+
+@pytest.mark.parametrize("options", [{"rule": "coverage"}, {"rule": "gist", "lambda_b": 0.0}])
+def test_rules_that_do_not_choose_pick_by_pick_keep_none(files, options, monkeypatch):
+    monkeypatch.setattr(_picks, "_KEEP", 0.0)
+    told = []
+    choose(files, progress=lambda *done: told.append(done), **options)
+    assert told == [(0, K), (K, K)]
+
+
+def test_what_is_called_back_is_a_function(files):
+    both = {"corpus": files / "rows.npy", "queries": files / "rows.npy", "out": files / "o"}
+    for call in (
+        lambda: choose(files, progress=np.arange(3)),
+        lambda: rk.duplicates(ROWS[:9], 0.9, progress=np.arange(3)),
+        lambda: offline.dedupe(files / "rows.npy", files / "o.parquet", threshold=0.9, progress=3),
+        lambda: offline.select(
+            corpus=files / "rows.npy", queries=files / "rows.npy", out=files / "o", k=3, progress="x"
+        ),
+        lambda: offline.select(**both, k=3, stop=[1]),
+    ):
+        with pytest.raises(TypeError, match=r"^\w+: (progress|stop) must be a function, got "):
+            call()
