@@ -45,6 +45,7 @@ DESCRIPTION = "corpus.json"
 _FORMAT = 2
 SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
+_OF_DELETED = re.compile(r'(?<="deleted": ){([^{}]*)}')
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
 _FILES = {folder_index.FILE, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
 _NAMES = {DESCRIPTION, *_FILES}
@@ -129,7 +130,8 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0, index: Index 
         return _write(folder / f"{name}.npy", arrays[name], sampled, start if name in of_rows else 0)
 
     with ThreadPoolExecutor(env.num_threads()) as threads:
-        files = dict(zip((f"{name}.npy" for name in arrays), threads.map(written, arrays), strict=True))
+        share = map if row * num_rows <= _SMALL else threads.map  # to start threads would take longer
+        files = dict(zip((f"{name}.npy" for name in arrays), share(written, arrays), strict=True))
     if index is not None:
         files[folder_index.FILE] = _write_index(folder / folder_index.FILE, index[1])
     content = content_of({
@@ -331,18 +333,25 @@ def content_of(description: dict[str, Any]) -> bytes:
     digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
     whole = {**description, "sha256": digest}
     parts = whole.get("segments")
-    if not (isinstance(parts, list) and parts and all(isinstance(each, dict) and each for each in parts)):
+    if not (isinstance(parts, list) and parts and all(map(_is_plain, parts))):
         return json.dumps(whole, indent=1).encode() + b"\n"
     before, after = json.dumps({**whole, "segments": []}, indent=1).split('\n "segments": []', 1)
-    of_segments = ",\n  ".join(map(_indented, parts))
-    return f'{before}\n "segments": [\n  {of_segments}\n ]{after}\n'.encode()
+    return f'{before}\n "segments": [\n  {_indented(parts)}\n ]{after}\n'.encode()
 
 
-def _indented(segment: dict[str, Any]) -> str:
-    """Return a segment as ``json.dumps`` writes it with ``indent=1``, which for 1,000 takes longer than an append."""
-    if any(isinstance(each, (dict, list)) for each in segment.values()):
-        return json.dumps(segment, indent=1).replace("\n", "\n  ")
-    return "{\n   " + json.dumps(segment, separators=(",\n   ", ": "))[1:-1] + "\n  }"
+def _is_plain(segment: Any) -> bool:
+    """Whether it is of values alone, but for those of what is deleted."""
+    if not (isinstance(segment, dict) and segment):
+        return False
+    nested = [each for each in segment.values() if isinstance(each, (dict, list))]
+    return not nested or (nested == [segment.get("deleted")] and _is_plain(nested[0]))
+
+
+def _indented(parts: list[dict[str, Any]]) -> str:
+    """Return segments as ``json.dumps`` writes them with ``indent=1``, which for 1,000 takes longer than an append."""
+    lines = json.dumps(parts, separators=(",\n   ", ": "))[2:-2].replace("},\n   {", "\n  },\n  {\n   ")
+    lines = _OF_DELETED.sub(lambda found: "{\n    " + found[1].replace("\n", "\n ") + "\n   }", lines)
+    return f"{{\n   {lines}\n  }}"
 
 
 def described(folder: Path) -> tuple[dict[str, Any], bytes]:
