@@ -36,7 +36,8 @@ from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.codes import row_bytes
 from ..selection.problem import COLUMNS, Rows
-from . import folder_index, groups, ids, spans
+from . import fetched, folder_index, groups, ids, spans
+from .fetched import Store
 from .folder_index import Recipe
 
 ARRAYS = ("data", "scales", *COLUMNS, "codes")
@@ -184,8 +185,18 @@ def place_of(path: PathLike) -> Path:
         raise ValueError(f"Corpus: path must be one of a folder, got {path!r}: {error}") from None
 
 
-def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
-    """Return what ``read`` finds in the folder; read again if another folder or version has taken its place."""
+def steadily(
+    path: PathLike, read: Callable[[Path], _Found], fetch: Callable[[Store, Path], None] | None = None
+) -> _Found:
+    """Return what ``read`` finds in the folder; read again if another folder or version has taken its place.
+
+    ``fetch`` copies what it reads of a folder at a URL, beside the description; without, URLs are refused.
+    """
+    if fetch is not None and isinstance(path, (str, os.PathLike)) and _files.is_url(path):
+        store = Store(path)
+        if store.local is None:
+            return _steadily_at(store, path, read, fetch)
+        path = store.local
     place = place_of(path)
     _files.check_local("Corpus", "path", path)
     for tries_left in reversed(range(_TRIES)):
@@ -203,6 +214,31 @@ def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
                 if not tries_left or _identity(_files.standing(place)) == before:
                     break
     return found
+
+
+def _steadily_at(
+    store: Store, path: PathLike, read: Callable[[Path], _Found], fetch: Callable[[Store, Path], None]
+) -> _Found:
+    for tries_left in reversed(range(_TRIES)):
+        with fetched.temporary() as folder:
+            content = _description_at(store)
+            try:
+                if content:
+                    (folder / DESCRIPTION).write_bytes(content)
+                    fetch(store, folder)
+                found = read(folder)
+                break
+            except DamageError as damaged:
+                if not tries_left or _description_at(store) == content:
+                    raise damaged.error(path) from damaged.__cause__
+    return found
+
+
+def _description_at(store: Store) -> bytes:
+    """Return the description at a URL, b"" where there is none."""
+    with suppress(FileNotFoundError):
+        return store.read(DESCRIPTION, MOST_BYTES)
+    return b""
 
 
 def _version(folder: Path) -> bytes:
@@ -379,6 +415,11 @@ def description_of(folder: Path) -> dict[str, Any]:
     if content != content_of(description):
         raise DamageError(f"{DESCRIPTION} is damaged or was edited")
     return description
+
+
+def files_of(description: dict[str, Any]) -> list[str]:
+    """Return the files beside the description of a saved corpus that it names, and a corpus may have."""
+    return sorted(set(description["files"]) & _FILES)
 
 
 def problems(folder: Path) -> list[str]:

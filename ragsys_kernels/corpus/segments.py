@@ -39,6 +39,7 @@ from .._base.checks import shown
 from .._base.types import PathLike
 from ..selection.problem import COLUMNS, Rows
 from . import folder, groups, ids, joined_ids, spans
+from .fetched import Store
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .folder_index import FILE, FolderIndex, Part, Recipe
 from .joined_ids import Joined
@@ -80,12 +81,13 @@ def load(path: PathLike, verify: bool, compared: set[str] | None = None) -> Open
 
     With `verify`, segments in `compared` have been before, and need not be again; others are added to it.
     """
-    return folder.steadily(path, lambda found: _opened(found, verify, set() if compared is None else compared))
+    seen: set[str] = set() if compared is None else compared
+    return folder.steadily(path, lambda found: _opened(found, verify or _is_url(path), seen), _fetch_whole)
 
 
 def version_of(path: PathLike) -> dict[str, Any]:
     """Return the description of the version that a folder of segments has now."""
-    return folder.steadily(path, _version_of)
+    return folder.steadily(path, _version_of, lambda *_: None)
 
 
 def part(path: PathLike, description: dict[str, Any], numbers: range, verify: bool = False) -> Opened:
@@ -94,12 +96,15 @@ def part(path: PathLike, description: dict[str, Any], numbers: range, verify: bo
     Groups that are strings keep the numbers of the whole, without their names.
     """
     some = {**description, "segments": [description["segments"][number] for number in numbers]}
-    return folder.steadily(path, lambda place: _opened_of(place, some, verify, set()))
+    verify = verify or _is_url(path)
+    return folder.steadily(
+        path, lambda place: _opened_of(place, some, verify, set()), lambda store, place: _fetch(store, place, some)
+    )
 
 
 def problems(path: PathLike) -> list[str]:
     """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
-    return folder.steadily(path, _problems)
+    return folder.steadily(path, _problems, _fetch_whole)
 
 
 def described(path: PathLike) -> dict[str, Any]:
@@ -109,6 +114,10 @@ def described(path: PathLike) -> dict[str, Any]:
 
 def is_segmented(path: PathLike) -> bool:
     """Whether a folder is one of segments; False of what is no folder of a corpus."""
+    if _is_url(path):
+        with suppress(ValueError):
+            return bool(folder.steadily(path, folder.described, lambda *_: None)[0]["format"] == SEGMENTED)
+        return False
     with suppress(DamageError):
         return bool(folder.described(_files.standing(folder.place_of(path)))[0]["format"] == SEGMENTED)
     return False
@@ -124,6 +133,38 @@ def files(path: Path) -> list[str]:
         if segment["deleted"]:
             found.append(bits_file(segment["deleted"]["name"]))
     return sorted(found)
+
+
+def _is_url(path: PathLike) -> bool:
+    """Whether it is a URL, of which all that is fetched is compared with its checksums."""
+    return isinstance(path, (str, os.PathLike)) and _files.is_url(path)
+
+
+def _fetch_whole(store: Store, place: Path) -> None:
+    with one_form():
+        description = folder.described(place)[0]
+        segmented = description["format"] == SEGMENTED
+        description = description_of(place) if segmented else folder.description_of(place)
+        size = sum(each["bytes"] for each in ([] if segmented else description["files"].values()))
+    if segmented:
+        _fetch(store, place, description)
+    else:
+        store.check_room(size, place)
+        store.copy(folder.files_of(description), place)
+
+
+def _fetch(store: Store, place: Path, description: dict[str, Any]) -> None:
+    """Copy the segments of a description; what is missing or another's is left for those who open it to say."""
+    store.check_room(sum(segment["bytes"] for segment in description["segments"]), place)
+    names = [f"{SEGMENTS}/{segment['name']}/{DESCRIPTION}" for segment in description["segments"]]
+    names += [bits_file(segment["deleted"]["name"]) for segment in description["segments"] if segment["deleted"]]
+    store.copy(names, place)
+    names = []
+    for segment in description["segments"]:
+        with suppress(DamageError), one_form():
+            inner, own = own_folder(place, segment)
+            names += [f"{SEGMENTS}/{inner.name}/{name}" for name in folder.files_of(own)]
+    store.copy(names, place)
 
 
 def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
