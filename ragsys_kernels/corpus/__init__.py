@@ -754,5 +754,4 @@ def part(
 
     ``group_names``: those of the whole corpus, which the numbers of groups are of.
     """
-    corpus = Corpus._of(segments.part(path, description, numbers, verify))
-    return _arrays.changed(corpus, group_names=group_names)
+    return Corpus._of(segments.part(path, description, numbers, group_names, verify))

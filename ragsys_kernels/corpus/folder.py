@@ -500,6 +500,17 @@ def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[R
     return found
 
 
+def names_in(folder: Path, description: dict[str, Any]) -> groups.Names:
+    """Return the names of groups in a folder, of whose files they are the only ones that are read."""
+    arrays = {}
+    for name in groups.ARRAYS if description["group_names"] else ():
+        file = folder / f"{name}.npy"
+        if not (file.is_file() and _is_right(file, description["files"][file.name])):
+            raise DamageError(f"{file.name} is missing or damaged")
+        arrays[name] = _mapped(file)
+    return groups.Names.opened(arrays)
+
+
 def _mapped(file: Path) -> np.ndarray:
     if not file.is_file():
         raise DamageError(f"{file.name} is no file")

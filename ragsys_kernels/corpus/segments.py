@@ -25,7 +25,7 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,16 +90,36 @@ def version_of(path: PathLike) -> dict[str, Any]:
     return folder.steadily(path, _version_of, lambda *_: None)
 
 
-def part(path: PathLike, description: dict[str, Any], numbers: range, verify: bool = False) -> Opened:
+def part(
+    path: PathLike, description: dict[str, Any], numbers: range, names: ids.Ids | None, verify: bool = False
+) -> Opened:
     """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own; verified as by `load`.
 
-    Groups that are strings keep the numbers of the whole, without their names.
+    ``names``: those of the groups of the whole corpus, where they are strings, which the numbers of groups are of.
     """
     some = {**description, "segments": [description["segments"][number] for number in numbers]}
     verify = verify or _is_url(path)
     return folder.steadily(
-        path, lambda place: _opened_of(place, some, verify, set()), lambda store, place: _fetch(store, place, some)
+        path,
+        lambda place: _opened_of(place, some, verify, set(), names),
+        lambda store, place: _fetch(store, place, some),
     )
+
+
+def group_names(path: PathLike, description: dict[str, Any]) -> ids.Ids | None:
+    """Return the names of the groups of all segments of a version, read from the files of names alone."""
+    if "groups of str" not in description["columns"]:
+        return None
+
+    def read(place: Path) -> ids.Ids:
+        found = []
+        for segment in description["segments"]:
+            with naming(segment):
+                found.append(folder.names_in(*own_folder(place, segment)))
+        return groups.joined(found)
+
+    only = {f"{name}.npy" for name in groups.ARRAYS}
+    return folder.steadily(path, read, lambda store, place: _fetch(store, place, description, only))
 
 
 def problems(path: PathLike) -> list[str]:
@@ -153,8 +173,8 @@ def _fetch_whole(store: Store, place: Path) -> None:
         store.copy(folder.files_of(description), place)
 
 
-def _fetch(store: Store, place: Path, description: dict[str, Any]) -> None:
-    """Copy the segments of a description; what is missing or another's is left for those who open it to say."""
+def _fetch(store: Store, place: Path, description: dict[str, Any], only: Collection[str] | None = None) -> None:
+    """Copy the segments of a description, or some files of each; who opens them says what is missing or another's."""
     store.check_room(sum(segment["bytes"] for segment in description["segments"]), place)
     names = [f"{SEGMENTS}/{segment['name']}/{DESCRIPTION}" for segment in description["segments"]]
     names += [bits_file(segment["deleted"]["name"]) for segment in description["segments"] if segment["deleted"]]
@@ -163,7 +183,9 @@ def _fetch(store: Store, place: Path, description: dict[str, Any]) -> None:
     for segment in description["segments"]:
         with suppress(DamageError), one_form():
             inner, own = own_folder(place, segment)
-            names += [f"{SEGMENTS}/{inner.name}/{name}" for name in folder.files_of(own)]
+            names += [
+                f"{SEGMENTS}/{inner.name}/{name}" for name in folder.files_of(own) if only is None or name in only
+            ]
     store.copy(names, place)
 
 
@@ -179,7 +201,9 @@ def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
         return _opened_of(place, description_of(place), verify, compared)
 
 
-def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared: set[str]) -> Opened:
+def _opened_of(
+    place: Path, description: dict[str, Any], verify: bool, compared: set[str], names: ids.Ids | None = None
+) -> Opened:
     with one_form():
         sums = [segment["sha256"] for segment in description["segments"]]
         new = [number for number, each in enumerate(sums) if verify and each not in compared]
@@ -189,6 +213,7 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
         ]
         live = [live_of(place, segment) for segment in description["segments"]]
         rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
+        rows = replace(rows, group_names=names or rows.group_names)
         if verify:
             groups.check(rows, rows.group_names)
         most = max(segment["max_norm"] for segment in description["segments"])
