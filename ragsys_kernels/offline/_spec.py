@@ -247,11 +247,10 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         request = of_groups("select", spec.request, inputs.named)
         request = request.changed(queries=zero, backend=backend, relevance_scale="as-is")
         Selector(corpus, device).select(request, pool)
-    if inputs.by_own_index(spec) and isinstance(inputs.saved, Spread):
-        inputs.saved.try_index(spec.search_parameters)
-    elif inputs.by_own_index(spec) and inputs.saved is not None:  # which is opened, and takes the parameters
+    if inputs.by_own_index(spec) and inputs.saved is not None:  # which is opened, and takes the parameters
         one = Request("select", np.zeros((1, inputs.corpus.dims), np.float32), inputs.saved, 1)
-        inputs.saved._search(one, spec.search_parameters)
+        tried = inputs.saved.try_index if isinstance(inputs.saved, Spread) else inputs.saved._search
+        tried(one, spec.search_parameters)
     # Warn as the library does, but before hours of work.
     leaves_out = any(getattr(spec.request, name) is not None for name in LIMITS)
     if isinstance(pool, int) and pool <= k and not leaves_out:

@@ -227,7 +227,7 @@ class Turns:
 
     def __init__(self, memory: int) -> None:
         self._memory, self._lock = memory, Lock()
-        self._open: list[Holder] = []
+        self._open: list[Holder] = []  # which hold segments now
 
     def __call__(self, calls: Sequence[tuple[Holder, str, tuple[Any, ...]]]) -> list[Any]:
         with self._lock:
@@ -296,11 +296,11 @@ class Spread(rk.Corpus):
         found = windows.padded(windows.merged([part[:2] for part in parts], n), n)
         return SearchResult(*found).with_errors(parts[0][2])
 
-    def try_index(self, parameters: Any) -> None:
+    def try_index(self, request: Request, parameters: Any) -> None:
         """Search the first segments by their index, which refuses parameters that it cannot take."""
         holders = self._made[-1]
-        arguments = np.zeros((1, self.dims), np.float32), 1, None, None, "auto", parameters
-        holders.ask([(holders.holders[0], "search", arguments)])
+        given = request.queries, 1, request.lambda_b, None, request.backend, parameters
+        holders.ask([(holders.holders[0], "search", given)])
 
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         """Select as a corpus does out of pools."""
