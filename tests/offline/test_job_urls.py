@@ -16,6 +16,7 @@ from source_files import to_memory
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.corpus import fetched, segments
+from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.offline import spread
 
 fsspec = pytest.importorskip("fsspec")
@@ -170,6 +171,21 @@ def test_what_is_damaged_is_named(folder, memory, name, damage):
     assert any(word in str(raised.value) for word in ("damaged", "missing"))
     if memory is None:
         assert snapshot(folder.parent) == before
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 20])
+def test_every_byte_that_is_fetched_is_compared(folder, monkeypatch, memory):
+    """Of a local folder that is not small, a sample."""
+    monkeypatch.setattr(corpus_folder, "_SAMPLED_ROWS", 2)
+    monkeypatch.setattr(corpus_folder, "_SMALL", 0)
+    offline.build_corpus(folder.parent / "rows.parquet", folder, rows_per_segment=50, overwrite=True)
+    file = sorted(folder.glob("segments/*/data.npy"))[-1]
+    content = bytearray(file.read_bytes())
+    content[-240] ^= 1  # of a row that is neither the first nor the last
+    file.write_bytes(content)
+    assert len(rk.Corpus.load(folder)) == N
+    with pytest.raises(ValueError, match=r"segment 0.*data.npy is damaged"):
+        select(folder, to_memory(folder), "out", memory=memory, max_per_group=None)
 
 
 def test_another_version_while_one_is_fetched(folder, monkeypatch):
