@@ -126,6 +126,26 @@ def test_a_job_has_the_bytes_of_the_local_one(folder, calls, monkeypatch, room):
         assert sorted(times.values())[:2] < [4, 4] < sorted(times.values())[-2:]
 
 
+def test_what_stands_for_a_corpus_says_what_it_has(folder):
+    source = folder.parent / "rows.parquet"
+    offline.build_corpus(
+        source, folder, group_column="kind", metric="dot", dtype="int8", rows_per_segment=50, overwrite=True
+    )
+    for deleted in ([], ["d3", "d150"]):
+        offline.delete_rows(deleted, folder)
+        url = to_memory(folder)
+        near, far = rk.Corpus.load(folder), spread.in_turns("select", url, 1 << 20, None)
+        for name in ("dtype", "metric", "norm", "max_norm", "num_live"):
+            assert getattr(near, name) == getattr(far, name)
+        for name in ("data", "scales", "bias", "groups", "live"):
+            one, other = getattr(near, name), getattr(far, name)
+            assert (one is None) == (other is None)
+            assert one is None or (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert far.group_names[:].tolist() == near.group_names[:].tolist()
+        assert far.ids[np.arange(N)].tolist() == near.ids[:].tolist()
+        fsspec.filesystem("memory").rm(url, recursive=True)
+
+
 def test_candidates_are_found_by_ids(folder):
     lists = [[f"d{(7 * row + 11 * n) % 150}" for n in range(12)] for row in range(20)]
     lists = [[each for each in row if each != "d3"] for row in lists]
@@ -163,6 +183,9 @@ def test_what_is_damaged_is_named(folder, memory, name, damage):
     files.rm_file(found[-1])
     if damage == "changed":
         files.pipe_file(found[-1], bytes(content))
+    if name == "group_text.npy":
+        with pytest.raises(ValueError, match=r"segment 0.*group_text.npy is missing or damaged"):
+            segments.group_names(url, segments.version_of(url))
     before = snapshot(folder.parent)
     match = "select: corpus must be usable|Corpus: path must hold the files"
     with pytest.raises(ValueError, match=match) as raised:
