@@ -682,7 +682,9 @@ class Corpus(Rows):
         """Return the corpus saved in a folder: its arrays mapped into memory and read as they are used, or on a device.
 
         The folder was written by `save`, or is in segments (``ragsys-kernels corpus build --rows-per-segment``); then
-        the corpus is its current version, whatever is written to it later.
+        the corpus is its current version, whatever is written to it later. From a URL that fsspec opens, as
+        ``s3://bucket/corpus``, its files are copied to a temporary folder, which has no name when the call returns, and
+        are verified.
 
         Names, sizes, headers, the description and a sample of the rows of each array are checked. If the folder has up
         to 1 MB, or with ``verify``, all bytes are read, at some 2 GB/s, and checked, and the ids must be unique.
@@ -696,6 +698,8 @@ class Corpus(Rows):
         ------
         ValueError
             The folder does not hold a corpus, or one that is damaged.
+        OSError
+            The URL cannot be read, or the disk has no room for its files.
         """
         op = "Corpus"
         if memory is not None:
@@ -754,5 +758,4 @@ def part(
 
     ``group_names``: those of the whole corpus, which the numbers of groups are of.
     """
-    corpus = Corpus._of(segments.part(path, description, numbers, verify))
-    return _arrays.changed(corpus, group_names=group_names)
+    return Corpus._of(segments.part(path, description, numbers, group_names, verify))

@@ -36,7 +36,8 @@ from .._base.npy import HEADER, header
 from .._base.types import PathLike
 from ..selection.codes import row_bytes
 from ..selection.problem import COLUMNS, Rows
-from . import folder_index, groups, ids, spans
+from . import fetched, folder_index, groups, ids, spans
+from .fetched import Store
 from .folder_index import Recipe
 
 ARRAYS = ("data", "scales", *COLUMNS, "codes")
@@ -45,6 +46,7 @@ DESCRIPTION = "corpus.json"
 _FORMAT = 2
 SEGMENTED = 3  # a folder of segments, each of which is a saved corpus (segments.py)
 _OF_SEGMENTS = {DESCRIPTION, "segments", "deleted", LOCK_FILE}
+_OF_DELETED = re.compile(r'(?<="deleted": ){([^{}]*)}')
 _LEFT = re.compile(r"\.corpus\.json\.[0-9a-f]{12}\.partial")  # by a killed process
 _FILES = {folder_index.FILE, *(f"{name}.npy" for name in (*ARRAYS, *ids.ARRAYS, *groups.ARRAYS))}
 _NAMES = {DESCRIPTION, *_FILES}
@@ -129,7 +131,8 @@ def fill(folder: Path, rows: Rows, known: ids.Ids, start: int = 0, index: Index 
         return _write(folder / f"{name}.npy", arrays[name], sampled, start if name in of_rows else 0)
 
     with ThreadPoolExecutor(env.num_threads()) as threads:
-        files = dict(zip((f"{name}.npy" for name in arrays), threads.map(written, arrays), strict=True))
+        share = map if row * num_rows <= _SMALL else threads.map  # to start threads would take longer
+        files = dict(zip((f"{name}.npy" for name in arrays), share(written, arrays), strict=True))
     if index is not None:
         files[folder_index.FILE] = _write_index(folder / folder_index.FILE, index[1])
     content = content_of({
@@ -182,8 +185,18 @@ def place_of(path: PathLike) -> Path:
         raise ValueError(f"Corpus: path must be one of a folder, got {path!r}: {error}") from None
 
 
-def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
-    """Return what ``read`` finds in the folder; read again if another folder or version has taken its place."""
+def steadily(
+    path: PathLike, read: Callable[[Path], _Found], fetch: Callable[[Store, Path], None] | None = None
+) -> _Found:
+    """Return what ``read`` finds in the folder; read again if another folder or version has taken its place.
+
+    ``fetch`` copies what it reads of a folder at a URL, beside the description; without, URLs are refused.
+    """
+    if fetch is not None and isinstance(path, (str, os.PathLike)) and _files.is_url(path):
+        store = Store(path)
+        if store.local is None:
+            return _steadily_at(store, path, read, fetch)
+        path = store.local
     place = place_of(path)
     _files.check_local("Corpus", "path", path)
     for tries_left in reversed(range(_TRIES)):
@@ -201,6 +214,31 @@ def steadily(path: PathLike, read: Callable[[Path], _Found]) -> _Found:
                 if not tries_left or _identity(_files.standing(place)) == before:
                     break
     return found
+
+
+def _steadily_at(
+    store: Store, path: PathLike, read: Callable[[Path], _Found], fetch: Callable[[Store, Path], None]
+) -> _Found:
+    for tries_left in reversed(range(_TRIES)):
+        with fetched.temporary() as folder:
+            content = _description_at(store)
+            try:
+                if content:
+                    (folder / DESCRIPTION).write_bytes(content)
+                    fetch(store, folder)
+                found = read(folder)
+                break
+            except DamageError as damaged:
+                if not tries_left or _description_at(store) == content:
+                    raise damaged.error(path) from damaged.__cause__
+    return found
+
+
+def _description_at(store: Store) -> bytes:
+    """Return the description at a URL, b"" where there is none."""
+    with suppress(FileNotFoundError):
+        return store.read(DESCRIPTION, MOST_BYTES)
+    return b""
 
 
 def _version(folder: Path) -> bytes:
@@ -331,18 +369,25 @@ def content_of(description: dict[str, Any]) -> bytes:
     digest = hashlib.sha256(json.dumps(description).encode()).hexdigest()
     whole = {**description, "sha256": digest}
     parts = whole.get("segments")
-    if not (isinstance(parts, list) and parts and all(isinstance(each, dict) and each for each in parts)):
+    if not (isinstance(parts, list) and parts and all(map(_is_plain, parts))):
         return json.dumps(whole, indent=1).encode() + b"\n"
     before, after = json.dumps({**whole, "segments": []}, indent=1).split('\n "segments": []', 1)
-    of_segments = ",\n  ".join(map(_indented, parts))
-    return f'{before}\n "segments": [\n  {of_segments}\n ]{after}\n'.encode()
+    return f'{before}\n "segments": [\n  {_indented(parts)}\n ]{after}\n'.encode()
 
 
-def _indented(segment: dict[str, Any]) -> str:
-    """Return a segment as ``json.dumps`` writes it with ``indent=1``, which for 1,000 takes longer than an append."""
-    if any(isinstance(each, (dict, list)) for each in segment.values()):
-        return json.dumps(segment, indent=1).replace("\n", "\n  ")
-    return "{\n   " + json.dumps(segment, separators=(",\n   ", ": "))[1:-1] + "\n  }"
+def _is_plain(segment: Any) -> bool:
+    """Whether it is of values alone, but for those of what is deleted."""
+    if not (isinstance(segment, dict) and segment):
+        return False
+    nested = [each for each in segment.values() if isinstance(each, (dict, list))]
+    return not nested or (nested == [segment.get("deleted")] and _is_plain(nested[0]))
+
+
+def _indented(parts: list[dict[str, Any]]) -> str:
+    """Return segments as ``json.dumps`` writes them with ``indent=1``, which for 1,000 takes longer than an append."""
+    lines = json.dumps(parts, separators=(",\n   ", ": "))[2:-2].replace("},\n   {", "\n  },\n  {\n   ")
+    lines = _OF_DELETED.sub(lambda found: "{\n    " + found[1].replace("\n", "\n ") + "\n   }", lines)
+    return f"{{\n   {lines}\n  }}"
 
 
 def described(folder: Path) -> tuple[dict[str, Any], bytes]:
@@ -370,6 +415,11 @@ def description_of(folder: Path) -> dict[str, Any]:
     if content != content_of(description):
         raise DamageError(f"{DESCRIPTION} is damaged or was edited")
     return description
+
+
+def files_of(description: dict[str, Any]) -> list[str]:
+    """Return the files beside the description of a saved corpus that it names, and a corpus may have."""
+    return sorted(set(description["files"]) & _FILES)
 
 
 def problems(folder: Path) -> list[str]:
@@ -448,6 +498,17 @@ def _checked(folder: Path, description: dict[str, Any], verify: bool) -> tuple[R
     if not read and known is not None and folder_index.sample_of(folder / name) != known["sample_sha256"]:
         raise DamageError(f"{name} is damaged or another corpus's: a sample of its bytes is not as it was")
     return found
+
+
+def names_in(folder: Path, description: dict[str, Any]) -> groups.Names:
+    """Return the names of groups in a folder, of whose files they are the only ones that are read."""
+    arrays = {}
+    for name in groups.ARRAYS if description["group_names"] else ():
+        file = folder / f"{name}.npy"
+        if not (file.is_file() and _is_right(file, description["files"][file.name])):
+            raise DamageError(f"{file.name} is missing or damaged")
+        arrays[name] = _mapped(file)
+    return groups.Names.opened(arrays)
 
 
 def _mapped(file: Path) -> np.ndarray:

@@ -143,8 +143,9 @@ class Part:
         """Return the part with its file mapped: who has it keeps it when another version takes its place."""
         return cls(begin, end, file, _content(file))
 
-    def __reduce__(self) -> Any:  # another process maps the file when it searches
-        return Part, (self.begin, self.end, self.file)
+    def __reduce__(self) -> Any:  # another process maps the file when it searches; one that was fetched has no name
+        content = None if self.content is None or self.file.exists() else np.array(self.content)
+        return Part, (self.begin, self.end, self.file, content)
 
     def opened(self, op: str, columns: tuple[int, ...], parameters: str) -> tuple[Any, np.ndarray]:
         content = self.content

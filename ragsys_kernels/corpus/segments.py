@@ -25,7 +25,7 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from .._base.checks import shown
 from .._base.types import PathLike
 from ..selection.problem import COLUMNS, Rows
 from . import folder, groups, ids, joined_ids, spans
+from .fetched import Store
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .folder_index import FILE, FolderIndex, Part, Recipe
 from .joined_ids import Joined
@@ -80,26 +81,50 @@ def load(path: PathLike, verify: bool, compared: set[str] | None = None) -> Open
 
     With `verify`, segments in `compared` have been before, and need not be again; others are added to it.
     """
-    return folder.steadily(path, lambda found: _opened(found, verify, set() if compared is None else compared))
+    seen: set[str] = set() if compared is None else compared
+    return folder.steadily(path, lambda found: _opened(found, verify or _is_url(path), seen), _fetch_whole)
 
 
 def version_of(path: PathLike) -> dict[str, Any]:
     """Return the description of the version that a folder of segments has now."""
-    return folder.steadily(path, _version_of)
+    return folder.steadily(path, _version_of, lambda *_: None)
 
 
-def part(path: PathLike, description: dict[str, Any], numbers: range, verify: bool = False) -> Opened:
+def part(
+    path: PathLike, description: dict[str, Any], numbers: range, names: ids.Ids | None, verify: bool = False
+) -> Opened:
     """Return consecutive segments of a version, `version_of` a folder, as a corpus of their own; verified as by `load`.
 
-    Groups that are strings keep the numbers of the whole, without their names.
+    ``names``: those of the groups of the whole corpus, where they are strings, which the numbers of groups are of.
     """
     some = {**description, "segments": [description["segments"][number] for number in numbers]}
-    return folder.steadily(path, lambda place: _opened_of(place, some, verify, set()))
+    verify = verify or _is_url(path)
+    return folder.steadily(
+        path,
+        lambda place: _opened_of(place, some, verify, set(), names),
+        lambda store, place: _fetch(store, place, some),
+    )
+
+
+def group_names(path: PathLike, description: dict[str, Any]) -> ids.Ids | None:
+    """Return the names of the groups of all segments of a version, read from the files of names alone."""
+    if "groups of str" not in description["columns"]:
+        return None
+
+    def read(place: Path) -> ids.Ids:
+        found = []
+        for segment in description["segments"]:
+            with naming(segment):
+                found.append(folder.names_in(*own_folder(place, segment)))
+        return groups.joined(found)
+
+    only = {f"{name}.npy" for name in groups.ARRAYS}
+    return folder.steadily(path, read, lambda store, place: _fetch(store, place, description, only))
 
 
 def problems(path: PathLike) -> list[str]:
     """Read all files of a folder; return what is wrong with each: nothing, if all are as they were saved."""
-    return folder.steadily(path, _problems)
+    return folder.steadily(path, _problems, _fetch_whole)
 
 
 def described(path: PathLike) -> dict[str, Any]:
@@ -109,6 +134,10 @@ def described(path: PathLike) -> dict[str, Any]:
 
 def is_segmented(path: PathLike) -> bool:
     """Whether a folder is one of segments; False of what is no folder of a corpus."""
+    if _is_url(path):
+        with suppress(ValueError):
+            return bool(folder.steadily(path, folder.described, lambda *_: None)[0]["format"] == SEGMENTED)
+        return False
     with suppress(DamageError):
         return bool(folder.described(_files.standing(folder.place_of(path)))[0]["format"] == SEGMENTED)
     return False
@@ -126,6 +155,40 @@ def files(path: Path) -> list[str]:
     return sorted(found)
 
 
+def _is_url(path: PathLike) -> bool:
+    """Whether it is a URL, of which all that is fetched is compared with its checksums."""
+    return isinstance(path, (str, os.PathLike)) and _files.is_url(path)
+
+
+def _fetch_whole(store: Store, place: Path) -> None:
+    with one_form():
+        description = folder.described(place)[0]
+        segmented = description["format"] == SEGMENTED
+        description = description_of(place) if segmented else folder.description_of(place)
+        size = sum(each["bytes"] for each in ([] if segmented else description["files"].values()))
+    if segmented:
+        _fetch(store, place, description)
+    else:
+        store.check_room(size, place)
+        store.copy(folder.files_of(description), place)
+
+
+def _fetch(store: Store, place: Path, description: dict[str, Any], only: Collection[str] | None = None) -> None:
+    """Copy the segments of a description, or some files of each; who opens them says what is missing or another's."""
+    store.check_room(sum(segment["bytes"] for segment in description["segments"]), place)
+    names = [f"{SEGMENTS}/{segment['name']}/{DESCRIPTION}" for segment in description["segments"]]
+    names += [bits_file(segment["deleted"]["name"]) for segment in description["segments"] if segment["deleted"]]
+    store.copy(names, place)
+    names = []
+    for segment in description["segments"]:
+        with suppress(DamageError), one_form():
+            inner, own = own_folder(place, segment)
+            names += [
+                f"{SEGMENTS}/{inner.name}/{name}" for name in folder.files_of(own) if only is None or name in only
+            ]
+    store.copy(names, place)
+
+
 def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
     with one_form():
         described = folder.described(place)[0]
@@ -138,7 +201,9 @@ def _opened(place: Path, verify: bool, compared: set[str]) -> Opened:
         return _opened_of(place, description_of(place), verify, compared)
 
 
-def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared: set[str]) -> Opened:
+def _opened_of(
+    place: Path, description: dict[str, Any], verify: bool, compared: set[str], names: ids.Ids | None = None
+) -> Opened:
     with one_form():
         sums = [segment["sha256"] for segment in description["segments"]]
         new = [number for number, each in enumerate(sums) if verify and each not in compared]
@@ -148,6 +213,7 @@ def _opened_of(place: Path, description: dict[str, Any], verify: bool, compared:
         ]
         live = [live_of(place, segment) for segment in description["segments"]]
         rows, parts = _joined([each for each, _ in found], [known for _, known in found], place, description)
+        rows = replace(rows, group_names=names or rows.group_names)
         if verify:
             groups.check(rows, rows.group_names)
         most = max(segment["max_norm"] for segment in description["segments"])

@@ -69,6 +69,7 @@ class Version:
         self._kinds: dict[str, Any] | None = None
         self.version, self.rows_per_segment = 1, None
         self._segments: list[_Segment] = []
+        self._unsynced: list[Path] = []  # files and folders that were written
         self.changed = False
         self.recipe = None if before is None else Recipe.of(before.get("index"))
         self._maker: Maker | None = None
@@ -104,7 +105,8 @@ class Version:
             segments.check_alike(self._op, self._kinds, kinds)
         self._kinds = kinds
         if self._segments:
-            self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
+            if known.kind != "row":
+                self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
             if rows.group_names is not None:
                 rows = groups.continued(rows, groups.joined(each.rows.group_names for each in self._segments))
         name = self._name()
@@ -112,9 +114,7 @@ class Version:
         with _worded(self._op, self._place):
             inner.mkdir(parents=True)
             content = folder.fill(inner, rows, known, self.num_rows, self._index_of(rows))
-            for each in os.listdir(inner):
-                _files.sync(inner / each)
-            _files.sync(inner)
+            self._unsynced += [*(inner / each for each in os.listdir(inner)), inner]
         segment = {
             "name": name,
             "rows": len(rows.data),
@@ -160,6 +160,7 @@ class Version:
     def note(self, key: str) -> None:
         """Write down what there is, for another process to go on with; see `build`."""
         with _worded(self._op, self._place), _files.replacing(self._place / _PROGRESS) as file:
+            self._sync()
             file.write(json.dumps({"key": key, "segments": self._described()}).encode())
 
     def go_on(self, noted: list[dict[str, Any]]) -> None:
@@ -177,19 +178,20 @@ class Version:
         """Leave out all segments that there are: what is added counts alone."""
         self._segments = []
 
-    def commit(self) -> None:
-        """Make it the version of the folder, in one step."""
+    def commit(self) -> dict[str, Any]:
+        """Make it the version of the folder, in one step; return its description."""
         with _worded(self._op, self._place):
-            self._commit()
+            return self._commit()
 
-    def _commit(self) -> None:
+    def _commit(self) -> dict[str, Any]:
         if masked := [each for each in self._segments if each.masked]:
             (self._place / segments.DELETED).mkdir(exist_ok=True)
             for segment in masked:
                 segment.described = self._with_deleted(segment)
-            _files.sync(self._place / segments.DELETED)
-        _files.sync(self._place / segments.SEGMENTS)
-        content = folder.content_of({
+            self._unsynced.append(self._place / segments.DELETED)
+        self._unsynced.append(self._place / segments.SEGMENTS)
+        self._sync()
+        description = {
             "format": SEGMENTED,
             "version": self.version,
             "metric": self.kinds["metric"],
@@ -199,9 +201,10 @@ class Version:
             "rows_per_segment": self.rows_per_segment,
             **({} if self.recipe is None else {"index": self.recipe.described()}),
             "segments": self._described(),
-        })  # fmt: skip
+        }
         with _files.replacing(self._place / DESCRIPTION) as file:
-            file.write(content)
+            file.write(folder.content_of(description))
+        return description
 
     def _with_deleted(self, segment: _Segment) -> dict[str, Any]:
         """Write which rows of a segment are deleted; return what the description says of it then."""
@@ -211,13 +214,18 @@ class Version:
         name = self._name()
         file = self._place / segments.bits_file(name)
         file.write_bytes(bits)
-        _files.sync(file)
+        self._unsynced.append(file)
         deleted = {"name": name, "rows": int((~live).sum()), "sha256": hashlib.sha256(bits).hexdigest()}
         found = {**described, "deleted": deleted}
         if self.kinds["metric"] == "dot":
             rows = replace(segment.rows, max_norm=described["max_norm"])
             found["max_norm"] = segments.remaining_norm(rows, live, np.flatnonzero(~live))
         return found
+
+    def _sync(self) -> None:
+        """Wait until all that was written is on disk, which must be before a description names it."""
+        _files.sync_all(self._unsynced)
+        self._unsynced = []
 
     def _name(self) -> str:
         """Return a name that no file of any version has had: who holds an old one may look for it by its name."""
@@ -253,15 +261,15 @@ def changing(op: str, path: PathLike) -> Iterator[Version]:
                 version = Version(op, place, before)
         except DamageError as damaged:
             raise damaged.error(path) from damaged.__cause__
+        stands = None  # unless what is on disk is known
         try:
             yield version
-            if version.changed:
-                version.commit()
+            stands = version.commit() if version.changed else before
         except DamageError as damaged:  # of a segment that was not opened before
             raise damaged.error(path) from damaged.__cause__
         finally:
             with suppress(DamageError, OSError):
-                _sweep(place, segments.description_of(place))
+                _sweep(place, stands or segments.description_of(place))
 
 
 def build(

@@ -41,6 +41,8 @@ class Held:
 
     @classmethod
     def of(cls, spec: JobSpec, inputs: Inputs) -> Held:
+        if isinstance(inputs.saved, Spread):
+            return cls.spread(spec, inputs, inputs.saved)
         if inputs.own is not None:
             return cls(rk.Corpus(np.zeros((1, inputs.own.dims), np.float32), **inputs.held), None)
         column = inputs.corpus_ids

@@ -20,6 +20,7 @@ from . import sources
 from ._device import Selector
 from ._options import OF_CORPUS, JobSpec, of_groups
 from .sources import Column
+from .spread import Spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +73,8 @@ class Inputs:
         vectors: Column
         ids: Column | None
         if saved is None:
-            saved = sources.saved(corpus, {name: getattr(spec, name) for name in OF_CORPUS}, verify, spec.memory)
+            own = {name: getattr(spec, name) for name in OF_CORPUS}
+            saved = sources.saved(corpus, own, verify, spec.memory, spec.request.num_threads)
         if saved is None and spec.memory is not None:
             raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
         if saved is None:
@@ -247,7 +249,8 @@ def check_options(spec: JobSpec, inputs: Inputs) -> None:
         Selector(corpus, device).select(request, pool)
     if inputs.by_own_index(spec) and inputs.saved is not None:  # which is opened, and takes the parameters
         one = Request("select", np.zeros((1, inputs.corpus.dims), np.float32), inputs.saved, 1)
-        inputs.saved._search(one, spec.search_parameters)
+        tried = inputs.saved.try_index if isinstance(inputs.saved, Spread) else inputs.saved._search
+        tried(one, spec.search_parameters)
     # Warn as the library does, but before hours of work.
     leaves_out = any(getattr(spec.request, name) is not None for name in LIMITS)
     if isinstance(pool, int) and pool <= k and not leaves_out:
@@ -308,6 +311,8 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
         got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
         refuse("memory", "come with pools that the host searches for", got)
+    if spec.pool == "certified" and isinstance(inputs.saved, Spread):
+        refuse("pool 'certified'", "come without memory where the corpus is a URL", spec.memory)
     if spec.pool == "certified" and request.min_per_group is not None:
         refuse("pool 'certified'", "come without min_per_group", f"{request.min_per_group}")
     if spec.pool == "certified" and spec.device is not None:

@@ -13,7 +13,6 @@ import ragsys_kernels as rk
 
 from .._base import checks, tables
 from ..corpus import loaded_when_used, segments, versions
-from ..corpus.folder import DESCRIPTION
 from ..corpus.ids import Ids
 from . import sources
 from .build import columns_of, pieces, words_of
@@ -75,7 +74,7 @@ def append_corpus(
     }  # fmt: skip
     checks.choice(op, "on_duplicate", on_duplicate, segments.DUPLICATES)
     with words_of(op), versions.changing(op, to) as version:
-        if isinstance(corpus, rk.Corpus) or _is_saved(corpus):
+        if isinstance(corpus, rk.Corpus) or sources.is_saved(sources.Place(corpus, "corpus")):
             if any(value is not None for value in named.values()):
                 raise ValueError("corpus must be vectors where ids or other columns are named, got a corpus of its own")
             made = corpus if isinstance(corpus, rk.Corpus) else rk.Corpus.load(corpus)
@@ -173,11 +172,6 @@ def compact_corpus(folder: PathLike, *, rows_per_segment: int | None = None) -> 
     size = None if rows_per_segment is None else checks.count(op, "rows_per_segment", rows_per_segment)
     versions.compacted(op, folder, size)
     return rk.Corpus.load(folder)
-
-
-def _is_saved(path: PathLike) -> bool:
-    place = sources.Place(path, "corpus")
-    return place.local is not None and (place.local / DESCRIPTION).is_file()
 
 
 def _wanted(ids: PathLike | Sequence[Any], column: str | None, known: Ids) -> Any:

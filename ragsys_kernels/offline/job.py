@@ -192,8 +192,8 @@ def select(
         ``.npy``; a column of float lists of ``.parquet`` or of a folder of such files, in the order of their names, of
         an Arrow file (``.arrow``, ``.feather``, ``.ipc``), of a data set that the package datasets saved to disk; a
         tensor of ``.safetensors``. float32, float16, bfloat16 in tensors, and float64, which is read as float32. See
-        `offline.sources`. The corpus may also be a folder that `Corpus.save` or ``corpus build`` wrote: it is mapped
-        into memory, with its ids, bias, groups, costs and times, which are then no options.
+        `offline.sources`. The corpus may also be a folder that `Corpus.save` or ``corpus build`` wrote, or its URL: it
+        is mapped into memory, with its ids, bias, groups, costs and times, which are then no options.
     out : path
         Folder to write: ``part-00000.parquet``, ..., and nothing else, so that polars, DuckDB, Spark and pyarrow read
         it by its name. What describes the job is in ``OUT.job`` beside it (`sinks`). Must be new, empty or of the same
@@ -314,7 +314,8 @@ def select(
         Bytes that the rows held at a time may take, as a number or as "2G": a saved corpus may then be larger. Each
         chunk of queries reads all rows once, one part after the other, and then the rows of its pools. The process
         takes more: its libraries, chunks of queries, and pages of the files, which the system can take back. Not with
-        pool "all", an `index` or a `device`. Does not change the result. On Ray: bytes that an actor may hold of a
+        pool "all", an `index` or a `device`. Does not change the result. Of a corpus in segments at a URL: bytes of the
+        segments that are fetched at a time; not with pool "certified". On Ray: bytes that an actor may hold of a
         corpus in segments. Actors with some of the segments each are spread over the nodes, by the memory that these
         have, and search for all workers; then no node needs to have the whole corpus. Not with pool "certified".
     bad_rows : {"raise", "skip"}

@@ -59,9 +59,7 @@ def shares(op: str, path: PathLike, corpus: rk.Corpus, memory: int) -> list[Shar
     description = segments.version_of(path)
     if description["shape"][0] != len(corpus):
         raise ValueError(f"{op}: corpus must not change when a job begins, got {path}")
-    most = max(segment["bytes"] for segment in description["segments"])
-    if most > memory:
-        raise ValueError(f"{op}: memory must be at least {most}, the bytes of a segment of {path}, got {memory}")
+    _check_each_fits(op, path, description, memory)
     found, first, start, end, held = [], 0, 0, 0, 0
     for number, segment in enumerate(description["segments"]):
         if held + segment["bytes"] > memory:
@@ -70,6 +68,12 @@ def shares(op: str, path: PathLike, corpus: rk.Corpus, memory: int) -> list[Shar
         held += segment["bytes"]
         end += segment["rows"]
     return [*found, Share(path, description, range(first, len(description["segments"])), start, corpus.group_names)]
+
+
+def _check_each_fits(op: str, path: PathLike, description: dict[str, Any], memory: int) -> None:
+    most = max(segment["bytes"] for segment in description["segments"])
+    if most > memory:
+        raise ValueError(f"{op}: memory must be at least {most}, the bytes of a segment of {path}, got {memory}")
 
 
 _opening = Lock()  # of the process: searches may run in one thread and the other calls in another
@@ -100,6 +104,14 @@ class Holder:
             return part(share.path, share.description, numbers, share.group_names, self._verify)
         except ValueError as error:
             raise ValueError(f"select: corpus must be usable, got {share.path}: {error}") from error
+
+    @property
+    def bytes(self) -> int:
+        return self._share.bytes
+
+    def close(self) -> None:
+        """Give the segments back, to be opened again at the next call."""
+        self._opened = None
 
     def open(self) -> None:
         """Map the segments, and compare all their bytes with their checksums where this is to be done."""
@@ -207,6 +219,51 @@ def held_by(holders: Sequence[Any], shares: Sequence[Share], corpus: rk.Corpus, 
     return Spread(like, kinds, (corpus.ids.kind, len(corpus)), _Holders(tuple(holders), starts, ask))
 
 
+class Turns:
+    """Calls of holders of this process, one after the other, which together hold at most so many bytes.
+
+    Searches go through all of them again and again; so the last one makes room for the next, and the first ones stay.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._memory, self._lock = memory, Lock()
+        self._open: list[Holder] = []  # which hold segments now
+
+    def __call__(self, calls: Sequence[tuple[Holder, str, tuple[Any, ...]]]) -> list[Any]:
+        with self._lock:
+            return [self._answer(*call) for call in calls]
+
+    def _answer(self, holder: Holder, method: str, arguments: tuple[Any, ...]) -> Any:
+        if holder not in self._open:
+            while self._open and holder.bytes + sum(each.bytes for each in self._open) > self._memory:
+                self._open.pop().close()
+            self._open.append(holder)
+        return getattr(holder, method)(*arguments)
+
+
+def in_turns(op: str, path: PathLike, memory: int, threads: int | None) -> Spread:
+    """Return the corpus in segments at a URL; each segment is fetched when its turn comes, and `memory` bounds them."""
+    description = segments.version_of(path)
+    _check_each_fits(op, path, description, memory)
+    names, counts = segments.group_names(path, description), [each["rows"] for each in description["segments"]]
+    starts = np.cumsum([0, *counts])
+    holders = [
+        Holder(Share(path, description, range(number, number + 1), int(start), names), threads, None)
+        for number, start in enumerate(starts[:-1])
+    ]
+    ask = Turns(memory)
+    ask([(holders[0], "open", ())])
+    first, total = holders[0]._corpus, int(starts[-1])
+    gone = sum(each["deleted"]["rows"] for each in description["segments"] if each["deleted"])
+    like = {name: getattr(first, name) for name in ("dtype", "metric", "norm", "group_names", "_index")}
+    like |= {"max_norm": max(each["max_norm"] for each in description["segments"]), "_alive": total - gone}
+    arrays = {name: getattr(first, name) for name in _COPIED}
+    kinds = {name: (array.dtype, (total, *array.shape[1:])) for name, array in arrays.items() if array is not None}
+    if gone:
+        kinds["live"] = np.dtype(bool), (total,)
+    return Spread(like, kinds, (first.ids.kind, total), _Holders(tuple(holders), starts[:-1], ask))
+
+
 class Spread(rk.Corpus):
     """A corpus whose rows holders have: what a job asks of one, with the same answers.
 
@@ -238,6 +295,12 @@ class Spread(rk.Corpus):
         )
         found = windows.padded(windows.merged([part[:2] for part in parts], n), n)
         return SearchResult(*found).with_errors(parts[0][2])
+
+    def try_index(self, request: Request, parameters: Any) -> None:
+        """Search the first segments by their index, which refuses parameters that it cannot take."""
+        holders = self._made[-1]
+        given = request.queries, 1, request.lambda_b, None, request.backend, parameters
+        holders.ask([(holders.holders[0], "search", given)])
 
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         """Select as a corpus does out of pools."""

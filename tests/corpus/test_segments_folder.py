@@ -482,9 +482,48 @@ def test_maps_keep_no_descriptor(path, rows):
     assert len(corpus.data) > len(alone.data) > 0
 
 
-def test_a_url_is_no_folder():
-    with pytest.raises(ValueError, match=r"^Corpus: path must be a local path, got s3://bucket/corpus$"):
-        rk.Corpus.load("s3://bucket/corpus")
+def test_a_url_is_no_folder_to_write():
+    with pytest.raises(ValueError, match=r"^append_corpus: folder must be a local path, got s3://bucket/corpus$"):
+        offline.append_corpus(rk.Corpus(np.eye(4, dtype=np.float32)), "s3://bucket/corpus")
+
+
+def test_a_version_is_named_when_all_of_it_is_on_disk(path, rows, monkeypatch):
+    """Its segment and the deleted rows, with the names in their folders; and only then is the old one removed."""
+    events, sync, replace = [], os.fsync, os.replace
+    before = {*segments.files(path)}
+
+    def synced(descriptor):
+        sync(descriptor)
+        events.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), path))
+
+    def replaced(a, b):
+        assert before <= {*map(str, (each.relative_to(path) for each in path.rglob("*")))}
+        replace(a, b)
+        events.append(None)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    taken = rows.part(np.arange(40))
+    offline.append_corpus(rk.Corpus(**taken), path, on_duplicate="replace")
+    assert events.count(None) == 1
+    new = {*segments.files(path)} - before
+    assert len([name for name in new if name.endswith(".bits")]) == 1
+    folders = {os.path.dirname(name) for name in new} | {"segments"}
+    assert new | folders <= {*events[: events.index(None)]}
+    assert before - {*segments.files(path)}
+
+
+def test_each_part_is_verified_by_the_names_of_all_groups(tmp_path):
+    groups = ["a", "b", "c", "a", "b", "a"]
+    table = pa.table({"vector": np.eye(6, dtype=np.float32).tolist(), "group": groups})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    offline.build_corpus(tmp_path / "rows.parquet", tmp_path / "c", group_column="group", rows_per_segment=2)
+    whole = rk.Corpus.load(tmp_path / "c")
+    version = segments.version_of(tmp_path / "c")
+    assert segments.group_names(tmp_path / "c", version)[:].tolist() == ["a", "b", "c"]
+    for number in range(3):
+        found = segments.part(tmp_path / "c", version, range(number, number + 1), whole.group_names, verify=True).rows
+        assert found.group_names[found.groups].tolist() == groups[2 * number : 2 * number + 2]
 
 
 @pytest.mark.parametrize("key", ["segments", "others"])

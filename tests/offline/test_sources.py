@@ -164,6 +164,15 @@ def test_s3(tmp_path, arrays, monkeypatch):
         offline.select(corpus="s3://bucket/x.npy", queries="s3://bucket/x.npy", out="s3://bucket/out", k=2, pool=5)
         assert offline.verify("s3://bucket/out") == []
         assert offline.status("s3://bucket/out").done == N
+        offline.build_corpus(tmp_path / "x.npy", tmp_path / "corpus", rows_per_segment=50)
+        files.put(str(tmp_path / "corpus"), "bucket/corpus", recursive=True)
+        np.testing.assert_array_equal(
+            rk.Corpus.load("s3://bucket/corpus").data, rk.Corpus.load(tmp_path / "corpus").data
+        )
+        for out, options in (("near", {"corpus": tmp_path / "corpus"}), ("far", {"corpus": "s3://bucket/corpus"})):
+            options |= {"memory": 20_000} if out == "far" else {}
+            offline.select(queries=tmp_path / "x.npy", out=tmp_path / out, k=2, pool=5, **options)
+        assert pq.read_table(tmp_path / "far").equals(pq.read_table(tmp_path / "near"))
         with pytest.raises(FileNotFoundError, match=r"queries must be an existing file, got s3://bucket/no.npy"):
             sources.vectors("s3://bucket/no.npy", "queries")
         # What others change meanwhile is seen, though listings are cached.

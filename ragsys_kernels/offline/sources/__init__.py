@@ -45,7 +45,7 @@ from ._place import DATABASES, Place, check_apart, one_version
 from ._raw import ArrayColumn, npy
 from ._rows import RowSource
 from ._safetensors import Tensor, Tensors
-from ._saved import id_values, saved, saved_columns
+from ._saved import id_values, is_saved, saved, saved_columns
 from ._tables import ARROW, Table, TableColumn, find_column
 from ._taken import taken
 from ._usable import BAD_ROWS, Usable, listed, usable
@@ -72,6 +72,7 @@ __all__ = [
     "ids",
     "ids_of_file",
     "integers",
+    "is_saved",
     "listed",
     "load_corpus",
     "numbers",

@@ -17,9 +17,9 @@ from typing import IO, Any, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
-from ..._base.extras import missing, needed
 from ..._base.files import blocks_of, is_url, sha256_of, was_url
 from ..._base.types import PathLike
+from ..._base.urls import filesystem, protocols
 
 DATABASES = (".duckdb", ".sqlite", ".sqlite3", ".db")  # a table of one is FILE::TABLE
 
@@ -55,8 +55,8 @@ class Place:
         self._fs: Any = None
         if is_url(text):
             self.path = text
-            self._fs, self._inner = _filesystem(text, argument)
-            self.local = Path(self._inner) if "file" in _protocols(self._fs) else None
+            self._fs, self._inner = filesystem("select", argument, text)
+            self.local = Path(self._inner) if "file" in protocols(self._fs) else None
         elif was_url(path):
             raise ValueError(f"select: {argument} must be a str where it is a URL, got Path({text!r})")
 
@@ -100,7 +100,7 @@ class Place:
     def _parts(self) -> tuple[str, ...]:
         if self.local is not None:
             return self.local.resolve().parts
-        return (*_protocols(self._fs), *PurePosixPath(self._inner).parts)
+        return (*protocols(self._fs), *PurePosixPath(self._inner).parts)
 
     def kind(self) -> Literal["file", "folder", None]:
         """Return what exists at the place, if anything."""
@@ -291,25 +291,3 @@ def unnamed(write: Callable[[IO[bytes]], Any]) -> Copy:
     copy = Copy(Path(f"/proc/self/fd/{file.fileno()}"))
     weakref.finalize(copy, file.close)
     return copy
-
-
-def _filesystem(url: str, argument: str) -> tuple[Any, str]:
-    by = f"select: {argument} {url}"
-    with needed(by, "fsspec"):
-        import fsspec.core
-    try:
-        filesystem, inner = fsspec.core.url_to_fs(url)
-    except ImportError as error:  # of the protocol's own package
-        package = (getattr(error.__cause__ or error.__context__, "name", None) or "").partition(".")[0]
-        if not package:
-            raise ModuleNotFoundError(f"{by} needs {error}") from error
-        raise missing(by, package, f"pip install {package}") from error
-    except ValueError as error:
-        raise ValueError(f"select: {argument} must be a URL that fsspec opens, got {url}: {error}") from error
-    filesystem.invalidate_cache()  # of listings: files may have come and gone since
-    return filesystem, str(inner)
-
-
-def _protocols(filesystem: Any) -> tuple[str, ...]:
-    protocol = filesystem.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

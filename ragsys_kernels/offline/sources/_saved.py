@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from ...corpus.folder import DESCRIPTION
 from ...corpus.ids import Ids
 from ...corpus.joined_ids import Joined
 from ...corpus.segments import files, is_segmented
+from ..spread import in_turns
 from ._column import Column
 from ._place import Place
 
@@ -39,8 +41,10 @@ class SavedColumn(Column):
 
 
 def files_of(place: Place) -> list[Place]:
-    """Return the files of a saved corpus as it is now."""
-    names = place.names() if place.local is None or not is_segmented(place.local) else files(place.local)
+    """Return the files of a saved corpus as it is now; of one at a URL that which has the checksums of the others."""
+    if place.local is None:
+        return [place.child(DESCRIPTION)]
+    names = place.names() if not is_segmented(place.local) else files(place.local)
     return [place.child(name) for name in names]
 
 
@@ -71,19 +75,36 @@ def id_values(ids: Ids) -> pa.Array:
     return found
 
 
-def saved(path: PathLike, options: dict[str, Any], verify: bool = True, memory: int | None = None) -> rk.Corpus | None:
+def is_saved(place: Place) -> bool:
+    """Whether it is the folder of a saved corpus."""
+    if place.local is not None:
+        return (place.local / DESCRIPTION).is_file()
+    return place.kind() == "folder" and place.child(DESCRIPTION).kind() == "file"
+
+
+def saved(
+    path: PathLike,
+    options: dict[str, Any],
+    verify: bool = True,
+    memory: int | None = None,
+    num_threads: int | None = None,
+) -> rk.Corpus | None:
     """Return the corpus, mapped into memory; None if the path is not a saved corpus.
 
-    All bytes are compared with the checksums unless ``verify`` is False. Options that contradict the saved corpus are
-    refused.
+    One at a URL is fetched, and with ``memory`` its segments in turns. All bytes are compared with the checksums unless
+    ``verify`` is False. Options that contradict the saved corpus are refused.
     """
     place = Place(path, "corpus")
-    if place.local is None or not (place.local / DESCRIPTION).is_file():
+    if not is_saved(place):
         return None
-    try:
-        corpus = rk.Corpus.load(place.local, verify=verify, memory=memory)
-    except ValueError as error:
-        raise ValueError(f"select: corpus must be usable, got {path}: {error}") from error
+    at = os.fspath(path) if place.local is None else place.local
+    if place.local is None and memory is not None and is_segmented(at):
+        corpus: rk.Corpus = in_turns("select", at, memory, num_threads)
+    else:
+        try:
+            corpus = rk.Corpus.load(at, verify=verify, memory=memory)
+        except ValueError as error:
+            raise ValueError(f"select: corpus must be usable, got {path}: {error}") from error
     for name, value in options.items():
         known = getattr(corpus, name) if name in ("metric", "dtype") else None
         if value is None or value == known:
