@@ -2,6 +2,9 @@
 // rows, dimensions and element type. From sm_90 on; an older device has none of them.
 #include "held_pools.cuh"
 
+// Two blocks of four warps share a multiprocessor, or one of eight.
+#define RSK_HELD(name, T, rule, of_quad, blocks) \
+  RSK_COLUMNS(name, T, rule, 1, of_quad, blocks, __cluster_dims__(blocks, 1, 1), of_quad / 2)
 #define RSK_HELD_ALL(op, rule, name, T)                    \
   RSK_HELD(rsk_##op##_held_256_384_##name, T, rule, 4, 2)  \
   RSK_HELD(rsk_##op##_held_512_384_##name, T, rule, 4, 4)  \
