@@ -158,7 +158,7 @@ def _bar_from_a_quarter() -> Iterator[None]:
 @contextmanager
 def _one_block() -> Iterator[None]:
     """Give a block of a held pool so much shared memory that only one fits a multiprocessor."""
-    patch = _tile("selection.cuda.backend", "configure_held", lambda how: how and how._replace(shared=120_000))
+    patch = _tile("selection.cuda.configuration", "configure_held", lambda how: how and how._replace(shared=120_000))
     with patch:
         yield
 

@@ -30,12 +30,12 @@ _PARTS = {"float16": 2, "bfloat16": 3, "int8": 4}
 _STAGES, _ROW_BYTES = 3, 128
 
 # As in the source of larger pools: the most dimensions of rows in registers, and warps of a block, which has 128 of
-# them; the most rows, and blocks of a cluster; the same of rows that are read, in tiles of 32, of which a warp has four.
+# them; the most rows, and blocks of a cluster; the same of rows that are read, by tiles of a block, and rows of a tile.
 _COLUMN_DTYPES = ("float16", "bfloat16")
 _HELD_DIMS = {384: 4, 768: 8}
 _HELD_ROWS = {256: 2, 512: 4, 1024: 8}
 _MET_ROWS = {1024: 1, 2048: 2, 4096: 4}
-_MET_WARPS, _MET_TILES, _MET_TILE = 8, 4, 32
+_MET_WARPS, _MET_TILES, _MET_TILE = 8, 32, 32
 _COLUMNS = 16
 
 
@@ -99,11 +99,11 @@ def configure_columns(
     op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int, capability: int, max_shared: int
 ) -> Configuration | None:
     """Return how a pool is launched whose products matrix instructions make; None where they cannot."""
-    if capability >= CLUSTER_CAPABILITY:
-        held = configure_held(op, dtype, P, D, K, capped, num_initial)
-        if held is not None:
-            return held
-    return configure_met(op, dtype, P, D, K, capped, num_initial, capability, max_shared)
+    for configure_pool in (configure_held, configure_met):
+        how = configure_pool(op, dtype, P, D, K, capped, num_initial)
+        if how and how.shared <= max_shared and (how.blocks == 1 or capability >= CLUSTER_CAPABILITY):
+            return how
+    return None
 
 
 def configure_held(
@@ -115,36 +115,28 @@ def configure_held(
     if dtype not in _COLUMN_DTYPES or dims is None or rows is None or D % 8:
         return None
     warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]
-    shared = _columns(op, dims, warps, 128 // warps, warps * blocks, min(P, K) + num_initial if capped else 0)
+    groups = min(P, K) + num_initial if capped else 0
+    shared = _shared_of_columns(op, dims, warps, 128 // warps, blocks, groups)
     kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
     return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)
 
 
 def configure_met(
-    op: str,
-    dtype: str,
-    P: int,
-    D: int,
-    K: int,
-    capped: bool,
-    num_initial: int = 0,
-    capability: int = CLUSTER_CAPABILITY,
-    max_shared: int = 1 << 20,
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int = 0
 ) -> Configuration | None:
-    """Return how a pool is launched whose rows are read in each pass; None where it is too large."""
+    """Return how a pool is launched whose rows are read in each pass; None where there are too many."""
     rows = next((rows for rows in _MET_ROWS if rows >= P), None)
     if dtype not in _COLUMN_DTYPES or rows is None or D % 8:
         return None
-    blocks, tiles = _MET_ROWS[rows], _MET_WARPS * _MET_TILES
-    shared = _columns(op, -(-D // 32) * 32, tiles, _MET_TILE, tiles * blocks, min(P, K) + num_initial if capped else 0)
-    if (blocks > 1 and capability < CLUSTER_CAPABILITY) or shared > max_shared:
-        return None
+    blocks, dims = _MET_ROWS[rows], -(-D // 32) * 32
+    groups = min(P, K) + num_initial if capped else 0
+    shared = _shared_of_columns(op, dims, _MET_TILES, _MET_TILE, blocks, groups)
     kernel = f"rsk_{op}_met_{rows}_{dtype}"
     return Configuration(kernel, 32 * _MET_WARPS, shared, 0, source=MET_SOURCE, blocks=blocks)
 
 
-def _columns(op: str, dims: int, tiles: int, of_tile: int, entries: int, groups: int) -> int:
-    """Return the bytes of columns and their products with the tiles of a block, of bests of all tiles, and of groups."""
-    tables = 2 * 16 * entries * (2 if op == "vrsd" else 1)
+def _shared_of_columns(op: str, dims: int, tiles: int, of_tile: int, blocks: int, groups: int) -> int:
+    """Return the bytes of columns and their products with the tiles of a block, of all tiles' bests, and of groups."""
     columns = _COLUMNS // 2 * (4 * dims + 16) + tiles * _COLUMNS * (of_tile + 8) * 4
-    return columns + (4 * dims if op == "vrsd" else 0) + tables + 16 + 8 * groups
+    table = 2 * 16 * tiles * blocks
+    return columns + table + 16 + (4 * dims + table if op == "vrsd" else 0) + 8 * groups
