@@ -1,6 +1,6 @@
 // MMR, VRSD and MSD out of pools of up to 1,024 rows of 16 bits that stay in the registers of a cluster: kernels by
 // rows, dimensions and element type. From sm_90 on; an older device has none of them.
-#include "held_pools.cuh"
+#include "column_pools.cuh"
 
 // Two blocks of four warps share a multiprocessor, or one of eight.
 #define RSK_HELD(name, T, rule, of_quad, blocks) \

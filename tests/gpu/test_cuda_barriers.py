@@ -135,7 +135,7 @@ def test_a_missing_barrier_is_a_race(run, op, barrier, place):
     for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
         with pytest.raises(emulator.LaunchError) as error:
             run(op, arguments, place=place, seed=seed, removed=barrier, sanitizer="thread")
-        if re.search(r"data race(.|\n)*(select|small|held)_\w+\.cuh", str(error.value)):
+        if re.search(r"data race(.|\n)*(select|small|column)_\w+\.cuh", str(error.value)):
             return
     raise error.value
 

@@ -105,6 +105,8 @@ CUDA = (
     Budget("rsk_*_small_[36]*", 128, 128, 128, wide_loads=True),
     # Two blocks of four warps share a multiprocessor, or one of eight. None for sm_80.
     Budget("rsk_*_held_*", 0, 255, 255, wide_loads=True),
+    # Two blocks of eight warps share a multiprocessor, or one of sm_80.
+    Budget("rsk_*_met_*", 255, 128, 128, wide_loads=True),
     Budget("rsk_*[gt]_int8", 128, 128, 128, wide_loads=True),
 )
 

@@ -1,9 +1,10 @@
 // Pools of up to 4,096 rows of 16 bits, one block or cluster of blocks a query. The matrix instructions multiply all
 // rows with sixteen vectors, the columns, at the cost of one. A pick is met with the fifteen items that are the next
 // best of their tiles, so most later picks find that their products have been made. Up to 1,024 rows stay in the
-// registers of a cluster and are read once; others are read in each pass. A lane owns a row of each tile of its warp
-// and what the rule knows of it. All blocks are told the best item of each tile and wait until those of all tiles have
-// come, so each finds the same pick. The numbers of a query depend on no other query, and are the same either way.
+// registers of a cluster and are read once; others are read in each pass, with the same sums up to 384 dimensions. A
+// lane owns a row of each tile of its warp and what the rule knows of it. All blocks are told the best item of each
+// tile and wait until those of all tiles have come, so each finds the same pick. The numbers of a query depend on no
+// other query.
 //
 // A quad is four lanes, `group` its number. Lane 8 r + g owns the row of which quad g has the elements, as its row r.
 // Position p of the pool is in tile p % kEntries of the cluster, so that the best items of a pool that comes best first
@@ -73,10 +74,10 @@ struct ColumnPool {
   __device__ long long row_at(int p) const { return row_of_id(a, q, id_in_pool(a, q, p)); }
   __device__ const T* stored(long long its_row) const { return static_cast<const T*>(a.rows) + its_row * a.row_stride; }
 
-  // What is in shared memory: the columns and their products; VRSD's sum; the bests of all tiles (key, position, scale,
-  // row), and what is told of them; for each of both tables which bytes of it have come; groups of picks.
   __device__ int steps() const { return kHeld ? kSteps : (a.dims + kStepDims - 1) / kStepDims; }
   __device__ int dims() const { return steps() * kStepDims; }
+  // What is in shared memory: the columns and their products; VRSD's sum; the bests of all tiles (key, position, scale,
+  // row), and what is told of them; for each of both tables which bytes of it have come; groups of picks.
   // Columns c and c + 8 lie together, word by word. Those of two quads that load together are in all banks.
   __device__ int pair_stride() const { return 4 * dims() + 16; }
   __device__ int vector_bytes() const { return kColumns / 2 * pair_stride(); }
