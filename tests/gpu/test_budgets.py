@@ -102,7 +102,7 @@ def test_blocks_of_pools_that_are_read_in_each_pass(met):
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
 @pytest.mark.parametrize("rows", [1024, 4096])
 def test_instructions_of_a_pass(met, op, rows):
-    """Of two slices of 32 dimensions of a tile: eight loads of 16 bytes, 16 products, at first as many squares again."""
+    """Of 64 dimensions of a tile: eight loads of 16 bytes, 16 products, at first as many squares again."""
     _, loops = sass.loops(met[f"rsk_{op}_met_{rows}_float16"].asm)
     slices = [loop.own for loop in loops if count(loop.own, "HMMA") in (16, 32) and count(loop.own, "LDG") == 8]
     assert sorted(count(own, "HMMA") for own in slices) == ([16, 32] if op == "vrsd" else [16, 16, 32])
