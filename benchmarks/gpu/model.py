@@ -153,14 +153,14 @@ def _pools() -> Iterator[Form]:
     for op, turns in held.items():
         shape = Pools(1000, K, 384, "float16", op=op)
         yield Form(shape, "cuda", (Work(_columns(shape), turns),), 1, variant="pools=held", measured=None)
-    # Four tiles of a warp, of which a loop takes two slices of 32 dimensions; these are read in each pass.
+    # Four tiles of a warp, read in each pass. A loop takes 32 dimensions and, where there are as many, 32 more.
     slices, passes = 4 * 384 / 64, PASSES * 4
     first, copies = (3, 6, 6, 12, 12, 1), (PASSES * 6,) * 2
-    later = (*(PASSES * 32,) * 4, *copies, passes, PASSES * slices, 0, 0)
+    later = (*(PASSES * 32,) * 4, *copies, passes, PASSES * slices, PASSES * slices, 0)
     met = {
-        "mmr": (*first, 4, slices, 0, *(0,) * 9, K, K, *later, 0, 0),
-        # Of the seventh loop over picks 560 of 805 sum rows again where they cancel.
-        "vrsd": (*first[:3], 12, 12, 1, 2, 4, slices, 0, K * 245 / 805, *(0,) * 16, K, *later, K, 0, 0),
+        "mmr": (*first, 4, slices, slices, *(0,) * 9, K, K, *later, 0, 0),
+        # Of the eleventh some 570 of 819 sum rows again where they cancel.
+        "vrsd": (*first[:3], 12, 12, 1, 2, 4, slices, slices, K * 249 / 819, *(0,) * 16, K, *later, K, 0, 0),
     }
     for op, turns in met.items():
         shape = Pools(4096, K, 384, "float16", op=op)
