@@ -88,11 +88,11 @@ def met():
 
 
 def test_blocks_of_pools_that_are_read_in_each_pass(met):
-    """Two of eight warps, up to 768 dimensions; nothing in local memory."""
+    """Two of eight warps, up to 640 dimensions; nothing in local memory."""
     for name, made in met.items():
         _, op, _, rows, dtype = name.split("_")
         for capped in (False, True):
-            how = cuda_configuration.configure_met(op, dtype, int(rows), 768, 10, capped)
+            how = cuda_configuration.configure_met(op, dtype, int(rows), 640, 10, capped)
             assert how.kernel == name
             assert min(REGISTERS // (-(-made.registers // 8) * 8 * how.threads), SHARED // (how.shared + 1024)) == 2
         assert (made.stack, made.spills) == (0, 0), name
