@@ -75,6 +75,7 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
     if sixteen and shape.P + parts > 128 and shape.P <= 1024 and shape.D <= 768 and shape.D % 8 == 0:
         yield Form("cuda", "pools=held")
         yield Form("cuda", "pools=held", ONE_BLOCK)
+        yield Form("cuda", "pools=held", EACH_PASS)
 
 
 def _of_scores(shape: Scores) -> Iterator[Form]:
@@ -113,6 +114,7 @@ TILES_64 = "tiles of 256 rows x 64 queries"
 QUARTER = "bar from a quarter of the tiles"
 CHECK_64 = "check in tiles of 64 x 64"
 ONE_BLOCK = "one block a multiprocessor"
+EACH_PASS = "rows read in each pass"
 SLICES = {"slices of 128": 128, "slices of 256": 256}
 
 
@@ -154,7 +156,7 @@ def _bar_from_a_quarter() -> Iterator[None]:
 @contextmanager
 def _one_block() -> Iterator[None]:
     """Give a block of a held pool so much shared memory that only one fits a multiprocessor."""
-    patch = _tile("selection.cuda.backend", "configure_held", lambda how: how and how._replace(shared=120_000))
+    patch = _tile("selection.cuda.configuration", "configure_held", lambda how: how and how._replace(shared=120_000))
     with patch:
         yield
 
@@ -178,5 +180,6 @@ CHANGES: dict[str, Callable[[], Any]] = {
         "selection.triton.proof", "product_tile", lambda tile: tile._replace(rows=64, queries=64, num_warps=4)
     ),
     ONE_BLOCK: _one_block,
+    EACH_PASS: lambda: _tile("selection.cuda.configuration", "configure_held", lambda how: None),
     **{name: (lambda dims=dims: _slices(dims)) for name, dims in SLICES.items()},
 }

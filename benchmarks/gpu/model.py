@@ -152,7 +152,20 @@ def _pools() -> Iterator[Form]:
     }
     for op, turns in held.items():
         shape = Pools(1000, K, 384, "float16", op=op)
-        yield Form(shape, "cuda", (Work(_held(shape), turns),), 1, variant="pools=held", measured=None)
+        yield Form(shape, "cuda", (Work(_columns(shape), turns),), 1, variant="pools=held", measured=None)
+    # Four tiles of a warp, read in each pass. A loop takes 32 dimensions and, where there are as many, 32 more.
+    slices, passes = 4 * 384 / 64, PASSES * 4
+    first, copies = (3, 6, 6, 12, 12, 1), (PASSES * 6,) * 2
+    later = (*(PASSES * 32,) * 4, *copies, passes, PASSES * slices, PASSES * slices, 0)
+    met = {
+        "mmr": (*first, 4, slices, slices, *(0,) * 9, K, K, *later, 0, 0),
+        # Of the eleventh some 570 of 819 sum rows again where they cancel.
+        "vrsd": (*first[:3], 12, 12, 1, 2, 4, slices, slices, K * 249 / 819, *(0,) * 16, K, *later, K, 0, 0),
+    }
+    for op, turns in met.items():
+        shape = Pools(4096, K, 384, "float16", op=op)
+        yield Form(shape, "cuda", (Work(_pool(shape, f"rsk_{op}_streaming_float16")),), 1, measured=None)
+        yield Form(shape, "cuda", (Work(_columns(shape), turns),), 1, variant="pools=held", measured=None)
 
 
 def _pool(shape: Pools, kernel: str) -> Case:
@@ -167,16 +180,20 @@ def _pool(shape: Pools, kernel: str) -> Case:
     raise LookupError(wanted)
 
 
-def _held(shape: Pools) -> Case:
-    """Return the case of a pool in the registers of a cluster."""
+def _columns(shape: Pools) -> Case:
+    """Return the case of a pool by products with sixteen vectors a pass."""
     configuration = importlib.import_module("ragsys_kernels.selection.cuda.configuration")
     assert shape.P is not None
-    how = configuration.configure_held(shape.op, shape.dtype, shape.P, shape.D, shape.K, False)
-    read = Q * shape.P * shape.D * 2
+    how = configuration.configure_columns(
+        shape.op, shape.dtype, shape.P, shape.D, shape.K, False, 0, 90, DEVICE.processor.shared_block
+    )
+    read, passes = Q * shape.P * shape.D * 2, 1 + PASSES
+    once = read * (1 if how.source == configuration.HELD_SOURCE else passes)
+    rows = how.blocks * (128 if how.source == configuration.HELD_SOURCE else 1024)
     return Case(
         op=shape.op, shape=str(shape), dtype=shape.dtype, words=(how.kernel,), unit="queries", units=Q,
-        programs=Q * how.blocks, floor=read, once=read + Q * (4 * shape.D + 8 * shape.P + 24 * shape.K),
-        flops=(1 + PASSES) * 2 * Q * 128 * how.blocks * shape.D * 16, matrix=True, threads=how.threads,
+        programs=Q * how.blocks, floor=read, once=once + Q * (4 * shape.D + 8 * shape.P + 24 * shape.K),
+        flops=passes * 2 * Q * rows * shape.D * 16, matrix=True, threads=how.threads,
         shared=how.shared,
     )  # fmt: skip
 

@@ -192,6 +192,8 @@ def _of_cuda(few: bool) -> Made:
     if not few:
         held += ((201, 768), (500, 384), (1000, 768))
     yield "held", "pools=held", _each(held, SELECTED, ("float16",) if few else SIXTEEN, shown=False)
+    met = ((1030, 40),) if few else ((201, 776), (1030, 40), (2100, 384))
+    yield "met", "pools=held", _each(met, SELECTED, ("float16",) if few else SIXTEEN, shown=False)
     resident = [*_each(((57, 33), (201, 37)), SELECTED, ("float32",)), *_each(((201, 40),), SELECTED, stored)]
     streaming = _each(((700, 384),), SELECTED, ("float16",) if few else ("float32", *SIXTEEN, "int8"))
     yield "rows", "", [*resident, *streaming]

@@ -1,7 +1,10 @@
 // MMR, VRSD and MSD out of pools of up to 1,024 rows of 16 bits that stay in the registers of a cluster: kernels by
 // rows, dimensions and element type. From sm_90 on; an older device has none of them.
-#include "held_pools.cuh"
+#include "column_pools.cuh"
 
+// Two blocks of four warps share a multiprocessor, or one of eight.
+#define RSK_HELD(name, T, rule, of_quad, blocks) \
+  RSK_COLUMNS(name, T, rule, 1, of_quad, blocks, __cluster_dims__(blocks, 1, 1), of_quad / 2)
 #define RSK_HELD_ALL(op, rule, name, T)                    \
   RSK_HELD(rsk_##op##_held_256_384_##name, T, rule, 4, 2)  \
   RSK_HELD(rsk_##op##_held_512_384_##name, T, rule, 4, 4)  \

@@ -82,6 +82,34 @@ def test_blocks_of_a_cluster(held):
         assert made.matrix == {"mma.sync": (3 if "_vrsd_" in name else 4) * 96}
 
 
+@pytest.fixture(scope="module")
+def met():
+    return compiled("greedy_met")
+
+
+def test_blocks_of_pools_that_are_read_in_each_pass(met):
+    """Two of eight warps, up to 640 dimensions; nothing in local memory."""
+    for name, made in met.items():
+        _, op, _, rows, dtype = name.split("_")
+        for capped in (False, True):
+            how = cuda_configuration.configure_met(op, dtype, int(rows), 640, 10, capped)
+            assert how.kernel == name
+            assert min(REGISTERS // (-(-made.registers // 8) * 8 * how.threads), SHARED // (how.shared + 1024)) == 2
+        assert (made.stack, made.spills) == (0, 0), name
+        assert not re.search(r"\b(LDL|STL|MEMBAR)\b", made.asm), name
+
+
+@pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
+@pytest.mark.parametrize("rows", [1024, 4096])
+def test_instructions_of_a_pass(met, op, rows):
+    """Of 64 dimensions of a tile: eight loads of 16 bytes, 16 products, at first as many squares again."""
+    _, loops = sass.loops(met[f"rsk_{op}_met_{rows}_float16"].asm)
+    slices = [loop.own for loop in loops if count(loop.own, "HMMA") in (16, 32) and count(loop.own, "LDG") == 8]
+    assert sorted(count(own, "HMMA") for own in slices) == ([16, 32] if op == "vrsd" else [16, 16, 32])
+    for own in slices:
+        assert len(own) <= {16: 96, 32: 176}[count(own, "HMMA")]
+
+
 def skipped(code, first, last):
     """What branches between `first` and `last` skip: where, and the instructions."""
     names, branches = sass.listed(code)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from clustered_pools import pools
 from cuda_on_cpu import emulator
-from cuda_selection import OPS, WITHOUT_VARIANT, assert_same, problem_of
+from cuda_selection import COLUMNS, OPS, WITHOUT_VARIANT, assert_same, problem_of
 
 pytestmark = pytest.mark.sampled(6)
 
@@ -18,13 +18,13 @@ BARRIERS = {
     6: "small pools: a slice of the rows is there before it is multiplied",
     7: "small pools: all slices are multiplied before the products take their place",
     8: "small pools: all products are there before a warp picks",
-    # Of pools in the registers of a cluster.
+    # Of larger pools, by products with sixteen vectors.
     9: "the query and the first columns are there before they are met",
     10: "every block of the cluster has begun before another writes to it",
     11: "the bests of all warps are there before they are compared",
     12: "the columns are there before they are met",
     13: "VRSD: a row is added to the sum before it is read",
-    14: "nothing of the last step is read any more when it is changed",
+    14: "nothing of the last step is read any more when it is changed; a block alone has all bests",
     15: "the columns have been met before initial items take their place",
     16: "initial items are there before they are met",
     17: "the group of an initial item is there before others are compared with it",
@@ -35,6 +35,7 @@ NEEDED = [
     *(("vrsd", 2, place) for place in WITHOUT_VARIANT),
     *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
     ("vrsd", 13, "held"),
+    *((op, 14, "met") for op in OPS),  # its block tells itself
     *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 10, 11, 12, 15, 16, 17)),
 ]
 RACES = [
@@ -43,6 +44,7 @@ RACES = [
     ("vrsd", 2, "resident"),
     *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
     *(("vrsd", barrier, "held") for barrier in (9, 12, 13)),
+    ("mmr", 14, "met"),
     *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 12, 14)),
 ]
 
@@ -53,8 +55,8 @@ def run(monkeypatch):
 
 
 def test_every_barrier_is_listed():
-    files = (path for kind in ("select", "small", "pool", "held") for path in emulator.SOURCES.glob(f"*{kind}*.cu*"))
-    text = "".join(path.read_text() for path in files)
+    kinds = ("select", "small", "pool", "held", "met")
+    text = "".join(path.read_text() for kind in kinds for path in emulator.SOURCES.glob(f"*{kind}*.cu*"))
     assert {int(n) for n in re.findall(r"\b(?:SYNC|CLUSTER_SYNC|AWAIT)\((\d+)", text)} == set(BARRIERS)
     assert "__syncthreads" not in text
 
@@ -84,7 +86,7 @@ def test_a_missing_barrier_is_caught(run, op, barrier, place, dtype):
 def _that_needs(op, barrier, place, dtype):
     if barrier == 13:
         return against_the_first(200, 80)
-    if place != "held":
+    if place not in COLUMNS:
         few = place != "resident" or barrier > 5
         return problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
     arguments = problem_of(op, 1, 200, 6, 80, dtype=dtype, kind="clustered", seed=6)
@@ -111,16 +113,16 @@ def against_the_first(P, D):
 @pytest.mark.parametrize("place", cuda_selection.PLACES)
 @pytest.mark.parametrize("op", OPS)
 def test_sanitizers(run, sanitizer, op, place):
-    P, D = (137, 24) if place == "held" else (37, 19)
+    P, D = (137, 24) if place in COLUMNS else (37, 19)
     arguments = problem_of(op, 1, P, 4, D, N=P + 3, dtype="float16", bias=True, groups=True, ragged=True, seed=2)
-    if (op, place) != ("vrsd", "held"):
-        arguments["initial"] = np.array([[3, -1, 1 << 40, *range(20, 35 if place == "held" else 20)]])
+    if op != "vrsd" or place not in COLUMNS:
+        arguments["initial"] = np.array([[3, -1, 1 << 40, *range(20, 35 if place in COLUMNS else 20)]])
     arguments["candidates"][0, :2] = [P + 3, -7]
     expected = run(op, arguments, place=place)
     for seed in (0, 1):
         assert_same(run(op, arguments, place=place, seed=seed, sanitizer=sanitizer), expected)
     # Of int8 there are small pools only.
-    for dtype in {"resident": ("float16", "int8"), "held": ()}.get(place, ("float16",)):
+    for dtype in {"resident": ("float16", "int8"), "held": (), "met": ()}.get(place, ("float16",)):
         aligned = problem_of(op, 1, 35, 3, 144, dtype=dtype, kind="duplicates")
         assert_same(run(op, aligned, place=place, sanitizer=sanitizer), run(op, aligned, place=place))
 
@@ -133,7 +135,7 @@ def test_a_missing_barrier_is_a_race(run, op, barrier, place):
     for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
         with pytest.raises(emulator.LaunchError) as error:
             run(op, arguments, place=place, seed=seed, removed=barrier, sanitizer="thread")
-        if re.search(r"data race(.|\n)*(select|small|held)_\w+\.cuh", str(error.value)):
+        if re.search(r"data race(.|\n)*(select|small|column)_\w+\.cuh", str(error.value)):
             return
     raise error.value
 
@@ -142,7 +144,7 @@ def _that_races(op, barrier, place):
     if barrier == 14:  # groups of picks; the first columns are the best items, so no other barrier is met
         arguments = pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0, "max_per_group": 2}
         return arguments | {"embeddings": arguments["embeddings"].astype(np.float16), "groups": np.arange(160)}
-    if place == "held":
+    if place in COLUMNS:
         return against_the_first(140, 40)
     few = place != "resident" or barrier > 5
     return problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)

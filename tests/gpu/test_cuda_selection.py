@@ -12,11 +12,12 @@ import soaks
 from clustered_pools import pools
 from cuda_on_cpu import emulator
 from cuda_selection import (
-    HELD,
+    COLUMNS,
     KERNELS,
     KINDS,
     OPS,
     PLACES,
+    QUICK_COLUMNS,
     SMALL,
     STORED,
     WITHOUT_VARIANT,
@@ -44,8 +45,8 @@ def run(monkeypatch):
 
 def kind_of(dtype, place):
     """The middle of a kernel's name."""
-    if place == "held":
-        return "held"
+    if place in COLUMNS:
+        return place
     return "small" if dtype in SMALL and place == "resident" else "resident" if place == "resident" else "streaming"
 
 
@@ -55,7 +56,7 @@ def test_exact_problems_have_the_reference_s_picks(run, op, dtype, place):
     features = {"bias": True, "groups": True, "ragged": True}
     for options in ({}, features, {"dense": dtype != "int8", "bias": True, "groups": True}):
         shape = (3, pool_of(place, 50), 9, 33) if options is features else (2, pool_of(place, 37), 6, 64)
-        if place == "held":
+        if place in COLUMNS:
             shape = (1, *shape[1:3], 40)
         arguments = problem_of(op, *shape, dtype=dtype, kind="integers", seed=len(options), **options)
         expected = getattr(reference, op)(checked(op, arguments), 1)
@@ -78,7 +79,7 @@ def test_exact_problems_have_the_reference_s_picks(run, op, dtype, place):
 def test_picks_replay(run, op, kind, dtype, place):
     for seed, metric in enumerate(("cosine", "dot")):
         options = {"kind": kind, "dtype": dtype, "metric": metric, "bias": True, "ragged": seed == 1, "seed": seed}
-        arguments = problem_of(op, 2, pool_of(place, 60), 8, 72 if place == "held" else 70, **options)
+        arguments = problem_of(op, 2, pool_of(place, 60), 8, 72 if place in COLUMNS else 70, **options)
         testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed + 2))
 
 
@@ -140,13 +141,13 @@ def test_unaligned_queries(run, op):
 @pytest.mark.parametrize("place", PLACES)
 def test_ties_go_to_the_lowest_position(run, place):
     """Equal rows in all lanes, warps and blocks, and equal best rows at two positions of them."""
-    P, dtype = 200, np.float16 if place == "held" else np.float32
+    P, dtype = 200, np.float16 if place in COLUMNS else np.float32
     ones = np.ones((P, 8), dtype)
     arguments = {"queries": np.ones((1, 8), np.float32), "embeddings": ones, "k": 20, "metric": "dot"}
     for op, seed in itertools.product(("mmr", "vrsd"), (0, 1)):
         np.testing.assert_array_equal(run(op, arguments, place=place, seed=seed).indices[0], np.arange(20))
     rng = np.random.default_rng(0)
-    for seed in range(6 if place == "held" else 20):
+    for seed in range(6 if place in COLUMNS else 20):
         pair = np.sort(rng.choice(P, 2, replace=False))
         rows = ones.copy()
         rows[pair] = 2
@@ -156,7 +157,7 @@ def test_ties_go_to_the_lowest_position(run, place):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_zeros_of_both_signs_are_one(run, place):
-    rows = np.ones((130, 8), np.float16 if place == "held" else np.float32)
+    rows = np.ones((130, 8), np.float16 if place in COLUMNS else np.float32)
     relevance = np.full((1, 130), -1, np.float32)
     relevance[0, [70, 5, 100]] = 0.0, -0.0, -0.0
     arguments = {"queries": None, "embeddings": rows, "relevance": relevance, "k": 3, "lambda_d": 1.0, "metric": "dot"}
@@ -186,7 +187,7 @@ def test_features(run, op, feature, dtype, place):
         return
     for seed, metric in enumerate(("cosine", "dot")):
         arguments = of_feature(op, feature, metric, dtype, pool_of(place, 40))
-        if place == "held" and op == "vrsd":
+        if place in COLUMNS and op == "vrsd":
             arguments.pop("initial", None)  # which these kernels do not take
         testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed))
         assert f"_{kind_of(dtype, place)}_" in run.kernel
@@ -275,7 +276,7 @@ def test_nothing_is_picked_for_a_query_that_is_not_finite(run, dtype, place, met
 
 
 @pytest.mark.parametrize(
-    ("P", "places"), [(soaks.POOLS[0], WITHOUT_VARIANT), (soaks.POOLS[1], WITHOUT_VARIANT), (150, ["held"])]
+    ("P", "places"), [(soaks.POOLS[0], WITHOUT_VARIANT), (soaks.POOLS[1], WITHOUT_VARIANT), (150, COLUMNS)]
 )
 @pytest.mark.parametrize("op", OPS)
 def test_soak(run, op, P, places):
@@ -283,21 +284,20 @@ def test_soak(run, op, P, places):
 
     Warps share what they found at even and odd steps in turn, which few schedules put to the test.
     """
-    held = P > 128
-    places = ["held"] if held else WITHOUT_VARIANT
-    arguments = soaks.problem(op, P, D=40, dtype="float16") if held else soaks.problem(op, P)
-    if held and op == "vrsd":
+    columns = places == COLUMNS
+    arguments = soaks.problem(op, P, D=40, dtype="float16") if columns else soaks.problem(op, P)
+    if columns and op == "vrsd":
         del arguments["initial"]
     first = run(op, arguments, place=places[0])
     testing.check_selection(op, arguments, first)
-    for place, seed in itertools.product(places, range(1, 4 if held else 9)):
+    for place, seed in itertools.product(places, range(1, 4 if columns else 9)):
         assert_same(run(op, arguments, place=place, seed=seed), first)
 
 
 @pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("op", OPS)
 def test_a_query_has_the_same_bits_in_any_batch(run, op, dtype, place):
-    shape = (3, pool_of(place, 75), 5, 40 if place == "held" else 400)
+    shape = (3, pool_of(place, 75), 5, 40 if place in COLUMNS else 400)
     arguments = problem_of(op, *shape, dtype=dtype, kind="clustered", bias=True, groups=True, seed=4)
     together = run(op, arguments, place=place)
     for q in (0, 2):
@@ -333,13 +333,16 @@ def test_devices_without_the_instructions_of_small_pools(run):
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 @pytest.mark.parametrize(
-    ("dtype", "place", "D"), quick_or_slow([*((*kind, 48) for kind in KINDS if kind[0] != "bfloat16"), (*HELD[0], 400)])
+    ("dtype", "place", "D"),
+    quick_or_slow(
+        [*((*kind, 48) for kind in KINDS if kind[0] != "bfloat16"), *((*kind, 400) for kind in QUICK_COLUMNS)]
+    ),
 )
 def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype, place, D):
     """Where rows are of 16 or 8 bits they are read and summed again."""
     for delta in (0.1, 1e-2, 1e-3, 1e-5) if dtype == "float32" else (0.1, 1e-2):
         problems = [cancelling.problem(metric, delta, False, 0, D)]
-        problems += [cancelling.problem(metric, delta, True, 0, D)] if place != "held" else []
+        problems += [cancelling.problem(metric, delta, True, 0, D)] if place not in COLUMNS else []
         problems += [cancelling.pair(metric, delta, 0, D)] if dtype != "int8" else []
         for problem in problems:
             rows = problem["embeddings"]
@@ -357,13 +360,14 @@ def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype,
 
 
 @pytest.mark.parametrize(
-    ("dtype", "place"), quick_or_slow([*((dtype, "resident") for dtype in ("float32", "float16", "int8")), HELD[0]])
+    ("dtype", "place"),
+    quick_or_slow([*((dtype, "resident") for dtype in ("float32", "float16", "int8")), *QUICK_COLUMNS]),
 )
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
 def test_queries_of_any_length(run, op, size, dtype, place):
     for metric in ("cosine", "dot"):
-        shape = (1 if place == "held" else 2, pool_of(place, 20), 3, 16)
+        shape = (1 if place in COLUMNS else 2, pool_of(place, 20), 3, 16)
         arguments = problem_of(op, *shape, kind="duplicates", dtype=dtype, metric=metric, seed=1)
         arguments["queries"] = (arguments["queries"] / np.abs(arguments["queries"]).max() * size).astype(np.float32)
         tolerance = 0.02 if size == 1e-42 else None  # few bits are left of such numbers
@@ -471,10 +475,13 @@ def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
 
 def test_every_kernel_is_chosen_for_some_shape():
     chosen = set()
-    for op, dtype, P, D in itertools.product(OPS, STORED, (20, 60, 100, 120, 250, 500, 1000, 4096), (384, 768)):
+    for op, dtype, P, D in itertools.product(OPS, STORED, (20, 60, 100, 120, 250, 500, 1000, 2000, 4096), (384, 768)):
         how = [cuda_configuration.configure(op, dtype, P, D, 5, False, emulator.MAX_SHARED)]
         how += [cuda_configuration.configure_rows(op, dtype, P, D, 5, False, emulator.MAX_SHARED)]
-        how += [cuda_configuration.configure_held(op, dtype, P, D, 5, False)]
+        how += [
+            cuda_configuration.configure_columns(op, dtype, P, D, 5, False, 0, capability, emulator.MAX_SHARED)
+            for capability in (80, 90)
+        ]
         chosen |= {each.kernel for each in how if each is not None}
-    sources = ("greedy_select", "greedy_small", "greedy_held")
+    sources = ("greedy_select", "greedy_small", "greedy_held", "greedy_met")
     assert chosen == {kernel for source in sources for kernel in emulator.kernels(source)}

@@ -16,27 +16,36 @@ from ragsys_kernels.selection.cuda import backend as cuda_kernels
 OPS = ("mmr", "vrsd", "msd")
 STORED = ("float32", "float16", "bfloat16", "int8")  # the last of a corpus
 # Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 or 8 bits;
-# only the state; neither. And rows in the registers of a cluster, which are of 16 bits and 129 or more.
-PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700, "held": emulator.MAX_SHARED}
+# only the state; neither.
+PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
+# Of rows of 16 bits and pools of 129 or more: in the registers of a cluster, or read in each pass, by the device.
+PLACES |= dict.fromkeys(("held", "met"), emulator.MAX_SHARED)
+CAPABILITIES = {"met": 80}
 WITHOUT_VARIANT = ("resident", "streaming", "workspace")
 # The most items and initial items of a small pool; the query has slots too.
 SMALL = {"float16": 126, "bfloat16": 125, "int8": 124}
 # Types and places of every kernel; of each kind of kernel.
-HELD = (("float16", "held"), ("bfloat16", "held"))
-KERNELS = (*((dtype, place) for dtype in STORED for place in WITHOUT_VARIANT), *HELD)
+COLUMNS = ("held", "met")
+QUICK_COLUMNS = tuple(("float16", place) for place in COLUMNS)
+KERNELS = (
+    *((dtype, place) for dtype in STORED for place in WITHOUT_VARIANT),
+    *QUICK_COLUMNS,
+    *(("bfloat16", place) for place in COLUMNS),
+)
 KINDS = (
     *(("float32", place) for place in WITHOUT_VARIANT),
     *((dtype, "resident") for dtype in SMALL),
-    HELD[0],
+    *QUICK_COLUMNS,
 )
 # What each source calls its element types, as bits; each of them is a build, which takes seconds.
 _TYPES = {
     "greedy_select": ("RSK_SELECT_TYPES", STORED),
     "greedy_small": ("RSK_SMALL_TYPES", tuple(SMALL)),
     "greedy_held": ("RSK_HELD_TYPES", ("float16", "bfloat16")),
+    "greedy_met": ("RSK_MET_TYPES", ("float16", "bfloat16")),
 }
 # The types and places of quick tests, which are one build of each source.
-_QUICK = (*(("float32", place) for place in WITHOUT_VARIANT), ("float16", "resident"), HELD[0])
+_QUICK = (*(("float32", place) for place in WITHOUT_VARIANT), ("float16", "resident"), *QUICK_COLUMNS)
 
 
 def quick_or_slow(cases):
@@ -72,11 +81,12 @@ class Runs:
         def load(source):
             module = kernels(source, problem.rows.dtype, sanitizer)
             module.seed, module.removed, module.shared_limit = seed, removed, PLACES[place]
-            module.launches, module.capability = self.launches, lambda like: self.capability
+            module.launches = self.launches
+            module.capability = lambda like: CAPABILITIES.get(place, self.capability)
             return module
 
         self.patch.setattr(cuda_module, "load", load)
-        self.patch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held" if place == "held" else "")
+        self.patch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held" if place in COLUMNS else "")
         return getattr(cuda_kernels, op)(problem, 1)
 
     @property
@@ -109,7 +119,7 @@ def problem_of(op, *shape, dtype="float32", metric=None, **options):
 
 def pool_of(place, few):
     """The items of a pool: so few, or as many as the kernel is for."""
-    return 140 if place == "held" else few
+    return 140 if place in COLUMNS else few
 
 
 def checked(op, arguments):

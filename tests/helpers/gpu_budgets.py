@@ -105,6 +105,8 @@ CUDA = (
     Budget("rsk_*_small_[36]*", 128, 128, 128, wide_loads=True),
     # Two blocks of four warps share a multiprocessor, or one of eight. None for sm_80.
     Budget("rsk_*_held_*", 0, 255, 255, wide_loads=True),
+    # Two blocks of eight warps share a multiprocessor, or one of sm_80.
+    Budget("rsk_*_met_*", 255, 128, 128, wide_loads=True),
     Budget("rsk_*[gt]_int8", 128, 128, 128, wide_loads=True),
 )
 
@@ -138,6 +140,8 @@ SPILLED = {
     ("gram 128 mmr plain int8", "sm_80"): 40,
     ("gram 128 mmr plain int8", "sm_100"): 16,
     ("proof draft * int8", "sm_100"): 16,
+    # So that two blocks of eight warps share a multiprocessor.
+    ("rsk_*_met_*", "sm_100"): 36,
     # Rules with 128 slots and all options together, which keep a row of numbers of each slot beside the matrix.
     ("gram 128 [ds]* options float16", "sm_80"): 152,
 }

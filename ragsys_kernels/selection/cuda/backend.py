@@ -12,13 +12,12 @@ from ..._gpu import cuda_module, plans, variants
 from .. import torch_search
 from ..problem import Problem, Selection
 from .configuration import (
-    HELD_CAPABILITY,
     OPS,
     SMALL_CAPABILITY,
     SOURCE,
     Configuration,
     configure,
-    configure_held,
+    configure_columns,
     configure_rows,
 )
 
@@ -78,8 +77,8 @@ def _select(problem: Problem) -> Selection:
     capability = module.capability(like)
     sizes = problem.op, rows.dtype, P, D, K, capped, module.max_shared(like)
     how = configure(*sizes, num_initial) if capability >= SMALL_CAPABILITY else configure_rows(*sizes)
-    if how.source == SOURCE and capability >= HELD_CAPABILITY and _may_be_held(problem):
-        how = configure_held(problem.op, rows.dtype, P, D, K, capped, num_initial) or how
+    if how.source == SOURCE and capability >= SMALL_CAPABILITY and _may_meet_columns(problem):
+        how = configure_columns(*sizes[:-1], num_initial, capability, sizes[-1]) or how
     module = cuda_module.load(how.source)
     blocks, workspace = Q, None
     if how.workspace:
@@ -98,8 +97,8 @@ def _select(problem: Problem) -> Selection:
     return result
 
 
-def _may_be_held(problem: Problem) -> bool:
-    """Return whether the kernels of pools in registers take a problem of their sizes.
+def _may_meet_columns(problem: Problem) -> bool:
+    """Return whether the kernels by matrix instructions take a problem of their sizes.
 
     Rows are loaded with 16 bytes throughout and have numbers of 32 bits, and each vector that they meet is one of them.
     """

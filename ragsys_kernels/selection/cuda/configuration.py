@@ -9,9 +9,9 @@ SOURCE = "greedy_select"
 SMALL_SOURCE = "greedy_small"
 # The first devices with its instructions.
 SMALL_CAPABILITY = 80
-# Larger pools of rows of 16 bits, which stay in the registers of a cluster of blocks.
-HELD_SOURCE = "greedy_held"
-HELD_CAPABILITY = 90
+# Larger pools of rows of 16 bits, which stay in the registers of a cluster of blocks, or are read in each pass.
+HELD_SOURCE, MET_SOURCE = "greedy_held", "greedy_met"
+CLUSTER_CAPABILITY = 90
 
 OPS = ("mmr", "vrsd", "msd")
 _ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -29,11 +29,13 @@ SMALL_SLOTS = {32: 32, 64: 64, 112: 128, 128: 128}
 _PARTS = {"float16": 2, "bfloat16": 3, "int8": 4}
 _STAGES, _ROW_BYTES = 3, 128
 
-# As in the source of pools in registers: the most dimensions, and warps of a block, which has 128 rows; the most rows,
-# and blocks of a cluster.
-_HELD_DTYPES = ("float16", "bfloat16")
+# As in the source of larger pools: the most dimensions of rows in registers, and warps of a block, which has 128 of
+# them; the most rows, and blocks of a cluster; the same of rows that are read, by tiles of a block, and rows of a tile.
+_COLUMN_DTYPES = ("float16", "bfloat16")
 _HELD_DIMS = {384: 4, 768: 8}
 _HELD_ROWS = {256: 2, 512: 4, 1024: 8}
+_MET_ROWS = {1024: 1, 2048: 2, 4096: 4}
+_MET_WARPS, _MET_TILES, _MET_TILE = 8, 32, 32
 _COLUMNS = 16
 
 
@@ -93,18 +95,48 @@ def configure_small(op: str, dtype: str, rows: int, D: int) -> Configuration | N
     return Configuration(f"rsk_{op}_small_{slots}_{dtype}", SMALL_SLOTS[slots], shared, 0, source=SMALL_SOURCE)
 
 
+def configure_columns(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int, capability: int, max_shared: int
+) -> Configuration | None:
+    """Return how a pool is launched whose products matrix instructions make; None where they cannot."""
+    for configure_pool in (configure_held, configure_met):
+        how = configure_pool(op, dtype, P, D, K, capped, num_initial)
+        if how and how.shared <= max_shared and (how.blocks == 1 or capability >= CLUSTER_CAPABILITY):
+            return how
+    return None
+
+
 def configure_held(
     op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int = 0
 ) -> Configuration | None:
     """Return how a pool is launched whose rows stay in registers; None where they do not fit."""
     dims = next((dims for dims in _HELD_DIMS if dims >= D), None)
     rows = next((rows for rows in _HELD_ROWS if rows >= P), None)
-    if dtype not in _HELD_DTYPES or dims is None or rows is None or D % 8:
+    if dtype not in _COLUMN_DTYPES or dims is None or rows is None or D % 8:
         return None
     warps, blocks = _HELD_DIMS[dims], _HELD_ROWS[rows]
-    table = 2 * 16 * warps * blocks
-    columns = _COLUMNS // 2 * (4 * dims + 16) + warps * _COLUMNS * (128 // warps + 8) * 4
-    shared = columns + table + 16 + (4 * dims + table if op == "vrsd" else 0)
-    shared += 8 * (min(P, K) + num_initial) if capped else 0
+    groups = min(P, K) + num_initial if capped else 0
+    shared = _shared_of_columns(op, dims, warps, 128 // warps, blocks, groups)
     kernel = f"rsk_{op}_held_{rows}_{dims}_{dtype}"
     return Configuration(kernel, 32 * warps, shared, 0, source=HELD_SOURCE, blocks=blocks)
+
+
+def configure_met(
+    op: str, dtype: str, P: int, D: int, K: int, capped: bool, num_initial: int = 0
+) -> Configuration | None:
+    """Return how a pool is launched whose rows are read in each pass; None where there are too many."""
+    rows = next((rows for rows in _MET_ROWS if rows >= P), None)
+    if dtype not in _COLUMN_DTYPES or rows is None or D % 8:
+        return None
+    blocks, dims = _MET_ROWS[rows], -(-D // 32) * 32
+    groups = min(P, K) + num_initial if capped else 0
+    shared = _shared_of_columns(op, dims, _MET_TILES, _MET_TILE, blocks, groups)
+    kernel = f"rsk_{op}_met_{rows}_{dtype}"
+    return Configuration(kernel, 32 * _MET_WARPS, shared, 0, source=MET_SOURCE, blocks=blocks)
+
+
+def _shared_of_columns(op: str, dims: int, tiles: int, of_tile: int, blocks: int, groups: int) -> int:
+    """Return the bytes of columns and their products with the tiles of a block, of all tiles' bests, and of groups."""
+    columns = _COLUMNS // 2 * (4 * dims + 16) + tiles * _COLUMNS * (of_tile + 8) * 4
+    table = 2 * 16 * tiles * blocks
+    return columns + table + 16 + (4 * dims + table if op == "vrsd" else 0) + 8 * groups

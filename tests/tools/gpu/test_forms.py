@@ -40,6 +40,7 @@ OWN = {
     "triton linear": ("logprob_linear_kernel", {}, ""),
     "cuda small": (r"rsk_\w+_small_\w+", {}, ""),
     "cuda held, pools=held": (r"rsk_\w+_held_\w+", {}, ""),
+    "cuda met, pools=held": (r"rsk_\w+_met_\w+", {}, ""),
     "cuda rows": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
 }
 

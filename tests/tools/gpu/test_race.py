@@ -402,13 +402,14 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
         "filter_bars_kernel": "compile",
         "select_stream_kernel": "illegal",  # of the first form, which the others outlive
         "rsk_vrsd_held_256_384_float16": "wrong",
+        "rsk_vrsd_met_1024_float16": "wrong",
     }
     match = r"^(mmr|vrsd|msd) .*P100-.*-Q[234],|^search|^vrsd .*P140-K3-"
     options = ("--small", "--ledger", tmp_path / "gpu.csv", "--match", match, "--patience", "100")
     result = stubbed("-m", "benchmarks.gpu.race", *options, faults=faults)
     every = goals.found(LEDGER.at(tmp_path / "gpu.csv").read(), goals.of(small=True))
     found = {(one.goal.shape.op, one.goal.shape.P, one.form.name): one for one in every if one.reason != "not reached"}
-    assert len(found) == 15, result.stdout + result.stderr
+    assert len(found) == 17, result.stdout + result.stderr
     reasons = {key: (one.state, one.reason) for key, one in found.items() if one.state}
     assert reasons.pop(("mmr", 100, "cuda")) == (goals.KILLED, "hung for 100 s")
     assert reasons.pop(("vrsd", 100, "cuda")) == (goals.KILLED, "signal SIGSEGV")
@@ -419,7 +420,7 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
             goals.FAILED,
             "RuntimeError: filter_bars_kernel: no code can be made of it",
         )
-    for name in ("cuda, pools=held", f"cuda, pools=held, {forms.ONE_BLOCK}"):
+    for name in ("cuda, pools=held", *(f"cuda, pools=held, {x}" for x in (forms.ONE_BLOCK, forms.EACH_PASS))):
         assert reasons.pop(("vrsd", 140, name))[0] == goals.WRONG
     assert not reasons  # all others are timed
     winners = {(goal.shape.op, goal.shape.P): one.form.name for goal, one in goals.winners(every).items()}
