@@ -51,18 +51,24 @@ def _run_rule(problem: Problem, num_threads: int) -> Selection:
 mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 
-def run(problem: Problem, num_threads: int, bounds: str = "automatic") -> tuple[Selection, Any]:
-    """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes."""
+def run(
+    problem: Problem, num_threads: int, bounds: str = "automatic", shared_items: int = 0
+) -> tuple[Selection, Any]:
+    """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes.
+
+    Where there are more threads than queries, threads share the items of a query in blocks of ``shared_items`` (0: as is
+    fast); the work depends on these.
+    """
     graph = problem.op == "coverage" and problem.options.graph is not None  # by the numbers of rows
     if problem.constraints.filter is not None and not graph and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
-            picks, work = run(few[0], num_threads, bounds)
+            picks, work = run(few[0], num_threads, bounds, shared_items)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
     if problem.op == "coverage" and not graph:
         _expect_memory(problem)
     if bounds == "automatic" and problem.op == "mmr" and problem.pool >= _WHOLE_CORPUS and _by_stages(problem):
         return _mmr_whole_corpus(problem, num_threads)
-    selection, status, work = _call(problem, num_threads, bounds)
+    selection, status, work = _call(problem, num_threads, bounds, shared_items=shared_items)
     if status is not None:
         _raise_for(problem, status)
     return selection, work
@@ -105,13 +111,13 @@ class Stage:
 
 
 def _call(
-    problem: Problem, num_threads: int, bounds: str = "automatic", stage: Stage | None = None
+    problem: Problem, num_threads: int, bounds: str = "automatic", stage: Stage | None = None, shared_items: int = 0
 ) -> tuple[Selection, np.ndarray | None, Any]:
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
         stage = Stage(_most_bias(problem))
     module, isa = _dispatch.kernels()
-    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads)
+    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads, shared_items)
     picks = Selection(*fields)
     picks.pool_needed = needed
     return picks, status, work

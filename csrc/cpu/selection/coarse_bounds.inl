@@ -9,6 +9,8 @@ constexpr std::int64_t kCoarseChunk = 1024;
 // Rows that the centres and the steps of the dimensions are taken from, and the step, in standard deviations.
 constexpr std::int64_t kCoarseSample = 1024;
 constexpr double kCoarseStep = 0.36;
+// Rows that are prefetched before they meet the sum.
+constexpr std::int64_t kRowsAhead = 12;
 
 // The centres and steps of the dimensions.
 template <class Objective>
@@ -36,6 +38,34 @@ inline void Query<Objective>::find_steps() {
   }
 }
 
+// Calls `part` for all blocks of items, on the threads that share the query. What parts write are elements of their own
+// items, their own CoarseBlock, and what is of their thread.
+template <class Objective>
+template <void (Query<Objective>::*part)(std::int64_t block, int thread)>
+inline void Query<Objective>::share_items() {
+  ws.team->share(item_blocks(), call_part<part>, this);
+}
+
+template <class Objective>
+inline void Query<Objective>::encode_block(std::int64_t block, int thread) {
+  const std::int64_t words = coarse_bytes(args.dims) / 4, end = block_end(block);
+  float* const row = ws.coarse_row + thread * coarse_row_floats(args.dims);
+  std::uint8_t* const codes = reinterpret_cast<std::uint8_t*>(row + args.dims);
+  CoarseBlock& found = ws.coarse_blocks[block];
+  found.finite = true;
+  found.spread = 0.0f;
+  for (std::int64_t j = block * block_size(); j < end; ++j) {
+    ws.coarse_error[j] = -__builtin_inff();
+    if (!is_open(j)) continue;  // it may be bad
+    float spread;
+    ws.coarse_error[j] = coarse_row(widened(ws.row[j], row), args.dims, ws.scale[j], ws.coarse_centre, ws.coarse_step,
+                                    ws.coarse_inverse, codes, &spread);
+    found.finite = found.finite && finite(ws.coarse_error[j]);
+    found.spread = spread > found.spread ? spread : found.spread;
+    pack_coarse(codes, words, j % W, ws.coarse_codes + j / W * words * 4 * W);
+  }
+}
+
 // Makes the codes of all items that may be picked, whose rows are read.
 template <class Objective>
 inline Status Query<Objective>::start_coarse() {
@@ -48,20 +78,12 @@ inline Status Query<Objective>::start_coarse() {
   }
   if (status != Status::ok || items == 0) return status;
   find_steps();
-  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
-  std::uint8_t* const codes = reinterpret_cast<std::uint8_t*>(ws.coarse_prepared);  // not needed yet
+  share_items<&Query::encode_block>();
   float largest = 0.0f;
-  for (std::int64_t j = 0; j < items; ++j) {
-    look_up(j);
-    ws.coarse_error[j] = -__builtin_inff();
-    if (!is_open(j)) continue;  // it may be bad
-    std::uint8_t* const block = ws.coarse_codes + j / W * block_bytes;
-    float spread;
-    ws.coarse_error[j] = coarse_row(widened(ws.row[j]), args.dims, ws.scale[j], ws.coarse_centre, ws.coarse_step,
-                                    ws.coarse_inverse, codes, &spread);
-    all_finite = all_finite && finite(ws.coarse_error[j]);
-    largest = spread > largest ? spread : largest;
-    pack_coarse(codes, words, j % W, block);
+  for (std::int64_t block = 0; block < item_blocks(); ++block) {
+    all_finite = all_finite && ws.coarse_blocks[block].finite;
+    largest = ws.coarse_blocks[block].spread > largest ? ws.coarse_blocks[block].spread : largest;
+    ws.coarse_blocks[block].best = -1;
   }
   for (std::int64_t j = items; j < padded(items); ++j) ws.coarse_error[j] = -__builtin_inff();
   coarse_sum.spread = __builtin_sqrt(double(largest)) * 1.0001;
@@ -129,16 +151,21 @@ inline void Query<Objective>::meet_axis() {
   for (std::int64_t d = 0; d < args.dims; ++d)
     ws.coarse_axis[d] = ws.unit[d] = float(ws.coarse_total[d] / __builtin_sqrt(norm2));
   prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
+  share_items<&Query::meet_axis_in_block>();
+  ws.products += items;
+  coarse_sum.met = 0;
+}
+
+template <class Objective>
+inline void Query<Objective>::meet_axis_in_block(std::int64_t block, int) {
+  const std::int64_t end = block_end(block);
   const void* rows[4];
-  for (std::int64_t j = 0; j < items; j += 4) {
-    look_up(j);
-    const int n = int(items - j < 4 ? items - j : 4);
+  for (std::int64_t j = block * block_size(); j < end; j += 4) {
+    const int n = int(end - j < 4 ? end - j : 4);
     for (int i = 0; i < n; ++i) rows[i] = row(ws.row[j + i]);
     type.of_rows[n](&ws.coarse_prepared, rows, args.dims, ws.coarse_along + j);
     for (int i = 0; i < n; ++i) ws.coarse_along[j + i] *= ws.scale[j + i];
   }
-  ws.products += items;
-  coarse_sum.met = 0;
 }
 
 // The sum as codes. Where it is long they would leave much open: it goes far along some axis, such as the query or the
@@ -180,22 +207,66 @@ inline typename Query<Objective>::CoarseVector Query<Objective>::coarse_vector()
           float(error) * (1 + 4 * FLT_EPSILON)};
 }
 
-// The best of all items by their codes.
+// The best of all items by their codes. What was best in each block at the pick before is met first: the best of these
+// sets the bar for all blocks, whichever thread takes them and when.
 template <class Objective>
 inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best_score) {
   add_picks();
-  const CoarseVector vector = coarse_vector();
+  coarse_sum.vector = coarse_vector();
+  coarse_sum.bar = -FLT_MAX;
   for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(ws.coarse_sum[d]);
   prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
+  const std::int64_t blocks = item_blocks();
+  CoarseBlock first = {0, 0, -1, -FLT_MAX, 0.0f, true};
+  for (std::int64_t block = 0; block < blocks;) {
+    std::int32_t js[4];
+    int n = 0;
+    for (; block < blocks && n < 4; ++block)
+      if (ws.coarse_blocks[block].best >= 0 && is_open(ws.coarse_blocks[block].best))
+        js[n++] = ws.coarse_blocks[block].best;
+    if (n > 0) meet_sum(js, n, 0, &first);
+  }
+  coarse_sum.bar = first.bar;
+  share_items<&Query::choose_in_block>();
+  float bar = first.bar;
+  std::int64_t met = first.met;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    bar = ws.coarse_blocks[block].bar > bar ? ws.coarse_blocks[block].bar : bar;
+    met += ws.coarse_blocks[block].met;
+  }
+  ws.code_products += items;
+  ws.products += met;
+  coarse_sum.met += met;
+  std::int64_t contenders = 0, top = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int32_t* const found = ws.survivors + block * block_size();
+    for (std::int64_t i = 0; i < ws.coarse_blocks[block].contenders; ++i) {
+      const std::int32_t j = found[i];
+      if (!(ws.bound[j] >= bar)) continue;
+      ws.survivors[contenders] = j;
+      top = ws.bound[j] > ws.bound[ws.survivors[top]] ? contenders : top;
+      ++contenders;
+    }
+  }
+  if (contenders == 0) return Status::not_finite;
+  const std::int32_t leading = ws.survivors[top];
+  const Status status = catch_up(&leading, 1);
+  consider(leading, best, best_score);
+  return status == Status::ok ? consider_others(leading, contenders, best, best_score) : status;
+}
+
+// Items of a block that may be the best, from its place in ws.survivors on.
+template <class Objective>
+inline void Query<Objective>::choose_in_block(std::int64_t block, int) {
   const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
+  const std::int64_t first = block * block_size(), last = block_end(block);
+  const CoarseVector& vector = coarse_sum.vector;
+  CoarseBlock out = {0, 0, -1, coarse_sum.bar, 0.0f, true};
   std::int32_t found[kCoarseChunk];
-  std::int64_t contenders = 0;
-  float bar = -FLT_MAX;  // the best value is at least this
-  for (std::int64_t begin = 0, end; begin < items; begin = end) {
-    const std::int64_t most = begin == 0 ? kCoarseChunk / 8 : kCoarseChunk;
-    end = items - begin < most ? items : begin + most;
-    look_up(begin);
-    const auto test = objective.test(*this, bar, double(vector.error) + coarse_sum.error);
+  for (std::int64_t begin = first, end; begin < last; begin = end) {
+    const std::int64_t most = out.bar == -FLT_MAX ? kCoarseChunk / 8 : kCoarseChunk;
+    end = last - begin < most ? last : begin + most;
+    const auto test = objective.test(*this, out.bar, double(vector.error) + coarse_sum.error);
     std::int64_t n = 0;
     for (std::int64_t j = begin; j < end; j += W) {
       const vi products = coarse_products(ws.coarse_codes + j / W * block_bytes, ws.coarse_vector, words);
@@ -203,32 +274,28 @@ inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best
       if (vector.along != 0.0f) low = low + load(ws.coarse_along + j) * splat(vector.along);
       low = low + __builtin_convertvector(products, vf) * splat(vector.scale) -
             load(ws.coarse_error + j) * splat(vector.length);
-      for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1) {
-        found[n] = std::int32_t(j + __builtin_ctz(lanes));
-        prefetch_row(ws.row[found[n++]]);
-      }
+      for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1)
+        found[n++] = std::int32_t(j + __builtin_ctz(lanes));
     }
-    for (std::int64_t i = 0; i < n; i += 4) meet_sum(found + i, int(n - i < 4 ? n - i : 4), &bar, &contenders);
+    for (std::int64_t i = 0; i < n && i < kRowsAhead; ++i) prefetch_row(ws.row[found[i]]);
+    for (std::int64_t i = 0; i < n; i += 4) {
+      for (std::int64_t ahead = i + kRowsAhead; ahead < i + kRowsAhead + 4 && ahead < n; ++ahead)
+        prefetch_row(ws.row[found[ahead]]);
+      meet_sum(found + i, int(n - i < 4 ? n - i : 4), first, &out);
+    }
   }
-  ws.code_products += items;
-  std::int64_t top = 0;
-  for (std::int64_t i = 1; i < contenders; ++i) top = ws.bound[ws.survivors[i]] > ws.bound[ws.survivors[top]] ? i : top;
-  if (contenders == 0) return Status::not_finite;
-  const std::int32_t first = ws.survivors[top];
-  const Status status = catch_up(&first, 1);
-  consider(first, best, best_score);
-  return status == Status::ok ? consider_others(first, contenders, best, best_score) : status;
+  ws.coarse_blocks[block] = out;
 }
 
-// Items js[0..n), n <= 4, meet the sum of the picks. Those that may be the best are added to ws.survivors.
+// Items js[0..n), n <= 4, meet the sum of the picks. Those that may be the best are added to ws.survivors, from
+// `first` on.
 template <class Objective>
-inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, float* bar, std::int64_t* contenders) {
+inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, std::int64_t first, CoarseBlock* found) {
   const void* rows[4];
   float dots[4];
   for (int i = 0; i < n; ++i) rows[i] = row(ws.row[js[i]]);
   type.of_rows[n](&ws.coarse_prepared, rows, args.dims, dots);
-  ws.products += n;
-  coarse_sum.met += n;
+  found->met += n;
   const float error = float(coarse_sum.error + (slack + 4 * FLT_EPSILON) * coarse_sum.length) * (1 + 4 * FLT_EPSILON);
   for (int i = 0; i < n; ++i) {
     const std::int32_t j = js[i];
@@ -238,9 +305,10 @@ inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, float* bar
     const float a = objective.value_at(*this, j, product - off), b = objective.value_at(*this, j, product + off);
     const bool known_way = !objective.may_cancel_at(ws, j, product - off);
     const float most = !known_way ? FLT_MAX : a > b ? a : b, least = !known_way ? -FLT_MAX : a > b ? b : a;
-    if (!(most >= *bar)) continue;
+    if (!(most >= found->bar)) continue;
     ws.bound[j] = most;
-    ws.survivors[(*contenders)++] = j;
-    *bar = least > *bar ? least : *bar;
+    ws.survivors[first + found->contenders++] = j;
+    if (found->best < 0 || least > found->bar) found->best = j;
+    found->bar = least > found->bar ? least : found->bar;
   }
 }

@@ -28,7 +28,8 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   const int threads = worthwhile_threads(work, args.num_queries, num_threads);
   SelectQuery* const select_query =
       args.method < Method::msd ? kernels.select[int(args.method)] : rule_kernel(args.method, isa);
-  Workspaces workspaces(args, kernels.vector_floats, threads);
+  // Threads beyond the queries share these.
+  Workspaces workspaces(args, kernels.vector_floats, threads, work < kSerialProducts ? threads : num_threads);
   // A run of queries for one thread, since each query prefetches the rows of the next.
   const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));
   parallel_for(args.num_queries, grain, threads,
@@ -47,7 +48,7 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.pool.num_queries) * double(args.pool.pool) * double(args.pool.dims);
   const int threads = worthwhile_threads(work, args.pool.num_queries, num_threads);
-  Workspaces workspaces(args.pool, kernels.vector_floats, threads);
+  Workspaces workspaces(args.pool, kernels.vector_floats, threads, threads);
   parallel_for(args.pool.num_queries, 1, threads,
                [&](std::int64_t q, int thread) { kernels.relevance(args, q, workspaces[thread]); });
 }
