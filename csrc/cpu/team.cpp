@@ -63,7 +63,9 @@ void Team::share(std::int64_t blocks, Part* part, void* job) {
   // Whoever falls asleep counts itself first and looks at the offer then; one of the two sees the other.
   offer_.store(((offer_.load(std::memory_order_relaxed) | kLeft) + 1) | std::uint64_t(blocks));
   if (asleep_.load() > 0) {
-    { const std::lock_guard<std::mutex> lock(mutex_); }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+    }
     wake_.notify_all();
   }
   try {

@@ -42,8 +42,8 @@ class Team {
   Part* part_ = nullptr;
   void* job_ = nullptr;
 
-  // The number of the job and, in the lower half, how many of its blocks nobody has taken yet: to take one is to replace
-  // the value, so that none is taken by the number of an earlier job.
+  // The number of the job and, in the lower half, how many of its blocks nobody has taken yet: to take one is to
+  // replace the value, so that none is taken by the number of an earlier job.
   alignas(64) std::atomic<std::uint64_t> offer_{0};
   alignas(64) std::atomic<std::int64_t> undone_{0};  // blocks
   alignas(64) std::atomic<int> asleep_{0};

@@ -4,13 +4,13 @@
 // picks; the one or two that may still be the best meet the picks that they lack, which gives them the bits of the
 // dense rule.
 
-// Items that are bounded before the rows of those that may be best are read.
+// Items of which the best by its codes may raise the bar for the others.
 constexpr std::int64_t kCoarseChunk = 1024;
 // Rows that the centres and the steps of the dimensions are taken from, and the step, in standard deviations.
 constexpr std::int64_t kCoarseSample = 1024;
 constexpr double kCoarseStep = 0.36;
 // Rows that are prefetched before they meet the sum.
-constexpr std::int64_t kRowsAhead = 12;
+constexpr std::int64_t kRowsAhead = 16;
 
 // The centres and steps of the dimensions.
 template <class Objective>
@@ -207,8 +207,9 @@ inline typename Query<Objective>::CoarseVector Query<Objective>::coarse_vector()
           float(error) * (1 + 4 * FLT_EPSILON)};
 }
 
-// The best of all items by their codes. What was best in each block at the pick before is met first: the best of these
-// sets the bar for all blocks, whichever thread takes them and when.
+// The best of all items by their codes. First the bar: of what was best in each block at the pick before, and in each
+// part of a block by the codes, the rows meet the sum. Then all that its codes do not leave below the bar of all
+// blocks. So it is the same rows whichever threads take which blocks and when.
 template <class Objective>
 inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best_score) {
   add_picks();
@@ -217,80 +218,113 @@ inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best
   for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(ws.coarse_sum[d]);
   prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
   const std::int64_t blocks = item_blocks();
-  CoarseBlock first = {0, 0, -1, -FLT_MAX, 0.0f, true};
-  for (std::int64_t block = 0; block < blocks;) {
-    std::int32_t js[4];
-    int n = 0;
-    for (; block < blocks && n < 4; ++block)
-      if (ws.coarse_blocks[block].best >= 0 && is_open(ws.coarse_blocks[block].best))
-        js[n++] = ws.coarse_blocks[block].best;
-    if (n > 0) meet_sum(js, n, 0, &first);
-  }
-  coarse_sum.bar = first.bar;
-  share_items<&Query::choose_in_block>();
-  float bar = first.bar;
-  std::int64_t met = first.met;
+  CoarseBlock all = {-FLT_MAX, -1, 0, 0, 0, 0.0f, true};
+  std::int32_t js[4];
+  int n = 0;
   for (std::int64_t block = 0; block < blocks; ++block) {
-    bar = ws.coarse_blocks[block].bar > bar ? ws.coarse_blocks[block].bar : bar;
-    met += ws.coarse_blocks[block].met;
+    const std::int32_t j = ws.coarse_blocks[block].best;
+    if (j >= 0 && is_open(j)) js[n++] = j;
+    if (n == 0 || (n < 4 && block + 1 < blocks)) continue;
+    meet_sum(js, n, nullptr, &all);
+    n = 0;
   }
-  ws.code_products += items;
-  ws.products += met;
-  coarse_sum.met += met;
+  coarse_sum.bar = all.bar;
+  share_items<&Query::bound_by_coarse>();
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const float bar = ws.coarse_blocks[block].bar;
+    coarse_sum.bar = bar > coarse_sum.bar ? bar : coarse_sum.bar;
+  }
+  share_items<&Query::find_contenders_in>();
   std::int64_t contenders = 0, top = 0;
   for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int32_t* const found = ws.survivors + block * block_size();
-    for (std::int64_t i = 0; i < ws.coarse_blocks[block].contenders; ++i) {
-      const std::int32_t j = found[i];
-      if (!(ws.bound[j] >= bar)) continue;
+    const CoarseBlock& found = ws.coarse_blocks[block];
+    all.met += found.met;
+    for (std::int64_t i = 0; i < found.contenders; ++i) {
+      const std::int32_t j = ws.survivors[block * block_size() + i];
       ws.survivors[contenders] = j;
       top = ws.bound[j] > ws.bound[ws.survivors[top]] ? contenders : top;
       ++contenders;
     }
   }
+  ws.code_products += items;
+  ws.products += all.met;
+  coarse_sum.met += all.met;
   if (contenders == 0) return Status::not_finite;
-  const std::int32_t leading = ws.survivors[top];
-  const Status status = catch_up(&leading, 1);
-  consider(leading, best, best_score);
-  return status == Status::ok ? consider_others(leading, contenders, best, best_score) : status;
+  const std::int32_t first = ws.survivors[top];
+  const Status status = catch_up(&first, 1);
+  consider(first, best, best_score);
+  return status == Status::ok ? consider_others(first, contenders, best, best_score) : status;
 }
 
-// Items of a block that may be the best, from its place in ws.survivors on.
+// The bar of a block of items; ws.coarse_found has the vectors of them with one that may reach it, and ws.bound what
+// their products with the sum are at least.
 template <class Objective>
-inline void Query<Objective>::choose_in_block(std::int64_t block, int) {
-  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
-  const std::int64_t first = block * block_size(), last = block_end(block);
-  const CoarseVector& vector = coarse_sum.vector;
-  CoarseBlock out = {0, 0, -1, coarse_sum.bar, 0.0f, true};
-  std::int32_t found[kCoarseChunk];
-  for (std::int64_t begin = first, end; begin < last; begin = end) {
-    const std::int64_t most = out.bar == -FLT_MAX ? kCoarseChunk / 8 : kCoarseChunk;
-    end = last - begin < most ? last : begin + most;
-    const auto test = objective.test(*this, out.bar, double(vector.error) + coarse_sum.error);
-    std::int64_t n = 0;
+inline void Query<Objective>::bound_by_coarse(std::int64_t block, int) {
+  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W, last = block_end(block);
+  const CoarseVector vector = coarse_sum.vector;
+  const double error = double(vector.error) + coarse_sum.error;
+  std::int32_t* const vectors = ws.coarse_found + block * block_size() / W;
+  CoarseBlock found = {coarse_sum.bar, -1, 0, 0, 0, 0.0f, true};
+  auto test = objective.test(*this, found.bar, error);
+  alignas(64) float lows[kCoarseChunk];
+  for (std::int64_t begin = block * block_size(), end; begin < last; begin = end) {
+    end = last - begin < kCoarseChunk ? last : begin + kCoarseChunk;
+    vf top = splat(-__builtin_inff());
     for (std::int64_t j = begin; j < end; j += W) {
       const vi products = coarse_products(ws.coarse_codes + j / W * block_bytes, ws.coarse_vector, words);
       vf low = splat(vector.start);  // arrays that add nothing are not read
       if (vector.along != 0.0f) low = low + load(ws.coarse_along + j) * splat(vector.along);
       low = low + __builtin_convertvector(products, vf) * splat(vector.scale) -
             load(ws.coarse_error + j) * splat(vector.length);
-      for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1)
-        found[n++] = std::int32_t(j + __builtin_ctz(lanes));
+      top = larger(test.most(ws, j, low), top);
+      store(lows + (j - begin), low);
     }
-    for (std::int64_t i = 0; i < n && i < kRowsAhead; ++i) prefetch_row(ws.row[found[i]]);
-    for (std::int64_t i = 0; i < n; i += 4) {
-      for (std::int64_t ahead = i + kRowsAhead; ahead < i + kRowsAhead + 4 && ahead < n; ++ahead)
-        prefetch_row(ws.row[found[ahead]]);
-      meet_sum(found + i, int(n - i < 4 ? n - i : 4), first, &out);
+    const float most = largest_lane(top);
+    if (!(most >= test.least && most > -FLT_MAX)) continue;
+    for (std::int64_t j = begin; j < end; j += W) {
+      const std::int64_t lane = first_equal(test.most(ws, j, load(lows + (j - begin))), most);
+      if (lane == W) continue;
+      const std::int32_t promising = std::int32_t(j + lane);
+      meet_sum(&promising, 1, nullptr, &found);
+      test = objective.test(*this, found.bar, error);
+      break;
+    }
+    for (std::int64_t j = begin; j < end; j += W) {
+      const vf low = load(lows + (j - begin));
+      if (!at_least_mask(test.most(ws, j, low), test.least)) continue;
+      store(ws.bound + j, low);
+      vectors[found.vectors++] = std::int32_t(j);
     }
   }
-  ws.coarse_blocks[block] = out;
+  ws.coarse_blocks[block] = found;
 }
 
-// Items js[0..n), n <= 4, meet the sum of the picks. Those that may be the best are added to ws.survivors, from
-// `first` on.
+// The items of a block whose rows may be the best, from its place in ws.survivors on.
 template <class Objective>
-inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, std::int64_t first, CoarseBlock* found) {
+inline void Query<Objective>::find_contenders_in(std::int64_t block, int) {
+  const std::int32_t* const vectors = ws.coarse_found + block * block_size() / W;
+  std::int32_t* const contenders = ws.survivors + block * block_size();
+  CoarseBlock found = ws.coarse_blocks[block];
+  const auto test = objective.test(*this, coarse_sum.bar, double(coarse_sum.vector.error) + coarse_sum.error);
+  found.bar = coarse_sum.bar;
+  std::int32_t js[kRowsAhead + W];
+  std::int64_t n = 0;
+  for (std::int64_t v = 0; v < found.vectors; ++v) {
+    const std::int64_t j = vectors[v];
+    for (unsigned lanes = at_least_mask(test.most(ws, j, load(ws.bound + j)), test.least); lanes; lanes &= lanes - 1) {
+      js[n] = std::int32_t(j + __builtin_ctz(lanes));
+      prefetch_row(ws.row[js[n++]]);
+    }
+    if (n < kRowsAhead && v + 1 < found.vectors) continue;
+    for (std::int64_t i = 0; i < n; i += 4) meet_sum(js + i, int(n - i < 4 ? n - i : 4), contenders, &found);
+    n = 0;
+  }
+  ws.coarse_blocks[block] = found;
+}
+
+// Items js[0..n), n <= 4, meet the sum of the picks; those that may be the best are added to the contenders, if asked.
+template <class Objective>
+inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, std::int32_t* contenders, CoarseBlock* found) {
   const void* rows[4];
   float dots[4];
   for (int i = 0; i < n; ++i) rows[i] = row(ws.row[js[i]]);
@@ -306,9 +340,11 @@ inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, std::int64
     const bool known_way = !objective.may_cancel_at(ws, j, product - off);
     const float most = !known_way ? FLT_MAX : a > b ? a : b, least = !known_way ? -FLT_MAX : a > b ? b : a;
     if (!(most >= found->bar)) continue;
-    ws.bound[j] = most;
-    ws.survivors[first + found->contenders++] = j;
-    if (found->best < 0 || least > found->bar) found->best = j;
+    if (contenders) {
+      ws.bound[j] = most;
+      contenders[found->contenders++] = j;
+    }
+    if (found->best < 0 || least >= found->bar) found->best = j;
     found->bar = least > found->bar ? least : found->bar;
   }
 }

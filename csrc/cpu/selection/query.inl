@@ -89,7 +89,7 @@ struct Query {
     double length = 0, error = 0, value = 0, spread = 0;
     bool unvalued = true;  // all values are 0
     CoarseVector vector = {};
-    float bar = 0;  // what the best value is at least, before a block is looked through
+    float bar = 0;  // the best value is at least this
   };
   CoarseSum coarse_sum = {};
   std::int64_t choices = 0;                              // picks chosen by codes
@@ -272,8 +272,9 @@ struct Query {
   void meet_axis_in_block(std::int64_t block, int thread);
   CoarseVector coarse_vector();
   Status choose_by_coarse(std::int64_t* best, float* best_score);
-  void choose_in_block(std::int64_t block, int thread);
-  void meet_sum(const std::int32_t* js, int n, std::int64_t first, CoarseBlock* found);
+  void bound_by_coarse(std::int64_t block, int thread);
+  void find_contenders_in(std::int64_t block, int thread);
+  void meet_sum(const std::int32_t* js, int n, std::int32_t* contenders, CoarseBlock* found);
 
   // whole_corpus.inl
   struct Angles;

@@ -29,7 +29,8 @@ void select(const SelectArgs& args, int isa, int num_threads) {
   SelectQuery* const select_query =
       args.method < Method::msd ? kernels.select[int(args.method)] : rule_kernel(args.method, isa);
   // Threads beyond the queries share these.
-  Workspaces workspaces(args, kernels.vector_floats, threads, work < kSerialProducts ? threads : num_threads);
+  const bool shared = work >= kSerialProducts || args.shared_items > 0;
+  Workspaces workspaces(args, kernels.vector_floats, threads, shared ? num_threads : threads);
   // A run of queries for one thread, since each query prefetches the rows of the next.
   const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));
   parallel_for(args.num_queries, grain, threads,

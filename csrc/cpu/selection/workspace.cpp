@@ -121,6 +121,7 @@ void Workspaces::lay_out_coarse(const SelectArgs& args, std::int64_t vector_floa
     place(base, *doubles, args.dims);
   place(base, ws.coarse_vector, 2 * coarse_bytes(args.dims) + vector_floats);
   place(base, ws.coarse_blocks, args.pool / shared_items(args) + 1);
+  place(base, ws.coarse_found, args.pool / vector_floats + 1);
   place(base, ws.coarse_row, ws.team->num_threads() * coarse_row_floats(args.dims));
 }
 

@@ -40,8 +40,8 @@ inline bool may_be_coarse(const SelectArgs& args) {
          (args.bounds == Bounds::coarse || (args.bounds == Bounds::automatic && pays));
 }
 
-// Items that a thread takes at once where threads share a query: of all but the last block a whole number of cache lines
-// of any array.
+// Items that a thread takes at once where threads share a query: of all but the last block a whole number of cache
+// lines of any array.
 constexpr std::int64_t kSharedItems = 8192;
 inline std::int64_t shared_items(const SelectArgs& args) {
   return args.shared_items > 0 ? (args.shared_items + 63) / 64 * 64 : kSharedItems;
@@ -49,9 +49,11 @@ inline std::int64_t shared_items(const SelectArgs& args) {
 
 // What a pass over a block of items found.
 struct CoarseBlock {
-  std::int64_t met, contenders;  // rows that met the sum, and those of them that may be the best
+  float bar;                     // the best value is at least this
   std::int32_t best;             // the item of the largest value, or -1
-  float bar, spread;             // what the best value is at least; the largest squared length of codes
+  std::int64_t vectors;          // of items that may reach the bar
+  std::int64_t met, contenders;  // rows that met the sum, and those of them that may be the best
+  float spread;                  // the largest squared length of codes
   bool finite;
 };
 
@@ -136,7 +138,8 @@ struct Workspace {
   float* coarse_prepared;
   std::int8_t* coarse_vector;
   CoarseBlock* coarse_blocks;
-  float* coarse_row;  // of each thread that shares the query: a widened row, and codes of one, a byte each
+  std::int32_t* coarse_found;  // of each block, the first items of vectors
+  float* coarse_row;           // of each thread that shares the query: a widened row, and codes of one, a byte each
 
   // DPP, SSD, SIFT. The directions have D elements and SSD's constant, and zeros up to a whole vector.
   float* weight;               // of item j: DPP: squared quality. SSD: the part of its value that stays
