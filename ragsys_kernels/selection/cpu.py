@@ -56,8 +56,8 @@ def run(
 ) -> tuple[Selection, Any]:
     """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes.
 
-    Where there are more threads than queries, threads share the items of a query in blocks of ``shared_items`` (0: as is
-    fast); the work depends on these.
+    Where there are more threads than queries, threads share the items of a query in blocks of ``shared_items`` (0: the
+    default); the work depends on these.
     """
     graph = problem.op == "coverage" and problem.options.graph is not None  # by the numbers of rows
     if problem.constraints.filter is not None and not graph and (few := few_rows(problem)) is not None:
