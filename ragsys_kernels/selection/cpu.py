@@ -51,9 +51,7 @@ def _run_rule(problem: Problem, num_threads: int) -> Selection:
 mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 
-def run(
-    problem: Problem, num_threads: int, bounds: str = "automatic", shared_items: int = 0
-) -> tuple[Selection, Any]:
+def run(problem: Problem, num_threads: int, bounds: str = "automatic", shared_items: int = 0) -> tuple[Selection, Any]:
     """Return the selection, the same with any bounds, and its work: dot products, rows read, products of codes.
 
     Where there are more threads than queries, threads share the items of a query in blocks of ``shared_items`` (0: the
