@@ -21,7 +21,7 @@ def find_texts(
 ) -> NDArray[np.int64]: ...
 def texts_at(rows: NDArray[np.int64], text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str | None]: ...
 def select(
-    problem: Problem, stage: Stage | None, bounds: str, isa: int, num_threads: int, most_kept: int
+    problem: Problem, stage: Stage | None, bounds: str, isa: int, num_threads: int, most_kept: int, shared_items: int
 ) -> tuple[
     NDArray[np.int64],
     NDArray[np.float32],

@@ -53,23 +53,29 @@ mmr = vrsd = msd = dpp = ssd = sift = coverage = _run_rule
 
 
 def run(
-    problem: Problem, num_threads: int, bounds: str = "automatic", kept: int = _KEPT_SIMILARITIES
+    problem: Problem,
+    num_threads: int,
+    bounds: str = "automatic",
+    kept: int = _KEPT_SIMILARITIES,
+    shared_items: int = 0,
 ) -> tuple[Selection, Any]:
     """Return the selection and its work: dot products, rows read, products of codes.
 
-    The selection is the same with any bounds, and however many similarities coverage keeps.
+    The selection is the same with any bounds, and however many similarities coverage keeps. Where there are more
+    threads than queries, threads share the items of a query in blocks of ``shared_items`` (0: the default); the work
+    depends on these.
     """
     graph = problem.op == "coverage" and problem.options.graph is not None
     by_number = graph or continued.awaited()
     if problem.constraints.filter is not None and not by_number and (few := few_rows(problem)) is not None:
         with suppress(ValueError):  # which names a row of all of them: raised below
-            picks, work = run(few[0], num_threads, bounds, kept)
+            picks, work = run(few[0], num_threads, bounds, kept, shared_items)
             return picks._replace(indices=_renumbered(picks.indices, few[1])), work
     if problem.op == "coverage" and not graph:
         _expect_size(problem)
     if bounds == "automatic" and problem.op == "mmr" and problem.pool >= _WHOLE_CORPUS and _by_stages(problem):
         return _mmr_whole_corpus(problem, num_threads)
-    selection, status, work = _call(problem, num_threads, bounds, kept=kept)
+    selection, status, work = _call(problem, num_threads, bounds, kept=kept, shared_items=shared_items)
     if status is not None:
         _raise_for(problem, status)
     return selection, work
@@ -118,6 +124,7 @@ def _call(
     bounds: str = "automatic",
     stage: Stage | None = None,
     kept: int = _KEPT_SIMILARITIES,
+    shared_items: int = 0,
 ) -> tuple[Selection, np.ndarray | None, Any]:
     """Return the selection, the status of each query (None: all are well), and the work."""
     if stage is None and problem.outside is not None:
@@ -125,7 +132,7 @@ def _call(
     if stage is None and (made := continued.taken(problem)) is not None:
         stage = Stage(0.0, forced=made.copy() if made[0, 0] >= 0 else None, indices=made)
     module, isa = _dispatch.kernels()
-    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads, kept)
+    *fields, needed, status, work = module.select(problem, stage, bounds, isa, num_threads, kept, shared_items)
     picks = Selection(*fields)
     picks.pool_needed = needed
     return picks, status, work

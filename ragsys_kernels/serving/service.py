@@ -209,7 +209,7 @@ class Service:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        # These import what the first request would have to wait for: the framework's threads, and pandas, if there is one.
+        # These import what the first request would wait for: the framework's threads, and pandas, if there is one.
         await run_in_threadpool(self.metrics.text)
         await run_in_threadpool(pa.array, ())
         for start in self.starting:

@@ -133,6 +133,7 @@ rsk::SelectArgs read_args(Problems& in) {
 void run_select(Problems& in, std::ofstream& out, const Options& options, Work& work) {
   rsk::SelectArgs a = read_args(in);
   a.bounds = options.bounds;
+  if (a.bounds == rsk::Bounds::coarse) a.shared_items = 64;  // threads share small problems too
   std::unique_ptr<Codes> codes;
   if (in.word()) {
     codes.reset(new Codes({a.rows, a.num_rows, a.dims, a.row_stride, a.dtype, a.scales, nullptr}, options));

@@ -9,6 +9,7 @@ from selection_calls import for_method, same
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch, testing
+from ragsys_kernels.selection import cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore::ragsys_kernels.PoolSizeWarning")
 RULES = ("vrsd", "msd")
@@ -69,6 +70,31 @@ def problems(draw):
 @given(problem=problems())
 def test_picks_are_those_of_the_dense_rule(isa, rule, problem):
     check(rule, problem)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(max_examples=60, deadline=None)
+@given(problem=problems())
+def test_threads_that_share_a_query_change_nothing(isa, rule, problem):
+    """Not its work either: what a thread finds in a block does not depend on the others."""
+    checked = testing.checked_problem(rule, for_method(rule, problem))
+    dense, _ = cpu.run(checked, 1, "dense")
+    alone, work = cpu.run(checked, 1, "coarse", shared_items=64)
+    same(alone, dense)
+    for num_threads in (2, 3, 5):
+        found, done = cpu.run(checked, num_threads, "coarse", shared_items=64)
+        same(found, dense)
+        assert done == work
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("seed", [2, 6])
+def test_rows_that_their_codes_hardly_tell_apart(isa, rule, seed):
+    """Tight clusters in few dimensions, many to a block: bounds that are off by half a step leave out the best row."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((3, 3))
+    rows = (centres[rng.integers(0, 3, 2_000)] + 0.1 * rng.standard_normal((2_000, 3))).astype(np.float32)
+    check(rule, {"queries": normal(seed, 2, 3), "embeddings": rows, "k": 200, "lambda_d": np.array([0.0, 0.3])})
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -172,6 +172,7 @@ struct SelectArgs {
   Constraints limits;
   Options options;
   Stage stage;
+  std::int64_t shared_items;  // a block of the items that threads share if queries are few; 0: as it is fast. For tests
 
   // Outputs, every element written.
   std::int64_t* indices;  // (Q, K): the row less q * pool_stride; -1 where there is no pick

@@ -241,7 +241,7 @@ Method method_of(const Fields& problem, const Fields& options) {
 }
 
 py::tuple select_pools(const py::object& given, const py::object& stage, const py::object& bounds, int isa,
-                       int num_threads, std::int64_t most_kept) {
+                       int num_threads, std::int64_t most_kept, std::int64_t shared_items) {
   Held held;
   const Fields problem(given, held), options = problem.of(NAME("options"));
   SelectArgs a{};
@@ -250,6 +250,7 @@ py::tuple select_pools(const py::object& given, const py::object& stage, const p
   set_codes(a, rows);
   a.method = method_of(problem, options);
   a.bounds = named<Bounds>(bounds, kBounds, "bounds");
+  a.shared_items = shared_items;
   a.unit_rows = is_cosine(rows);
   a.lambda_d = problem.pointer(NAME("lambda_d"), a.num_queries);
   require(a.lambda_d, "lambda_d");
@@ -513,7 +514,7 @@ py::tuple select_by_similarity(const py::object& checked, const py::object& give
 
 void bind_selection(py::module_& m) {
   m.def("select", &select_pools, py::arg("problem"), py::arg("stage"), py::arg("bounds"), py::arg("isa"),
-        py::arg("num_threads"), py::arg("most_kept"));
+        py::arg("num_threads"), py::arg("most_kept"), py::arg("shared_items"));
   m.def("path", &path_pools, py::arg("problem"), py::arg("low"), py::arg("high"), py::arg("isa"),
         py::arg("num_threads"));
   m.def("select_given", &select_by_similarity, py::arg("problem"), py::arg("given"), py::arg("num_threads"));

@@ -4,11 +4,13 @@
 // picks; the one or two that may still be the best meet the picks that they lack, which gives them the bits of the
 // dense rule.
 
-// Items that are bounded before the rows of those that may be best are read.
+// Items of which the best by its codes may raise the bar for the others.
 constexpr std::int64_t kCoarseChunk = 1024;
 // Rows that the centres and the steps of the dimensions are taken from, and the step, in standard deviations.
 constexpr std::int64_t kCoarseSample = 1024;
 constexpr double kCoarseStep = 0.36;
+// Rows that are prefetched before they meet the sum.
+constexpr std::int64_t kRowsAhead = 16;
 
 // The centres and steps of the dimensions.
 template <class Objective>
@@ -36,6 +38,34 @@ inline void Query<Objective>::find_steps() {
   }
 }
 
+// Calls `part` for all blocks of items, on the threads that share the query. What parts write are elements of their own
+// items, their own CoarseBlock, and what is of their thread.
+template <class Objective>
+template <void (Query<Objective>::*part)(std::int64_t block, int thread)>
+inline void Query<Objective>::share_items() {
+  ws.team->share(item_blocks(), call_part<part>, this);
+}
+
+template <class Objective>
+inline void Query<Objective>::encode_block(std::int64_t block, int thread) {
+  const std::int64_t words = coarse_bytes(args.dims) / 4, end = block_end(block);
+  float* const row = ws.coarse_row + thread * coarse_row_floats(args.dims);
+  std::uint8_t* const codes = reinterpret_cast<std::uint8_t*>(row + args.dims);
+  CoarseBlock& found = ws.coarse_blocks[block];
+  found.finite = true;
+  found.spread = 0.0f;
+  for (std::int64_t j = block * block_size(); j < end; ++j) {
+    ws.coarse_error[j] = -__builtin_inff();
+    if (!is_open(j)) continue;  // it may be bad
+    float spread;
+    ws.coarse_error[j] = coarse_row(widened(ws.row[j], row), args.dims, ws.scale[j], ws.coarse_centre, ws.coarse_step,
+                                    ws.coarse_inverse, codes, &spread);
+    found.finite = found.finite && finite(ws.coarse_error[j]);
+    found.spread = spread > found.spread ? spread : found.spread;
+    pack_coarse(codes, words, j % W, ws.coarse_codes + j / W * words * 4 * W);
+  }
+}
+
 // Makes the codes of all items that may be picked, whose rows are read.
 template <class Objective>
 inline Status Query<Objective>::start_coarse() {
@@ -48,20 +78,12 @@ inline Status Query<Objective>::start_coarse() {
   }
   if (status != Status::ok || items == 0) return status;
   find_steps();
-  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
-  std::uint8_t* const codes = reinterpret_cast<std::uint8_t*>(ws.coarse_prepared);  // not needed yet
+  share_items<&Query::encode_block>();
   float largest = 0.0f;
-  for (std::int64_t j = 0; j < items; ++j) {
-    look_up(j);
-    ws.coarse_error[j] = -__builtin_inff();
-    if (!is_open(j)) continue;  // it may be bad
-    std::uint8_t* const block = ws.coarse_codes + j / W * block_bytes;
-    float spread;
-    ws.coarse_error[j] = coarse_row(widened(ws.row[j]), args.dims, ws.scale[j], ws.coarse_centre, ws.coarse_step,
-                                    ws.coarse_inverse, codes, &spread);
-    all_finite = all_finite && finite(ws.coarse_error[j]);
-    largest = spread > largest ? spread : largest;
-    pack_coarse(codes, words, j % W, block);
+  for (std::int64_t block = 0; block < item_blocks(); ++block) {
+    all_finite = all_finite && ws.coarse_blocks[block].finite;
+    largest = ws.coarse_blocks[block].spread > largest ? ws.coarse_blocks[block].spread : largest;
+    ws.coarse_blocks[block].best = -1;
   }
   for (std::int64_t j = items; j < padded(items); ++j) ws.coarse_error[j] = -__builtin_inff();
   coarse_sum.spread = __builtin_sqrt(double(largest)) * 1.0001;
@@ -129,16 +151,21 @@ inline void Query<Objective>::meet_axis() {
   for (std::int64_t d = 0; d < args.dims; ++d)
     ws.coarse_axis[d] = ws.unit[d] = float(ws.coarse_total[d] / __builtin_sqrt(norm2));
   prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
+  share_items<&Query::meet_axis_in_block>();
+  ws.products += items;
+  coarse_sum.met = 0;
+}
+
+template <class Objective>
+inline void Query<Objective>::meet_axis_in_block(std::int64_t block, int) {
+  const std::int64_t end = block_end(block);
   const void* rows[4];
-  for (std::int64_t j = 0; j < items; j += 4) {
-    look_up(j);
-    const int n = int(items - j < 4 ? items - j : 4);
+  for (std::int64_t j = block * block_size(); j < end; j += 4) {
+    const int n = int(end - j < 4 ? end - j : 4);
     for (int i = 0; i < n; ++i) rows[i] = row(ws.row[j + i]);
     type.of_rows[n](&ws.coarse_prepared, rows, args.dims, ws.coarse_along + j);
     for (int i = 0; i < n; ++i) ws.coarse_along[j + i] *= ws.scale[j + i];
   }
-  ws.products += items;
-  coarse_sum.met = 0;
 }
 
 // The sum as codes. Where it is long they would leave much open: it goes far along some axis, such as the query or the
@@ -180,39 +207,48 @@ inline typename Query<Objective>::CoarseVector Query<Objective>::coarse_vector()
           float(error) * (1 + 4 * FLT_EPSILON)};
 }
 
-// The best of all items by their codes.
+// The best of all items by their codes. First the bar: of what was best in each block at the pick before, and in each
+// part of a block by the codes, the rows meet the sum. Then all that its codes do not leave below the bar of all
+// blocks. So it is the same rows whichever threads take which blocks and when.
 template <class Objective>
 inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best_score) {
   add_picks();
-  const CoarseVector vector = coarse_vector();
+  coarse_sum.vector = coarse_vector();
+  coarse_sum.bar = -FLT_MAX;
   for (std::int64_t d = 0; d < args.dims; ++d) ws.unit[d] = float(ws.coarse_sum[d]);
   prepare(ws.unit, args.dims, 1.0f, ws.coarse_prepared);
-  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W;
-  std::int32_t found[kCoarseChunk];
-  std::int64_t contenders = 0;
-  float bar = -FLT_MAX;  // the best value is at least this
-  for (std::int64_t begin = 0, end; begin < items; begin = end) {
-    const std::int64_t most = begin == 0 ? kCoarseChunk / 8 : kCoarseChunk;
-    end = items - begin < most ? items : begin + most;
-    look_up(begin);
-    const auto test = objective.test(*this, bar, double(vector.error) + coarse_sum.error);
-    std::int64_t n = 0;
-    for (std::int64_t j = begin; j < end; j += W) {
-      const vi products = coarse_products(ws.coarse_codes + j / W * block_bytes, ws.coarse_vector, words);
-      vf low = splat(vector.start);  // arrays that add nothing are not read
-      if (vector.along != 0.0f) low = low + load(ws.coarse_along + j) * splat(vector.along);
-      low = low + __builtin_convertvector(products, vf) * splat(vector.scale) -
-            load(ws.coarse_error + j) * splat(vector.length);
-      for (unsigned lanes = at_least_mask(test.most(ws, j, low), test.least); lanes; lanes &= lanes - 1) {
-        found[n] = std::int32_t(j + __builtin_ctz(lanes));
-        prefetch_row(ws.row[found[n++]]);
-      }
+  const std::int64_t blocks = item_blocks();
+  CoarseBlock all = {-FLT_MAX, -1, 0, 0, 0, 0.0f, true};
+  std::int32_t js[4];
+  int n = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int32_t j = ws.coarse_blocks[block].best;
+    if (j >= 0 && is_open(j)) js[n++] = j;
+    if (n == 0 || (n < 4 && block + 1 < blocks)) continue;
+    meet_sum(js, n, nullptr, &all);
+    n = 0;
+  }
+  coarse_sum.bar = all.bar;
+  share_items<&Query::bound_by_coarse>();
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const float bar = ws.coarse_blocks[block].bar;
+    coarse_sum.bar = bar > coarse_sum.bar ? bar : coarse_sum.bar;
+  }
+  share_items<&Query::find_contenders_in>();
+  std::int64_t contenders = 0, top = 0;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const CoarseBlock& found = ws.coarse_blocks[block];
+    all.met += found.met;
+    for (std::int64_t i = 0; i < found.contenders; ++i) {
+      const std::int32_t j = ws.survivors[block * block_size() + i];
+      ws.survivors[contenders] = j;
+      top = ws.bound[j] > ws.bound[ws.survivors[top]] ? contenders : top;
+      ++contenders;
     }
-    for (std::int64_t i = 0; i < n; i += 4) meet_sum(found + i, int(n - i < 4 ? n - i : 4), &bar, &contenders);
   }
   ws.code_products += items;
-  std::int64_t top = 0;
-  for (std::int64_t i = 1; i < contenders; ++i) top = ws.bound[ws.survivors[i]] > ws.bound[ws.survivors[top]] ? i : top;
+  ws.products += all.met;
+  coarse_sum.met += all.met;
   if (contenders == 0) return Status::not_finite;
   const std::int32_t first = ws.survivors[top];
   const Status status = catch_up(&first, 1);
@@ -220,15 +256,80 @@ inline Status Query<Objective>::choose_by_coarse(std::int64_t* best, float* best
   return status == Status::ok ? consider_others(first, contenders, best, best_score) : status;
 }
 
-// Items js[0..n), n <= 4, meet the sum of the picks. Those that may be the best are added to ws.survivors.
+// The bar of a block of items; ws.coarse_found has the vectors of them with one that may reach it, and ws.bound what
+// their products with the sum are at least.
 template <class Objective>
-inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, float* bar, std::int64_t* contenders) {
+inline void Query<Objective>::bound_by_coarse(std::int64_t block, int) {
+  const std::int64_t words = coarse_bytes(args.dims) / 4, block_bytes = words * 4 * W, last = block_end(block);
+  const CoarseVector vector = coarse_sum.vector;
+  const double error = double(vector.error) + coarse_sum.error;
+  std::int32_t* const vectors = ws.coarse_found + block * block_size() / W;
+  CoarseBlock found = {coarse_sum.bar, -1, 0, 0, 0, 0.0f, true};
+  auto test = objective.test(*this, found.bar, error);
+  alignas(64) float lows[kCoarseChunk];
+  for (std::int64_t begin = block * block_size(), end; begin < last; begin = end) {
+    end = last - begin < kCoarseChunk ? last : begin + kCoarseChunk;
+    vf top = splat(-__builtin_inff());
+    for (std::int64_t j = begin; j < end; j += W) {
+      const vi products = coarse_products(ws.coarse_codes + j / W * block_bytes, ws.coarse_vector, words);
+      vf low = splat(vector.start);  // arrays that add nothing are not read
+      if (vector.along != 0.0f) low = low + load(ws.coarse_along + j) * splat(vector.along);
+      low = low + __builtin_convertvector(products, vf) * splat(vector.scale) -
+            load(ws.coarse_error + j) * splat(vector.length);
+      top = larger(test.most(ws, j, low), top);
+      store(lows + (j - begin), low);
+    }
+    const float most = largest_lane(top);
+    if (!(most >= test.least && most > -FLT_MAX)) continue;
+    for (std::int64_t j = begin; j < end; j += W) {
+      const std::int64_t lane = first_equal(test.most(ws, j, load(lows + (j - begin))), most);
+      if (lane == W) continue;
+      const std::int32_t promising = std::int32_t(j + lane);
+      meet_sum(&promising, 1, nullptr, &found);
+      test = objective.test(*this, found.bar, error);
+      break;
+    }
+    for (std::int64_t j = begin; j < end; j += W) {
+      const vf low = load(lows + (j - begin));
+      if (!at_least_mask(test.most(ws, j, low), test.least)) continue;
+      store(ws.bound + j, low);
+      vectors[found.vectors++] = std::int32_t(j);
+    }
+  }
+  ws.coarse_blocks[block] = found;
+}
+
+// The items of a block whose rows may be the best, from its place in ws.survivors on.
+template <class Objective>
+inline void Query<Objective>::find_contenders_in(std::int64_t block, int) {
+  const std::int32_t* const vectors = ws.coarse_found + block * block_size() / W;
+  std::int32_t* const contenders = ws.survivors + block * block_size();
+  CoarseBlock found = ws.coarse_blocks[block];
+  const auto test = objective.test(*this, coarse_sum.bar, double(coarse_sum.vector.error) + coarse_sum.error);
+  found.bar = coarse_sum.bar;
+  std::int32_t js[kRowsAhead + W];
+  std::int64_t n = 0;
+  for (std::int64_t v = 0; v < found.vectors; ++v) {
+    const std::int64_t j = vectors[v];
+    for (unsigned lanes = at_least_mask(test.most(ws, j, load(ws.bound + j)), test.least); lanes; lanes &= lanes - 1) {
+      js[n] = std::int32_t(j + __builtin_ctz(lanes));
+      prefetch_row(ws.row[js[n++]]);
+    }
+    if (n < kRowsAhead && v + 1 < found.vectors) continue;
+    for (std::int64_t i = 0; i < n; i += 4) meet_sum(js + i, int(n - i < 4 ? n - i : 4), contenders, &found);
+    n = 0;
+  }
+  ws.coarse_blocks[block] = found;
+}
+
+// Items js[0..n), n <= 4, meet the sum of the picks; those that may be the best are added to the contenders, if asked.
+template <class Objective>
+inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, std::int32_t* contenders, CoarseBlock* found) {
   const void* rows[4];
   float dots[4];
   for (int i = 0; i < n; ++i) rows[i] = row(ws.row[js[i]]);
   type.of_rows[n](&ws.coarse_prepared, rows, args.dims, dots);
-  ws.products += n;
-  coarse_sum.met += n;
+  found->met += n;
   const float error = float(coarse_sum.error + (slack + 4 * FLT_EPSILON) * coarse_sum.length) * (1 + 4 * FLT_EPSILON);
   for (int i = 0; i < n; ++i) {
     const std::int32_t j = js[i];
@@ -238,9 +339,12 @@ inline void Query<Objective>::meet_sum(const std::int32_t* js, int n, float* bar
     const float a = objective.value_at(*this, j, product - off), b = objective.value_at(*this, j, product + off);
     const bool known_way = !objective.may_cancel_at(ws, j, product - off);
     const float most = !known_way ? FLT_MAX : a > b ? a : b, least = !known_way ? -FLT_MAX : a > b ? b : a;
-    if (!(most >= *bar)) continue;
-    ws.bound[j] = most;
-    ws.survivors[(*contenders)++] = j;
-    *bar = least > *bar ? least : *bar;
+    if (!(most >= found->bar)) continue;
+    if (contenders) {
+      ws.bound[j] = most;
+      contenders[found->contenders++] = j;
+    }
+    if (found->best < 0 || least >= found->bar) found->best = j;
+    found->bar = least > found->bar ? least : found->bar;
   }
 }

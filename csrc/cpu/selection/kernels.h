@@ -79,11 +79,6 @@ struct RowKernels {
   float (*add_lost)(const CodeVector& codes, const void* row, std::int64_t dims, float norm_scale, float* lost);
 };
 
-// Calls f(context, item, thread) for every item in [0, items), on as many threads as the multiply-adds are worth: for
-// regions, which have no lambdas. select.cpp
-void on_threads(std::int64_t items, double work, int num_threads, void (*f)(void* context, std::int64_t, int),
-                void* context);
-
 using SelectQuery = void(const SelectArgs&, std::int64_t q, Workspace&);
 
 // Of a region of rules.cpp.

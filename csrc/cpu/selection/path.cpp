@@ -227,7 +227,7 @@ void select_path(const SelectArgs& args, double low, double high, std::vector<Qu
   const double products = double(args.num_queries) * double(args.pool) * double(args.dims);
   const int threads =
       worthwhile_threads(products * double(std::min(args.pool, 4 * args.k)), args.num_queries, num_threads);
-  Workspaces workspaces(args, kernels.vector_floats, threads);
+  Workspaces workspaces(args, kernels.vector_floats, threads, threads);
   std::vector<Walk> walks;
   for (int thread = 0; thread < threads; ++thread) walks.emplace_back(args, kernels, workspaces[thread]);
   paths.resize(std::size_t(args.num_queries));

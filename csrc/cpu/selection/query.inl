@@ -76,6 +76,11 @@ struct Query {
   bool all_finite = true;
   bool triangle = false, coded = false, coarse = false;  // the strategy
   CodeVector query_code = {};
+  // With 4-bit codes, products with the sum of the picks: `along` times that with the axis, and of signed codes, times
+  // `scale` and from `start` on; to within `error` and, of a row's own error, `length` times as much.
+  struct CoarseVector {
+    float along, scale, start, length, error;
+  };
   // With 4-bit codes: the sum of so many picks, at most its length, and by how much what an item remembers may be off
   // from its product with it; how many rows have met a sum since the items met the axis; the largest value of an item,
   // and length of its codes as they count from the centre.
@@ -83,6 +88,8 @@ struct Query {
     std::int64_t picks = 0, met = 0;
     double length = 0, error = 0, value = 0, spread = 0;
     bool unvalued = true;  // all values are 0
+    CoarseVector vector = {};
+    float bar = 0;  // the best value is at least this
   };
   CoarseSum coarse_sum = {};
   std::int64_t choices = 0;                              // picks chosen by codes
@@ -160,7 +167,8 @@ struct Query {
   void prefetch_own();
   void prefetch_candidate(std::int64_t query, std::int64_t i) const;
   const float* prepared(const void* data, float* out) const;
-  const float* widened(std::int64_t r) const;
+  const float* widened(std::int64_t r, float* out) const;
+  const float* widened(std::int64_t r) const { return widened(r, ws.unit); }
   double exact_scale(std::int64_t r) const;
   double exact_length(std::int64_t r) const;
 
@@ -244,19 +252,29 @@ struct Query {
 
   // coarse_bounds.inl
   static constexpr bool kAdds = Objective::kCodes && !Objective::kNearest;  // up similarities
-  // Products with the sum of the picks: `along` times that with the axis, and of signed codes, times `scale` and
-  // from `start` on; to within `error` and, of a row's own error, `length` times as much.
-  struct CoarseVector {
-    float along, scale, start, length, error;
-  };
   void find_steps();
+  std::int64_t block_size() const { return shared_items(args); }
+  std::int64_t item_blocks() const { return (items + block_size() - 1) / block_size(); }
+  std::int64_t block_end(std::int64_t block) const {
+    return (block + 1) * block_size() < items ? (block + 1) * block_size() : items;
+  }
+  template <void (Query::*part)(std::int64_t block, int thread)>
+  static void call_part(void* query, std::int64_t block, int thread) {
+    (static_cast<Query*>(query)->*part)(block, thread);
+  }
+  template <void (Query::*part)(std::int64_t block, int thread)>
+  void share_items();
+  void encode_block(std::int64_t block, int thread);
   Status start_coarse();
   void add_picks();
   double take_axis(const double* axis, double* along);
   void meet_axis();
+  void meet_axis_in_block(std::int64_t block, int thread);
   CoarseVector coarse_vector();
   Status choose_by_coarse(std::int64_t* best, float* best_score);
-  void meet_sum(const std::int32_t* js, int n, float* bar, std::int64_t* contenders);
+  void bound_by_coarse(std::int64_t block, int thread);
+  void find_contenders_in(std::int64_t block, int thread);
+  void meet_sum(const std::int32_t* js, int n, std::int32_t* contenders, CoarseBlock* found);
 
   // whole_corpus.inl
   struct Angles;

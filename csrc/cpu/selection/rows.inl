@@ -181,12 +181,12 @@ inline const float* Query<Objective>::prepared(const void* data, float* out) con
   return out;
 }
 
-// The elements of a row: its own, or in ws.unit.
+// The elements of a row: its own, or in `out`.
 template <class Objective>
-inline const float* Query<Objective>::widened(std::int64_t r) const {
+inline const float* Query<Objective>::widened(std::int64_t r, float* out) const {
   if (args.dtype == DType::f32) return static_cast<const float*>(row(r));
-  type.widen(row(r), args.dims, ws.unit);
-  return ws.unit;
+  type.widen(row(r), args.dims, out);
+  return out;
 }
 
 // In double: what makes a stored row the vector of the formulas, and the length of that.

@@ -22,20 +22,15 @@ constexpr const Kernels* kIsas[] = {RSK_OF_EACH_REGION(kKernels)};
 
 const Kernels& kernels_of(int isa) { return kernels_of(kIsas, isa); }
 
-void on_threads(std::int64_t items, double work, int num_threads, void (*f)(void*, std::int64_t, int), void* context) {
-  const int threads = worthwhile_threads(work, items, num_threads);
-  parallel_for(items, 1, threads, [=](std::int64_t item, int thread) { f(context, item, thread); });
-}
-
 void select(const SelectArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.num_queries) * double(args.pool) * double(args.dims) * double(args.k);
-  const bool shared = in_blocks(args);  // a query by all threads, one after the other
-  const int threads = shared ? 1 : worthwhile_threads(work, args.num_queries, num_threads);
+  const int threads = worthwhile_threads(work, args.num_queries, num_threads);
   SelectQuery* const select_query =
       args.method < Method::msd ? kernels.select[int(args.method)] : rule_kernel(args.method, isa);
-  Workspaces workspaces(args, kernels.vector_floats, threads);
-  for (int thread = 0; thread < threads; ++thread) workspaces[thread].threads = shared ? num_threads : 1;
+  // Threads beyond the queries share these.
+  const bool shared = work >= kSerialProducts || args.shared_items > 0;
+  Workspaces workspaces(args, kernels.vector_floats, threads, shared ? num_threads : threads);
   // A run of queries for one thread, since each query prefetches the rows of the next.
   const std::int64_t grain = std::max<std::int64_t>(1, std::min<std::int64_t>(16, args.num_queries / (4 * threads)));
   parallel_for(args.num_queries, grain, threads,
@@ -54,7 +49,7 @@ void relevance(const RelevanceArgs& args, int isa, int num_threads) {
   const Kernels& kernels = kernels_of(isa);
   const double work = double(args.pool.num_queries) * double(args.pool.pool) * double(args.pool.dims);
   const int threads = worthwhile_threads(work, args.pool.num_queries, num_threads);
-  Workspaces workspaces(args.pool, kernels.vector_floats, threads);
+  Workspaces workspaces(args.pool, kernels.vector_floats, threads, threads);
   parallel_for(args.pool.num_queries, 1, threads,
                [&](std::int64_t q, int thread) { kernels.relevance(args, q, workspaces[thread]); });
 }

@@ -30,10 +30,12 @@ std::int64_t seen_words(const SelectArgs& args) {
 
 }  // namespace
 
-Workspaces::Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads) {
-  for (int thread = 0; thread < num_threads; ++thread) {
+Workspaces::Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_queries, int num_threads) {
+  for (int query = 0; query < num_queries; ++query) {
+    teams_.emplace_back(new Team(std::max(1, num_threads / num_queries + (query < num_threads % num_queries))));
     Workspace ws{};
     ws.prefetched = -1;
+    ws.team = teams_.back().get();
     lay_out(args, vector_floats, ws, nullptr);  // measures
     blocks_.emplace_back(new char[size_ + kLine]);
     char* const block = blocks_.back().get();
@@ -118,6 +120,9 @@ void Workspaces::lay_out_coarse(const SelectArgs& args, std::int64_t vector_floa
   for (double** doubles : {&ws.coarse_sum, &ws.coarse_total, &ws.coarse_axis, &ws.coarse_rest})
     place(base, *doubles, args.dims);
   place(base, ws.coarse_vector, 2 * coarse_bytes(args.dims) + vector_floats);
+  place(base, ws.coarse_blocks, args.pool / shared_items(args) + 1);
+  place(base, ws.coarse_found, args.pool / vector_floats + 1);
+  place(base, ws.coarse_row, ws.team->num_threads() * coarse_row_floats(args.dims));
 }
 
 void Workspaces::lay_out_directions(const SelectArgs& args, std::int64_t vector_floats, Workspace& ws, char* base) {

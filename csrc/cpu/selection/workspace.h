@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "selection/args.h"
+#include "team.h"
 
 namespace rsk {
 
@@ -28,6 +29,8 @@ constexpr bool coarse_pays(std::int64_t items, std::int64_t picks, std::int64_t 
 }
 // Bytes of a row's 4-bit codes: whole words, eight dimensions each.
 constexpr std::int64_t coarse_bytes(std::int64_t dims) { return (dims + 7) / 8 * 4; }
+// Floats of a row, and the bytes of its codes before they are packed, on cache lines of a thread's own.
+constexpr std::int64_t coarse_row_floats(std::int64_t dims) { return (dims + (dims + 64) / 4 + 31) / 16 * 16; }
 // Whether a call's queries may be bounded by 4-bit codes, coarse_bounds.inl.
 inline bool may_be_coarse(const SelectArgs& args) {
   const bool adds = args.method == Method::vrsd || args.method == Method::msd;
@@ -36,6 +39,23 @@ inline bool may_be_coarse(const SelectArgs& args) {
   return adds && args.unit_rows && args.dtype != DType::bits && all_may_be_picked &&
          (args.bounds == Bounds::coarse || (args.bounds == Bounds::automatic && pays));
 }
+
+// Items that a thread takes at once where threads share a query: of all but the last block a whole number of cache
+// lines of any array.
+constexpr std::int64_t kSharedItems = 8192;
+inline std::int64_t shared_items(const SelectArgs& args) {
+  return args.shared_items > 0 ? (args.shared_items + 63) / 64 * 64 : kSharedItems;
+}
+
+// What a pass over a block of items found.
+struct CoarseBlock {
+  float bar;                     // the best value is at least this
+  std::int32_t best;             // the item of the largest value, or -1
+  std::int64_t vectors;          // of items that may reach the bar
+  std::int64_t met, contenders;  // rows that met the sum, and those of them that may be the best
+  float spread;                  // the largest squared length of codes
+  bool finite;
+};
 
 // Doubles of a direction: D, a constant, and zeros to whole vectors of any region.
 constexpr std::int64_t direction_doubles(std::int64_t dims) { return (dims + 8) / 8 * 8; }
@@ -128,6 +148,9 @@ struct Workspace {
   float* coarse_along;
   float* coarse_prepared;
   std::int8_t* coarse_vector;
+  CoarseBlock* coarse_blocks;
+  std::int32_t* coarse_found;  // of each block, the first items of vectors
+  float* coarse_row;           // of each thread that shares the query: a widened row, and codes of one, a byte each
 
   // DPP, SSD, SIFT. The directions have D elements and SSD's constant, and zeros up to a whole vector.
   float* weight;               // of item j: DPP: squared quality. SSD: the part of its value that stays
@@ -148,21 +171,22 @@ struct Workspace {
   // In blocks: items whose gains are found together; of a part of these, the largest similarity.
   std::int32_t* batch;
   float* part_largest;
-  int threads;
   std::int32_t* renewed;  // of item j: how many picks its bound knows
 
   float* unit;  // (D) scratch for a query of unusual norm, a direction or a row
   float* lost;  // (D, to a whole vector) VRSD: what the codes of the picks leave out, added
   double* sum;  // (D) VRSD's sum, kept only where float32 terms cancel
 
+  Team* team;                                       // threads that share a query
   std::int64_t prefetched;                          // the query whose pool the one before has prefetched
   std::int64_t products, rows_read, code_products;  // work done so far
 };
 
-// The workspaces of all threads, one allocation each, every array on its own cache line.
+// The workspaces of the queries that are answered at once, one allocation each, every array on its own cache line. So
+// many queries share the threads.
 class Workspaces {
  public:
-  Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_threads);
+  Workspaces(const SelectArgs& args, std::int64_t vector_floats, int num_queries, int num_threads);
   Workspace& operator[](int thread) { return workspaces_[std::size_t(thread)]; }
 
  private:
@@ -175,6 +199,7 @@ class Workspaces {
 
   std::size_t size_ = 0;
   std::vector<std::unique_ptr<char[]>> blocks_;
+  std::vector<std::unique_ptr<Team>> teams_;
   std::vector<Workspace> workspaces_;
 };
 

@@ -15,7 +15,7 @@ static float coarse_row(const T* row, std::int64_t dims, float norm_scale, const
     const vf x = (d + W <= dims ? load(row + d) : load_rest(row + d, dims - d)) * splat(norm_scale);
     const vf place = (x - load(centre + d)) * load(inverse + d) + splat(7.5f);
     const vf rounded = larger(smaller(place, splat(15.0f)), vf{}) + splat(kRound);
-    const vf code = rounded - splat(kRound + 7.5f);
+    const vf code = (rounded - splat(kRound)) - splat(7.5f);  // kRound + 7.5 is no float
     const vf difference = x - (load(centre + d) + code * load(step + d));
     lost = fma(difference, difference, lost);
     sizes = fma(code, code, sizes);

@@ -50,10 +50,11 @@ void Coverage::find_gains(const Query& query, const std::int32_t* js, std::int64
 template <class Query>
 void Coverage::renew_batch(Query& query, std::int64_t n) {
   Workspace& ws = query.ws;
-  const std::int64_t fair = (n + ws.threads - 1) / ws.threads, whole = (fair + kAspectRows - 1) / kAspectRows;
+  const std::int64_t threads = ws.team->num_threads();
+  const std::int64_t fair = (n + threads - 1) / threads, whole = (fair + kAspectRows - 1) / kAspectRows;
   Share<Query> share = {*this, query, n, whole * kAspectRows < kShareItems ? whole * kAspectRows : kShareItems};
   const std::int64_t parts = (n + share.each - 1) / share.each;
-  on_threads(parts, double(n) * double(aspects) * double(query.args.dims), ws.threads, find_share<Query>, &share);
+  ws.team->share(parts, find_share<Query>, &share);
   for (std::int64_t part = 0; part < parts; ++part) {
     query.all_finite = query.all_finite && finite(ws.part_largest[part]);
     largest = ws.part_largest[part] > largest ? ws.part_largest[part] : largest;
