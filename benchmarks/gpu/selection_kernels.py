@@ -90,7 +90,7 @@ _TYPES = {
     # Of searches by bits.
     **dict.fromkeys(("error", "least", "bars"), "*fp32"),
     **dict.fromkeys(("bits", "listed", "count"), "*i32"),
-    **dict.fromkeys(("room", "n", "programs", "words"), "i32"),
+    **dict.fromkeys(("room", "n", "rank", "programs", "words"), "i32"),
     "keys": "*i64",
     # Of proofs.
     **dict.fromkeys(("draft", "last", "best", "pools", "barred_group"), "*i64"),

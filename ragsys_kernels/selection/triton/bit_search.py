@@ -151,13 +151,13 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
     plain = problem.bias is None and limits.query_groups is None
     tile = filter_tile(dtype, Q, D, hopper, plain)
     tiles, sampled = cdiv(problem.pool, tile.rows), cdiv(problem.pool, SHARE.value * tile.rows)
-    words, groups = tiles * (tile.rows // 32), PARTS.value * sampled
+    words, parts = tiles * (tile.rows // 32), PARTS.value * sampled
 
     def empty(*shape: int, dtype: str = "float32") -> Any:
         return arrays.empty(data, shape, dtype)
 
     factors, back, error, bars = (empty(Q) for _ in range(4))
-    high, least = empty(Q, D, dtype=columns_type(dtype)), empty(Q, groups)
+    high, least = empty(Q, D, dtype=columns_type(dtype)), empty(Q, parts)
     bits, listed, keys = empty(Q, words, dtype="int32"), empty(Q, room, dtype="int32"), empty(Q, room, dtype="int64")
     count = empty(Q, dtype="int32")
     launch(
@@ -215,9 +215,9 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
                 (Q,),
                 least=least,
                 bars=bars,
-                groups=groups,
+                parts=parts,
                 rank=rank(k),
-                GROUPS=min(GROUPS, next_power_of_2(groups)),
+                GROUPS=min(GROUPS, next_power_of_2(parts)),
                 **SMALL_TILE.options(),
             )
     launch(

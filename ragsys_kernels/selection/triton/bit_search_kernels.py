@@ -188,14 +188,14 @@ def _float(x):
     return (x ^ ((x >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=("groups", "rank"))
-def filter_bars_kernel(least, bars, groups, rank, GROUPS: tl.constexpr):
-    """The value of a rank among ``least`` (C, groups), bit by bit from the highest; -inf where they are fewer."""
+@triton.jit(do_not_specialize=("parts", "rank"))
+def filter_bars_kernel(least, bars, parts, rank, GROUPS: tl.constexpr):
+    """The value of a rank among ``least`` (C, parts), bit by bit from the highest; -inf where they are fewer."""
     i = tl.program_id(0).to(tl.int64)
     g = tl.arange(0, GROUPS)
     x = tl.full([GROUPS], float("-inf"), tl.float32)
-    for g0 in range(0, groups, GROUPS):  # of every GROUPS-th the largest
-        x = tl.maximum(x, tl.load(least + i * groups + g0 + g, mask=g0 + g < groups, other=float("-inf")))
+    for g0 in range(0, parts, GROUPS):  # of every GROUPS-th the largest
+        x = tl.maximum(x, tl.load(least + i * parts + g0 + g, mask=g0 + g < parts, other=float("-inf")))
     key = ordered(x).to(tl.int64) + 0x80000000
     best = tl.zeros([], tl.int64)
     for b in range(32):
