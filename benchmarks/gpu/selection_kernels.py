@@ -364,11 +364,11 @@ def _proofs(hopper: bool) -> list[Compilation]:
             )
             found += _left(dtype, full, hopper)
         # As many columns as are multiplied at once, and more; one, and with peaks.
-        ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True)]
+        ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True), (MOST_TERMS + 1, True)]
         ways += [(1, False)] if not full and dtype == "float16" else []
         for num_queries, (terms, peaks) in itertools.product((16, 64), ways):
-            each = terms_at_a_time(terms, not full, peaks)
-            tile = product_tile(dtype, num_queries, 768, each, not full, hopper)
+            each = terms_at_a_time(terms, not full, peaks, hopper)
+            tile = product_tile(dtype, num_queries, 768, each, not full, hopper, peaks)
             sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype)}
             sizes |= {"TERMS": each, "ONCE": each == terms, "EVEN_D": not full, **flags}
             label = f"{'peaks' if peaks else 'bits'} {tile.queries} x {terms} {what}"
