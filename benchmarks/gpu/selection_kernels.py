@@ -346,7 +346,8 @@ def _proofs(hopper: bool) -> list[Compilation]:
     drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order_in", "count_in", *_SOME)
     pool = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
     add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, **pool)
-    add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, **pool)
+    for rows in (ROWS, ROWS // 2):
+        add(f"pool {rows}", proof_pool_kernel, "float16", SMALL_TILE, (), False, **{**pool, "ROWS": rows})
     for dtype, full in itertools.product(_ROWS, (False, True)):
         absent = _unused(dtype, full) if full else (*_unused(dtype, full), "barred", "barred_group")
         what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}

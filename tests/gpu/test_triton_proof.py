@@ -22,6 +22,7 @@ if interpreted.HERE:
     import traffic
 
     from ragsys_kernels.selection.triton import backend as triton_kernels
+    from ragsys_kernels.selection.triton import bit_search as triton_search
     from ragsys_kernels.selection.triton import dense as triton_dense
     from ragsys_kernels.selection.triton import proof as triton_proof
 
@@ -143,6 +144,21 @@ def test_however_many_programs_share_the_later_checks_they_find_the_same(calls, 
         np.testing.assert_array_equal(a, b)
     assert calls[0] == calls[1]
     assert calls[0][-2] > calls[0][-1], "no later check proved anything"
+
+
+def test_later_checks_by_smaller_tiles_find_the_same(calls, monkeypatch):
+    """As on Hopper, where all columns are multiplied at once; more words of bits than the first check's, or as many."""
+    for rows in (420, 385, 449):
+        given = problem(kind="random", Q=2) | {"lambda_d": np.array([0.3, 0.5])}
+        given["embeddings"] = np.resize(given["embeddings"], (rows, D))[::-1].copy()
+        few = run(given, same=False)
+        with monkeypatch.context() as hopper:
+            hopper.setattr(triton_proof, "is_hopper", lambda: True)
+            hopper.setattr(triton_search, "ROWS", 64)
+            for a, b in zip(run(given, same=False), few, strict=True):
+                np.testing.assert_array_equal(a, b)
+        assert calls[-1][0] == 2, "nothing was drafted"
+        assert calls[-1][1] > 0, "no later check was made"
 
 
 def test_chunks_of_queries(calls, monkeypatch):
