@@ -96,7 +96,7 @@ _TYPES = {
     **dict.fromkeys(("draft", "last", "best", "pools", "barred_group"), "*i64"),
     **dict.fromkeys(("order", "order_in", "count_in", "known", "barred", "peaks", "left", "num_left"), "*i32"),
     **dict.fromkeys(("scores", "redundancy", "most"), "*fp32"),
-    **dict.fromkeys(("terms", "found", "parts", "each"), "i32"),
+    **dict.fromkeys(("terms", "found", "parts", "each", "hopeless"), "i32"),
     **dict.fromkeys(("longest", "rounding", "shrink", "grow"), "fp32"),
 }
 
@@ -365,7 +365,11 @@ def _proofs(hopper: bool) -> list[Compilation]:
             )
             found += _left(dtype, full, hopper)
         # As many columns as are multiplied at once, and more; one, and with peaks.
-        ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True), (MOST_TERMS + 1, True)]
+        ways = (
+            [(8, False), (8, True)]
+            if full
+            else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True), (MOST_TERMS + 1, True)]
+        )
         ways += [(1, False)] if not full and dtype == "float16" else []
         for num_queries, (terms, peaks) in itertools.product((16, 64), ways):
             each = terms_at_a_time(terms, not full, peaks, hopper)

@@ -39,6 +39,7 @@ SMALL = {
         "FIRST": 8,
         "LEAST_SHARE": 1,
         "ROUNDS": 3,
+        "HOPELESS": 1,  # of so few rows, most are contenders
     },
     triton_dense: {"PROGRAMS": 3},
 }

@@ -123,7 +123,9 @@ def filter_product_kernel(
     i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
     n = tile * ROWS + tl.arange(0, ROWS)
     if bars is None:
-        n = _sampled(tl.arange(0, ROWS) * tiles.to(tl.int64) + tile)  # equals are neighbours, of a group no two rows are
+        n = _sampled(
+            tl.arange(0, ROWS) * tiles.to(tl.int64) + tile
+        )  # equals are neighbours, of a group no two rows are
     real, there = i < num_queries, n < num_ids
     d = tl.arange(0, DIMS)
     at_rows = rows + n[:, None] * row_stride

@@ -52,6 +52,10 @@ LEAST_SHARE = 4
 # At λ_d = 0.75 nearly every query needs one check, at 0.5 some need five.
 ROUNDS = 6
 
+# If more than one of so many rows are contenders in the first check, as at a λ_d of 0.3, the draft is so far off that
+# reading all rows at every pick takes less time than the checks to come.
+HOPELESS = 16
+
 # The most rows that each step adds to the next pool if there are too many contenders; tiles compared together.
 MOST_OF_STEP = 8
 TILES_BLOCK = 1024
@@ -238,6 +242,8 @@ class _Rounds:
             best=self.best,
             pools=self.pools,
             known=self.known,
+            left=self.left[0],
+            num_left=self.left[1],
             **_drafted(draft),
             **written(self.out),
             num_queries=self.Q,
@@ -245,6 +251,7 @@ class _Rounds:
             tiles=tiles,
             terms=self.terms,
             found=self.best.shape[1],
+            hopeless=self.problem.pool // HOPELESS,
             each=max(1, min(MOST_OF_STEP, POOL // 2 // self.K)),
             K=self.K,
             WORDS=min(bit_search.WORDS, next_power_of_2(words)),
