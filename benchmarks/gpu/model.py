@@ -47,7 +47,7 @@ MARKS = {"M": sass.MATRIX.pattern, "R": "^REDUX", "S": "^STG", "B": "^BAR"}
 ROUNDS = 2
 # Passes over a pool in registers after the first, for ten picks: one to four on real vectors.
 PASSES = 2
-# Checks after the first of MMR out of a whole corpus at λ_d = 0.5: of 64 queries of GloVe (100,000 rows, K = 6), 3.5 each.
+# Checks after the first of MMR out of a whole corpus at λ_d = 0.5: 3.5 on average for 64 queries of GloVe.
 LATER = 4
 
 LEDGER = Ledger(

@@ -64,7 +64,7 @@ def test_a_sample_that_has_nearly_all_of_the_best_rows_hides_none(monkeypatch):
     rows = np.stack([rng.permutation(1400) / 64 for _ in range(16)], 1)
     sampled = np.arange(0, 1400, 4)
     sampled += sampled // 4 * 0x61C88647 % 2**32 >> 30  # as the kernel draws it
-    # The former in 19 groups: 11 tiles have the rows of the sample in turn, and each its rows 8 to 15 in a second group.
+    # The former in 19 groups: 11 tiles have the rows of the sample in turn, and a second group begins at the eighth.
     best, other = sampled[np.r_[0:11, 88:96]], np.setdiff1d(np.arange(1400), sampled)[:30]
     rows[best, 0], rows[best, 1] = 40 + np.arange(19), 0
     rows[other, 0], rows[other, 1] = 0, 40 + np.arange(30)

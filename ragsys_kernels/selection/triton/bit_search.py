@@ -1,7 +1,7 @@
 """Search by bits: the rows that may be among the n best of a corpus, then their exact values.
 
-Rows are multiplied with the queries in 16 bits by matrix units: a quarter of them for a bar, then all for a bit a row.
-Neither keeps a value of each row and query. The kernels are in ``bit_search_kernels.py``, which says why no row is lost.
+Rows are multiplied with the queries in 16 bits by matrix units: a quarter of them for a bar, then all for their bits.
+Neither keeps a value of each row and query. ``bit_search_kernels.py`` has the kernels, and says why no row is lost.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from .launch import QUERY_BLOCK, SMALL_TILE, Tile, bias_by_row, cdiv, chunks, do
 # Rows of a tile of the products.
 ROWS = 128
 
-# The most rows that a search returns, and how many tiles the corpus must have for each of them. The bar is one of at most
-# GROUPS values of groups of rows.
+# The most rows that a search returns, and how many tiles the corpus must have for each of them. The bar is one of at
+# most GROUPS values of groups of rows.
 MOST_WANTED = 1024
 TILES = 2
 GROUPS = 4096
@@ -76,7 +76,7 @@ def rank(wanted: int) -> int:
     above it than are wanted, these are among them.
     """
     share = 1 / SHARE.value
-    return min(wanted, math.ceil(wanted * share + DEVIATIONS * (wanted * share * (1 - share)) ** 0.5) + 1)
+    return min(wanted, math.ceil(wanted * share + DEVIATIONS * math.sqrt(wanted * share * (1 - share))) + 1)
 
 
 def room_for(wanted: int) -> int:

@@ -113,19 +113,17 @@ def filter_product_kernel(
 ):
     """The least values of a sample of the rows into ``least``, or with ``bars`` (C,) a bit of every row into ``bits``.
 
-    ``least`` (C, tiles, PARTS): the largest of each group. ``bits`` (C, tiles, ROWS / 32): whether a row's largest value
-    reaches the bar. SHRUNK: rows are float32, multiplied as float16 times ``shrink`` or their factors; ``grow`` undoes
-    the former.
+    ``least`` (C, tiles, PARTS): the largest of each group. ``bits`` (C, tiles, ROWS / 32): whether a row's largest
+    value reaches the bar. SHRUNK: rows are float32, multiplied as float16 times ``shrink`` or their factors; ``grow``
+    undoes the former.
     """
     blocks = tl.cdiv(num_queries, QUERIES)
     program = tl.program_id(0)
     tile = (program // blocks).to(tl.int64)  # programs that share a tile of the corpus are neighbours
     i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
     n = tile * ROWS + tl.arange(0, ROWS)
-    if bars is None:
-        n = _sampled(
-            tl.arange(0, ROWS) * tiles.to(tl.int64) + tile
-        )  # equals are neighbours, of a group no two rows are
+    if bars is None:  # rows that lie far apart: neighbours are often alike, and of a group one counts
+        n = _sampled(tl.arange(0, ROWS).to(tl.int64) * tiles + tile)
     real, there = i < num_queries, n < num_ids
     d = tl.arange(0, DIMS)
     at_rows = rows + n[:, None] * row_stride

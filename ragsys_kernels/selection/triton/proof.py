@@ -61,8 +61,8 @@ MOST_OF_STEP = 8
 TILES_BLOCK = 1024
 
 # Columns that a program multiplies while it reads a tile of rows: without options all, if these are at most MOST_TERMS.
-# Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles. Both at once
-# take half as many rows, on Hopper alone: elsewhere the registers for it are missing.
+# Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles. On
+# Hopper it does that for all columns at once too, with half as many rows; elsewhere there are too few registers.
 MOST_TERMS = 5
 TERMS = (4, 3)
 TERMS_WITH_PEAKS = (3, 2)
@@ -160,7 +160,7 @@ class _Rounds:
         self.terms = max(cdiv(columns, each) * each for each in self.at_a_time)
         self.tiles_of = [
             product_tile(problem.rows.dtype, self.Q, self.D, each, self.plain, self.hopper, peaks)
-            for peaks, each in enumerate(self.at_a_time)
+            for peaks, each in zip((False, True), self.at_a_time, strict=True)
         ]
         dims = self.tiles_of[0].dims
         self.stride = cdiv(self.D, dims) * dims  # of columns, which end in zeros

@@ -291,8 +291,8 @@ def proof_pool_kernel(
     """Answer queries of which all contenders have been in the pool; make another pool for the others.
 
     It has the draft's picks, the contenders, or where these are too many the best after each column, and of the best
-    rows of the search, ``best`` (C, found), as many as there is room for. Without ``bits`` it is the first pool. Queries
-    of more than ``hopeless`` contenders in the first check are ``left``.
+    rows of the search, ``best`` (C, found), as many as there is room for. Without ``bits`` it is the first pool.
+    Queries of more than ``hopeless`` contenders in the first check are ``left``.
     """
     place = tl.program_id(0).to(tl.int64)
     slot = tl.arange(0, SLOTS)
