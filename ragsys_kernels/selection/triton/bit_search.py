@@ -75,7 +75,7 @@ def rank(wanted: int) -> int:
     How many of these the sample has is a binomial number. The bar need not be below their own values: if more rows are
     above it than are wanted, these are among them.
     """
-    share = 1 / SHARE.value
+    share: float = 1 / SHARE.value
     return min(wanted, math.ceil(wanted * share + DEVIATIONS * math.sqrt(wanted * share * (1 - share))) + 1)
 
 
