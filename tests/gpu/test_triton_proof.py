@@ -160,7 +160,7 @@ def test_later_checks_by_smaller_tiles_find_the_same(calls, monkeypatch):
     """As on Hopper, where all columns are multiplied at once; more words of bits than the first check's, or as many."""
     monkeypatch.setattr(triton_proof, "FIRST", 4)  # half as many as there are larger tiles
     for rows in (513, 545):
-        given = problem(kind="random", Q=2, k=4) | {"lambda_d": np.array([0.3, 0.5])}
+        given = problem(kind="random", Q=4, k=4) | {"lambda_d": np.array([0.6, 0.7, 0.75, 0.8])}
         given["embeddings"] = np.resize(given["embeddings"], (rows, D))[::-1].copy()
         few = run(given, same=False)
         with monkeypatch.context() as hopper:
@@ -169,7 +169,7 @@ def test_later_checks_by_smaller_tiles_find_the_same(calls, monkeypatch):
             for a, b in zip(run(given, same=False), few, strict=True):
                 np.testing.assert_array_equal(a, b)
         assert calls[-1] == calls[-2]
-        assert calls[-1][1] == 2, "no later check was made"
+        assert calls[-1][1] > calls[-1][-1], "no later check proved anything"
 
 
 def test_chunks_of_queries(calls, monkeypatch):
