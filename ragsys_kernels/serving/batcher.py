@@ -282,7 +282,7 @@ class Batcher:
             return
         work = self._work([(block, len(block)) for block, _ in entries])
         block, turn = entries[0]
-        if _CALL + work * (turn.element or self._elements.get(block.kind, _ELEMENT)) >= _INLINE:
+        if _CALL + work * (turn.element or self._elements.get(block.cost.kind, _ELEMENT)) >= _INLINE:
             self._run(loop, lane, entries, work)
             return
         begin, used = time.perf_counter(), time.thread_time()
@@ -330,7 +330,8 @@ class Batcher:
                 if turn.element and lane is self._short and self._remaining(turn) > _TURN * turn.ticket.callers:
                     self._long.add(key, turns.popleft())  # it takes longer than expected
                     continue
-                block, (shared, own) = turn.blocks[0], turn.blocks[0].work
+                block = turn.blocks[0]
+                _, shared, own = block.cost
                 whole = max(_TURN / self._element(turn), _SHARED * shared)  # of a call that begins with this block
                 if not entries:
                     room = whole
@@ -362,7 +363,7 @@ class Batcher:
 
     def _element(self, turn: Turn) -> float:
         """Return how many seconds an element of the queries should take that wait."""
-        return turn.element or self._elements.get(turn.blocks[0].kind, _ELEMENT)
+        return turn.element or self._elements.get(turn.blocks[0].cost.kind, _ELEMENT)
 
     def _remaining(self, turn: Turn) -> float:
         """Return how many seconds the queries of a turn should take that wait."""
@@ -378,7 +379,7 @@ class Batcher:
         """Return how many elements one thread works through in a call of so many queries of each block."""
         total = longest = most = 0.0
         for block, count in queries:
-            shared, own = block.work
+            _, shared, own = block.cost
             most, total, longest = max(most, shared), total + own * count, max(longest, own)
         if total >= _SERIAL:
             total = max(total / self._threads_of(queries[0][0]), longest)
@@ -392,8 +393,9 @@ class Batcher:
         block, queries = entries[0][0], sum([block.size for block, _ in entries])
         on_host = isinstance(block.request.embeddings.data, np.ndarray)  # a device computes while the thread waits
         element = max(0.0, (used if on_host else seconds) - _CALL) / work
-        known = self._elements.get(block.kind, _ELEMENT)
-        self._elements[block.kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
+        kind = block.cost.kind
+        known = self._elements.get(kind, _ELEMENT)
+        self._elements[kind] = known + (_BELOW if element < known else _ABOVE) * (element - known)
         for _, turn in entries:
             turn.element = element
         self._pace += _PACE * (seconds / queries - self._pace)
