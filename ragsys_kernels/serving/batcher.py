@@ -99,7 +99,7 @@ class Ticket(Pending):
         super().__init__()
         self._batcher, self.asked, self.callers = batcher, asked, callers
         self._parts: list[tuple[Block, Selection]] = []
-        self.waiting = self._left = sum(map(len, asked.blocks))
+        self.waiting = self._left = sum([block.size for block in asked.blocks])
         self.submitted = time.perf_counter()
         self.begun, self.kernel = self.submitted, 0.0
         self.done = not asked.blocks
@@ -152,13 +152,28 @@ class Lane:
     """What waits for one thread, and the call that runs there."""
 
     def __init__(self, name: str, gives_way: bool) -> None:
+        self.alone: Turn | None = None  # what waits, if nothing else does: most meet no other, and need no key
         self.waiting: dict[tuple[object, ...], deque[Turn]] = {}  # by key, the longest waiting first
         self.thread = ThreadPoolExecutor(1, name, initializer=_give_way if gives_way else None)
         self.call: list[Entry] = []
         self.stop = Stop()
 
-    def add(self, key: tuple[object, ...], turn: Turn) -> None:
-        self.waiting.setdefault(key, deque()).append(turn)
+    def add(self, turn: Turn) -> None:
+        if self.alone is None and not self.waiting:
+            self.alone = turn
+            return
+        self.by_key()
+        self.waiting.setdefault(turn.blocks[0].key, deque()).append(turn)
+
+    def by_key(self) -> None:
+        """Put what waits alone where others can come to it."""
+        if self.alone is not None:
+            self.waiting[self.alone.blocks[0].key] = deque([self.alone])
+            self.alone = None
+
+    @property
+    def waits(self) -> bool:
+        return self.alone is not None or bool(self.waiting)
 
 
 class Batcher:
@@ -224,12 +239,13 @@ class Batcher:
         for block in asked.blocks:
             if block.skipped:
                 self._metrics.skipped.labels(block.served.name).inc(sum(map(len, block.skipped.values())))
-            if (turn := turns.get(key := block.key)) is None:
+            key = block.key if len(asked.blocks) > 1 else ()
+            if (turn := turns.get(key)) is None:
                 turn = turns[key] = Turn(ticket, deque())
             turn.blocks.append(block)
         long = sum(map(self._remaining, turns.values())) > _TURN * callers
-        for key, turn in turns.items():
-            (self._long if long else self._short).add(key, turn)
+        for turn in turns.values():
+            (self._long if long else self._short).add(turn)
         if deadline is not None:
             ticket.expire_at(loop, deadline)
         if look:
@@ -247,7 +263,7 @@ class Batcher:
     def drop(self, queries: int) -> None:
         """Stop counting queries whose request has ended."""
         self.queued -= queries
-        self._metrics.queued.set(self.queued)
+        self._metrics.waiting(self.queued)
 
     def stop_unwanted(self) -> None:
         """Stop the calls whose requests have all ended."""
@@ -261,7 +277,7 @@ class Batcher:
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look at the queue after the requests that have arrived with this one are read."""
-        if self._scheduled or not any(lane.waiting and not lane.call for lane in self._lanes):
+        if self._scheduled or not any(lane.waits and not lane.call for lane in self._lanes):
             return
         self._scheduled = True
         if self._wait:
@@ -272,7 +288,7 @@ class Batcher:
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
         for lane in self._lanes:
-            if lane.waiting and not lane.call:
+            if lane.waits and not lane.call:
                 self._begin(loop, lane)
 
     def _begin(self, loop: asyncio.AbstractEventLoop, lane: Lane) -> None:
@@ -294,7 +310,7 @@ class Batcher:
         seconds = time.perf_counter() - begin
         self._measure(entries, work, seconds, time.thread_time() - used)
         self._finish(entries, [picks], begin, seconds)
-        if lane.waiting:
+        if lane.waits:
             self._schedule(loop)
 
     def _run(self, loop: asyncio.AbstractEventLoop, lane: Lane, entries: list[Entry], work: float) -> None:
@@ -317,6 +333,10 @@ class Batcher:
 
     def _next(self, lane: Lane) -> list[Entry]:
         """Take queries of the key that has waited longest, up to one call; skip requests that have ended."""
+        if (turn := lane.alone) is not None and turn.ticket.waiting == 1:  # all that it was asked for
+            lane.alone = None
+            return [(self._taken(turn, 1), turn)]
+        lane.by_key()
         entries: list[Entry] = []
         while lane.waiting and not entries:
             key, turns = next(iter(lane.waiting.items()))
@@ -328,7 +348,7 @@ class Batcher:
                     turns.popleft()
                     continue
                 if turn.element and lane is self._short and self._remaining(turn) > _TURN * turn.ticket.callers:
-                    self._long.add(key, turns.popleft())  # it takes longer than expected
+                    self._long.add(turns.popleft())  # it takes longer than expected
                     continue
                 block = turn.blocks[0]
                 _, shared, own = block.cost
