@@ -64,13 +64,13 @@ _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
 
 
-# Sets of rules that are kept for later requests, and the longest of them.
-_KEPT, _LONGEST = 256, 400
+# Sets of rules that are kept for later requests, which share them, and the longest of them as text.
+_KEPT, _LONGEST = 256, 4096
 
 
 def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> Rules:
     """Return the checks of a request, reused from an earlier request with equal rules if they are still kept."""
-    text = text_of(op, common) if len(common) < 8 else ""
+    text = text_of(op, common)
     if len(text) > _LONGEST:
         text = ""
     rules = served.kept.get(op + text) if text else None
