@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import repeat
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +51,22 @@ _TWICE = re.compile(r"(?<=, got )\d+(?= twice$)")
 _ROW = re.compile(rf"(?<= in row )\d+|{_TWICE.pattern}")
 
 
+class Cost(NamedTuple):
+    """What a call of the kernels should cost: what it works through, in elements of rows, roughly.
+
+    Attributes
+    ----------
+    kind : tuple
+        What queries have in common of which an element takes equally long.
+    shared, own : float
+        Once for all queries, and for each of them.
+    """
+
+    kind: tuple[Any, ...]
+    shared: float
+    own: float
+
+
 @dataclass(slots=True, eq=False)
 class Block:
     """Queries with equal rules: a request is cut into blocks, and blocks of one key share a kernel call.
@@ -68,9 +85,12 @@ class Block:
     skipped: dict[int, list[Any]] | None = None  # unknown ids that were left out, by query
     positions: Sequence[int] = ()  # of its queries in their request
     group_names: list[str] | None = None  # the strings that groups of what is given are numbers of
-    # Asked for several times.
-    _work: tuple[float, float] | None = field(default=None, init=False)
-    _kind: tuple[Any, ...] | None = field(default=None, init=False)
+    given: Rows | None = field(init=False)  # the candidates' own vectors; None: the corpus's
+    _cost: Cost | None = field(default=None, init=False)  # asked for several times
+
+    def __post_init__(self) -> None:
+        rows: Rows = self.request.embeddings
+        self.given = None if rows is self.served.corpus else rows
 
     def __len__(self) -> int:
         return self.size
@@ -87,12 +107,6 @@ class Block:
         skipped = {q - begin: ids for q, ids in (self.skipped or {}).items() if begin <= q < end}
         positions = self.positions[part]
         return Block(self.served, request, end - begin, self.pool, names, skipped, positions, self.group_names)
-
-    @property
-    def given(self) -> Rows | None:
-        """The candidates' own vectors; None: the corpus's."""
-        rows: Rows = self.request.embeddings
-        return None if rows is self.served.corpus else rows
 
     @property
     def k(self) -> int | np.ndarray:
@@ -115,7 +129,7 @@ class Block:
         request, rows = self.request, self.given
         width = -1 if request.candidates is None else request.candidates.shape[1].bit_length()
         aspects = 0 if request.aspects is None else request.aspects.shape[1]
-        known = tuple([each is None for each in _optional(request)])
+        known = tuple(map(is_, _optional(request), repeat(None)))
         source = id(self.served) if rows is None else (rows.data.dtype, rows.data.shape[1], rows.metric)
         return source, self.pool, width, aspects, known, _of_call(request)
 
@@ -127,40 +141,33 @@ class Block:
         return size if given is None else size + int(given.data.nbytes)
 
     @property
-    def kind(self) -> tuple[Any, ...]:
-        """What queries have in common of which an element of work takes equally long, roughly."""
-        if self._kind is None:
-            request = self.request
-            width = 0 if request.candidates is None else request.candidates.shape[1].bit_length()
-            pool = 0 if self.pool is None else self.pool.bit_length()
-            self._kind = self.served.name, request.op, width, pool, self.most.bit_length(), self.given is None
-        return self._kind
+    def cost(self) -> Cost:
+        """What a call of its queries should cost."""
+        if self._cost is None:
+            self._cost = self._costs()
+        return self._cost
 
-    @property
-    def work(self) -> tuple[float, float]:
-        """What a call works through once for all its queries, and for each of them: elements of rows, roughly."""
-        if self._work is None:
-            self._work = self._worked()
-        return self._work
-
-    def _worked(self) -> tuple[float, float]:
+    def _costs(self) -> Cost:
         request, k = self.request, self.k
         dims = self.served.dims if self.given is None else self.given.data.shape[1]
-        searched = 0
+        searched = given_width = 0
         if request.candidates is not None:
-            width = request.candidates.shape[1]
+            width = given_width = request.candidates.shape[1]
         elif self.pool is None and request.op != "mmr":
             width = self.served.rows
         else:  # MMR searches a whole corpus about twice, for small pools
             width = self.pool or 0
             searched = self.served.rows * dims
-        picks = min(width, k if isinstance(k, int) else float(k.mean()))
+        most, mean = (k, k) if isinstance(k, int) else (int(k.max()), float(k.mean()))
+        picks = min(width, mean)
         per_pick = dims * _PICKS.get(request.op, _PICK)
         if request.op in ("coverage", "gist"):  # whose items meet the aspects, or each other, once
             per_pick = width if request.aspects is None else request.aspects.shape[1]
             dims *= per_pick
         own = (1 if self.pool else 2) * _OF_QUERY * searched
-        return _SEARCH * searched, own + width * (dims + picks * per_pick) + 1
+        pool = 0 if self.pool is None else self.pool.bit_length()
+        kind = (self.served.name, request.op, given_width.bit_length(), pool, most.bit_length(), self.given is None)
+        return Cost(kind, _SEARCH * searched, own + width * (dims + picks * per_pick) + 1)
 
     def ids_of(self, picked: np.ndarray) -> np.ndarray:
         """Return the ids of picks (Q, K): int64, or objects that are strings; of padding, any."""
@@ -415,7 +422,17 @@ def plain(block: Block) -> Problem | None:
 
 
 def _weights(weight: float | np.ndarray, size: int) -> np.ndarray:
-    return weight if isinstance(weight, np.ndarray) else np.full(size, weight, np.float32)
+    if isinstance(weight, np.ndarray):
+        return weight
+    return _full(size, weight) if weight else np.full(size, weight, np.float32)  # -0.0 is equal to 0.0
+
+
+@lru_cache(256)
+def _full(size: int, weight: float) -> np.ndarray:
+    """Return one weight for each query; nothing writes into it, and `np.full` takes as long as a few picks."""
+    weights = np.full(size, weight, np.float32)
+    weights.flags.writeable = False
+    return weights
 
 
 def argument_of(message: str) -> str | None:

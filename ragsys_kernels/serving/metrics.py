@@ -47,7 +47,7 @@ class Metrics:
         )
         self._batch = Histogram("ragsys_batch_queries", "Queries of a kernel call", registry=registry, buckets=_QUERIES)
         self._kernel = Histogram("ragsys_kernel_seconds", "Of a kernel call", registry=registry, buckets=_SECONDS)
-        self.queued = Gauge(
+        self._queued = Gauge(
             "ragsys_queued_queries", "Queries that wait", registry=registry, multiprocess_mode="livesum"
         )
         self._reloads = Counter("ragsys_reloads", "Reloads of a corpus", ["corpus", "outcome"], registry=registry)
@@ -59,6 +59,7 @@ class Metrics:
             "ragsys_closed_connections", "Connections that the server closed", ["reason"], registry=registry
         )
         self.dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
+        self._waiting: int | None = None
         self._known: dict[tuple[str, int, str, str], tuple[list[Any], Any]] = {}  # looking up labels takes longer
 
     def serves(self) -> None:
@@ -80,7 +81,13 @@ class Metrics:
     def batch(self, queries: int, seconds: float, queued: int) -> None:
         self._batch.observe(queries)
         self._kernel.observe(seconds)
-        self.queued.set(queued)
+        self.waiting(queued)
+
+    def waiting(self, queued: int) -> None:
+        """Note how many queries wait."""
+        if queued != self._waiting:
+            self._queued.set(queued)
+            self._waiting = queued
 
     def reload(self, name: str, outcome: str) -> None:
         """Count a reload once, whatever the number of workers: it was "loaded", "refused" or "unloaded"."""

@@ -13,37 +13,38 @@ from .asked import BLOCK, Asked
 from .batcher import Batcher, Pending, Ticket
 from .corpora import Served
 from .limits import Limits, RefusedError, gone
-from .queries.reading import read
-from .queries.rules import text_of
+from .queries.reading import read_by
+from .queries.rules import Rules, rules_of
 
 
 class Party(Pending):
     """Requests that go together: their queries end to end, and then what was asked and picked."""
 
-    def __init__(self, served: Served, common: dict[str, Any]) -> None:
+    def __init__(self, rules: Rules) -> None:
         super().__init__()
-        self.served, self.common = served, common
+        self.rules = rules
         self.queries: list[Any] = []
         self.begins: list[int] = []  # where the queries of each request begin
         self.failed: dict[int, Exception] = {}  # why a request could not be read, by where it begins
         self.members = 0  # requests whose clients have not gone
-        self.asked = Asked(served, 0)
+        self.asked = Asked(rules.served, 0)
         self.ticket: Ticket | None = None
         self.texts: list[bytes] | None = None  # the answers as JSON, once one of the requests has written them
 
-    def read(self, limits: Limits) -> None:
+    def read(self) -> None:
         """Read the queries of all requests at once, or if that fails of each, so that one does not fail the others."""
         whole = self.queries
         try:
-            self.asked = read("select", whole, self.common, self.served, limits)
+            self.asked = read_by(self.rules, whole)
             return
         except Exception:
             if len(self.begins) == 1:
                 raise
-        self.asked = Asked(self.served, len(whole), strings=self.served.named)
+        served = self.rules.served
+        self.asked = Asked(served, len(whole), strings=served.named)
         for begin, end in zip(self.begins, [*self.begins[1:], len(whole)], strict=True):
             try:
-                self.asked.extend(read("select", whole[begin:end], self.common, self.served, limits), begin)
+                self.asked.extend(read_by(self.rules, whole[begin:end]), begin)
             except Exception as error:
                 self.failed[begin] = error.kept() if isinstance(error, RefusedError) else error
 
@@ -66,7 +67,7 @@ class Together:
 
     def __init__(self, batcher: Batcher, limits: Limits) -> None:
         self._batcher, self._limits = batcher, limits
-        self._parties: dict[tuple[int, str], Party] = {}
+        self._parties: dict[Rules, Party] = {}
         self._round: list[Party] = []  # all of this round; those in `_parties` take more queries
         self._gathered = 0  # queries of the round
 
@@ -76,12 +77,12 @@ class Together:
         All requests have the server's own deadline: those with another do not come here.
         """
         self._batcher.check_room(self._gathered + len(queries))
-        key = (id(served), text_of("select", common))
-        party = self._parties.get(key)
+        rules = rules_of("select", common, served, self._limits)
+        party = self._parties.get(rules)
         if party is None or len(party.queries) + len(queries) > BLOCK:
             if not self._round:
                 asyncio.get_running_loop().call_soon(self._go)
-            party = self._parties[key] = Party(served, common)
+            party = self._parties[rules] = Party(rules)
             self._round.append(party)
         begin = len(party.queries)
         party.begins.append(begin)
@@ -98,7 +99,7 @@ class Together:
             if party.done:  # all clients have gone
                 continue
             try:
-                party.read(self._limits)
+                party.read()
                 party.ticket = self._batcher.submit(party.asked, look=False, callers=len(party.begins))
             except Exception as error:
                 party.end(error.kept() if isinstance(error, RefusedError) else error)

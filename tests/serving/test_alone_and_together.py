@@ -65,7 +65,7 @@ def test_a_request_that_cannot_be_read_fails_alone(monkeypatch, error):
         {"query_id": 1, "candidates": list(range(1500)), "k": 2},
     )
     if error is not None:
-        broken(monkeypatch, together, "read", lambda op, queries, *_: bad in queries, error)
+        broken(monkeypatch, together, "read_by", lambda _, queries: bad in queries, error)
 
     async def use(client, _):
         posts = (client.post("/v1/select", json={"queries": [query]}) for query in [good, good, bad, *[good] * 40])

@@ -75,6 +75,7 @@ def test_a_long_request_is_cut_by_its_work(corpus, monkeypatch, rounds, sizes):
     calls.open()
     own = N * D * 0.5 + 2000 * (D + 100 * D * 0.75) + 1  # a search, the pool with the query, much of it with each pick
     monkeypatch.setattr(batcher, "_TURN", rounds * own * 1e-6)
+    monkeypatch.setattr(batcher, "_LONG_TURN", rounds * own * 1e-6)
     monkeypatch.setattr(batcher, "_SHARED", 0.0)
 
     async def use(client, _):
@@ -97,6 +98,7 @@ def test_a_request_that_fits_a_call_is_not_cut(corpus, monkeypatch, counts, size
     calls = Calls(monkeypatch)
     own = 20 * (D + 5 * D * 0.75) + 1
     monkeypatch.setattr(batcher, "_TURN", 15.5 * own * 1e-6)
+    monkeypatch.setattr(batcher, "_LONG_TURN", 15.5 * own * 1e-6)
     monkeypatch.setattr(batcher, "_SHARED", 0.0)
     rules = {"method": "vrsd", "k": 5, "candidates": list(range(20))}
 
@@ -119,6 +121,7 @@ def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypat
     calls = Calls(monkeypatch)
     calls.open()
     monkeypatch.setattr(batcher, "_TURN", 1e-9)
+    monkeypatch.setattr(batcher, "_LONG_TURN", 1e-9)
     own = N * D * 0.5 + 10 * (D + 2 * D * 0.75) + 1
     fits = int(batcher._SHARED * 2.5 * N * D / own)
 
@@ -169,6 +172,7 @@ def test_long_requests_with_the_same_rules_take_turns(corpus, monkeypatch):
     """Their queries differ in k, by which they are told apart."""
     calls = Calls(monkeypatch)
     monkeypatch.setattr(batcher, "_TURN", 1e-9)
+    monkeypatch.setattr(batcher, "_LONG_TURN", 1e-9)
     monkeypatch.setattr(batcher, "_SHARED", 0.0)
 
     async def use(client, service):

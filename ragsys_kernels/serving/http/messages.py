@@ -278,8 +278,9 @@ class Response:
         content_type: bytes = JSON,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.parts: Sequence[bytes | memoryview] = (body,) if isinstance(body, bytes) else body
-        self.size, self.status = sum(map(len, self.parts)), status
+        self.parts: Sequence[bytes | memoryview]
+        self.parts, self.size = ((body,), len(body)) if isinstance(body, bytes) else (body, sum(map(len, body)))
+        self.status = status
         self.headers = [(b"content-type", content_type), (b"content-length", str(self.size).encode())]
         for name, value in (headers or {}).items():
             self.headers.append((name.encode("latin-1"), value.encode("latin-1")))

@@ -21,8 +21,11 @@ from .own_vectors import Given
 from .rules import Hits, Rules, Shared
 
 Ids = np.ndarray | list[Any]  # int64, or a list of strings
+_NUMBERS = ("k", *NUMBERS)
 # What limits picks, and the values of items that it goes by.
 _LIMITS = {"max_per_group": "groups", "min_per_group": "groups", "query_groups": "groups", "budget": "costs"}
+# Fields of queries that lack others, or exclude them.
+_ODD = {"lists", *OF_VECTORS, *_LIMITS}
 
 
 class Columns(Protocol):
@@ -146,7 +149,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         vectors = served.vectors_of(query_rows)
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
-    own = {name: columns.numbers(name) for name in ("k", *NUMBERS) if name in fields}
+    own = {name: columns.numbers(name) for name in _NUMBERS if name in fields}
     numbers = rules.numbers(own, shared.method)
     rows = served.corpus if given is None else given.rows
     options = rules.quotas(shared.options, names, given is not None)
@@ -166,6 +169,8 @@ def _shown(rules: Rules, columns: Columns, names: Sequence[str]) -> dict[str, An
 def _refuse_odd(rules: Rules, shared: Shared, columns: Columns, own_vectors: bool) -> None:
     """Refuse fields that exclude each other, and those that lack another."""
     fields = columns.fields
+    if not shared.options and not shared.fusion and shared.metric is None and _ODD.isdisjoint(fields):
+        return
     given = {*fields, *shared.options}
     if "lists" in given:
         for name in ("vectors", "candidates", "relevance"):

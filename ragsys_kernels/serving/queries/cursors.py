@@ -18,7 +18,7 @@ _NUMBERS, _NAMES = "n", "s"
 
 def encoded(ids: np.ndarray) -> str:
     """Return the cursor of a page after these ids, int64 or strings."""
-    if ids.dtype == object:
+    if ids.dtype.kind == "O":
         return _NAMES + _text(orjson.dumps(ids.tolist()))
     return _NUMBERS + _text(ids.astype("<i8", copy=False).tobytes())
 

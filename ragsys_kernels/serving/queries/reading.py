@@ -36,8 +36,12 @@ def read(op: str, queries: Sequence[Any], common: dict[str, Any], served: Served
     RefusedError
         ``common`` has an unknown field.
     """
-    asked = Asked(served, len(queries), strings=served.named)
-    rules = rules_of(op, common, served, limits)
+    return read_by(rules_of(op, common, served, limits), queries)
+
+
+def read_by(rules: Rules, queries: Sequence[Any]) -> Asked:
+    """Return the blocks of queries by the rules of their request."""
+    op, asked = rules.op, Asked(rules.served, len(queries), strings=rules.served.named)
     alike: dict[tuple[Any, ...], tuple[list[int], list[dict[str, Any]]]] = {}
     for i, query in enumerate(queries):
         if type(query) is not dict:

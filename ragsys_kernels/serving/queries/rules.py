@@ -64,13 +64,13 @@ _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 _MOST_BUDGET = float(np.finfo(np.float64).max)  # JSON has integers beyond it
 
 
-# Sets of rules that are kept for later requests, and the longest of them.
-_KEPT, _LONGEST = 256, 400
+# Sets of rules that are kept for later requests, which share them, and the longest of them as text.
+_KEPT, _LONGEST = 256, 4096
 
 
 def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> Rules:
     """Return the checks of a request, reused from an earlier request with equal rules if they are still kept."""
-    text = text_of(op, common) if len(common) < 8 else ""
+    text = text_of(op, common)
     if len(text) > _LONGEST:
         text = ""
     rules = served.kept.get(op + text) if text else None
@@ -131,6 +131,7 @@ class Rules:
         # Bad ones may be refused here: they are wrong for all queries without their own.
         given = {name: self.common[name] for name in ("k", "lambda_d", "lambda_b") if self.common[name] is not None}
         self._numbers = {name: self.number(name, [x])[0].item() for name, x in given.items()}
+        self._of_all: dict[str, dict[str, Any]] = {}  # by rule, of queries without numbers of their own
         self._rule = self.shared({})
         self._beside = {name: x for name, x in common.items() if x is not None}
         # What else stands beside the queries and not in them.
@@ -147,11 +148,15 @@ class Rules:
 
     def numbers(self, own: Mapping[str, Sequence[Any]], method: str) -> dict[str, Any]:
         """Return k and the weights, of queries with these of their own: one of all, or arrays (n,) as `number` has."""
-        found: dict[str, Any] = {"lambda_d": OF_RULE[method].get("lambda_d"), **self._numbers}
-        found |= {name: self.number(name, values) for name, values in own.items()}
-        for name in LACKS[method].intersection(found):
-            found[name] = None
-        return found
+        found = self._of_all.get(method)
+        if found is None:
+            found = {"lambda_d": OF_RULE[method].get("lambda_d"), **self._numbers}
+            found |= dict.fromkeys(LACKS[method].intersection(found))
+            self._of_all[method] = found
+        if not own:
+            return found
+        read = {name: self.number(name, values) for name, values in own.items()}
+        return {**found, **read, **dict.fromkeys(LACKS[method].intersection(read))}
 
     def fits(self, method: str, own: Mapping[str, Any]) -> None:
         """Refuse fields that a rule does not have: those of queries, given with a value to show, and of all queries."""
@@ -242,6 +247,8 @@ class Rules:
 
         Refuse what the library would refuse in the call of the kernels, which the block may share.
         """
+        if options.keys().isdisjoint(BY_GROUP):
+            return options
         given = {name: options[name] for name in BY_GROUP if name in options}
         if "min_per_group" not in given and not any(isinstance(each, ByGroup) for each in given.values()):
             return options

@@ -213,7 +213,7 @@ def _single(block: Block, picks: Selection) -> bytes:
     n = int(picks.lengths[0])
     ids = block.ids_of(picks.indices)[0, :n]
     answer = {
-        "ids": ids if ids.dtype != object else ids.tolist(),
+        "ids": ids if ids.dtype.kind != "O" else ids.tolist(),
         "scores": picks.scores[0, :n],
         "relevance": picks.relevance[0, :n],
         "redundancy": picks.redundancy[0, :n],
