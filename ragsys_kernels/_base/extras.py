@@ -15,6 +15,10 @@ from .loading import imports
 _PACKAGE = __name__.partition(".")[0]
 
 
+class MissingError(ModuleNotFoundError):
+    """An optional package is missing, and the text says how to install it."""
+
+
 def install(extra: str) -> str:
     """Return the command that installs what an extra of this package brings, from where the package itself came."""
     return f"pip install '{_origin().format(extra=extra)}'"
@@ -72,7 +76,7 @@ def absent(package: str, extra: str) -> str:
 
 def missing(by: str, package: str, command: str, module: str | None = None) -> ModuleNotFoundError:
     """Return the error of ``by``, which cannot do without the package; ``module`` is what Python did not find."""
-    return ModuleNotFoundError(f"{by} needs {package}: {command}", name=module or package)
+    return MissingError(f"{by} needs {package}: {command}", name=module or package)
 
 
 @contextmanager
@@ -83,6 +87,8 @@ def needed(by: str, extra: str, package: str | None = None) -> Iterator[None]:
     """
     try:
         yield
+    except MissingError:  # of what is used in the block, which knows more
+        raise
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module == _PACKAGE:  # a fault of this package

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +36,10 @@ BEYOND = "ragsys.beyond"
 
 # What pages of allowed origins may send and read. They cannot send x-requested-with, which stands for a token.
 _METHODS = ("GET", "POST", "PUT", "DELETE")
-_TAKEN = ("authorization", "traceparent", "tracestate", "x-request-id", "x-timeout-ms", "x-pool-size")
+_TAKEN = (
+    "authorization", "content-encoding", "traceparent", "tracestate", "x-request-id", "x-timeout-ms", "x-pool-size",
+)  # fmt: skip
+_NOTHING = re.compile(rb"q=0(\.0*)?")  # of accept-encoding
 _SHOWN = ("x-request-id", "retry-after")
 _GZIP_LEVEL = 1  # the quickest: the link that is worth more time is rare
 
@@ -63,6 +67,15 @@ def create_app(corpora: Mapping[str, str | Path | Corpus], **options: Any) -> An
     return make_service(corpora, **options).asgi
 
 
+def _takes_gzip(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a client takes answers in gzip, by RFC 9110, 12.5.3."""
+    for part in headers.get(b"accept-encoding", b"").split(b","):
+        name, _, weight = part.replace(b" ", b"").lower().partition(b";")
+        if name == b"gzip":
+            return not _NOTHING.fullmatch(weight)
+    return False
+
+
 async def _http_error(request: Any, error: Any) -> Any:
     """Return the framework's own errors, as of an unknown path, in the form of all others."""
     refusal = RefusedError(error.status_code, str(error.detail), headers=error.headers)
@@ -76,7 +89,8 @@ class Front:
         self._app, self.service = service.app, service
         self._answer: Any = self._routed
         if service.gzip_bytes is not None:
-            self._answer = GZipMiddleware(self._answer, service.gzip_bytes, _GZIP_LEVEL)
+            self._packed = GZipMiddleware(self._routed, service.gzip_bytes, _GZIP_LEVEL)
+            self._answer = self._packed_or_not
         if service.hosts.origins:
             self._answer = CORSMiddleware(self._answer, service.hosts.origins, _METHODS, _TAKEN, expose_headers=_SHOWN)
 
@@ -99,6 +113,11 @@ class Front:
             sent = [499, 0]
         finally:
             self.ended(request, *sent)
+
+    async def _packed_or_not(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with gzip those who take it: the framework takes ``gzip;q=0``, which refuses it, for one of them."""
+        takes = _takes_gzip(scope["ragsys.request"].headers)
+        await (self._packed if takes else self._routed)(scope, receive, send)
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, with an error if need be."""
@@ -123,7 +142,7 @@ class Front:
         """Return whether something is to be done to the answer of a request with these headers."""
         if self.service.hosts.origins and b"origin" in headers:
             return True
-        return self.service.gzip_bytes is not None and b"gzip" in headers.get(b"accept-encoding", b"")
+        return self.service.gzip_bytes is not None and _takes_gzip(headers)
 
     def admit(self, request: Request) -> None:
         """Refuse a request for another host, one without a token, and one too many."""

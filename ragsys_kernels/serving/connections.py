@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .._base.extras import missing
+from .._base.extras import install, missing
 
 SHORT, ASGI = "short", "asgi"
 
@@ -49,8 +49,7 @@ def traced(application: Any) -> Any:
         from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
         from opentelemetry.util.http import get_excluded_urls
     except ModuleNotFoundError as error:
-        package = "opentelemetry-instrumentation-asgi"
-        raise missing("serve: traces", package, f"pip install {package}", error.name) from error
+        raise missing("serve: traces", "opentelemetry-instrumentation-asgi", install("otel"), error.name) from error
 
     async def noted(scope: Any, receive: Any, send: Any) -> None:
         """Call the application with the id of the trace, for the access log."""

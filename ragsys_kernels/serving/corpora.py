@@ -190,7 +190,7 @@ class Corpora:
     def at(self, name: str) -> Served:
         """Return a corpus, or refuse a name that has none."""
         if name not in self._served:
-            message = f"reload: there is no corpus {name[:200]!r}"
+            message = f"serve: there is no corpus {name[:200]!r}"
             raise RefusedError(404, message, "name", code=UNKNOWN_CORPUS)
         return self._served[name]
 

@@ -105,11 +105,11 @@ class Metrics:
 
     def _state(self) -> Iterator[Metric]:
         """Yield what each worker knows of all."""
-        rows = GaugeMetricFamily("ragsys_corpus_rows", "Rows of a corpus", labels=["corpus"])
+        rows = GaugeMetricFamily("ragsys_corpus_rows", "Rows of a corpus that are not deleted", labels=["corpus"])
         text = "When the corpus was loaded, in seconds since 1970"
         loaded = GaugeMetricFamily("ragsys_corpus_loaded_timestamp_seconds", text, labels=["corpus"])
         for served in self._corpora():
-            rows.add_metric([served.name], len(served))
+            rows.add_metric([served.name], served.corpus.num_live)
             loaded.add_metric([served.name], served.loaded)
         about = {"version": __version__, "python": platform.python_version()}
         yield from (rows, loaded, InfoMetricFamily("ragsys_build", "Versions of the server", about))

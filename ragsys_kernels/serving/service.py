@@ -185,7 +185,7 @@ class Service:
                 raise
             self.corpora.put(served)
             self.metrics.reload(name, "loaded")
-            return {"corpus": name, "rows": len(served), "version": served.version}
+            return {"corpus": name, "rows": served.corpus.num_live, "version": served.version}
 
     async def unload_here(self, name: str) -> dict[str, Any]:
         """Take a corpus out of service in this process."""

@@ -308,7 +308,7 @@ class _Parent:
         reload.ends = time.monotonic() + _RELOAD
         workers = [worker for worker in self._workers if worker.versions is not None]
         if reload.folder is None and reload.name not in self._settings.corpora:  # unloaded while this one waited
-            self._end(reload, Refusal(404, f"reload: there is no corpus {reload.name!r}"))
+            self._end(reload, Refusal(404, f"serve: there is no corpus {reload.name!r}"))
             return
         if reload.removes:
             for known in (self._settings.corpora, self._versions, self._verified):
@@ -521,5 +521,5 @@ class _Link:
             self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error), error.code)))
         else:
             self._loaded[asked.reload] = served
-            found = {"corpus": asked.name, "rows": len(served), "version": served.version}
+            found = {"corpus": asked.name, "rows": served.corpus.num_live, "version": served.version}
             self._pipe.send(Loaded(asked.reload, found, self._service.corpora.compared))

@@ -285,6 +285,8 @@ def test_answers_are_compressed_where_the_server_and_the_client_want_it(way):
     cases = [
         ({"accept-encoding": "gzip"}, many, True),
         ({"accept-encoding": "identity"}, many, False),
+        ({"accept-encoding": "br, gzip; q=0.5"}, many, True),
+        ({"accept-encoding": "br, gzip; q=0.0"}, many, False),
         ({"accept-encoding": "gzip"}, {"k": 1, "queries": [{"query_id": 1}]}, False),
     ]
     if way == "asgi":

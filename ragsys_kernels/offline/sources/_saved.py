@@ -79,7 +79,8 @@ def is_saved(place: Place) -> bool:
     """Whether it is the folder of a saved corpus."""
     if place.local is not None:
         return (place.local / DESCRIPTION).is_file()
-    return place.kind() == "folder" and place.child(DESCRIPTION).kind() == "file"
+    # HTTP knows no folders: what it has at the name of one is a page.
+    return (not place.suffix or place.kind() == "folder") and place.child(DESCRIPTION).kind() == "file"
 
 
 def saved(
