@@ -19,7 +19,7 @@ from ragsys_kernels import offline
 from ragsys_kernels.corpus import fetched, segments
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.offline import spread
-from ragsys_kernels.offline.ray import holders, selector
+from ragsys_kernels.offline.ray import engine, holders, selector
 
 fsspec = pytest.importorskip("fsspec")
 N, D = 260, 12
@@ -155,7 +155,8 @@ def test_holders_on_ray_fetch_their_own_segments(folder, calls, monkeypatch):
 
 
 def test_what_ray_cannot_spread_is_refused_before_it_is_fetched(folder, calls, monkeypatch):
-    monkeypatch.setattr(selector, "import_ray", lambda op: None)
+    for module in (selector, engine):
+        monkeypatch.setattr(module, "import_ray", lambda op: None)
     rk.Corpus.load(folder).save(folder.parent / "plain")
     url, queries = to_memory(folder.parent / "plain"), folder.parent / "queries.npy"
     rule = r"memory must come with a corpus in segments \(corpus build\), got \d+ and memory:"
