@@ -143,7 +143,7 @@ _COMMANDS = {
 # What begins the message of an error, for which a command has its own name.
 _FUNCTIONS = frozenset((*METHODS, "Corpus", "duplicates", "select", "show", "verify"))
 
-RESUMABLE = "interrupted; run it again to resume"
+INTERRUPTED, RESUMABLE = "interrupted, nothing was written", "interrupted; run it again to resume"
 
 
 def option(panel: str, text: str, *names: str, **options: Any) -> Any:
@@ -152,8 +152,11 @@ def option(panel: str, text: str, *names: str, **options: Any) -> Any:
 
 
 @contextmanager
-def one_line_errors(command: str, interrupted: str = "interrupted, nothing was written") -> Iterator[None]:
-    """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal."""
+def one_line_errors(command: str, interrupted: str | Callable[[], str] = INTERRUPTED) -> Iterator[None]:
+    """Print warnings and expected errors as one line each; exit 1 after an error, 128 + its number after a signal.
+
+    ``interrupted`` is what is said after a signal, or returns it then.
+    """
 
     said: set[str] = set()
 
@@ -171,7 +174,7 @@ def one_line_errors(command: str, interrupted: str = "interrupted, nothing was w
             warnings.showwarning = show
             yield
     except KeyboardInterrupt as error:
-        print(f"error: {command}: {interrupted}", file=sys.stderr)
+        print(f"error: {command}: {interrupted if isinstance(interrupted, str) else interrupted()}", file=sys.stderr)
         raise typer.Exit(128 + (error.args[0] if error.args else signal.SIGINT)) from None
     except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_expected(error):
@@ -247,13 +250,18 @@ def notices(quiet: bool) -> Iterator[None]:
 
 
 def run(
-    name: str, quiet: bool, bar: tuple[str, str, str], work: Callable[[Progress | None], object], noted: bool = False
+    name: str,
+    quiet: bool,
+    bar: tuple[str, str, str],
+    work: Callable[[Progress | None], object],
+    noted: bool = False,
+    interrupted: str | Callable[[], str] = RESUMABLE,
 ) -> None:
     """Call what can be resumed with a progress bar, of a unit, what is done before it and during it; print its summary.
 
-    What the library notes is printed too if `noted`.
+    What the library notes is printed too if `noted`; `interrupted` is as of `one_line_errors`.
     """
-    with one_line_errors(name, RESUMABLE), notices(quiet or not noted), progress_bar(quiet, *bar) as progress:
+    with one_line_errors(name, interrupted), notices(quiet or not noted), progress_bar(quiet, *bar) as progress:
         summary = work(progress)
     if not quiet:
         print(summary)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from .. import offline
+from ..offline._picks import file_beside
+from ..selection.continued import RULES
 from ..selection.parameters import OF_RESULT, RECENCY
 from . import _options
-from ._app import COLUMNS, INPUT, RULE, RUN, app, one_line_errors, option, progress_bar, run
+from ._app import COLUMNS, INPUT, INTERRUPTED, RESUMABLE, RULE, RUN, app, one_line_errors, option, progress_bar, run
 from ._options import Quiet
 from ._takes import takes
 
@@ -89,9 +92,12 @@ def subset(quiet: Quiet = False, **given: Any) -> None:
     redundancy, so that --lambda-b 0 leaves the choice to --lambda-d alone. The picks so far are kept in OUT.picks every
     30 seconds, and the same command goes on from them; not by coverage and GIST.
     """
-    run(
-        "subset", quiet, ("rows", "reading the corpus", "choosing"), lambda each: offline.subset(progress=each, **given)
-    )
+
+    def interrupted() -> str:
+        return RESUMABLE if given["rule"] in RULES and file_beside(Path(given["out"])).exists() else INTERRUPTED
+
+    bar = ("rows", "reading the corpus", "choosing")
+    run("subset", quiet, bar, lambda each: offline.subset(progress=each, **given), interrupted=interrupted)
 
 
 @app.command()

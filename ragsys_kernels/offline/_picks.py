@@ -27,13 +27,18 @@ _LOOK, _KEEP = 0.5, 30.0  # seconds from one look at the picks to the next, and 
 _BLOCK = 1 << 16  # rows that are hashed at a time
 
 
+def file_beside(out: Path) -> Path:
+    """Return the file that keeps the picks of what is written to `out`."""
+    return out.with_name(f"{out.name}.picks")
+
+
 class Picks:
     """The picks of a call so far, and the file that keeps them: who writes what, where, of which corpus and options."""
 
     def __init__(
         self, op: str, out: Path, k: int, corpus: rk.Corpus, options: Mapping[str, Any], arrays: Mapping[str, Any]
     ) -> None:
-        self._op, self.file = op, out.with_name(f"{out.name}.picks")
+        self._op, self.file = op, file_beside(out)
         self.rows = np.full(k, -1, np.int64)
         self._corpus, self._options, self._arrays = corpus, options, arrays
         self._kept, self._when = 0, 0.0

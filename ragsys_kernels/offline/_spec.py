@@ -74,7 +74,8 @@ class Inputs:
         ids: Column | None
         if saved is None:
             own = {name: getattr(spec, name) for name in OF_CORPUS}
-            saved = sources.saved(corpus, own, verify, spec.memory, spec.request.num_threads)
+            spread = spec.engine == "ray" and spec.memory is not None
+            saved = sources.saved(corpus, own, verify, spec.memory, spec.request.num_threads, spread)
         if saved is None and spec.memory is not None:
             raise ValueError(f"select: memory must come with a corpus of corpus build, got {spec.memory} and {corpus}")
         if saved is None:

@@ -25,7 +25,6 @@ from .ray.engine import Records
 from .ray.options import RayOptions
 from .sinks import Folder, folder_at, skipped_list, write_skipped
 from .sources import check_apart
-from .spread import check_spread
 
 _log = logging.getLogger(__name__)
 
@@ -398,11 +397,8 @@ def select(
     spec.check_running()
     for name, called in (("progress", progress), ("stop", stop)):
         checks.function("select", name, called)
-    # What actors hold of it they verify, where they read it.
-    inputs = Inputs.open(spec, spec.verify and (ray is None or spec.memory is None))
+    inputs = Inputs.open(spec, spec.verify)
     check_options(spec, inputs)
-    if ray is not None and spec.memory is not None:
-        check_spread("select", spec.corpus, spec.memory)
     for notice in inputs.notices(spec):
         _log.info(notice)
     write_skipped("select", out, spec.skips, corpus=inputs.usable)

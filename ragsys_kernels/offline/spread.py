@@ -47,9 +47,9 @@ class Share:
         return sum(self.description["segments"][number]["bytes"] for number in self.numbers)
 
 
-def check_spread(op: str, path: PathLike | None, memory: int) -> None:
+def check_spread(op: str, path: PathLike, memory: int) -> None:
     """Refuse to spread a corpus that is not in segments."""
-    if path is None or not segments.is_segmented(path):
+    if not segments.is_segmented(path):
         raise ValueError(f"{op}: memory must come with a corpus in segments (corpus build), got {memory} and {path}")
 
 

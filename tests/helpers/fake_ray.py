@@ -41,6 +41,7 @@ class Actor:
 
     def __init__(self, does):
         self.calls, self.does, self.killed, self._actor_id = [], does, False, id(self)
+        self.groups = {}  # by the name of a method, the concurrency group that it was asked in
 
     def __getattr__(self, method):
         if method.startswith("__"):
@@ -52,7 +53,7 @@ class Actor:
             return found if isinstance(found, Answer) else Answer(found)
 
         called = SimpleNamespace(remote=remote)
-        called.options = lambda **options: called
+        called.options = lambda concurrency_group=None: self.groups.update({method: concurrency_group}) or called
         return called
 
 

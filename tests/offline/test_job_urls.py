@@ -5,6 +5,7 @@ import pickle
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from ragsys_kernels import offline
 from ragsys_kernels.corpus import fetched, segments
 from ragsys_kernels.corpus import folder as corpus_folder
 from ragsys_kernels.offline import spread
+from ragsys_kernels.offline.ray import engine, holders, selector
 
 fsspec = pytest.importorskip("fsspec")
 N, D = 260, 12
@@ -124,6 +126,48 @@ def test_a_job_has_the_bytes_of_the_local_one(folder, calls, monkeypatch, room):
         assert min(times.values()) > 2
     if room == "three segments":  # the first stay
         assert sorted(times.values())[:2] < [4, 4] < sorted(times.values())[-2:]
+
+
+def test_holders_on_ray_fetch_their_own_segments(folder, calls, monkeypatch):
+    """Whoever makes the selector fetches one, which says what the rows have, and the names of the groups."""
+    store = SimpleNamespace(put=lambda value: value, get=lambda value: value)
+    monkeypatch.setattr(selector, "import_ray", lambda op: store)
+    url, memory, before = to_memory(folder), 3 * max(sizes(folder)), []
+
+    def held(op, path, corpus, memory, **options):
+        before.extend(file for file in calls if file.endswith("data.npy"))
+        found = spread.shares(op, path, corpus, memory)
+        some = [spread.Holder(share, None, None, options["verify"]) for share in found]
+        assert len(some) == 2
+        return spread.held_by(some, found, corpus, lambda asked: [getattr(h, m)(*a) for h, m, a in asked]), None, None
+
+    monkeypatch.setattr(holders, "held", held)
+    batch = {"embedding": np.load(folder.parent / "queries.npy")}
+    options = {"k": 5, "pool": 30, "max_per_group": 2}
+    far, near = (
+        offline.selector_for_ray(corpus, memory=limit, **options)()(batch)
+        for corpus, limit in ((url, memory), (folder, None))
+    )
+    assert len(before) == 1
+    assert sorted(calls.count(file) for file in calls if file.endswith("data.npy"))[-1] == 2
+    for name in ("ids", "scores", "relevance", "redundancy"):
+        assert far[name].tolist() == near[name].tolist()
+
+
+def test_what_ray_cannot_spread_is_refused_before_it_is_fetched(folder, calls, monkeypatch):
+    for module in (selector, engine):
+        monkeypatch.setattr(module, "import_ray", lambda op: None)
+    rk.Corpus.load(folder).save(folder.parent / "plain")
+    url, queries = to_memory(folder.parent / "plain"), folder.parent / "queries.npy"
+    rule = r"memory must come with a corpus in segments \(corpus build\), got \d+ and memory:"
+    with pytest.raises(ValueError, match=f"^selector_for_ray: {rule}"):
+        offline.selector_for_ray(url, memory=10**9)
+    with pytest.raises(ValueError, match=f"^select: {rule}"):
+        offline.select(corpus=url, queries=queries, out=folder.parent / "o", engine="ray", memory=10**9)
+    most = max(sizes(folder))
+    with pytest.raises(ValueError, match=f"^selector_for_ray: memory must be at least {most}, the bytes of a segment"):
+        offline.selector_for_ray(to_memory(folder), memory=most - 1)
+    assert not calls
 
 
 def test_what_stands_for_a_corpus_says_what_it_has(folder):

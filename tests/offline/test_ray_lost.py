@@ -101,6 +101,19 @@ def test_deaths_at_other_calls_do_not_count(ray):
         assert holders.Asking("op", 9)([(often, "search", ())]) == [7]
 
 
+def test_holder_says_that_it_is_there_while_it_reads():
+    """Any other call may be the first after a restart, which reads or fetches all segments before it answers."""
+    asked = holder(lambda *_: None)
+    for method in (name for name in vars(spread.Holder) if not name.startswith("_")):
+        if callable(getattr(spread.Holder, method)):
+            asked.ask(method)
+    others = set(asked.actor.groups.values())
+    asked.ask("node")
+    assert None in others
+    assert len(others) == 2  # searches do not hold up what is light
+    assert asked.actor.groups["node"] not in others
+
+
 @pytest.mark.parametrize("dead", [Answer("a", None), RayActorError("restarting")], ids=["waits for a node", "restarts"])
 def test_holder_is_not_waited_for_longer_than_said(ray, dead):
     lost = holder(lambda method, arguments: dead if method == "node" else RayActorError("lost"))

@@ -3,9 +3,11 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
+from ragsys_kernels.cli import app
 from ragsys_kernels.offline import _picks
 from ragsys_kernels.selection import continued, cpu
 
@@ -212,3 +214,24 @@ def test_what_is_called_back_is_a_function(files):
     ):
         with pytest.raises(TypeError, match=r"^\w+: (progress|stop) must be a function, got "):
             call()
+
+
+@pytest.mark.parametrize("rule", ["mmr", "coverage", "gist"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_command_says_whether_it_goes_on_from_what_is_kept(files, monkeypatch, rule, keeps):
+    """Nothing is kept by coverage and GIST, whatever lies there, nor by others in the first half a minute."""
+
+    def ended(*_, **__):
+        if continued._picks.get() is not None:
+            continued._picks.get()[:5] = range(5)
+        raise KeyboardInterrupt
+
+    if rule != "mmr":
+        (files / "out.parquet.picks").touch()
+    monkeypatch.setattr(rk.Corpus, "subset", ended)
+    monkeypatch.setattr(_picks, "_KEEP", 0.0 if keeps else 30.0)
+    given = {"corpus": files / "rows.npy", "out": files / "out.parquet", "k": K, "rule": rule}
+    done = CliRunner().invoke(app, ["subset", *(f"--{name}={value}" for name, value in given.items())])
+    assert done.exit_code == 130
+    said = "interrupted; run it again to resume" if keeps and rule == "mmr" else "interrupted, nothing was written"
+    assert done.stderr.splitlines()[-1] == f"error: subset: {said}"

@@ -27,7 +27,10 @@ from .options import SILENT, START
 _log = logging.getLogger(__name__)
 
 _DEATHS = 5  # of an actor, at the same call
-_LIGHT = "light"  # calls that do not wait for the searches before them
+# Calls that do not wait for the searches before them; and whether the process is there, which waits for no call at all:
+# one may read and verify all segments first, or fetch them, after a restart.
+_LIGHT, _THERE = "light", "there"
+_GROUPS = {"search": None, "open": None, "node": _THERE}
 
 
 class SegmentHolder(Holder):
@@ -49,7 +52,8 @@ class _Placed:
     demand: dict[str, float]
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        options = {} if method in ("search", "open") else {"concurrency_group": _LIGHT}
+        group = _GROUPS.get(method, _LIGHT)
+        options = {} if group is None else {"concurrency_group": group}
         return getattr(self.actor, method).options(**options).remote(*arguments)
 
     def __str__(self) -> str:
@@ -246,7 +250,7 @@ def held(
     asking = Asking(op, wait)
     _wait_for_room(ray, asking, wanted)
     names = [segment["name"] for segment in found[0].description["segments"]]
-    made = ray.remote(concurrency_groups={_LIGHT: 1})(SegmentHolder)
+    made = ray.remote(concurrency_groups={_LIGHT: 1, _THERE: 1})(SegmentHolder)
     holders = [
         _Placed(
             made.options(

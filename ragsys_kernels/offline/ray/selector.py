@@ -115,7 +115,7 @@ def selector_for_ray(
     num_threads : int, optional
         Default: as many as the CPUs of the actor, which Ray sets.
     memory : int or str, optional
-        Bytes, as a number or as "2G", that an actor may hold of a corpus in segments: the path of its folder. Actors
+        Bytes, as a number or as "2G", that an actor may hold of a corpus in segments, a folder or its URL. Actors
         with some of the segments each are spread over the nodes and search for all batches, as in `select`, so that no
         node needs to have the whole corpus. They live as long as the class, verify what they hold, and reserve a CPU
         each where that leaves one. One that is lost is started again; if that takes more than 45 seconds, the pipeline
@@ -177,13 +177,17 @@ def selector_for_ray(
             raise ValueError(f"{_OP}: memory must come with pools and without a device, got {memory}")
         if whole == "certified":
             raise ValueError(f"{_OP}: pool 'certified' must come without memory, got {memory}")
+    saved: rk.Corpus | None = None
+    if not isinstance(corpus, rk.Corpus):
+        with words_of(_OP):
+            saved = sources.saved(corpus, given, True, memory, num_threads, spread=memory is not None)
     if isinstance(corpus, rk.Corpus):
         if memory is not None:
             raise ValueError(f"{_OP}: memory must be left out with a Corpus, got {memory}")
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{_OP}: {name} must be left out with a Corpus, got {value!r}")
-    elif (saved := sources.saved(corpus, given, verify=memory is None)) is not None:
+    elif saved is not None:
         if memory is None:
             corpus = saved
         else:

@@ -15,7 +15,7 @@ from ...corpus.folder import DESCRIPTION
 from ...corpus.ids import Ids
 from ...corpus.joined_ids import Joined
 from ...corpus.segments import files, is_segmented
-from ..spread import in_turns
+from ..spread import check_spread, in_turns
 from ._column import Column
 from ._place import Place
 
@@ -89,21 +89,26 @@ def saved(
     verify: bool = True,
     memory: int | None = None,
     num_threads: int | None = None,
+    spread: bool = False,
 ) -> rk.Corpus | None:
     """Return the corpus, mapped into memory; None if the path is not a saved corpus.
 
     One at a URL is fetched, and with ``memory`` its segments in turns. All bytes are compared with the checksums unless
-    ``verify`` is False. Options that contradict the saved corpus are refused.
+    ``verify`` is False. Options that contradict the saved corpus are refused. With ``spread`` other processes hold its
+    segments, at most ``memory`` each, and fetch and verify them: a corpus in segments alone.
     """
     place = Place(path, "corpus")
     if not is_saved(place):
         return None
     at = os.fspath(path) if place.local is None else place.local
+    if spread:
+        assert memory is not None
+        check_spread("select", at, memory)
     if place.local is None and memory is not None and is_segmented(at):
         corpus: rk.Corpus = in_turns("select", at, memory, num_threads)
     else:
         try:
-            corpus = rk.Corpus.load(at, verify=verify, memory=memory)
+            corpus = rk.Corpus.load(at, verify=verify and not spread, memory=memory)
         except ValueError as error:
             raise ValueError(f"select: corpus must be usable, got {path}: {error}") from error
     for name, value in options.items():
