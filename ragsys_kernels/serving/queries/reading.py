@@ -18,6 +18,7 @@ from .cursors import decoded
 from .own_vectors import Given
 from .rules import FIELDS, MOST_DIMS, MOST_LISTS, SHARED, Hits, Rules, rules_of, wrong
 
+_TELLING = SHARED | {"vectors", "aspects"}
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
 
@@ -50,12 +51,8 @@ def read_by(rules: Rules, queries: Sequence[Any]) -> Asked:
         if None in query.values():
             query = _present(query)
         key = tuple(query)
-        if not SHARED.isdisjoint(query):
-            key += tuple(_word(query[name]) for name in key if name in SHARED)
-        if "vectors" in query:
-            key += _kind_of(query)
-        if "aspects" in query:
-            key += _number_of(query["aspects"])
+        if not _TELLING.isdisjoint(query):
+            key += _told(query)
         positions, group = alike.setdefault(key, ([], []))
         positions.append(i)
         group.append(query)
@@ -69,6 +66,14 @@ def read_by(rules: Rules, queries: Sequence[Any]) -> Asked:
 def _present(query: dict[str, Any]) -> dict[str, Any]:
     """Return a query without its null fields, which count as absent; except `pool`, for which null is a value."""
     return {name: x for name, x in query.items() if x is not None or name == "pool" or name not in FIELDS}
+
+
+def _told(query: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what queries with the same fields must share beside these to be read together."""
+    found = tuple(_word(query[name]) for name in query if name in SHARED)
+    if "vectors" in query:
+        found += _kind_of(query)
+    return found + _number_of(query["aspects"]) if "aspects" in query else found
 
 
 def _word(value: Any) -> Any:
