@@ -203,7 +203,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self.waiting_since = time.monotonic()
         self._in_headers = True
-        if self in (beyond := self._service.load.beyond):
+        if (beyond := self._service.load.beyond) and self in beyond:
             if len(self.connections) - len(beyond) < self._service.limits.connections:
                 del beyond[self]  # others have gone
             else:
