@@ -88,10 +88,14 @@ class Front:
     def __init__(self, service: Service) -> None:
         self._app, self.service = service.app, service
         self._answer: Any = self._routed
+        # Headers that change how a request is read or answered, which is left to ASGI.
+        self.unusual = {b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"}
         if service.gzip_bytes is not None:
+            self.unusual.add(b"accept-encoding")
             self._packed = GZipMiddleware(self._routed, service.gzip_bytes, _GZIP_LEVEL)
             self._answer = self._packed_or_not
         if service.hosts.origins:
+            self.unusual.add(b"origin")
             self._answer = CORSMiddleware(self._answer, service.hosts.origins, _METHODS, _TAKEN, expose_headers=_SHOWN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,12 +141,6 @@ class Front:
         except Exception as error:
             with suppress(RuntimeError):  # it had begun to answer
                 await failed(request, error).send(send)
-
-    def unusual(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether something is to be done to the answer of a request with these headers."""
-        if self.service.hosts.origins and b"origin" in headers:
-            return True
-        return self.service.gzip_bytes is not None and _takes_gzip(headers)
 
     def admit(self, request: Request) -> None:
         """Refuse a request for another host, one without a token, and one too many."""

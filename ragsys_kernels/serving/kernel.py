@@ -86,11 +86,12 @@ class Block:
     positions: Sequence[int] = ()  # of its queries in their request
     group_names: list[str] | None = None  # the strings that groups of what is given are numbers of
     given: Rows | None = field(init=False)  # the candidates' own vectors; None: the corpus's
-    _cost: Cost | None = field(default=None, init=False)  # asked for several times
+    cost: Cost = field(init=False)  # what a call of its queries should cost
 
     def __post_init__(self) -> None:
         rows: Rows = self.request.embeddings
         self.given = None if rows is self.served.corpus else rows
+        self.cost = self._costs()
 
     def __len__(self) -> int:
         return self.size
@@ -139,13 +140,6 @@ class Block:
         given = self.given
         size: int = sum([each.nbytes for each in (self.names, *_lists(self.request)) if each is not None])
         return size if given is None else size + int(given.data.nbytes)
-
-    @property
-    def cost(self) -> Cost:
-        """What a call of its queries should cost."""
-        if self._cost is None:
-            self._cost = self._costs()
-        return self._cost
 
     def _costs(self) -> Cost:
         request, k = self.request, self.k

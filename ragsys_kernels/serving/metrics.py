@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest, values
-from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from .. import __version__
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 _SECONDS = (100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _PID = "ragsys_worker_pid"
+# A request is counted once, by all that it is counted by; what is shown are sums of these.
+_REQUESTS = "ragsys_requests"
+_SUMS = (
+    (_REQUESTS, "Requests by status", "route"),
+    ("ragsys_corpus_requests", "Requests of a corpus, by status", "corpus"),
+    ("ragsys_token_requests", "Requests with a token, by status", "token"),
+)
 
 
 class Metrics:
@@ -35,15 +43,9 @@ class Metrics:
     def __init__(self, corpora: Callable[[], Iterable[Served]] = tuple) -> None:
         self._corpora = corpora
         self._registry = registry = CollectorRegistry()
-        self._requests = Counter("ragsys_requests", "Requests by status", ["route", "code"], registry=registry)
+        self._requests = Counter(_REQUESTS, "", ["route", "code", "corpus", "token"], registry=registry)
         self._latency = Histogram(
             "ragsys_request_seconds", "Seconds of a request", ["route"], registry=registry, buckets=_SECONDS
-        )
-        self._of_corpus = Counter(
-            "ragsys_corpus_requests", "Requests of a corpus, by status", ["corpus", "code"], registry=registry
-        )
-        self._of_token = Counter(
-            "ragsys_token_requests", "Requests with a token, by status", ["token", "code"], registry=registry
         )
         self._batch = Histogram("ragsys_batch_queries", "Queries of a kernel call", registry=registry, buckets=_QUERIES)
         self._kernel = Histogram("ragsys_kernel_seconds", "Of a kernel call", registry=registry, buckets=_SECONDS)
@@ -60,7 +62,7 @@ class Metrics:
         )
         self.dropped = Counter("ragsys_dropped_log_lines", "Lines of the access log not written", registry=registry)
         self._waiting: int | None = None
-        self._known: dict[tuple[str, int, str, str], tuple[list[Any], Any]] = {}  # looking up labels takes longer
+        self._known: dict[tuple[str, int, str, str], tuple[Any, Any]] = {}  # looking up labels takes longer
 
     def serves(self) -> None:
         """Let the other workers find this process from now on; `_Workers` shows what they are told here."""
@@ -70,12 +72,9 @@ class Metrics:
         """Count a request, of a corpus and with the token of this name if it got so far."""
         known = self._known.get((route, code, corpus, token))
         if known is None:
-            counters = [self._requests.labels(route, str(code))]
-            counters += [self._of_corpus.labels(corpus, str(code))] if corpus else []
-            counters += [self._of_token.labels(token, str(code))] if token else []
-            known = self._known[route, code, corpus, token] = counters, self._latency.labels(route)
-        for counter in known[0]:
-            counter.inc()
+            counter = self._requests.labels(route, str(code), corpus, token)
+            known = self._known[route, code, corpus, token] = counter, self._latency.labels(route)
+        known[0].inc()
         known[1].observe(seconds)
 
     def batch(self, queries: int, seconds: float, queued: int) -> None:
@@ -96,9 +95,9 @@ class Metrics:
     def text(self) -> bytes:
         registry = CollectorRegistry()
         if env.metrics_folder():
-            registry.register(_Workers(None))  # type: ignore[no-untyped-call]
+            registry.register(_Parts(partial(_summed, _Workers(None))))  # type: ignore[no-untyped-call]
         else:
-            registry.register(self._registry)
+            registry.register(_Parts(partial(_summed, self._registry)))
             registry.register(_Parts(partial(_processes, {"0": os.getpid()})))
         registry.register(_Parts(self._state))
         return bytes(generate_latest(registry))
@@ -120,6 +119,23 @@ class _Parts:
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self.collect = collect
+
+
+def _summed(collector: Any) -> Iterator[Metric]:
+    """Yield the metrics of a collector, with the sums of the requests that it has counted."""
+    for family in collector.collect():
+        if family.name != _REQUESTS:
+            yield family
+            continue
+        for name, text, label in _SUMS:
+            sums: defaultdict[tuple[str, str], float] = defaultdict(float)
+            for sample in family.samples:
+                if sample.name.endswith("_total") and sample.labels[label]:
+                    sums[sample.labels[label], sample.labels["code"]] += sample.value
+            shown = CounterMetricFamily(name, text, labels=[label, "code"])
+            for labels, value in sums.items():
+                shown.add_metric(labels, value)
+            yield shown
 
 
 class _Workers(MultiProcessCollector):

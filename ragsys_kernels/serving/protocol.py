@@ -28,8 +28,6 @@ from .routes.select import Share, select, shared
 
 _PATH = "/v1/select"
 _URL = _PATH.encode()
-# Headers that change how a request is read or answered; such requests are left to uvicorn.
-_UNUSUAL = frozenset((b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"))
 _PART = 1 << 16  # bytes of an answer that are joined with its headers, and of a long one written at a time with TLS
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: what is unsent is dropped
 _TAKEN = 1 << 20  # bytes of a long answer that a client has to take in the time for writing
@@ -205,7 +203,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self.waiting_since = time.monotonic()
         self._in_headers = True
-        if self in (beyond := self._service.load.beyond):
+        if (beyond := self._service.load.beyond) and self in beyond:
             if len(self.connections) - len(beyond) < self._service.limits.connections:
                 del beyond[self]  # others have gone
             else:
@@ -375,12 +373,15 @@ class Protocol(HttpToolsProtocol):
         self.end()
 
     def _send(self, response: Response, request: Request, keep_alive: bool) -> None:
-        response.headers.append((REQUEST_ID, request.id))
-        head = _head(response, keep_alive, self.server_state.default_headers)
+        """Write an answer, with uvicorn's headers of all answers."""
+        headers = [*self.server_state.default_headers, *response.headers, (REQUEST_ID, request.id)]
+        if not keep_alive and CLOSE not in headers:
+            headers.append(CLOSE)
+        head = STATUS_LINE[response.status] + b"\r\n".join((*map(b": ".join, headers), b"", b""))
         if response.size <= _PART:
-            self.transport.write(b"".join((*head, *response.parts)))
+            self.transport.write(b"".join((head, *response.parts)))
             return
-        for part in (b"".join(head), *response.parts):
+        for part in (head, *response.parts):
             self.transport.write(part)
         if self.flow.write_paused:  # by one of the first parts
             self._count_unsent(self.transport.get_write_buffer_size())
@@ -388,20 +389,18 @@ class Protocol(HttpToolsProtocol):
     def _begin(self) -> bool:
         """Take a request the short way, if its headers allow that."""
         parser, url, before = self.parser, self.url, self.cycle
-        if not url.startswith(_URL) or parser.get_method() != b"POST" or parser.get_http_version() != "1.1":
-            return False
-        query = url[len(_URL) :]
-        if (query and not query.startswith(b"?")) or b"#" in query:
+        path, _, query = url.partition(b"?")
+        if path != _URL or b"#" in query or parser.get_method() != b"POST" or parser.get_http_version() != "1.1":
             return False
         if (before is not None and not before.response_complete) or self.flow.write_paused:
             return False
         front: Front = self._front
         scope: Scope = self.scope
-        if self.app is not front or BEYOND in scope:
+        if self.app is not front:
             return False
         request = Request(scope, None, front.service.load)
         headers = request.headers
-        if b"content-length" not in headers or not _UNUSUAL.isdisjoint(headers) or front.unusual(headers):
+        if b"content-length" not in headers or not front.unusual.isdisjoint(headers):
             return False
         front.service.load.requests += 1
         try:
@@ -412,7 +411,7 @@ class Protocol(HttpToolsProtocol):
             if isinstance(error, RefusedError):
                 return False
             raise
-        scope["method"], scope["path"], scope["query_string"] = "POST", _PATH, query[1:]
+        scope["method"], scope["path"], scope["query_string"] = "POST", _PATH, query
         request.route = _PATH
         self.cycle = self._running = _Cycle(request, parser.should_keep_alive())
         return True
@@ -468,14 +467,3 @@ class Protocol(HttpToolsProtocol):
             self.end()
         self.on_response_complete()
         self._front.ended(cycle.request, status, size)
-
-
-def _head(response: Response, keep_alive: bool, defaults: list[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return what is sent before the body of an answer; ``defaults`` are uvicorn's headers of all answers."""
-    parts = [STATUS_LINE[response.status]]
-    for header in (*defaults, *response.headers):
-        parts.append(b"%b: %b\r\n" % header)
-    if not keep_alive and CLOSE not in response.headers:
-        parts.append(b"connection: close\r\n")
-    parts.append(b"\r\n")
-    return parts

@@ -19,6 +19,7 @@ import ragsys_kernels as rk
 from ragsys_kernels.serving import Client, Limits, limits
 from ragsys_kernels.serving.http import openapi
 from ragsys_kernels.serving.http.hosts import Hosts
+from ragsys_kernels.serving.metrics import Metrics
 from ragsys_kernels.serving.server import Settings
 
 CORPUS = rk.Corpus(np.random.default_rng(4).standard_normal((60, 8), dtype=np.float32))
@@ -305,6 +306,29 @@ def test_answers_are_compressed_where_the_server_and_the_client_want_it(way):
     assert int(answers[0].headers["content-length"]) < int(answers[1].headers["content-length"]) / 2
     [plain] = servers.posted({"docs": CORPUS}, ("/v1/select", many, {"accept-encoding": "gzip"}))
     assert "content-encoding" not in plain.headers  # unless the server is told to
+
+
+def test_requests_are_shown_by_route_by_corpus_and_by_token():
+    metrics = Metrics()
+    for route, code, corpus, token in (
+        ("/a", 200, "docs", "one"),
+        ("/a", 200, "docs", ""),
+        ("/b", 200, "docs", "one"),
+        ("/a", 422, "more", "one"),
+        ("/b", 401, "", ""),
+    ):
+        metrics.request(route, code, 0.001, corpus, token)
+    found = [line for line in metrics.text().decode().splitlines() if "requests_total{" in line]
+    assert sorted(found) == [
+        'ragsys_corpus_requests_total{code="200",corpus="docs"} 3.0',
+        'ragsys_corpus_requests_total{code="422",corpus="more"} 1.0',
+        'ragsys_requests_total{code="200",route="/a"} 2.0',
+        'ragsys_requests_total{code="200",route="/b"} 1.0',
+        'ragsys_requests_total{code="401",route="/b"} 1.0',
+        'ragsys_requests_total{code="422",route="/a"} 1.0',
+        'ragsys_token_requests_total{code="200",token="one"} 2.0',
+        'ragsys_token_requests_total{code="422",token="one"} 1.0',
+    ]
 
 
 def test_metrics_have_the_process_the_build_and_the_corpora():

@@ -75,18 +75,19 @@ class Request:
         Whose token it has.
     """
 
+    route = "other"  # paths that nobody serves must not become labels of metrics
+    corpus = ""
+    account: Account | None = None
+    gone = False  # the client
+    bytes_in = queries = _taken = _held = 0
+    _whole: bytes | None = None
+    _task: asyncio.Task[Any] | None = None
+
     def __init__(self, scope: Scope, receive: Receive | None, load: Load) -> None:
-        self.scope, self._receive, self._limits, self._load, self._held = scope, receive, load.limits, load, 0
+        self.scope, self._receive, self._limits, self._load = scope, receive, load.limits, load
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.begun = self._last = time.perf_counter()
         self.stages: dict[str, float] = {}
-        self._whole: bytes | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self.gone = False  # the client
-        self.bytes_in = self.queries = self._taken = 0
-        self.route = "other"  # paths that nobody serves must not become labels of metrics
-        self.corpus = ""
-        self.account: Account | None = None
         self.id = id_of(self.headers.get(REQUEST_ID))
 
     @property
@@ -110,7 +111,8 @@ class Request:
     @property
     def content_type(self) -> bytes:
         """The media type alone, in lower case."""
-        return self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        given = self.headers.get(b"content-type", b"")
+        return given if given == JSON else given.partition(b";")[0].strip().lower()
 
     def check_type(self, op: str, *kinds: bytes) -> bytes:
         """Return the media type, which must be one of these or left out."""
@@ -155,12 +157,12 @@ class Request:
 
     def announced(self) -> None:
         """Make room for the body that the headers announce, or refuse it before it is read."""
-        length = self.headers.get(b"content-length", b"0")
-        if length.isdigit():
-            size = number_of(length)
-            if size is None or size > self._limits.body_bytes:
-                raise self._too_large()
+        length = self.headers.get(b"content-length", b"")
+        size = number_of(length)
+        if size is not None and size <= self._limits.body_bytes:
             self._hold(size)
+        elif length.isdigit():
+            raise self._too_large()
 
     def read(self, body: bytes) -> None:
         """Take the body, which has been read."""
@@ -253,7 +255,9 @@ class Request:
 
     def _hold(self, size: int) -> None:
         """Count so many bytes; refuse the request where there is no room."""
-        more, most = max(0, size - self._held), self._limits.memory_bytes
+        more, most = size - self._held, self._limits.memory_bytes
+        if more <= 0:
+            return
         if size > most:
             raise RefusedError(413, f"serve: request must take at most {most} bytes with its answer, got {size}")
         if self._load.bytes + more > most:
@@ -281,9 +285,9 @@ class Response:
         self.parts: Sequence[bytes | memoryview]
         self.parts, self.size = ((body,), len(body)) if isinstance(body, bytes) else (body, sum(map(len, body)))
         self.status = status
-        self.headers = [(b"content-type", content_type), (b"content-length", str(self.size).encode())]
-        for name, value in (headers or {}).items():
-            self.headers.append((name.encode("latin-1"), value.encode("latin-1")))
+        self.headers = [(b"content-type", content_type), (b"content-length", b"%d" % self.size)]
+        if headers:
+            self.headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
     async def send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})

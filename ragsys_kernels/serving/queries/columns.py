@@ -112,17 +112,15 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
     values: dict[str, Any] = {}
     if "lists" in fields:
         lists["candidates"], values["relevance"] = rules.fused(columns.hits(named), shared.fusion, skipped)
-    for name in ID_LISTS:
-        if name in fields and name not in lists:
+    for name in filter(fields.__contains__, ID_LISTS):
+        if name not in lists:
             ids, sizes = columns.ids(name, named)
             lists[name] = (given or rules).id_rows(name, ids, sizes, skipped)
             if name == "candidates":
                 lengths = sizes
     vectors = query_rows = numbers_of_aspects = None
     names = served.corpus.group_names if given is None else None
-    for name in columns.order:
-        if name not in fields:
-            continue
+    for name in filter(fields.__contains__, columns.order):
         if name == "groups":
             groups, sizes = columns.ids(name, None)
             of_queries = columns.of_queries("query_groups", None) if "query_groups" in fields else None
@@ -149,7 +147,7 @@ def block_of(rules: Rules, columns: Columns, n: int) -> Block:
         vectors = served.vectors_of(query_rows)
     elif vectors is None:
         raise rules.invalid("query", "be given, or query_id", "neither")
-    own = {name: columns.numbers(name) for name in _NUMBERS if name in fields}
+    own = {name: columns.numbers(name) for name in filter(fields.__contains__, _NUMBERS)}
     numbers = rules.numbers(own, shared.method)
     rows = served.corpus if given is None else given.rows
     options = rules.quotas(shared.options, names, given is not None)

@@ -18,6 +18,8 @@ from .cursors import decoded
 from .own_vectors import Given
 from .rules import FIELDS, MOST_DIMS, MOST_LISTS, SHARED, Hits, Rules, rules_of, wrong
 
+_CODED = frozenset(("b64", "shape", "dtype"))  # fields of vectors in base64
+_TELLING = SHARED | {"vectors", "aspects"}
 _DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
 
 
@@ -50,12 +52,8 @@ def read_by(rules: Rules, queries: Sequence[Any]) -> Asked:
         if None in query.values():
             query = _present(query)
         key = tuple(query)
-        if not SHARED.isdisjoint(query):
-            key += tuple(_word(query[name]) for name in key if name in SHARED)
-        if "vectors" in query:
-            key += _kind_of(query)
-        if "aspects" in query:
-            key += _number_of(query["aspects"])
+        if not _TELLING.isdisjoint(query):
+            key += _told(query)
         positions, group = alike.setdefault(key, ([], []))
         positions.append(i)
         group.append(query)
@@ -69,6 +67,14 @@ def read_by(rules: Rules, queries: Sequence[Any]) -> Asked:
 def _present(query: dict[str, Any]) -> dict[str, Any]:
     """Return a query without its null fields, which count as absent; except `pool`, for which null is a value."""
     return {name: x for name, x in query.items() if x is not None or name == "pool" or name not in FIELDS}
+
+
+def _told(query: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what queries with the same fields must share beside these to be read together."""
+    found = tuple(_word(query[name]) for name in query if name in SHARED)
+    if "vectors" in query:
+        found += _kind_of(query)
+    return found + _number_of(query["aspects"]) if "aspects" in query else found
 
 
 def _word(value: Any) -> Any:
@@ -166,7 +172,7 @@ class JsonColumns:
         """
         rules, parts, lengths = self._rules, [], []
         for x in given:
-            if type(x) is not dict or not x.keys() <= {"b64", "shape", "dtype"}:
+            if type(x) is not dict or not x.keys() <= _CODED:
                 raise rules.invalid(name, "be an object with b64, shape and dtype", shown(x))
             rows, dims, dtype = _shape_of(x)
             if not dims:
@@ -199,14 +205,14 @@ class JsonColumns:
         rules, dtype = self._rules, given[0].get("dtype", "float32")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise rules.invalid("query.dtype", "be one of 'float32', 'float16'", shown(dtype))
-        size, parts = dims * _DTYPES[dtype].itemsize, []
+        size, shapes, parts = dims * _DTYPES[dtype].itemsize, (None, [dims]), []
         for x in given:
             if x.get("dtype", "float32") != dtype:
                 raise rules.invalid("query.dtype", f"be {dtype!r}", shown(x["dtype"]))
-            if x.get("shape") not in (None, [dims]):
+            if x.get("shape") not in shapes:
                 raise rules.invalid("query.shape", f"be [{dims}]", _shown_shape(x["shape"]))
             part = _bytes_of(rules, "query", x)
-            if len(part) != size or len(x) > 3 or not x.keys() <= {"b64", "shape", "dtype"}:
+            if len(part) != size or not x.keys() <= _CODED:
                 raise rules.invalid("query", f"be {size} bytes, with shape and dtype alone", f"{len(part)} bytes")
             parts.append(part)
         return _array(parts, dtype).reshape(len(given), dims).astype(np.float32, copy=False)

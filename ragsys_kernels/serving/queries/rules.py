@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,25 +70,18 @@ _KEPT, _LONGEST = 256, 4096
 
 def rules_of(op: str, common: Mapping[str, Any], served: Served, limits: Limits) -> Rules:
     """Return the checks of a request, reused from an earlier request with equal rules if they are still kept."""
-    text = text_of(op, common)
-    if len(text) > _LONGEST:
-        text = ""
-    rules = served.kept.get(op + text) if text else None
-    if rules is None:
-        rules = Rules(op, common, served, limits)
-        if text:
-            if len(served.kept) >= _KEPT:
-                served.kept.clear()
-            served.kept[op + text] = rules
-    return cast(Rules, rules)
-
-
-def text_of(op: str, common: Mapping[str, Any]) -> str:
-    """Return a text that is equal for requests with equal rules."""
     try:
-        return repr(common)
+        text = op + repr(common)  # equal for requests with equal rules
     except RecursionError:
         raise invalid(op, "body", "nest lists less deeply", "more levels than can be read") from None
+    rules: Rules | None = served.kept.get(text)
+    if rules is None:
+        rules = Rules(op, common, served, limits)
+        if len(text) <= _LONGEST:
+            if len(served.kept) >= _KEPT:
+                served.kept.clear()
+            served.kept[text] = rules
+    return rules
 
 
 class Hits(NamedTuple):

@@ -102,13 +102,16 @@ class Share:
         request.kernel(ticket.begun - ticket.submitted, ticket.kernel)
         if party.texts is None:
             party.texts = texts(party.asked)
-        errors, results = party.asked.errors, party.texts[begin:end]
-        own = {position: errors[position] for position in range(begin, end) if position in errors} if errors else {}
-        for position, why in own.items():
-            results[position - begin] = _failed(why, position - begin)
+        results, status = party.texts[begin:end], 200
+        if party.asked.errors:
+            own = {i: why for i in range(end - begin) if (why := party.asked.errors.get(begin + i)) is not None}
+            for i, why in own.items():
+                results[i] = _failed(why, i)
+            if len(own) == len(results):
+                status = status_of(own.values())
         content = b'{"results":[%b]}' % b",".join(results)
         request.stage("write")
-        return Response(content, 200 if len(own) < end - begin else status_of(own.values()))
+        return Response(content, status)
 
 
 def shared(service: Service, request: Request, body: bytes) -> Share | None:
@@ -116,7 +119,8 @@ def shared(service: Service, request: Request, body: bytes) -> Share | None:
     # A request with its own deadline must be dropped separately when it is late.
     if len(body) > _SMALL or b"x-timeout-ms" in request.headers or request.content_type not in (b"", JSON):
         return None
-    refuse_url("select", request.scope["query_string"])
+    if query := request.scope["query_string"]:
+        refuse_url("select", query)
     served, queries, common = taken(body, service.corpora, service.limits)
     if len(queries) > _FEW or "texts" in common:
         return None
@@ -267,8 +271,7 @@ def _lists(array: np.ndarray, lengths: list[int]) -> list[bytes]:
         return [orjson.dumps(row[:n].tolist()) for row, n in zip(array, lengths, strict=True)]
     array = np.ascontiguousarray(array)
     if min(lengths) == array.shape[1]:  # one call for all rows, then cut between them
-        rows = orjson.dumps(array, option=_OPTION)[2:-2].split(b"],[")
-        return [b"[%b]" % row for row in rows]
+        return orjson.dumps(array, option=_OPTION)[1:-1].replace(b"],[", b"]\n[").split(b"\n")
     return [orjson.dumps(row[:n], option=_OPTION) for row, n in zip(array, lengths, strict=True)]
 
 
