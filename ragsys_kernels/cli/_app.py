@@ -219,7 +219,9 @@ def _of_options(text: str) -> str:
     def argument(found: re.Match[str]) -> str:
         return flags[found[1]] if found[1] in flags and ("_" in found[1] or found[2]) else found[0]
 
-    text = re.sub(r"(must come with(?:out)? )(\w+)(?: of the corpus)?\b(?!\.\w)", companion, text)
+    text = re.sub(
+        r"(must come with(?:out)? |, or (?=overwrite be given))(\w+)(?: of the corpus)?\b(?!\.\w)", companion, text
+    )
     text = re.sub(r"\bgot \w+=None\b", "got none", text)
     return re.sub(r"(?<![\w./'\"=-])([a-z]\w*)(?:(=True)\b|(?![\w/'\"=-]|\.\w))", argument, text)
 

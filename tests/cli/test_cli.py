@@ -78,7 +78,7 @@ OF_ROWS = "--group-column or --groups"
     [
         (("--min-per-group", "1"), f"--min-per-group must come with {OF_ROWS}, got 1 alone"),
         (("--half-life", "1m"), "--half-life must come with --time-column or --time, got 60.0 alone"),
-        (("--lambda-d", "2"), "mmr: --lambda-d must be within [0, 1], got 2.0"),
+        (("--lambda-d", "2"), "--lambda-d must be within [0, 1], got 2.0"),
         (("--candidate-column", "k"), "--candidate-column must come with --candidates, got 'k' alone"),
         (("--id-column", "lambda_d"), "corpus must not be a .npy file to have a column 'lambda_d', got corpus.npy"),
         (("--queries", "lambda_d.npy"), "queries must be an existing file, got lambda_d.npy"),

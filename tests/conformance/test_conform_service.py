@@ -16,7 +16,7 @@ def test_service_is_asked_over_http(tmp_path, command):
     assert np.array_equal(rows, conformance.vectors())
     again = command(tmp_path, "conform", "--vectors", "sets.npy")
     rule = "vectors must be new, or --overwrite be given for a file, got sets.npy"
-    assert (again.returncode, again.stderr) == (2, f"error: conform: --{rule}\n")
+    assert (again.returncode, again.stderr) == (2, f"error: conform: {rule}\n")
     assert command(tmp_path, "conform", "--vectors", "sets.npy", "--overwrite").returncode == 0
     rk.Corpus(rows).save(tmp_path / "sets")
     with servers.Thread({"sets": str(tmp_path / "sets")}) as server:

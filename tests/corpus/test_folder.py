@@ -268,7 +268,7 @@ def test_verify_command(saved, verify):
 def test_verify_command_where_nothing_can_be_verified(tmp_path, verify):
     code, out, errors = verify(tmp_path / "no")
     assert (code, out) == (1, "")
-    assert errors.startswith("error: verify: Corpus: path must be a folder written by ")
+    assert errors.startswith("error: corpus verify: path must be a folder written by ")
     assert errors.count("\n") == 1
 
 

@@ -46,10 +46,10 @@ def stages(monkeypatch):
     """Each call of the kernel: what it was told of picks that are known."""
     seen, call = [], cpu._call
 
-    def spy(problem, num_threads, bounds="automatic", stage=None):
+    def spy(problem, num_threads, bounds="automatic", stage=None, **sizes):
         seen.append(continued._picks.get())
         seen[-1] = None if seen[-1] is None else seen[-1].copy()
-        return call(problem, num_threads, bounds, stage)
+        return call(problem, num_threads, bounds, stage, **sizes)
 
     monkeypatch.setattr(cpu, "_call", spy)
     return seen

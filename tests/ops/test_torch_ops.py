@@ -29,7 +29,7 @@ def all_arguments():
     yield "mmr", {**weighed, "queries": None}
     yield "mmr", weighed
     yield "msd", weighed
-    yield "dpp", {**weighed, "quality": 1 + torch.rand(3, 20), "scale": 0.5}
+    yield "dpp", {**weighed, "quality": 1 + torch.rand(3, 20), "scale": 0.5, "window": 3}
     yield "ssd", {**weighed, "gamma": 0.5, "window": 3}
     covered = {"kind": "cover", "aspects": torch.rand(3, 5, 8), "weights": torch.rand(3, 5)}
     yield "coverage", {**weighed, **covered, "gamma": 0.7, "density": True}
