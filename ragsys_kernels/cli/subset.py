@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import offline
-from ..offline._picks import file_beside
+from ..offline.picks import file_beside
 from ..selection.continued import RULES
 from ..selection.parameters import OF_RESULT, RECENCY
 from . import _options

@@ -17,8 +17,8 @@ from .._base.types import Method, PathLike, RelevanceScale, Storage
 from ..selection import continued, quotas
 from ..selection.methods import METHODS
 from . import _whole, sources
-from ._picks import Picks
 from .build import words_of
+from .picks import Picks
 
 _OP = "subset"
 

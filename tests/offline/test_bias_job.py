@@ -184,7 +184,7 @@ def test_command_prints_one_summary_line(run, folder, model, expected):
     np.testing.assert_allclose(np.load(folder / "bias.npy"), expected, rtol=0, atol=1e-5)
     result = run(folder, *arguments)
     assert (result.returncode, result.stdout) == (1, "")
-    assert re.fullmatch(r"error: bias: out must be new, or overwrite .*bias\.npy\n", result.stderr)
+    assert re.fullmatch(r"error: bias: out must be new, or --overwrite .*bias\.npy\n", result.stderr)
 
 
 def test_missing_extra_is_one_line(run, folder, monkeypatch):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.cli import app
-from ragsys_kernels.offline import _picks
+from ragsys_kernels.offline import picks as own_picks
 from ragsys_kernels.selection import continued, cpu
 
 RNG = np.random.default_rng(0)
@@ -106,7 +106,7 @@ def ended_after(monkeypatch, number, error=KeyboardInterrupt):
 
     with monkeypatch.context() as patch:
         patch.setattr(rk.Corpus, "subset", ended)
-        patch.setattr(_picks, "_KEEP", 0.0)
+        patch.setattr(own_picks, "_KEEP", 0.0)
         yield
 
 
@@ -174,8 +174,8 @@ def test_picks_of_other_rows_or_damaged_ones_are_not_taken_over(files, monkeypat
 def test_picks_are_kept_while_they_are_made(files, monkeypatch):
     """By another thread, and where the call is ended without a word the file is there."""
     kept = []
-    monkeypatch.setattr(_picks, "_KEEP", 0.0)
-    monkeypatch.setattr(_picks, "_LOOK", 0.001)
+    monkeypatch.setattr(own_picks, "_KEEP", 0.0)
+    monkeypatch.setattr(own_picks, "_LOOK", 0.001)
     subset = rk.Corpus.subset
 
     def slow(self, k, **options):
@@ -183,7 +183,7 @@ def test_picks_are_kept_while_they_are_made(files, monkeypatch):
         picks[:10] = np.arange(10)
         while not (files / "out.parquet.picks").is_file():
             pass
-        kept.append(_picks.unsealed((files / "out.parquet.picks").read_bytes())["rows"])
+        kept.append(own_picks.unsealed((files / "out.parquet.picks").read_bytes())["rows"])
         picks[:] = -1
         return subset(self, k, **options)
 
@@ -195,7 +195,7 @@ def test_picks_are_kept_while_they_are_made(files, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"rule": "coverage"}, {"rule": "gist", "lambda_b": 0.0}])
 def test_rules_that_do_not_choose_pick_by_pick_keep_none(files, options, monkeypatch):
-    monkeypatch.setattr(_picks, "_KEEP", 0.0)
+    monkeypatch.setattr(own_picks, "_KEEP", 0.0)
     told = []
     choose(files, progress=lambda *done: told.append(done), **options)
     assert told == [(0, K), (K, K)]
@@ -229,7 +229,7 @@ def test_command_says_whether_it_goes_on_from_what_is_kept(files, monkeypatch, r
     if rule != "mmr":
         (files / "out.parquet.picks").touch()
     monkeypatch.setattr(rk.Corpus, "subset", ended)
-    monkeypatch.setattr(_picks, "_KEEP", 0.0 if keeps else 30.0)
+    monkeypatch.setattr(own_picks, "_KEEP", 0.0 if keeps else 30.0)
     given = {"corpus": files / "rows.npy", "out": files / "out.parquet", "k": K, "rule": rule}
     done = CliRunner().invoke(app, ["subset", *(f"--{name}={value}" for name, value in given.items())])
     assert done.exit_code == 130
