@@ -51,7 +51,7 @@ struct ColumnPool {
   __device__ ColumnPool(const SelectArgs& args, unsigned char* dynamic)
       : a(args),
         shared(dynamic),
-        q(blockIdx.x / kBlocks),
+        q(args.first_query + blockIdx.x / kBlocks),
         lane(threadIdx.x % kWarp),
         warp(threadIdx.x / kWarp),
         group(lane / 4),

@@ -35,7 +35,7 @@ struct GramPool {
   __device__ GramPool(const SelectArgs& args, unsigned char* dynamic)
       : a(args),
         shared(dynamic),
-        q(blockIdx.x),
+        q(args.first_query + blockIdx.x),
         lane(threadIdx.x % kWarp),
         warp(threadIdx.x / kWarp),
         slices((args.dims + kSliceDims - 1) / kSliceDims) {}

@@ -8,7 +8,7 @@ enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
 
 // Sizes and strides in elements. ragsys_kernels/selection/problem.py says which pointers may be null.
 struct SelectArgs {
-  long long num_ids, row_stride, pool_stride, max_per_group;
+  long long first_query, num_ids, row_stride, pool_stride, max_per_group;
   int pool, dims, k, num_initial, norm, unit_queries, id_bytes, initial_bytes, bias_per_item;
   float far;                      // MSD: the distance of items without similarity
   const void* rows;               // (N, D)

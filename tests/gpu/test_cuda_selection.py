@@ -412,6 +412,16 @@ def test_pools_in_any_order(run):
         assert_same(streamed, resident)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_more_queries_than_a_launch_has_blocks_for(run, monkeypatch, place):
+    arguments = problem_of("mmr", 5, pool_of(place, 20), 3, 16)
+    together, (grid, *_) = run("mmr", arguments, place=place), run.launches[-1][1]
+    monkeypatch.setattr(cuda_kernels, "_MOST_BLOCKS", 3 * grid // 5 - 1)  # less than three queries have
+    run.launches.clear()
+    assert_same(run("mmr", arguments, place=place), together)
+    assert [launch[1][0] for launch in run.launches] == [2 * grid // 5, 2 * grid // 5, grid // 5]
+
+
 def test_no_query(run):
     arguments = problem_of("mmr", 2, 10, 3, 8)
     none = {name: arguments[name][:0] for name in ("queries", "candidates")}
@@ -421,7 +431,7 @@ def test_no_query(run):
 
 def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
     arguments = problem_of("mmr", 2, 10, 3, 8)
-    passed = cuda_kernels._arguments(checked("mmr", arguments), run("mmr", arguments)).members
+    passed = cuda_kernels._arguments(checked("mmr", arguments), 0, run("mmr", arguments)).members
     text = re.sub(r"//.*", "", (emulator.SOURCES / "select_args.cuh").read_text())
     (members,) = re.findall(r"struct SelectArgs \{(.*?)\};", text, re.DOTALL)
     declared = [re.findall(r"\w+$", name)[0] for line in members.split(";") for name in line.split(",") if name.strip()]

@@ -23,6 +23,8 @@ _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 
 # Dimensions and picks are counted in 32 bits.
 _LARGEST = 2**31 - 1024
+# The most blocks of a launch.
+_MOST_BLOCKS = 2**31 - 1
 
 # What the kernels have (capabilities.py).
 RULES = frozenset(configuration.OPS)
@@ -101,24 +103,27 @@ def _select(problem: Problem) -> Selection:
     if how is None:
         reason = configuration.lacking(pools)
         raise BackendUnavailableError(f"{problem.op}: backend 'cuda' cannot run here: {reason}")
-    plans.call(
-        cuda_module.load(how.source).launch,
-        how.kernel,
-        grid=(Q * how.blocks, 1, 1),
-        block=(how.threads, 1, 1),
-        shared=how.shared,
-        arguments=(_arguments(problem, result),),
-        like=like,
-    )
+    at_once = _MOST_BLOCKS // how.blocks  # queries
+    for first in range(0, Q, at_once):
+        plans.call(
+            cuda_module.load(how.source).launch,
+            how.kernel,
+            grid=(min(at_once, Q - first) * how.blocks, 1, 1),
+            block=(how.threads, 1, 1),
+            shared=how.shared,
+            arguments=(_arguments(problem, first, result),),
+            like=like,
+        )
     return result
 
 
-def _arguments(problem: Problem, out: Selection) -> cuda_module.Struct:
+def _arguments(problem: Problem, first_query: int, out: Selection) -> cuda_module.Struct:
     """Return the members of SelectArgs, in its order."""
     rows, initial, candidates = problem.rows, problem.constraints.initial, problem.candidates
     num_initial = 0 if initial is None else initial.shape[1]
     per_item = problem.bias is not None and problem.bias.ndim == 2
     return cuda_module.Struct(
+        first_query=first_query,
         num_ids=problem.num_ids,
         row_stride=cuda_module.row_stride(rows.data),
         pool_stride=problem.pool_stride,

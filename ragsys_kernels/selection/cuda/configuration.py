@@ -82,7 +82,11 @@ def lacking(pools: Pools) -> str | None:
     most = ", ".join(f"{max(GRAM_SLOTS) - parts} of {dtype}" for dtype, parts in _PARTS.items())
     rows = max(rows for rows, blocks in _STREAMED_ROWS.items() if blocks == 1 or pools.capability >= CLUSTER_CAPABILITY)
     shown = f" and {pools.num_initial} initial items" if pools.num_initial else ""
-    odd = "" if pools.aligned else ", which do not all begin at multiples of 16 bytes"
+    odd = (
+        ""
+        if pools.aligned or pools.dtype not in _COLUMN_DTYPES
+        else ", which do not all begin at multiples of 16 bytes"
+    )
     return (
         f"its kernels take pools and initial items of up to {most}, and pools of up to {rows} items of 16 bits in rows "
         "that begin at multiples of 16 bytes and have a multiple of 8 dimensions, sixteen of them within shared memory "
