@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ragsys_kernels._base import sources
-from ragsys_kernels.selection.cuda.configuration import CLUSTER_CAPABILITY, HELD_SOURCE
+from ragsys_kernels.selection.cuda.configuration import CLUSTER_CAPABILITY, RESIDENT_SOURCE
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "gfx942")
 NVIDIA = ARCHITECTURES[:3]
@@ -168,5 +168,5 @@ def cuda_tasks(paths: Sequence[Path]) -> list[Task]:
         )
         for arch in NVIDIA
         for path in paths
-        if path.stem != HELD_SOURCE or int(arch.removeprefix("sm_")) >= CLUSTER_CAPABILITY
+        if path.stem != RESIDENT_SOURCE or int(arch.removeprefix("sm_")) >= CLUSTER_CAPABILITY
     ]

@@ -59,17 +59,10 @@ class Decision:
     others: tuple[Choice, ...]
 
 
-TRITON, CUDA, HELD = Form("triton"), Form("cuda"), Form("cuda", "pools=held")
+TRITON, CUDA = Form("triton"), Form("cuda")
 DENSE = Form("triton", "corpus=dense")
 
 # Files by the part of the package that they are.
-SELECT = tuple(
-    f"csrc/cuda/{name}"
-    for name in (
-        "greedy_select.cu", "select_meet.cuh", "select_picks.cuh", "select_pool.cuh", "select_relevance.cuh",
-        "select_rows.cuh", "selector.cuh",
-    )
-)  # fmt: skip
 PROOF = tuple(
     f"ragsys_kernels/selection/triton/{name}.py" for name in ("proof", "proof_kernels", "proof_product_kernels")
 )
@@ -91,17 +84,11 @@ def _large(op: str) -> tuple[Pools | Scores, ...]:
 
 DECISIONS = (
     *(
-        Decision(f"{op} out of up to 128 rows", _on_chip(op), Choice("gram", TRITON), (Choice("small", CUDA),))
+        Decision(f"{op} out of up to 128 rows", _on_chip(op), Choice("gram", TRITON), (Choice("CUDA gram", CUDA),))
         for op in ("mmr", "vrsd", "msd")
     ),
-    Decision("vrsd out of 129 to 1,024 rows", _large("vrsd"), Choice("stream", TRITON), (Choice("held", HELD),)),
-    Decision("mmr out of 129 to 1,024 rows", _large("mmr"), Choice("bounds", TRITON), (Choice("held", HELD),)),
-    Decision(
-        "large pools without Triton",
-        _large("vrsd") + _large("mmr"),
-        Choice("held", HELD, ("the variant pools=held",)),
-        (Choice("select", CUDA, (*SELECT, "the switch pools")),),
-    ),
+    Decision("vrsd out of 129 to 1,024 rows", _large("vrsd"), Choice("stream", TRITON), (Choice("columns", CUDA),)),
+    Decision("mmr out of 129 to 1,024 rows", _large("mmr"), Choice("bounds", TRITON), (Choice("columns", CUDA),)),
     Decision(
         "mmr out of the whole corpus",
         _shapes("mmr", P=None),

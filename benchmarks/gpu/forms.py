@@ -17,6 +17,7 @@ from benchmarks.suites.scoring_shapes import COMPILED, CROSS_ENTROPY, FRESH, LSE
 
 BACKENDS = ("triton", "cuda")
 SIXTEEN_BITS = ("float16", "bfloat16")
+CAPABILITY, SHARED = 90, 232_448  # of an H100, and bytes that a block may have
 
 
 class Form(NamedTuple):
@@ -70,12 +71,22 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
             yield Form("triton", "corpus=dense")
             yield Form("triton", "", CHECK_64)
         return
-    parts = 2 if shape.dtype == "float16" else 3  # 16-bit parts of a query, each a row of a small pool's matrix
-    yield Form("cuda")
-    if sixteen and shape.P + parts > 128 and shape.P <= 1024 and shape.D <= 768 and shape.D % 8 == 0:
-        yield Form("cuda", "pools=held")
-        yield Form("cuda", "pools=held", ONE_BLOCK)
-        yield Form("cuda", "pools=held", EACH_PASS)
+    how = _of_cuda(shape)
+    if how is not None:
+        yield Form("cuda")
+        if "_resident_" in how.kernel:
+            yield from (Form("cuda", "", change) for change in (ONE_BLOCK, EACH_PASS))
+
+
+def _of_cuda(shape: Pools) -> Any:
+    """Return how CUDA C++ runs pools on an H100 or later, None where it does not."""
+    from ragsys_kernels.selection.cuda.configuration import Pools as Sizes
+    from ragsys_kernels.selection.cuda.configuration import configure
+
+    assert shape.P is not None
+    return configure(
+        Sizes(shape.op, shape.dtype, shape.N, shape.P, shape.D, shape.K, False, 0, True, CAPABILITY, SHARED)
+    )
 
 
 def _of_scores(shape: Scores) -> Iterator[Form]:
@@ -155,8 +166,10 @@ def _bar_from_a_quarter() -> Iterator[None]:
 
 @contextmanager
 def _one_block() -> Iterator[None]:
-    """Give a block of a held pool so much shared memory that only one fits a multiprocessor."""
-    patch = _tile("selection.cuda.configuration", "configure_held", lambda how: how and how._replace(shared=120_000))
+    """Give a block of a resident pool so much shared memory that only one fits a multiprocessor."""
+    patch = _tile(
+        "selection.cuda.configuration", "configure_resident", lambda how: how and how._replace(shared=120_000)
+    )
     with patch:
         yield
 
@@ -180,6 +193,6 @@ CHANGES: dict[str, Callable[[], Any]] = {
         "selection.triton.proof", "product_tile", lambda tile: tile._replace(rows=64, queries=64, num_warps=4)
     ),
     ONE_BLOCK: _one_block,
-    EACH_PASS: lambda: _tile("selection.cuda.configuration", "configure_held", lambda how: None),
+    EACH_PASS: lambda: _tile("selection.cuda.configuration", "configure_resident", lambda how: None),
     **{name: (lambda dims=dims: _slices(dims)) for name, dims in SLICES.items()},
 }

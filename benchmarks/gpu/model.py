@@ -45,8 +45,6 @@ MARKS = {"M": sass.MATRIX.pattern, "R": "^REDUX", "S": "^STG", "B": "^BAR"}
 
 # How often MMR out of a large pool looks for items that lack picks, at each step but the first.
 ROUNDS = 2
-# Passes over a pool in registers after the first, for ten picks: one to four on real vectors.
-PASSES = 2
 
 LEDGER = Ledger(
     RESULTS / "model.csv",
@@ -124,10 +122,10 @@ def _pools() -> Iterator[Form]:
     yield Form(wide, "triton", (Work(_pool(wide, "rows 128"), (0, K, 0, 0, 0)),), 2)  # all slices are held
     few = replace(shape, P=20, K=4)
     yield Form(few, "triton", (Work(_pool(few, "gram tile 32"), (slices, 4, 4, 4, 1, 0, 0)),), 2)
-    for op, kernel in (("mmr", shape), ("vrsd", vrsd)):
+    for kernel in (shape, vrsd):
         # Slices of the rows; picks.
-        small = Work(_pool(kernel, f"rsk_{op}_small_112_float16"), marked={"MB": slices, "RS": K})
-        yield Form(kernel, "cuda", (small,), 1, measured=None)
+        gram = Work(_pool(kernel, "rsk"), marked={"MB": slices, "RS": K})
+        yield Form(kernel, "cuda", (gram,), 1, measured=None)
 
     rounds = ROUNDS * (K - 1)
     for D, dtype in ((384, "float16"), (768, "float16"), (384, "float32")):
@@ -142,60 +140,39 @@ def _pools() -> Iterator[Form]:
     passes = tiles * (K - 1)
     turns = (tiles, tiles * slices, 1, 1, K, 2 * K, passes, passes * slices)
     yield Form(shape, "triton", (Work(_pool(shape, "stream"), turns),), 2)
-    yield Form(shape, "cuda", (Work(_pool(shape, "rsk_vrsd_streaming_float16")),), 1)
     # In a cluster of 32 warps one writes a pick. Loops over columns and the query; the norms; steps, and their parts.
-    setup, choice = (12, 12, 12, 2), PASSES * 8
-    held = {
-        "mmr": (*setup, 0, *(0,) * 4, K, K, K / 32, K, PASSES, choice, 0, 0, 0),  # without initial items
+    setup, choice = (12, 12, 12, 2), static.PASSES * 8
+    resident = {
+        "mmr": (*setup, 0, *(0,) * 4, K, K, K / 32, K, static.PASSES, choice, 0, 0, 0),  # without initial items
         # Of the sixth 1,255 of 1,409 sum rows again where they cancel.
-        "vrsd": (*setup, 3, K * 154 / 1409, K, K / 32, K, PASSES, choice, 0, 0, 0),
+        "vrsd": (*setup, 3, K * 154 / 1409, K, K / 32, K, static.PASSES, choice, 0, 0, 0),
     }
-    for op, turns in held.items():
+    for op, turns in resident.items():
         shape = Pools(1000, K, 384, "float16", op=op)
-        yield Form(shape, "cuda", (Work(_columns(shape), turns),), 1, variant="pools=held", measured=None)
+        yield Form(shape, "cuda", (Work(_pool(shape, "rsk"), turns),), 1, measured=None)
     # Four tiles of a warp, read in each pass. A loop takes 32 dimensions and, where there are as many, 32 more.
-    slices, passes = 4 * 384 / 64, PASSES * 4
-    first, copies = (3, 6, 6, 12, 12, 1), (PASSES * 6,) * 2
-    later = (*(PASSES * 32,) * 4, *copies, passes, PASSES * slices, PASSES * slices, 0)
-    met = {
+    slices, passes = 4 * 384 / 64, static.PASSES * 4
+    first, copies = (3, 6, 6, 12, 12, 1), (static.PASSES * 6,) * 2
+    later = (*(static.PASSES * 32,) * 4, *copies, passes, static.PASSES * slices, static.PASSES * slices, 0)
+    streamed = {
         "mmr": (*first, 4, slices, slices, *(0,) * 9, K, K, *later, 0, 0),
         # Of the eleventh some 570 of 819 sum rows again where they cancel.
         "vrsd": (*first[:3], 12, 12, 1, 2, 4, slices, slices, K * 249 / 819, *(0,) * 16, K, *later, K, 0, 0),
     }
-    for op, turns in met.items():
+    for op, turns in streamed.items():
         shape = Pools(4096, K, 384, "float16", op=op)
-        yield Form(shape, "cuda", (Work(_pool(shape, f"rsk_{op}_streaming_float16")),), 1, measured=None)
-        yield Form(shape, "cuda", (Work(_columns(shape), turns),), 1, variant="pools=held", measured=None)
+        yield Form(shape, "cuda", (Work(_pool(shape, "rsk"), turns),), 1, measured=None)
 
 
 def _pool(shape: Pools, kernel: str) -> Case:
-    """Return the case of a pool; ``kernel`` is the beginning of its name."""
+    """Return the case of a pool; ``kernel`` is the beginning of its name, "rsk" for the one of CUDA C++."""
     wanted = (shape.op, f"P{shape.P}-K{shape.K}-D{shape.D}", shape.dtype)
-    by = static.cuda_selection if kernel.startswith("rsk_") else static.selection
+    by = static.cuda_selection if kernel == "rsk" else static.selection
     assert shape.P is not None
     for case in by([(shape.P, shape.K)], [shape.D]):
         if (case.op, case.shape, case.dtype) == wanted and compilation.HOPPER in case.archs:
-            words = (kernel,) if kernel.startswith("rsk_") else (kernel, shape.op, "plain", shape.dtype)
-            return replace(case, words=words)
+            return case if kernel == "rsk" else replace(case, words=(kernel, shape.op, "plain", shape.dtype))
     raise LookupError(wanted)
-
-
-def _columns(shape: Pools) -> Case:
-    """Return the case of a pool by products with sixteen vectors a pass."""
-    configuration = importlib.import_module("ragsys_kernels.selection.cuda.configuration")
-    assert shape.P is not None
-    how = configuration.configure_columns(
-        shape.op, shape.dtype, shape.P, shape.D, shape.K, False, 0, 90, DEVICE.processor.shared_block
-    )
-    read, passes = Q * shape.P * shape.D * 2, 1 + PASSES
-    once = read * (1 if how.source == configuration.HELD_SOURCE else passes)
-    rows = how.blocks * (128 if how.source == configuration.HELD_SOURCE else 1024)
-    return Case(
-        op=shape.op, shape=str(shape), dtype=shape.dtype, words=(how.kernel,), unit="queries", units=Q,
-        programs=Q * how.blocks, floor=read, once=once + Q * (4 * shape.D + 8 * shape.P + 24 * shape.K),
-        flops=passes * 2 * Q * rows * shape.D * 16, matrix=True, threads=how.threads,
-        shared=how.shared,
-    )  # fmt: skip
 
 
 def _logprobs() -> Iterator[Form]:

@@ -43,8 +43,8 @@ LIMITS = {
     ("mmr", str(Shape(100, 10, 384, "float16")), ""): 90.0,
     ("vrsd", str(Shape(100, 10, 384, "float16")), ""): 90.0,
     ("msd", str(Shape(100, 10, 384, "float16")), ""): 90.0,
-    ("vrsd", str(Shape(1000, 10, 384, "float16")), "pools=held"): 1_200.0,
-    ("mmr", str(Shape(1000, 10, 384, "float16")), "pools=held"): 850.0,
+    ("vrsd", str(Shape(1000, 10, 384, "float16")), ""): 1_200.0,
+    ("mmr", str(Shape(1000, 10, 384, "float16")), ""): 850.0,
 }
 
 Table = dict[tuple[str, str], tuple[Pools, ...]]

@@ -54,6 +54,8 @@ PRODUCTS = 6
 # How often MMR out of a large pool that comes best first reads a row, at λ_d = 0.75 with P = 1,000 and K = 10: counted
 # on real vectors by `python -m benchmarks.gpu.traffic`.
 MMR_READS = 1.2
+# Passes over a pool by columns after the first, for ten picks: one to four on real vectors.
+PASSES = 2
 
 
 @dataclass(frozen=True)
@@ -251,20 +253,32 @@ def cuda_selection(sizes: Sizes = SIZES, dims: Iterable[int] = DIMS) -> Iterator
         for op in ("mmr", "vrsd"):
             for P, K in sizes:
                 for D in dims:
-                    for dtype in ("float32", "float16"):
-                        how = kernels.configure(op, dtype, P, D, K, False, PROCESSORS[arch].shared_block)
-                        read, resident = Q * P * D * BYTES[dtype], "streaming" not in how.kernel
-                        products = 2 * K if op == "vrsd" else K
-                        if small := "small" in how.kernel:  # upper tiles of the products of all slots
-                            slots = int(how.kernel.split("_")[3])
-                            products = slots * (slots + 16) / 2 / P
-                        yield Case(
-                            op=op, shape=f"P{P}-K{K}-D{D}", dtype=dtype, words=(how.kernel,), unit="queries", units=Q,
-                            programs=Q, floor=read, once=read + Q * (4 * D + 8 * P + 24 * K),
-                            again=0 if resident else (K - 1) * read, working_set=read / Q,
-                            flops=2 * read / BYTES[dtype] * products, archs=(arch,),
-                            threads=how.threads, shared=how.shared, matrix=small,
-                        )  # fmt: skip
+                    pools = kernels.Pools(
+                        op, "float16", P, P, D, K, False, 0, True, int(arch.removeprefix("sm_")),
+                        PROCESSORS[arch].shared_block,
+                    )  # fmt: skip
+                    how = kernels.configure(pools)
+                    if how is not None:
+                        yield cuda_case(pools, how, arch)
+
+
+def cuda_case(pools: Any, how: Any, arch: str) -> Case:
+    """Return the case of a pool by a kernel of CUDA C++."""
+    kernels = importlib.import_module("ragsys_kernels.selection.cuda.configuration")
+    op, P, D, K = pools.op, pools.P, pools.D, pools.K
+    read = Q * P * D * BYTES[pools.dtype]
+    if how.source == kernels.GRAM_SOURCE:  # upper tiles of the products of all slots
+        slots = int(how.kernel.split("_")[3])
+        once, products = read, slots * (slots + 16) / 2 * D
+    else:
+        passes, rows = 1 + PASSES, how.blocks * (128 if how.source == kernels.RESIDENT_SOURCE else 1024)
+        once = read if how.source == kernels.RESIDENT_SOURCE else passes * read
+        products = passes * rows * D * 16
+    return Case(
+        op=op, shape=f"P{P}-K{K}-D{D}", dtype=pools.dtype, words=(how.kernel,), unit="queries", units=Q,
+        programs=Q * how.blocks, floor=read, once=once + Q * (4 * D + 8 * P + 24 * K), flops=2 * Q * products,
+        archs=(arch,), threads=how.threads, shared=how.shared, matrix=True,
+    )  # fmt: skip
 
 
 # --- The ledger.

@@ -187,16 +187,13 @@ Made = Iterator[tuple[str, str, Iterable[Small]]]  # name, variants, problems
 def _of_cuda(few: bool) -> Made:
     stored = ("float16", "int8") if few else (*SIXTEEN, "int8")
     sizes = ((57, 40), (124, 144)) if few else ((20, 40), (57, 40), (100, 72), (124, 144))
-    yield "small", "", _each(sizes, SELECTED, stored)
-    held = ((201, 40), (500, 768), (1000, 384))
+    yield "gram", "", _each(sizes, SELECTED, stored)
+    resident = ((201, 40), (500, 768), (1000, 384))
     if not few:
-        held += ((201, 768), (500, 384), (1000, 768))
-    yield "held", "pools=held", _each(held, SELECTED, ("float16",) if few else SIXTEEN, shown=False)
-    met = ((1030, 40),) if few else ((201, 776), (1030, 40), (2100, 384))
-    yield "met", "pools=held", _each(met, SELECTED, ("float16",) if few else SIXTEEN, shown=False)
-    resident = [*_each(((57, 33), (201, 37)), SELECTED, ("float32",)), *_each(((201, 40),), SELECTED, stored)]
-    streaming = _each(((700, 384),), SELECTED, ("float16",) if few else ("float32", *SIXTEEN, "int8"))
-    yield "rows", "", [*resident, *streaming]
+        resident += ((201, 768), (500, 384), (1000, 768))
+    yield "resident", "", _each(resident, SELECTED, ("float16",) if few else SIXTEEN, shown=False)
+    streamed = ((1030, 40),) if few else ((201, 776), (1030, 40), (2100, 384))
+    yield "streamed", "", _each(streamed, SELECTED, ("float16",) if few else SIXTEEN, shown=False)
 
 
 def _of_triton(few: bool) -> Made:

@@ -22,9 +22,9 @@ constexpr int kStepDims = 32;  // dimensions of two matrix instructions: 16 byte
 // that stays in registers has four of up to 384 dimensions or two of up to 768.
 template <class T, class Rule, int kTiles, int kOfQuad, int kBlocks>
 struct ColumnPool {
-  static constexpr bool kHeld = kTiles == 1;
-  static constexpr int kWarps = kHeld ? 16 / kOfQuad : 8;  // of a block, which has 128 rows or 1,024
-  static constexpr int kSteps = 48 / kOfQuad;              // of rows in registers
+  static constexpr bool kResident = kTiles == 1;
+  static constexpr int kWarps = kResident ? 16 / kOfQuad : 8;  // of a block, which has 128 rows or 1,024
+  static constexpr int kSteps = 48 / kOfQuad;                  // of rows in registers
   static constexpr int kOfTile = 8 * kOfQuad;
   static constexpr int kEntries = kBlocks * kWarps * kTiles;  // tiles of the cluster, each with its best item
   static constexpr int kOfLane = (kEntries + kWarp - 1) / kWarp;
@@ -74,7 +74,7 @@ struct ColumnPool {
   __device__ long long row_at(int p) const { return row_of_id(a, q, id_in_pool(a, q, p)); }
   __device__ const T* stored(long long its_row) const { return static_cast<const T*>(a.rows) + its_row * a.row_stride; }
 
-  __device__ int steps() const { return kHeld ? kSteps : (a.dims + kStepDims - 1) / kStepDims; }
+  __device__ int steps() const { return kResident ? kSteps : (a.dims + kStepDims - 1) / kStepDims; }
   __device__ int dims() const { return steps() * kStepDims; }
   // What is in shared memory: the columns and their products; VRSD's sum; the bests of all tiles (key, position, scale,
   // row), and what is told of them; for each of both tables which bytes of it have come; groups of picks.
@@ -119,7 +119,7 @@ struct ColumnPool {
   }
   // The rows of a tile in registers.
   struct Rows {
-    uint4 rows[kHeld ? kOfQuad : 1][kHeld ? kSteps : 1];
+    uint4 rows[kResident ? kOfQuad : 1][kResident ? kSteps : 1];
     __device__ uint4 operator()(int r, int j) const { return rows[r][j]; }
   };
 
@@ -131,7 +131,7 @@ struct ColumnPool {
       open[t] = found >= 0;
       row[t] = unsigned(found);
     }
-    if constexpr (kHeld) {
+    if constexpr (kResident) {
       const Places from = places(0);
 #pragma unroll
       for (int r = 0; r < kOfQuad; ++r)
@@ -150,7 +150,7 @@ struct ColumnPool {
       const T* const from = stored(__shfl_sync(kAll, column_row, c)) + 2 * lane;
       const Place to = place_of(reinterpret_cast<unsigned char*>(word_of(c, lane)));
       const int left = c < first || p < 0 ? 0 : a.dims - 2 * lane;
-      if constexpr (kHeld)
+      if constexpr (kResident)
         copy_elements<0>(to, from, left);
       else
 #pragma unroll 1
@@ -210,7 +210,7 @@ struct ColumnPool {
   };
   __device__ float norm2(const Rows& held) const {
     float mine = 0.0f;
-    if constexpr (kHeld)
+    if constexpr (kResident)
 #pragma unroll
       for (int r = 0; r < kOfQuad; ++r) {
         Squares squares;
@@ -226,8 +226,8 @@ struct ColumnPool {
   // their squares made with them, at first; these lie behind the products of the first columns.
   template <bool kSquares, class Source>
   __device__ void meet(int tile, const Source& rows) const {
-    constexpr int kChains = kHeld ? 4 / kOfQuad : 1;  // of sums for each row, so that four go on at once
-    constexpr int kAtOnce = kHeld ? kSteps : 2;
+    constexpr int kChains = kResident ? 4 / kOfQuad : 1;  // of sums for each row, so that four go on at once
+    constexpr int kAtOnce = kResident ? kSteps : 2;
     float sums[kOfQuad][kChains][4] = {};
     Squares squares[kSquares ? kOfQuad : 1];
     const uint4* const from = reinterpret_cast<const uint4*>(word_of(group, 4 * member));
@@ -263,7 +263,7 @@ struct ColumnPool {
   }
   template <bool kSquares>
   __device__ void meet_all(const Rows& held) const {
-    if constexpr (kHeld)
+    if constexpr (kResident)
       meet<false>(0, held);
     else
 #pragma unroll 1
@@ -275,7 +275,7 @@ struct ColumnPool {
   // |s + e|^2 of this lane's item of a tile out of its row, where float32 loses it in sums of products.
   template <class Source>
   __device__ float sum_again(int tile, const Source& rows) const {
-    constexpr int kAtOnce = kHeld ? kSteps : 1;
+    constexpr int kAtOnce = kResident ? kSteps : 1;
     float mine = 0.0f;
 #pragma unroll
     for (int r = 0; r < kOfQuad; ++r) {
@@ -305,9 +305,9 @@ struct ColumnPool {
   }
   // Adds column c to s; each thread has elements of its own.
   __device__ void add(int c, float its_scale) const {
-    constexpr int kAtOnce = kHeld ? (kSteps * kStepDims / 2 + kWarp * kWarps - 1) / (kWarp * kWarps) : 1;
+    constexpr int kAtOnce = kResident ? (kSteps * kStepDims / 2 + kWarp * kWarps - 1) / (kWarp * kWarps) : 1;
 #pragma unroll kAtOnce
-    for (int i = 0; !kHeld || i < kAtOnce; ++i) {
+    for (int i = 0; !kResident || i < kAtOnce; ++i) {
       const int two = threadIdx.x + kWarp * kWarps * i;
       if (two >= dims() / 2) break;
       const unsigned words = *word_of(c, two);
@@ -465,7 +465,7 @@ struct ColumnPool {
     Rows rows;
     load(rows);
     prepare();
-    const float square = kHeld && (Rule::kVrsd || a.norm == kComputed) ? norm2(rows) : 0.0f;
+    const float square = kResident && (Rule::kVrsd || a.norm == kComputed) ? norm2(rows) : 0.0f;
     // The first columns are there before they are met, and VRSD's sum is empty.
     SYNC(9);
     meet_all<true>(rows);
@@ -475,7 +475,7 @@ struct ColumnPool {
         float of_parts[kParts<T>];
 #pragma unroll
         for (int part = 0; part < kParts<T>; ++part) of_parts[part] = product_with(t, part);
-        const float its_square = kHeld ? square : products(t, lane / 8)[kOfTile + lane % 8];
+        const float its_square = kResident ? square : products(t, lane / 8)[kOfTile + lane % 8];
         scale[t] =
             settle<Rule>(a, q, position(t), row[t], its_square, put_together<T>(of_parts), relevance_scale, x, t);
         if (a.query_groups) open[t] = a.groups[row[t]] != a.query_groups[q];
@@ -502,7 +502,7 @@ struct ColumnPool {
           const bool cancels = rule.cancels(x, t) && open[t];
           if (!__any_sync(kAll, cancels)) continue;
           float whole;
-          if constexpr (kHeld)
+          if constexpr (kResident)
             whole = sum_again(t, rows);
           else
             whole = sum_again(t, places(t));

@@ -40,12 +40,10 @@ __device__ inline float half_bits(unsigned short bits) {
   return x;
 #endif
 }
-__device__ inline float widen(float x) { return x; }
 __device__ inline float widen(F16 x) { return half_bits(x.bits); }
 __device__ inline float widen(BF16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
 __device__ inline float widen(I8 x) { return float(x); }
 
-__device__ inline unsigned element_bits(float x) { return __float_as_uint(x); }
 __device__ inline unsigned element_bits(F16 x) { return x.bits; }
 __device__ inline unsigned element_bits(BF16 x) { return x.bits; }
 __device__ inline unsigned element_bits(I8 x) { return (unsigned char)x; }
@@ -56,10 +54,6 @@ constexpr int kPack = 16 / int(sizeof(T));
 
 // Elements 4 c to 4 c + 3 of a pack; c is a constant once its loop is unrolled.
 __device__ inline unsigned word(uint4 raw, int i) { return i == 0 ? raw.x : i == 1 ? raw.y : i == 2 ? raw.z : raw.w; }
-__device__ inline void unpack_four(uint4 raw, int, float (&out)[4], float) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = __uint_as_float(word(raw, i));
-}
 __device__ inline void unpack_four(uint4 raw, int c, float (&out)[4], F16) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) out[i] = half_bits((unsigned short)(word(raw, 2 * c + i / 2) >> 16 * (i % 2)));
@@ -71,52 +65,13 @@ __device__ inline void unpack_four(uint4 raw, int c, float (&out)[4], BF16) {
     out[i] = __uint_as_float(i % 2 ? two & 0xffff0000u : two << 16);
   }
 }
-__device__ inline void unpack_four(uint4 raw, int c, float (&out)[4], I8) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) out[i] = float((signed char)(word(raw, c) >> 8 * i));
-}
-// All elements of a pack.
-template <class T>
-__device__ inline void unpack(uint4 raw, float (&out)[kPack<T>], T) {
-#pragma unroll
-  for (int c = 0; c < kPack<T> / 4; ++c) {
-    float x[4];
-    unpack_four(raw, c, x, T());
-#pragma unroll
-    for (int i = 0; i < 4; ++i) out[4 * c + i] = x[i];
-  }
-}
 
-// kPack<T> elements from an address that is a multiple of 16.
-template <class T>
-__device__ inline void load_pack(const T* p, float (&out)[kPack<T>]) {
-  unpack(*reinterpret_cast<const uint4*>(p), out, T());
-}
 __device__ inline bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
 
 // 16 bytes of a stored row.
 __device__ inline uint4 load16(const void* p) {
   READS(p, 16);
   return *static_cast<const uint4*>(p);
-}
-
-// The first n elements from p on as a pack of bits, the rest zero, whatever the alignment. For full loads n is
-// kPack<T>. A function of its own: inlined wherever unaligned rows are possible, it would be most of the code.
-template <class T>
-__device__ inline uint4 gather_pack(const T* p, int n) {
-  constexpr int kBits = 8 * int(sizeof(T)), kPerWord = 32 / kBits;
-  unsigned words[4];
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    words[w] = 0;
-#pragma unroll
-    for (int e = 0; e < kPerWord; ++e)
-      if (w * kPerWord + e < n) {
-        READS(p + w * kPerWord + e, sizeof(T));
-        words[w] |= element_bits(p[w * kPerWord + e]) << kBits * e;
-      }
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // Copies 16 bytes from global to shared memory, both aligned: complete after copies_done() of the same thread, visible
@@ -141,36 +96,11 @@ __device__ inline void copies_done() {
 #endif
 }
 
-// Starts to bring a line of global memory to the L2 cache.
-constexpr int kLine = 128;
-__device__ inline void prefetch(const void* global) {
-#ifndef CUDA_ON_CPU
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
-#endif
-}
-
 // The sum over a warp, the same bits in every lane.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int d = kWarp / 2; d > 0; d /= 2) x += __shfl_xor_sync(kAll, x, d);
   return x;
-}
-
-// Whether (value a, position i) comes before (b, j): larger, or equal and at a lower position. Never for a NaN value
-// against a number.
-__device__ inline bool comes_before(float a, int i, float b, int j) { return a > b || (a == b && i < j); }
-
-// The largest value of a warp with its lowest position, in every lane.
-__device__ inline void warp_arg_max(float& value, int& position) {
-#pragma unroll
-  for (int d = kWarp / 2; d > 0; d /= 2) {
-    const float other = __shfl_xor_sync(kAll, value, d);
-    const int at = __shfl_xor_sync(kAll, position, d);
-    if (comes_before(other, at, value, position)) {
-      value = other;
-      position = at;
-    }
-  }
 }
 
 }  // namespace rsk

@@ -4,7 +4,6 @@
 
 namespace rsk {
 
-enum Op { kMmr, kVrsd, kMsd };
 enum Norm { kAsGiven = 0, kScaled = 1, kComputed = 2 };
 
 // Sizes and strides in elements. ragsys_kernels/selection/problem.py says which pointers may be null.
@@ -24,8 +23,6 @@ struct SelectArgs {
   const long long* ks;            // (Q,)
   const long long* groups;        // (N,)
   const long long* query_groups;  // (Q,)
-  float* workspace;               // the state of each block; null: it is in shared memory
-  long long workspace_stride;     // from one block's to the next, in floats, a multiple of 4
   long long* indices;             // (Q, K), as all that follow but the lengths; every element is written
   float* scores;
   float* out_relevance;

@@ -172,9 +172,9 @@ def _scalar(x: Any) -> tuple[str, Any]:
 
 
 def row_stride(rows: Any) -> int:
-    """Return the elements from one row of a matrix to the next."""
+    """Return the elements from one row of a matrix, or of matrices, to the next."""
     strides = getattr(rows, "stride", None)
-    return int(strides(0)) if strides is not None else int(rows.strides[0] // rows.dtype.itemsize)
+    return int(strides(-2)) if strides is not None else int(rows.strides[-2] // rows.dtype.itemsize)
 
 
 def _pointer(x: Any) -> int:

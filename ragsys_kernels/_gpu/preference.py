@@ -27,9 +27,7 @@ class Pools(NamedTuple):
 
 # --- Written by benchmarks/gpu/preference.py.
 SOURCE = "by times measured on NVIDIA H200"
-TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {
-    ("vrsd", "float16"): (Pools(129, 1024, 1024),),
-}
+TABLE: dict[tuple[str, str], tuple[Pools, ...]] = {}
 # --- End of what is written.
 
 

@@ -12,9 +12,6 @@ from .._base import env
 
 # Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
 VARIANTS: dict[str, tuple[str, ...]] = {
-    # CUDA C++ from sm_80 on, pools of 16-bit rows too large for a matrix of their products: rows are read at each pick,
-    # or once into the registers of a cluster, and where they do not fit once for several picks.
-    "pools": ("read", "held"),
     # Search: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),
     # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all

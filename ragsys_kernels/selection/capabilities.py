@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -22,12 +23,16 @@ class Needs(NamedTuple):
     op: str
     kind: str | None = None  # of coverage
     constraints: tuple[str, ...] = ()  # of `NOT_EVERYWHERE`, `BINARY` and `WHOLE`
+    call: tuple[Request, Mapping[str, Any]] | None = None  # and its arrays, on a device
 
     @classmethod
-    def of(cls, request: Request, binary: bool = False, whole: bool = False) -> Needs:
+    def of(
+        cls, request: Request, binary: bool = False, whole: bool = False, arrays: Mapping[str, Any] | None = None
+    ) -> Needs:
         given = zip(NOT_EVERYWHERE, _not_everywhere(request), strict=True)
         asked = [name for name, value in given if value is not None]
-        return cls(request.op, request.kind, (*asked, *[BINARY] * binary, *[WHOLE] * whole))
+        call = None if arrays is None else (request, arrays)
+        return cls(request.op, request.kind, (*asked, *[BINARY] * binary, *[WHOLE] * whole), call)
 
     def lacking(self, backend: str) -> str | None:
         """Return the reason that a backend, which can run here, does not have the call, or None if it has."""
@@ -38,7 +43,10 @@ class Needs(NamedTuple):
         if isinstance(rule, str) and rule not in module.RULES:  # what is no word is refused where it is read
             return f"its kernels have no {rule}"
         lacks = next((name for name in self.constraints if name not in module.CONSTRAINTS), None)
-        return lacks and f"its kernels take no {lacks}"
+        if lacks:
+            return f"its kernels take no {lacks}"
+        by_shape = getattr(module, "lacking", None)  # what a backend takes of some shapes only
+        return None if by_shape is None or self.call is None else by_shape(*self.call)
 
 
 def are_usual(request: Request) -> bool:

@@ -48,8 +48,9 @@ def of(request: Request, op: str) -> Route:
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
         lacking = capabilities.Needs.of(request, binary).lacking
     library, device = checks.library_and_device(op, arrays)
-    if device != "cpu" and request.candidates is None and len(getattr(arrays["embeddings"], "shape", ())) == 2:
-        lacking = capabilities.Needs.of(request, binary, whole=True).lacking
+    if device != "cpu":
+        whole = request.candidates is None and len(getattr(arrays["embeddings"], "shape", ())) == 2
+        lacking = capabilities.Needs.of(request, binary, whole, arrays).lacking
     if rule == "msd" and isinstance(request.lambda_d, str) and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
     implementation: Any

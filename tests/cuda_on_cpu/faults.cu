@@ -1,7 +1,6 @@
-// Kernels with faults that tests/gpu/test_cuda_on_cpu.py must see found, and one without; at the end one of addresses.
+// Kernels with faults that tests/gpu/test_cuda_on_cpu.py must see found, and one without.
 #include "../../csrc/cuda/cluster.cuh"
 #include "../../csrc/cuda/matrix.cuh"
-#include "../../csrc/cuda/selector.cuh"
 
 // The sum of a block's numbers, by halves in shared memory.
 extern "C" __global__ void block_sum(const float* x, float* out) {
@@ -49,9 +48,7 @@ extern "C" __global__ void beyond_shared(float* out) {
   out[threadIdx.x] = 1.0f;
 }
 extern "C" __global__ void loads_16(const float* x, float* out, int offset) {
-  float four[4];
-  rsk::load_pack(x + offset, four);
-  out[threadIdx.x] = four[3];
+  out[threadIdx.x] = __uint_as_float(rsk::load16(x + offset).w);
 }
 extern "C" __global__ void copies_16(const float* x, float* out, int offset, int waits) {
   DYN_SHARED(float, shared);
@@ -104,15 +101,4 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) other_block_has_ended() {
 }
 extern "C" __global__ void __cluster_dims__(2, 1, 1) a_block_leaves() {
   if (rsk::cluster_rank() == 0) CLUSTER_SYNC(kFaultSync);
-}
-// Where the numbers of an item are, by address alone: no test has memory for pools this large.
-extern "C" __global__ void places_of_an_item(int pool, int item, float* memory, long long* out) {
-  DYN_SHARED(unsigned char, shared);
-  rsk::SelectArgs args = {};
-  args.pool = pool;
-  args.workspace = memory;
-  const rsk::Selector<float, rsk::kMmr, false> selector(args, shared);
-  out[0] = &selector.value(item) - memory;
-  out[1] = &selector.aux(item) - memory;
-  out[2] = &selector.scale(item) - memory;
 }

@@ -20,18 +20,22 @@ def compiled(source):
     return {k.name: k for k in resources.compile_cu(cuda_module.source_path(source), "sm_90")}
 
 
-# --- Small pools.
+def pools(op, dtype, P, D, capped=False):
+    return cuda_configuration.Pools(op, dtype, P, P, D, 10, capped, 0, True, 90, SHARED)
+
+
+# --- Small pools: gram.
 
 
 @pytest.fixture(scope="module")
-def small():
-    return compiled("greedy_small")
+def gram():
+    return compiled("greedy_gram")
 
 
-def test_blocks_of_small_pools(small):
-    for name, made in small.items():
+def test_blocks_of_gram(gram):
+    for name, made in gram.items():
         _, op, _, slots, dtype = name.split("_")
-        how = cuda_configuration.configure_small(op, dtype, int(slots) - 4, 384)
+        how = cuda_configuration.configure_gram(pools(op, dtype, int(slots) - 4, 384))
         assert how.kernel == name
         assert (made.stack, made.spills) == (0, 0)
         by_registers = REGISTERS // (-(-made.registers // 8) * 8 * how.threads)
@@ -41,9 +45,9 @@ def test_blocks_of_small_pools(small):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_instructions_of_a_slice_and_of_a_pick(small, dtype):
+def test_instructions_of_a_slice_and_of_a_pick(gram, dtype):
     """At most: both sides of a branch count, so a pick without groups has fewer."""
-    loops = sass.loops(small[f"rsk_mmr_small_112_{dtype}"].asm)[1]
+    loops = sass.loops(gram[f"rsk_mmr_gram_112_{dtype}"].asm)[1]
     slices = [loop.own for loop in loops if any("MMA" in name for name in loop.own)]
     assert [sum("MMA" in name for name in own) for own in slices] == [56] * 4  # of each warp: evenly
     for own in slices:
@@ -63,15 +67,15 @@ def test_instructions_of_a_slice_and_of_a_pick(small, dtype):
 
 
 @pytest.fixture(scope="module")
-def held():
-    return compiled("greedy_held")
+def resident():
+    return compiled("greedy_resident")
 
 
-def test_blocks_of_a_cluster(held):
+def test_blocks_of_a_cluster(resident):
     """Two blocks of four warps, or one of eight; of a pool each row once, 16 bytes a load, nothing in local memory."""
-    for name, made in held.items():
+    for name, made in resident.items():
         _, op, _, rows, dims, dtype = name.split("_")
-        how = cuda_configuration.configure_held(op, dtype, int(rows), int(dims), 10, False)
+        how = cuda_configuration.configure_resident(pools(op, dtype, int(rows), int(dims)))
         assert how.kernel == name
         assert (made.stack, made.spills) == (0, 0), name
         assert not re.search(r"\b(LDL|STL|MEMBAR)\b", made.asm), name
@@ -83,16 +87,16 @@ def test_blocks_of_a_cluster(held):
 
 
 @pytest.fixture(scope="module")
-def met():
-    return compiled("greedy_met")
+def streamed():
+    return compiled("greedy_streamed")
 
 
-def test_blocks_of_pools_that_are_read_in_each_pass(met):
+def test_blocks_of_pools_that_are_read_in_each_pass(streamed):
     """Two of eight warps, up to 640 dimensions; nothing in local memory."""
-    for name, made in met.items():
+    for name, made in streamed.items():
         _, op, _, rows, dtype = name.split("_")
         for capped in (False, True):
-            how = cuda_configuration.configure_met(op, dtype, int(rows), 640, 10, capped)
+            how = cuda_configuration.configure_streamed(pools(op, dtype, int(rows), 640, capped))
             assert how.kernel == name
             assert min(REGISTERS // (-(-made.registers // 8) * 8 * how.threads), SHARED // (how.shared + 1024)) == 2
         assert (made.stack, made.spills) == (0, 0), name
@@ -101,9 +105,9 @@ def test_blocks_of_pools_that_are_read_in_each_pass(met):
 
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
 @pytest.mark.parametrize("rows", [1024, 4096])
-def test_instructions_of_a_pass(met, op, rows):
+def test_instructions_of_a_pass(streamed, op, rows):
     """Of 64 dimensions of a tile: eight loads of 16 bytes, 16 products, at first as many squares again."""
-    _, loops = sass.loops(met[f"rsk_{op}_met_{rows}_float16"].asm)
+    _, loops = sass.loops(streamed[f"rsk_{op}_streamed_{rows}_float16"].asm)
     slices = [loop.own for loop in loops if count(loop.own, "HMMA") in (16, 32) and count(loop.own, "LDG") == 8]
     assert sorted(count(own, "HMMA") for own in slices) == ([16, 32] if op == "vrsd" else [16, 16, 32])
     for own in slices:
@@ -123,12 +127,12 @@ def count(names, name):
 
 @pytest.mark.parametrize("op", ["mmr", "vrsd", "msd"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_instructions_of_a_query(held, op, dtype):
+def test_instructions_of_a_query(resident, op, dtype):
     """P = 1,000, K = 10, D = 384, without caps and initial items, with two passes after the first: of all 32 warps.
 
     Both sides of most branches count.
     """
-    code = held[f"rsk_{op}_held_1024_384_{dtype}"].asm
+    code = resident[f"rsk_{op}_resident_1024_384_{dtype}"].asm
     outside, loops = sass.loops(code)
     begin = min(loop.first for loop in loops if any(name.startswith("SYNCS.PHASECHK") for name in loop.own))
     steps = [loop for loop in loops if any(name.startswith(("HMMA", "SYNCS.PHASECHK")) for name in loop.own)]

@@ -112,7 +112,7 @@ def test_kernels_keep_to_their_budgets(recorded, backend, tasks):
     wanted -= {(task.name, arch) for task in tasks[backend] for arch in archs} - {
         (task.name, task.arch) for task in tasks[backend]
     }
-    wanted -= {(name, "sm_80") for name in names if re.search("_held_|_met_[24]", name)}
+    wanted -= {(name, "sm_80") for name in names if re.search("_resident_|_streamed_[24]", name)}
     assert {(kernel.name, kernel.arch) for kernel in kernels} == wanted
     unmatched = [budget.kernels for budget in TABLES[backend] if not any(map(budget.matches, names))]
     assert not unmatched, f"budgets without a kernel: {unmatched}"

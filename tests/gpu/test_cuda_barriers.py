@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 from clustered_pools import pools
 from cuda_on_cpu import emulator
-from cuda_selection import COLUMNS, OPS, WITHOUT_VARIANT, assert_same, problem_of
+from cuda_selection import COLUMNS, OPS, assert_same, problem_of
 
 pytestmark = pytest.mark.sampled(6)
 
 # What each barrier is for; the tests remove it.
 BARRIERS = {
-    1: "the best item of every warp is there before it is compared, and the pick's row before it is read",
-    2: "VRSD: the sum is whole before items are added to it",
-    6: "small pools: a slice of the rows is there before it is multiplied",
-    7: "small pools: all slices are multiplied before the products take their place",
-    8: "small pools: all products are there before a warp picks",
-    # Of larger pools, by products with sixteen vectors.
+    6: "gram: a slice of the rows is there before it is multiplied",
+    7: "gram: all slices are multiplied before the products take their place",
+    8: "gram: all products are there before a warp picks",
+    # Of larger pools, by products with sixteen columns.
     9: "the query and the first columns are there before they are met",
     10: "every block of the cluster has begun before another writes to it",
     11: "the bests of all warps are there before they are compared",
@@ -31,21 +29,16 @@ BARRIERS = {
 }
 # Without 14 what a warp tells comes after what it has read: an answer may still be right.
 NEEDED = [
-    *((op, 1, place) for op in OPS for place in WITHOUT_VARIANT),
-    *(("vrsd", 2, place) for place in WITHOUT_VARIANT),
-    *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
-    ("vrsd", 13, "held"),
-    *((op, 14, "met") for op in OPS),  # its block tells itself
-    *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 10, 11, 12, 15, 16, 17)),
+    *((op, barrier, "gram") for op in OPS for barrier in (6, 7, 8)),
+    ("vrsd", 13, "resident"),
+    *((op, 14, "streamed") for op in OPS),  # its block tells itself
+    *((op, barrier, "resident") for op in ("mmr", "msd") for barrier in (9, 10, 11, 12, 15, 16, 17)),
 ]
 RACES = [
-    *((op, 1, "resident") for op in OPS),
-    *((op, 1, "streaming") for op in ("mmr", "msd")),
-    ("vrsd", 2, "resident"),
-    *((op, barrier, "resident") for op in OPS for barrier in (6, 7, 8)),
-    *(("vrsd", barrier, "held") for barrier in (9, 12, 13)),
-    ("mmr", 14, "met"),
-    *((op, barrier, "held") for op in ("mmr", "msd") for barrier in (9, 12, 14)),
+    *((op, barrier, "gram") for op in OPS for barrier in (6, 7, 8)),
+    *(("vrsd", barrier, "resident") for barrier in (9, 12, 13)),
+    ("mmr", 14, "streamed"),
+    *((op, barrier, "resident") for op in ("mmr", "msd") for barrier in (9, 12, 14)),
 ]
 
 
@@ -55,7 +48,7 @@ def run(monkeypatch):
 
 
 def test_every_barrier_is_listed():
-    kinds = ("select", "small", "pool", "held", "met")
+    kinds = ("gram", "column", "resident", "streamed")
     text = "".join(path.read_text() for kind in kinds for path in emulator.SOURCES.glob(f"*{kind}*.cu*"))
     assert {int(n) for n in re.findall(r"\b(?:SYNC|CLUSTER_SYNC|AWAIT)\((\d+)", text)} == set(BARRIERS)
     assert "__syncthreads" not in text
@@ -64,7 +57,7 @@ def test_every_barrier_is_listed():
 @pytest.mark.parametrize(
     ("op", "barrier", "place", "dtype"),
     [
-        *((*needed, "float32" if needed[1] < 6 else "float16") for needed in NEEDED),
+        *((*needed, "float16") for needed in NEEDED),
         *(pytest.param(*needed, "int8", marks=pytest.mark.slow) for needed in NEEDED if needed[1] in (6, 7, 8)),
     ],
 )
@@ -87,8 +80,7 @@ def _that_needs(op, barrier, place, dtype):
     if barrier == 13:
         return against_the_first(200, 80)
     if place not in COLUMNS:
-        few = place != "resident" or barrier > 5
-        return problem_of(op, 1, 60 if few else 140, 5, 416 if barrier > 5 else 40, dtype=dtype, seed=6)
+        return problem_of(op, 1, 60, 5, 416, dtype=dtype, seed=6)
     arguments = problem_of(op, 1, 200, 6, 80, dtype=dtype, kind="clustered", seed=6)
     if barrier > 14:
         arguments["initial"] = np.arange(40)[None] * 9 % 200
@@ -121,8 +113,7 @@ def test_sanitizers(run, sanitizer, op, place):
     expected = run(op, arguments, place=place)
     for seed in (0, 1):
         assert_same(run(op, arguments, place=place, seed=seed, sanitizer=sanitizer), expected)
-    # Of int8 there are small pools only.
-    for dtype in {"resident": ("float16", "int8"), "held": (), "met": ()}.get(place, ("float16",)):
+    for dtype in ("float16", "int8") if place == "gram" else ():
         aligned = problem_of(op, 1, 35, 3, 144, dtype=dtype, kind="duplicates")
         assert_same(run(op, aligned, place=place, sanitizer=sanitizer), run(op, aligned, place=place))
 
@@ -135,7 +126,7 @@ def test_a_missing_barrier_is_a_race(run, op, barrier, place):
     for seed in range(4):  # what a thread reads too early may also lead it out of all memory, before any report
         with pytest.raises(emulator.LaunchError) as error:
             run(op, arguments, place=place, seed=seed, removed=barrier, sanitizer="thread")
-        if re.search(r"data race(.|\n)*(select|small|column)_\w+\.cuh", str(error.value)):
+        if re.search(r"data race(.|\n)*(gram|column)_\w+\.cuh", str(error.value)):
             return
     raise error.value
 
@@ -146,5 +137,4 @@ def _that_races(op, barrier, place):
         return arguments | {"embeddings": arguments["embeddings"].astype(np.float16), "groups": np.arange(160)}
     if place in COLUMNS:
         return against_the_first(140, 40)
-    few = place != "resident" or barrier > 5
-    return problem_of(op, 1, 37 if few else 140, 3, 40, dtype="float16", seed=6)
+    return problem_of(op, 1, 37, 3, 40, seed=6)

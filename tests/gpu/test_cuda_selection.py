@@ -13,14 +13,12 @@ from clustered_pools import pools
 from cuda_on_cpu import emulator
 from cuda_selection import (
     COLUMNS,
+    GRAM,
     KERNELS,
     KINDS,
     OPS,
     PLACES,
     QUICK_COLUMNS,
-    SMALL,
-    STORED,
-    WITHOUT_VARIANT,
     assert_same,
     checked,
     dtypes,
@@ -29,7 +27,7 @@ from cuda_selection import (
     quick_or_slow,
 )
 
-from ragsys_kernels import Corpus, testing
+from ragsys_kernels import BackendUnavailableError, Corpus, testing
 from ragsys_kernels.selection import reference
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 from ragsys_kernels.selection.cuda import configuration as cuda_configuration
@@ -41,13 +39,6 @@ SLOW = pytest.mark.slow
 @pytest.fixture
 def run(monkeypatch):
     return cuda_selection.Runs(monkeypatch)
-
-
-def kind_of(dtype, place):
-    """The middle of a kernel's name."""
-    if place in COLUMNS:
-        return place
-    return "small" if dtype in SMALL and place == "resident" else "resident" if place == "resident" else "streaming"
 
 
 @pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KERNELS))
@@ -62,7 +53,7 @@ def test_exact_problems_have_the_reference_s_picks(run, op, dtype, place):
         expected = getattr(reference, op)(checked(op, arguments), 1)
         for seed in (0, 1):  # threads in their order, and in another
             result = run(op, arguments, place=place, seed=seed)
-            assert run.kernel.startswith(f"rsk_{op}_{kind_of(dtype, place)}_")
+            assert run.kernel.startswith(f"rsk_{op}_{place}_")
             assert run.kernel.endswith(f"_{dtype}")
             np.testing.assert_array_equal(result.indices, expected.indices)
             np.testing.assert_array_equal(result.lengths, expected.lengths)
@@ -83,42 +74,32 @@ def test_picks_replay(run, op, kind, dtype, place):
         testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed + 2))
 
 
-# Around the items of a warp and of a block, and K = P.
-@pytest.mark.parametrize("P", [1, 2, 15, 16, 17, 31, 33, 127, 128, 129, 300])
+# Around the items of a warp and of a tile, and K = P.
+@pytest.mark.parametrize("P", [1, 2, 15, 16, 17, 31, 33, 96, 97])
 @pytest.mark.parametrize("op", OPS)
 def test_pool_sizes(run, op, P):
     for K in {1, P if P < 40 else 3}:
         arguments = problem_of(op, 2, P, K, 20, seed=P)
-        for place in ("resident", "workspace"):
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1))
+        testing.check_selection(op, arguments, run(op, arguments, seed=1))
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_large_pool(run, op):
-    arguments = problem_of(op, 1, 4096, 3, 9, N=5000, seed=1)
-    found = run(op, arguments)
-    testing.check_selection(op, arguments, found)
-    assert_same(run(op, arguments, place="workspace", seed=2), found)
-
-
-@pytest.mark.parametrize("dtype", dtypes(*STORED))
+@pytest.mark.parametrize("dtype", dtypes(*GRAM))
 @pytest.mark.parametrize("op", OPS)
 def test_dimensions_and_strides(run, op, dtype):
     """Rows that cannot be loaded with 16 bytes, wholly or at their ends; those of a corpus lie one after another."""
     for D in (1, 3, 7, 8, 9, 31, 32, 127, 200, 400):
         arguments = problem_of(op, 2, 20, 4, D, dtype=dtype, seed=D)
-        alone = {place: run(op, arguments, place=place, seed=1) for place in ("resident", "streaming")}
-        testing.check_selection(op, arguments, alone["resident"])
+        alone = run(op, arguments, seed=1)
+        testing.check_selection(op, arguments, alone)
         if dtype == "int8":
             continue
         rows = arguments["embeddings"]
         for begin in (0, 1, 3):  # a row stride of D + 5, a base that is not aligned
             part = widened(rows)[:, begin : begin + D]
             part[...] = rows
-            for place, found in alone.items():
-                moved = run(op, dict(arguments, embeddings=part), place=place)
-                testing.check_selection(op, arguments, moved)
-                np.testing.assert_array_equal(moved.indices, found.indices)
+            moved = run(op, dict(arguments, embeddings=part))
+            testing.check_selection(op, arguments, moved)
+            np.testing.assert_array_equal(moved.indices, alone.indices)
 
 
 def widened(rows):
@@ -141,8 +122,8 @@ def test_unaligned_queries(run, op):
 @pytest.mark.parametrize("place", PLACES)
 def test_ties_go_to_the_lowest_position(run, place):
     """Equal rows in all lanes, warps and blocks, and equal best rows at two positions of them."""
-    P, dtype = 200, np.float16 if place in COLUMNS else np.float32
-    ones = np.ones((P, 8), dtype)
+    P = 200 if place in COLUMNS else 120
+    ones = np.ones((P, 8), np.float16)
     arguments = {"queries": np.ones((1, 8), np.float32), "embeddings": ones, "k": 20, "metric": "dot"}
     for op, seed in itertools.product(("mmr", "vrsd"), (0, 1)):
         np.testing.assert_array_equal(run(op, arguments, place=place, seed=seed).indices[0], np.arange(20))
@@ -157,8 +138,9 @@ def test_ties_go_to_the_lowest_position(run, place):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_zeros_of_both_signs_are_one(run, place):
-    rows = np.ones((130, 8), np.float16 if place in COLUMNS else np.float32)
-    relevance = np.full((1, 130), -1, np.float32)
+    P = pool_of(place, 120)
+    rows = np.ones((P, 8), np.float16)
+    relevance = np.full((1, P), -1, np.float32)
     relevance[0, [70, 5, 100]] = 0.0, -0.0, -0.0
     arguments = {"queries": None, "embeddings": rows, "relevance": relevance, "k": 3, "lambda_d": 1.0, "metric": "dot"}
     np.testing.assert_array_equal(run("mmr", arguments, place=place).indices, [[5, 70, 100]])
@@ -190,7 +172,7 @@ def test_features(run, op, feature, dtype, place):
         if place in COLUMNS and op == "vrsd":
             arguments.pop("initial", None)  # which these kernels do not take
         testing.check_selection(op, arguments, run(op, arguments, place=place, seed=seed))
-        assert f"_{kind_of(dtype, place)}_" in run.kernel
+        assert f"_{place}_" in run.kernel
         if feature == "relevance" and op != "vrsd":
             testing.check_selection(op, arguments, run(op, dict(arguments, queries=None), place=place))
 
@@ -226,8 +208,8 @@ def of_feature(op, feature, metric, dtype, P):
     return arguments
 
 
-@pytest.mark.parametrize(("dtype", "place"), quick_or_slow(itertools.product(STORED, WITHOUT_VARIANT)))
-def test_corpus(run, dtype, place):
+@pytest.mark.parametrize("dtype", dtypes(*GRAM))
+def test_corpus(run, dtype):
     """Rows with scales."""
     rng = np.random.default_rng(7)
     for metric in ("cosine", "dot"):
@@ -237,7 +219,7 @@ def test_corpus(run, dtype, place):
         arguments = {"queries": rng.standard_normal((2, 37)).astype(np.float32), "embeddings": corpus, "k": 6}
         arguments.update(candidates=candidates, initial=np.array([[1], [-1]]))
         for op in OPS:
-            testing.check_selection(op, arguments, run(op, arguments, place=place, seed=1))
+            testing.check_selection(op, arguments, run(op, arguments, seed=1))
             assert run.kernel.endswith(dtype)
 
 
@@ -258,7 +240,7 @@ def test_what_cannot_be_picked(run, op, dtype, place):
     np.testing.assert_array_equal(result.lengths, [n - 5, 0, n])
     assert (result.indices[1] == -1).all()
     assert np.isneginf(result.scores[1]).all()
-    if dtype in ("float32", "float16"):
+    if dtype == "float16":
         arguments["embeddings"][kept[2, -3:], 5] = [np.nan, np.inf, -np.inf]
         result = run(op, arguments | {"candidates": kept}, place=place)
         assert result.lengths[2] == n - 3
@@ -268,16 +250,13 @@ def test_what_cannot_be_picked(run, op, dtype, place):
 @pytest.mark.parametrize(("dtype", "place"), quick_or_slow(KINDS))
 @pytest.mark.parametrize("metric", ["cosine", "dot"])
 def test_nothing_is_picked_for_a_query_that_is_not_finite(run, dtype, place, metric):
-    every = (np.nan,) if dtype == "float32" else (np.nan, np.inf, -np.inf)
-    for op, bad in itertools.product(OPS, every):
+    for op, bad in itertools.product(OPS, (np.nan, np.inf, -np.inf)):
         arguments = problem_of(op, 2, pool_of(place, 20), 2, 16, dtype=dtype, metric=metric)
         arguments["queries"][1, 3] = bad
         np.testing.assert_array_equal(run(op, arguments, place=place).lengths, [2, 0])
 
 
-@pytest.mark.parametrize(
-    ("P", "places"), [(soaks.POOLS[0], WITHOUT_VARIANT), (soaks.POOLS[1], WITHOUT_VARIANT), (150, COLUMNS)]
-)
+@pytest.mark.parametrize(("P", "places"), [(100, ("gram",)), (150, COLUMNS)])
 @pytest.mark.parametrize("op", OPS)
 def test_soak(run, op, P, places):
     """What 1,000 runs are for a device: every option with state of its own, in many schedules.
@@ -285,7 +264,7 @@ def test_soak(run, op, P, places):
     Warps share what they found at even and odd steps in turn, which few schedules put to the test.
     """
     columns = places == COLUMNS
-    arguments = soaks.problem(op, P, D=40, dtype="float16") if columns else soaks.problem(op, P)
+    arguments = soaks.problem(op, P, D=40, dtype="float16")
     if columns and op == "vrsd":
         del arguments["initial"]
     first = run(op, arguments, place=places[0])
@@ -308,26 +287,24 @@ def test_a_query_has_the_same_bits_in_any_batch(run, op, dtype, place):
 
 # The last have more than there are slots.
 @pytest.mark.parametrize("pools", [(1, 14, 29, 30, 31, 61, 62, 63), (100, 110, 111), pytest.param((), marks=SLOW)])
-@pytest.mark.parametrize("dtype", dtypes(*SMALL))
+@pytest.mark.parametrize("dtype", dtypes(*GRAM))
 @pytest.mark.parametrize("op", OPS)
-def test_small_pools(run, op, dtype, pools):
+def test_pools_by_the_products_of_their_rows(run, op, dtype, pools):
     """Around the slots of each kernel, which the query and initial items share with the pool."""
-    for P in pools or (SMALL[dtype], SMALL[dtype] + 1):
+    for P in pools or (GRAM[dtype], GRAM[dtype] + 1):
         for S in (0, 3):
             arguments = problem_of(op, 1, P, min(P, 4), 72, N=140, dtype=dtype, seed=P, bias=True, groups=True)
             arguments["max_per_group"] = 2
             if S:
                 arguments["initial"] = np.array([[137, -1, 138]])
+            few = GRAM[dtype] >= P + S
+            if not few and (dtype == "int8" or (op == "vrsd" and S)):
+                with pytest.raises(BackendUnavailableError, match="its kernels take pools and initial items of up to"):
+                    run(op, arguments)
+                continue
             found = run(op, arguments, seed=1)
-            assert ("_small_" in run.kernel) == (SMALL[dtype] >= P + S)
+            assert ("_gram_" if few else "_resident_") in run.kernel
             testing.check_selection(op, arguments, found)
-
-
-@pytest.mark.slow
-def test_devices_without_the_instructions_of_small_pools(run):
-    run.capability = 75
-    run("mmr", problem_of("mmr", 2, 20, 4, 16, dtype="float16"))
-    assert run.kernel == "rsk_mmr_resident_float16"
 
 
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
@@ -339,8 +316,8 @@ def test_devices_without_the_instructions_of_small_pools(run):
     ),
 )
 def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype, place, D):
-    """Where rows are of 16 or 8 bits they are read and summed again."""
-    for delta in (0.1, 1e-2, 1e-3, 1e-5) if dtype == "float32" else (0.1, 1e-2):
+    """There rows are read and summed again."""
+    for delta in (0.1, 1e-2):
         problems = [cancelling.problem(metric, delta, False, 0, D)]
         problems += [cancelling.problem(metric, delta, True, 0, D)] if place not in COLUMNS else []
         problems += [cancelling.pair(metric, delta, 0, D)] if dtype != "int8" else []
@@ -355,13 +332,13 @@ def test_vrsd_is_as_precise_as_its_vectors_where_they_cancel(run, metric, dtype,
             pool = np.full((1, pool_of(place, items.size)), -1)
             pool[0, np.linspace(0, pool.size - 1, items.size).astype(int)] = items
             result = run("vrsd", problem | {"embeddings": stored, "candidates": pool}, place=place)
-            assert dtype == "float32" or f"_{kind_of(dtype, place)}_" in run.kernel
+            assert f"_{place}_" in run.kernel
             assert cancelling.units_off(problem, result) < cancelling.UNITS
 
 
 @pytest.mark.parametrize(
     ("dtype", "place"),
-    quick_or_slow([*((dtype, "resident") for dtype in ("float32", "float16", "int8")), *QUICK_COLUMNS]),
+    quick_or_slow([*((dtype, "gram") for dtype in ("float16", "int8")), *QUICK_COLUMNS]),
 )
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [0.0, 1e-42, 1e-30, 1e-18, 1e18, 1e37])
@@ -384,7 +361,7 @@ def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, op
     for metric in ("cosine", "dot"):
         corpus = Corpus(rows, dtype="int8", metric=metric)
         found = run(op, {"queries": queries, "embeddings": corpus, "k": 40})
-        assert run.kernel == f"rsk_{op}_small_64_int8"
+        assert run.kernel == f"rsk_{op}_gram_64_int8"
         lengths = [np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True) for x in (queries, rows)]
         exact = (queries / lengths[0]) @ (rows / lengths[1]).T
         if metric == "dot" and op != "vrsd":
@@ -394,66 +371,55 @@ def test_products_with_a_query_of_rows_of_int8_are_as_precise_as_float32(run, op
         assert np.abs(units / size).max() < 2**-23
 
 
-@pytest.mark.parametrize("place", WITHOUT_VARIANT)
+@pytest.mark.parametrize("place", PLACES)
 def test_a_similarity_that_is_nan(run, place):
     """With relevance given a row is first read when it meets a pick; then it is left out for good."""
-    rng = np.random.default_rng(2)
-    rows = rng.standard_normal((30, 12)).astype(np.float32)
+    rng, P = np.random.default_rng(2), pool_of(place, 30)
+    rows = rng.standard_normal((P, 16)).astype(np.float16)
     rows[[4, 17], 3] = np.nan
-    relevance = np.linspace(1, 0, 30, dtype=np.float32)[None]
-    arguments = {"queries": None, "embeddings": rows, "k": 30, "relevance": relevance, "metric": "dot"}
+    relevance = np.linspace(1, 0, P, dtype=np.float32)[None]
+    arguments = {"queries": None, "embeddings": rows, "k": P, "relevance": relevance, "metric": "dot"}
     result = run("mmr", arguments, place=place)
-    assert result.lengths[0] == 28
+    assert result.lengths[0] == P - 2
     assert not np.isin([4, 17], result.indices).any()
 
 
-@pytest.mark.parametrize("place", WITHOUT_VARIANT)
+@pytest.mark.parametrize("place", PLACES)
 def test_rows_beyond_2_31_elements(run, place):
     """Memory is reserved, but of it three pages are used."""
     N, D, stride = 3, 16, (1 << 30) + (1 << 28)
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
-    dtype = np.dtype(np.float16 if place == "resident" else np.float32)
-    memory = np.frombuffer(mmap.mmap(-1, dtype.itemsize * N * stride, flags), dtype)
-    rows = np.lib.stride_tricks.as_strided(memory, (N, D), (dtype.itemsize * stride, dtype.itemsize))
+    memory = np.frombuffer(mmap.mmap(-1, 2 * N * stride, flags), np.float16)
+    rows = np.lib.stride_tricks.as_strided(memory, (N, D), (2 * stride, 2))
     rng = np.random.default_rng(9)
     rows[...] = rng.standard_normal((N, D))
     arguments = {"queries": rng.standard_normal((2, D)).astype(np.float32), "embeddings": rows, "k": 3}
-    arguments["candidates"] = np.array([[2, 0, 1], [1, 2, -1]])
+    arguments["candidates"] = np.full((2, pool_of(place, 3)), -1)
+    arguments["candidates"][:, :3] = [[2, 0, 1], [1, 2, -1]]
     assert (N - 1) * stride > 1 << 31
     for op in OPS:
         testing.check_selection(op, arguments, run(op, arguments, place=place))
 
 
-def test_the_state_of_a_pool_beyond_2_30_items(run):
-    """Its three arrays end beyond 2^31 numbers."""
-    places, pool = emulator.Module("faults", sources=emulator.HERE), cuda_kernels._LARGEST
-    memory, out = np.zeros(4, np.float32), np.zeros(3, np.int64)
-    arguments = (np.int32(pool), np.int32(pool - 1), memory, out)
-    places.launch("places_of_an_item", grid=(1, 1, 1), block=(1, 1, 1), shared=256, arguments=arguments, like=None)
-    assert out.tolist() == [pool - 1, 2 * pool - 1, 3 * pool - 1]
-
-
-def test_workspace_is_bounded(run, monkeypatch):
-    """Queries whose state takes too much memory run a few at a time."""
-    arguments = problem_of("mmr", 7, 40, 3, 8)
-    together = run("mmr", arguments, place="streaming")
-    # Three numbers for each item.
-    monkeypatch.setattr(cuda_kernels, "_WORKSPACE_BYTES", 2 * 40 * 3 * 4)
-    run.launches.clear()
-    monkeypatch.setitem(PLACES, "workspace", 300)
-    assert_same(run("mmr", arguments, place="workspace"), together)
-    assert [grid for _, grid, _, _ in run.launches] == [(2, 1, 1)] * 3 + [(1, 1, 1)]
-
-
-@pytest.mark.parametrize("place", WITHOUT_VARIANT)
-def test_pools_in_any_order(run, place):
-    """Many items have not met the first pick when the choice begins; some are zero."""
+def test_pools_in_any_order(run):
+    """Many picks are none of the first columns; some rows are zero."""
     for seed, (metric, size) in enumerate((("cosine", 1), ("cosine", 30), ("dot", 30))):
-        problem = pools(150, 20, "any", 2, seed) | {"k": 8, "lambda_d": 0.9, "metric": metric}
-        problem["embeddings"] = problem["embeddings"] * np.float32(size)
+        problem = pools(150, 24, "any", 2, seed) | {"k": 8, "lambda_d": 0.9, "metric": metric}
+        problem["embeddings"] = (problem["embeddings"] * size).astype(np.float16)
         problem["embeddings"][::9] = 0
-        assert_same(run("mmr", problem, place=place, seed=seed), run("mmr", problem))
-        testing.check_selection("mmr", problem, run("mmr", problem, place=place))
+        resident, streamed = (run("mmr", problem, place=place, seed=seed) for place in COLUMNS)
+        testing.check_selection("mmr", problem, resident)
+        assert_same(streamed, resident)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_more_queries_than_a_launch_has_blocks_for(run, monkeypatch, place):
+    arguments = problem_of("mmr", 5, pool_of(place, 20), 3, 16)
+    together, (grid, *_) = run("mmr", arguments, place=place), run.launches[-1][1]
+    monkeypatch.setattr(cuda_kernels, "_MOST_BLOCKS", 3 * grid // 5 - 1)  # less than three queries have
+    run.launches.clear()
+    assert_same(run("mmr", arguments, place=place), together)
+    assert [launch[1][0] for launch in run.launches] == [2 * grid // 5, 2 * grid // 5, grid // 5]
 
 
 def test_no_query(run):
@@ -465,8 +431,7 @@ def test_no_query(run):
 
 def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
     arguments = problem_of("mmr", 2, 10, 3, 8)
-    how = cuda_configuration.configure("mmr", "float32", 10, 8, 3, False, emulator.MAX_SHARED)
-    passed = cuda_kernels._arguments(checked("mmr", arguments), 0, None, how, run("mmr", arguments)).members
+    passed = cuda_kernels._arguments(checked("mmr", arguments), 0, run("mmr", arguments)).members
     text = re.sub(r"//.*", "", (emulator.SOURCES / "select_args.cuh").read_text())
     (members,) = re.findall(r"struct SelectArgs \{(.*?)\};", text, re.DOTALL)
     declared = [re.findall(r"\w+$", name)[0] for line in members.split(";") for name in line.split(",") if name.strip()]
@@ -475,13 +440,10 @@ def test_the_struct_of_the_source_has_the_members_that_are_passed(run):
 
 def test_every_kernel_is_chosen_for_some_shape():
     chosen = set()
-    for op, dtype, P, D in itertools.product(OPS, STORED, (20, 60, 100, 120, 250, 500, 1000, 2000, 4096), (384, 768)):
-        how = [cuda_configuration.configure(op, dtype, P, D, 5, False, emulator.MAX_SHARED)]
-        how += [cuda_configuration.configure_rows(op, dtype, P, D, 5, False, emulator.MAX_SHARED)]
-        how += [
-            cuda_configuration.configure_columns(op, dtype, P, D, 5, False, 0, capability, emulator.MAX_SHARED)
-            for capability in (80, 90)
-        ]
-        chosen |= {each.kernel for each in how if each is not None}
-    sources = ("greedy_select", "greedy_small", "greedy_held", "greedy_met")
+    sizes = itertools.product(OPS, GRAM, (20, 60, 100, 120, 250, 500, 1000, 2000, 4096), (384, 768), (80, 90))
+    for op, dtype, P, D, capability in sizes:
+        pools = cuda_configuration.Pools(op, dtype, P, P, D, 5, False, 0, True, capability, emulator.MAX_SHARED)
+        how = cuda_configuration.configure(pools)
+        chosen |= set() if how is None else {how.kernel}
+    sources = ("greedy_gram", "greedy_resident", "greedy_streamed")
     assert chosen == {kernel for source in sources for kernel in emulator.kernels(source)}

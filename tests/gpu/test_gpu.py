@@ -34,10 +34,19 @@ def device():
 
 @pytest.fixture(params=["triton", "cuda"])
 def backend(request, device):
+    """One that selects."""
     reason = _dispatch.why_not(request.param)
     if reason is not None:
         missing(request.param, reason)
     return request.param
+
+
+@pytest.fixture
+def scorer(device):
+    """The one that has log-probabilities."""
+    if reason := _dispatch.why_not("triton"):
+        missing("triton", reason)
+    return "triton"
 
 
 def moved(problem, where=None):
@@ -79,6 +88,12 @@ DTYPES = ("float32", "float16", "bfloat16")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_picks_are_legal(backend, op, dtype, shape):
     problem = testing.selection_problem(*shape, dtype=dtype, ragged=shape[1] > 4, bias=op == "mmr", kind="clustered")
+    if backend == "cuda" and (dtype == "float32" or (shape[1] > 126 and shape[3] % 8)):
+        with pytest.raises(
+            rk.BackendUnavailableError, match=f"{op}: .+ its kernels take pools and initial items of up"
+        ):
+            select(op, problem, backend=backend)
+        return
     testing.check_selection(op, problem, select(op, problem, backend=backend), tolerance=TOLERANCES[dtype])
 
 
@@ -92,7 +107,7 @@ TOLERANCES = {"float32": None, "float16": 2e-3, "bfloat16": 1e-2}
 @pytest.mark.parametrize("shape", [(4, 60, 8, 16), (3, 300, 9, 40)], ids=str)
 def test_exact_sums_give_the_picks_of_the_reference(backend, op, dense, shape):
     problem = testing.selection_problem(
-        *shape, kind="integers", dense=dense, bias=op == "mmr", groups=True, ragged=not dense
+        *shape, kind="integers", dtype="float16", dense=dense, bias=op == "mmr", groups=True, ragged=not dense
     )
     if op == "vrsd":
         del problem["lambda_d"], problem["lambda_b"]
@@ -120,10 +135,9 @@ def test_whole_corpus(backend, op):
 @pytest.mark.parametrize(
     "shape", [(9, 129, 5, 64), (9, 500, 10, 384), (300, 1000, 10, 384), (9, 1024, 12, 768)], ids=str
 )
-def test_pools_in_the_registers_of_clusters(backend, op, dtype, shape, monkeypatch):
+def test_pools_in_the_registers_of_clusters(backend, op, dtype, shape):
     if backend != "cuda":
-        pytest.skip("a variant of the CUDA C++ kernels")
-    monkeypatch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held")
+        pytest.skip("of the CUDA C++ kernels")
     problem = testing.selection_problem(*shape, dtype=dtype, ragged=True, groups=True, bias=op == "mmr")
     found = select(op, problem, backend=backend)
     testing.check_selection(op, problem, found, tolerance=TOLERANCES[dtype])
@@ -133,7 +147,7 @@ def test_pools_in_the_registers_of_clusters(backend, op, dtype, shape, monkeypat
 
 
 def test_options_of_each_query(backend):
-    problem = testing.selection_problem(6, 50, 8, 24, bias=True, groups=True, ragged=True)
+    problem = testing.selection_problem(6, 50, 8, 24, dtype="float16", bias=True, groups=True, ragged=True)
     rng = np.random.default_rng(1)
     problem |= {
         "k": rng.integers(1, 9, 6),
@@ -141,15 +155,15 @@ def test_options_of_each_query(backend):
         "lambda_b": rng.random(6, np.float32),
         "initial": np.stack([rng.permutation(100)[:3] for _ in range(6)]),
     }
-    testing.check_selection("mmr", problem, select("mmr", problem, backend=backend))
+    testing.check_selection("mmr", problem, select("mmr", problem, backend=backend), tolerance=2e-3)
 
 
 def test_relevance_given(backend):
-    problem = testing.selection_problem(5, 200, 6, 48)
+    problem = testing.selection_problem(5, 200, 6, 48, dtype="float16")
     problem["relevance"] = np.random.default_rng(2).random((5, 200), np.float32)
-    testing.check_selection("mmr", problem, select("mmr", problem, backend=backend))
+    testing.check_selection("mmr", problem, select("mmr", problem, backend=backend), tolerance=2e-3)
     del problem["queries"]
-    testing.check_selection("mmr", problem, select("mmr", problem, queries=None, backend=backend))
+    testing.check_selection("mmr", problem, select("mmr", problem, queries=None, backend=backend), tolerance=2e-3)
 
 
 @pytest.mark.parametrize("method", ["rrf", "minmax", "zscore"])
@@ -200,7 +214,7 @@ def test_a_whole_corpus_in_every_variant(device, dtype, variant, monkeypatch):
 
 
 def test_same_bits_again(backend):
-    problem = moved(testing.selection_problem(16, 200, 8, 100, kind="clustered"))
+    problem = moved(testing.selection_problem(16, 200, 8, 104, kind="clustered", dtype="float16"))
     first, second = (rk.mmr(**problem, backend=backend) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a, b)
@@ -212,9 +226,12 @@ def test_same_bits_again(backend):
 @pytest.mark.parametrize("P", soaks.POOLS)
 def test_soak(backend, op, P):
     """1,000 calls have the bits of the first. racecheck sees shared memory only, and some state is in global memory."""
-    given = moved(soaks.problem(op, P))
+    problem = soaks.problem(op, P, D=40, dtype="float16")
+    if backend == "cuda" and op == "vrsd" and P > 126:
+        del problem["initial"]
+    given = moved(problem)
     first = getattr(rk, op)(**given, backend=backend)
-    testing.check_selection(op, soaks.problem(op, P), hosted(first))
+    testing.check_selection(op, problem, hosted(first), tolerance=2e-3)
     differs = torch.zeros((), dtype=torch.bool, device=DEVICE)
     for _ in range(1000):
         for a, b in zip(first, getattr(rk, op)(**given, backend=backend), strict=True):
@@ -247,26 +264,26 @@ def logps(x, targets):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 2), (3, 17), (9, 50_257), (300, 1000), (2, 262_144)], ids=str)
-def test_log_probabilities_of_logits(backend, device, dtype, shape):
+def test_log_probabilities_of_logits(scorer, device, dtype, shape):
     generator = torch.Generator().manual_seed(0)
     x = (4 * torch.randn(shape, generator=generator)).to(device, getattr(torch, dtype))
     x[0, 0] = -torch.inf
     targets = torch.randint(1, shape[1], shape[:1], generator=generator).to(device)
-    result = rk.token_logprobs(x, targets, backend=backend)
+    result = rk.token_logprobs(x, targets, backend=scorer)
     assert result.device == x.device
     oracle.assert_close(result.cpu(), logps(x, targets))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 100, 16), (5, 1003, 40), (70, 5000, 256)], ids=str)
-def test_log_probabilities_of_hidden_states(backend, device, dtype, shape):
+def test_log_probabilities_of_hidden_states(scorer, device, dtype, shape):
     T, V, D = shape
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn((T, D), generator=generator).to(device, getattr(torch, dtype))
     weight = (torch.randn((V, D), generator=generator) * 4 / D**0.5).to(device, getattr(torch, dtype))
     targets = torch.randint(V, (T,), generator=generator).to(device)
     cu = torch.tensor([0, T // 2, T], device=device)
-    result = rk.answer_logprobs(hidden=hidden, weight=weight, targets=targets, cu_answers=cu, backend=backend)
+    result = rk.answer_logprobs(hidden=hidden, weight=weight, targets=targets, cu_answers=cu, backend=scorer)
     exact = logps(hidden.double() @ weight.double().T, targets)
     np.testing.assert_allclose(result.logp.cpu(), exact, atol=2e-5)
     np.testing.assert_allclose(result.sum.cpu(), [exact[: T // 2].sum(), exact[T // 2 :].sum()], atol=2e-5 * T)
@@ -274,28 +291,28 @@ def test_log_probabilities_of_hidden_states(backend, device, dtype, shape):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("D", [640, 1024, 2048, 4096])
-def test_many_dimensions(backend, device, dtype, D):
+def test_many_dimensions(scorer, device, dtype, D):
     """Matrix units add with truncation: one chain of them over D would be 2 to 10 times further off."""
     generator = torch.Generator().manual_seed(D)
     hidden = torch.randn((70, D), generator=generator).to(device, getattr(torch, dtype))
     weight = (torch.randn((5000, D), generator=generator) * 4 / D**0.5).to(device, getattr(torch, dtype))
     targets = torch.randint(5000, (70,), generator=generator).to(device)
-    found = rk.answer_logprobs(hidden=hidden, weight=weight, targets=targets, backend=backend).logp
+    found = rk.answer_logprobs(hidden=hidden, weight=weight, targets=targets, backend=scorer).logp
     error = np.abs(np.asarray(found.double().cpu()) - logps(hidden.double() @ weight.double().T, targets)).max()
-    chain = backend == "cuda" or dtype == "float32"  # of D multiply-adds, rounded to the nearest
+    chain = dtype == "float32"  # of D multiply-adds, rounded to the nearest
     assert error <= oracle.linear_gate(D) * (5 if chain else 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("D", [64, 130])
-def test_hidden_states_have_their_bits_in_any_batch(backend, device, dtype, D):
+def test_hidden_states_have_their_bits_in_any_batch(scorer, device, dtype, D):
     generator = torch.Generator().manual_seed(D)
     hidden = torch.randn((512, D), generator=generator).to(device, getattr(torch, dtype))
     weight = torch.randn((3000, D), generator=generator).to(device, getattr(torch, dtype))
     targets = torch.randint(3000, (512,), generator=generator).to(device)
     want = ("logp", "lse", "max", "entropy", "rank")
     for fields in (("logp",), want):
-        call = {"weight": weight, "want": fields, "reduce": (), "backend": backend}
+        call = {"weight": weight, "want": fields, "reduce": (), "backend": scorer}
         together = rk.answer_logprobs(hidden=hidden, targets=targets, **call)
         for T in (1, 64, 65):
             alone = rk.answer_logprobs(hidden=hidden[:T].clone(), targets=targets[:T], **call)
@@ -305,16 +322,16 @@ def test_hidden_states_have_their_bits_in_any_batch(backend, device, dtype, D):
                 assert torch.equal(getattr(last, field), getattr(together, field)[512 - T :]), (field, T)
 
 
-def test_no_rows(backend, device):
+def test_no_rows(scorer, device):
     result = rk.token_logprobs(torch.zeros((0, 9), device=device), torch.zeros(0, dtype=torch.int64, device=device))
     assert result.shape == (0,)
 
 
-def test_a_row_has_the_same_bits_in_any_batch(backend, device):
+def test_a_row_has_the_same_bits_in_any_batch(scorer, device):
     x = torch.randn((64, 50_257), device=device)
     targets = torch.randint(50_257, (64,), device=device)
-    together = rk.token_logprobs(x, targets, backend=backend)
-    alone = [rk.token_logprobs(x[i : i + 1], targets[i : i + 1], backend=backend) for i in (0, 31, 63)]
+    together = rk.token_logprobs(x, targets, backend=scorer)
+    alone = [rk.token_logprobs(x[i : i + 1], targets[i : i + 1], backend=scorer) for i in (0, 31, 63)]
     assert torch.equal(together[[0, 31, 63]], torch.cat(alone))
 
 
@@ -340,7 +357,7 @@ def test_mixed_devices_are_an_error(device):
 
 @pytest.mark.filterwarnings("ignore:.*pool.*:UserWarning")
 def test_no_call_waits_for_the_device(backend, device):
-    problem = moved(testing.selection_problem(4, 100, 5, 32, bias=True))
+    problem = moved(testing.selection_problem(4, 100, 5, 32, dtype="float16", bias=True))
     x, targets = torch.randn((4, 1000), device=device), torch.randint(1000, (4,), device=device)
     excluded = torch.arange(200, device=device).repeat(4, 1)
     whole = {name: array for name, array in problem.items() if name != "candidates"}
@@ -348,8 +365,8 @@ def test_no_call_waits_for_the_device(backend, device):
         lambda: rk.mmr(**problem, backend=backend),
         lambda: rk.mmr(**{**problem, "k": 120}, backend=backend),  # more than the pool has
         lambda: rk.mmr(**problem, exclude=excluded, backend=backend),  # of which many comparisons are made
-        lambda: rk.mmr(**whole, exclude=excluded[:, :150], backend=backend),
-        lambda: rk.token_logprobs(x, targets, backend=backend),
+        lambda: rk.mmr(**whole, exclude=excluded[:, :150], backend="triton"),
+        lambda: rk.token_logprobs(x, targets, backend="triton"),
     ]
     for call in calls:
         call()  # compiles
@@ -363,9 +380,9 @@ def test_no_call_waits_for_the_device(backend, device):
 
 def test_the_current_stream_is_used(backend, device):
     """Inputs are written on a stream behind a delay, and results read there: a launch elsewhere reads zeros."""
-    problem = moved(testing.selection_problem(8, 100, 5, 32))
+    problem = moved(testing.selection_problem(8, 100, 5, 32, dtype="float16"))
     x, targets = torch.randn((8, 5000), device=device), torch.randint(5000, (8,), device=device)
-    expected = rk.mmr(**problem, backend=backend).indices, rk.token_logprobs(x, targets, backend=backend)
+    expected = rk.mmr(**problem, backend=backend).indices, rk.token_logprobs(x, targets, backend="triton")
     late = {**problem, "embeddings": torch.zeros_like(problem["embeddings"])}
     late_x = torch.zeros_like(x)
     torch.cuda.synchronize()
@@ -374,19 +391,19 @@ def test_the_current_stream_is_used(backend, device):
         torch.cuda._sleep(200_000_000)
         late["embeddings"].copy_(problem["embeddings"])
         late_x.copy_(x)
-        found = rk.mmr(**late, backend=backend).indices, rk.token_logprobs(late_x, targets, backend=backend)
+        found = rk.mmr(**late, backend=backend).indices, rk.token_logprobs(late_x, targets, backend="triton")
     stream.synchronize()
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
 
 
 def test_cuda_graphs_replay_with_new_inputs(backend, device):
-    first, second = (moved(testing.selection_problem(8, 100, 5, 32, seed=seed)) for seed in range(2))
+    first, second = (moved(testing.selection_problem(8, 100, 5, 32, dtype="float16", seed=seed)) for seed in range(2))
     static = {name: x.clone() if torch.is_tensor(x) else x for name, x in first.items()}
     x, targets = torch.randn((8, 5000), device=device), torch.randint(5000, (8,), device=device)
 
     def work():
-        return rk.mmr(**static, backend=backend).indices, rk.token_logprobs(x, targets, backend=backend)
+        return rk.mmr(**static, backend=backend).indices, rk.token_logprobs(x, targets, backend="triton")
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -401,12 +418,12 @@ def test_cuda_graphs_replay_with_new_inputs(backend, device):
     x.mul_(0.5)
     graph.replay()
     assert torch.equal(picks, rk.mmr(**second, backend=backend).indices)
-    assert torch.equal(found, rk.token_logprobs(x, targets, backend=backend))
+    assert torch.equal(found, rk.token_logprobs(x, targets, backend="triton"))
 
 
 def test_planned_calls_have_the_bits_of_others(backend, device):
     """By a plan from the third call on, also in a graph and on another stream."""
-    problems = [moved(testing.selection_problem(8, 100, 5, 32, seed=seed)) for seed in range(5)]
+    problems = [moved(testing.selection_problem(8, 100, 5, 32, dtype="float16", seed=seed)) for seed in range(5)]
     expected = []
     for problem in problems:
         plans.clear_plans()
@@ -442,9 +459,9 @@ def test_torch_compile(backend, device):
         return rows[indices].sum(1)
 
     def scored(x, targets):
-        return ops.token_logprobs(x + 1, targets, backend=backend).sum()
+        return ops.token_logprobs(x + 1, targets, backend="triton").sum()
 
-    problem = moved(testing.selection_problem(4, 50, 4, 16))
+    problem = moved(testing.selection_problem(4, 50, 4, 16, dtype="float16"))
     given = problem["queries"], problem["embeddings"], problem["candidates"]
     torch.testing.assert_close(torch.compile(picked, fullgraph=True)(*given), picked(*given))
     x, targets = torch.randn((4, 1000), device=device), torch.randint(1000, (4,), device=device)
@@ -453,7 +470,7 @@ def test_torch_compile(backend, device):
 
 def test_outputs_are_written_whole(backend, device):
     """The allocator gives memory back that was full of NaN."""
-    problem = moved(testing.selection_problem(50, 100, 20, 32, ragged=True))
+    problem = moved(testing.selection_problem(50, 100, 20, 32, dtype="float16", ragged=True))
     x, targets = torch.randn((50, 1000), device=device), torch.randint(1000, (50,), device=device)
     for _ in range(3):
         poison = [torch.full((size,), torch.nan, device=device) for size in (50, 1000, 5000, 50_000) for _ in range(8)]
@@ -462,7 +479,7 @@ def test_outputs_are_written_whole(backend, device):
         made = np.arange(20) < result.lengths[:, None]
         assert np.isfinite(result.scores[made]).all()
         assert (result.indices[~made] == -1).all()
-        assert torch.isfinite(rk.token_logprobs(x, targets, backend=backend)).all()
+        assert torch.isfinite(rk.token_logprobs(x, targets, backend="triton")).all()
 
 
 # --- CuPy.
@@ -495,10 +512,10 @@ def test_the_current_stream_of_cupy_is_used(cupy, backend):
     reason = _dispatch.why_not(backend)
     if reason is not None:
         pytest.skip(f"backend {backend}: {reason}")
-    problem = testing.selection_problem(8, 100, 5, 32)
+    problem = testing.selection_problem(8, 100, 5, 32, dtype="float16")
     given = {name: cupy.asarray(x) if hasattr(x, "shape") else x for name, x in problem.items()}
     x, targets = cupy.random.rand(8, 5000, dtype=cupy.float32), cupy.arange(8)
-    expected = rk.mmr(**given, backend=backend).indices, rk.token_logprobs(x, targets, backend=backend)
+    expected = rk.mmr(**given, backend=backend).indices, rk.token_logprobs(x, targets, backend="triton")
     rows, late = cupy.zeros_like(given["embeddings"]), cupy.zeros_like(x)
     cupy.cuda.Device().synchronize()
     with cupy.cuda.Stream(non_blocking=True) as stream:
@@ -507,7 +524,7 @@ def test_the_current_stream_of_cupy_is_used(cupy, backend):
         rows[...] = given["embeddings"]
         late[...] = x
         found = [rk.mmr(**{**given, "embeddings": rows}, backend=backend).indices]
-        found.append(rk.token_logprobs(late, targets, backend=backend))
+        found.append(rk.token_logprobs(late, targets, backend="triton"))
         found = [field.copy() for field in found]
         stream.synchronize()
     for a, b in zip(found, expected, strict=True):
@@ -523,10 +540,11 @@ from ragsys_kernels import testing
 backend = sys.argv[1]
 for op in ("mmr", "vrsd"):
     for P in (30, 200):
-        problem = testing.selection_problem(3, P, 4, 33, ragged=True)
+        problem = testing.selection_problem(3, P, 4, 40, ragged=True, dtype="float16")
         problem = {n: torch.as_tensor(x).cuda() if hasattr(x, "shape") else x for n, x in problem.items()}
         getattr(rk, op)(**problem, backend=backend)
-rk.token_logprobs(torch.randn((3, 5000), device="cuda"), torch.tensor([1, 2, 3], device="cuda"), backend=backend)
+if backend == "triton":
+    rk.token_logprobs(torch.randn((3, 5000), device="cuda"), torch.tensor([1, 2, 3], device="cuda"), backend=backend)
 torch.cuda.synchronize()
 """
 
@@ -556,6 +574,7 @@ def test_job(tmp_path, backend):
     np.save(tmp_path / "candidates.npy", np.stack([rng.permutation(500)[:40] for _ in range(200)]))
     files = {name: tmp_path / f"{name}.npy" for name in ("corpus", "queries", "candidates")}
     job = {**files, "k": 5, "metric": "dot", "lambda_d": 0.5, "shard_size": 70, "chunk_size": 30}
+    job["dtype"] = "float16"
     offline.select(**job, out=tmp_path / "host")
     offline.select(**job, out=tmp_path / "device", device=DEVICE, backend=backend)
     host, device = (pq.read_table(tmp_path / name) for name in ("host", "device"))

@@ -14,38 +14,28 @@ from ragsys_kernels.selection import validate
 from ragsys_kernels.selection.cuda import backend as cuda_kernels
 
 OPS = ("mmr", "vrsd", "msd")
-STORED = ("float32", "float16", "bfloat16", "int8")  # the last of a corpus
-# Shared memory of a block, which decides the kernel: rows in shared memory, or products of few rows of 16 or 8 bits;
-# only the state; neither.
-PLACES = {"resident": emulator.MAX_SHARED, "streaming": 2_600, "workspace": 700}
-# Of rows of 16 bits and pools of 129 or more: in the registers of a cluster, or read in each pass, by the device.
-PLACES |= dict.fromkeys(("held", "met"), emulator.MAX_SHARED)
-CAPABILITIES = {"met": 80}
-WITHOUT_VARIANT = ("resident", "streaming", "workspace")
-# The most items and initial items of a small pool; the query has slots too.
-SMALL = {"float16": 126, "bfloat16": 125, "int8": 124}
-# Types and places of every kernel; of each kind of kernel.
-COLUMNS = ("held", "met")
-QUICK_COLUMNS = tuple(("float16", place) for place in COLUMNS)
+# What runs a pool: the products of few rows of 16 or 8 bits with one another; of rows of 16 bits and pools of 129 or
+# more, in the registers of a cluster or, on an older device, read in each pass.
+PLACES = ("gram", "resident", "streamed")
+COLUMNS = ("resident", "streamed")
+CAPABILITIES = {"streamed": 80}
+# The most items and initial items of gram; the query has slots too.
+GRAM = {"float16": 126, "bfloat16": 125, "int8": 124}
+# Types and places of every kernel; the first of each place are one build of each source, for quick tests.
 KERNELS = (
-    *((dtype, place) for dtype in STORED for place in WITHOUT_VARIANT),
-    *QUICK_COLUMNS,
-    *(("bfloat16", place) for place in COLUMNS),
+    *((dtype, "gram") for dtype in GRAM),
+    *((dtype, place) for dtype in ("float16", "bfloat16") for place in COLUMNS),
 )
-KINDS = (
-    *(("float32", place) for place in WITHOUT_VARIANT),
-    *((dtype, "resident") for dtype in SMALL),
-    *QUICK_COLUMNS,
-)
+QUICK_COLUMNS = tuple(("float16", place) for place in COLUMNS)
+# One type of each place, and all of gram.
+KINDS = (*((dtype, "gram") for dtype in GRAM), *QUICK_COLUMNS)
 # What each source calls its element types, as bits; each of them is a build, which takes seconds.
 _TYPES = {
-    "greedy_select": ("RSK_SELECT_TYPES", STORED),
-    "greedy_small": ("RSK_SMALL_TYPES", tuple(SMALL)),
-    "greedy_held": ("RSK_HELD_TYPES", ("float16", "bfloat16")),
-    "greedy_met": ("RSK_MET_TYPES", ("float16", "bfloat16")),
+    "greedy_gram": ("RSK_GRAM_TYPES", tuple(GRAM)),
+    "greedy_resident": ("RSK_RESIDENT_TYPES", ("float16", "bfloat16")),
+    "greedy_streamed": ("RSK_STREAMED_TYPES", ("float16", "bfloat16")),
 }
-# The types and places of quick tests, which are one build of each source.
-_QUICK = (*(("float32", place) for place in WITHOUT_VARIANT), ("float16", "resident"), *QUICK_COLUMNS)
+_QUICK = (("float16", "gram"), *QUICK_COLUMNS)
 
 
 def quick_or_slow(cases):
@@ -74,19 +64,19 @@ class Runs:
         self.launches, self.patch, self.capability = [], monkeypatch, 90
         monkeypatch.setattr(_arrays, "empty", not_empty)
 
-    def __call__(self, op, arguments, *, place="resident", seed=0, removed=0, sanitizer=""):
+    def __call__(self, op, arguments, *, place="gram", seed=0, removed=0, sanitizer=""):
         """What the operation selects; ``removed`` is the barrier that is left out."""
         problem = checked(op, arguments)
+        dtype = problem.rows.dtype if problem.rows.dtype in GRAM else "float16"  # refused before a launch
 
         def load(source):
-            module = kernels(source, problem.rows.dtype, sanitizer)
-            module.seed, module.removed, module.shared_limit = seed, removed, PLACES[place]
+            module = kernels(source, dtype, sanitizer)
+            module.seed, module.removed = seed, removed
             module.launches = self.launches
             module.capability = lambda like: CAPABILITIES.get(place, self.capability)
             return module
 
         self.patch.setattr(cuda_module, "load", load)
-        self.patch.setenv("RAGSYS_KERNELS_VARIANTS", "pools=held" if place in COLUMNS else "")
         return getattr(cuda_kernels, op)(problem, 1)
 
     @property
@@ -102,7 +92,7 @@ def not_empty(like, shape, dtype):
     return array
 
 
-def problem_of(op, *shape, dtype="float32", metric=None, **options):
+def problem_of(op, *shape, dtype="float16", metric=None, **options):
     """Arguments for the operation; of bfloat16, whose arrays torch makes, and of int8, whose rows a corpus has."""
     if dtype == "bfloat16":
         pytest.importorskip("torch")

@@ -94,20 +94,15 @@ TRITON = (
 )
 
 CUDA = (
-    # 80 registers let three blocks of 256 threads live on a multiprocessor, 128 two.
-    Budget("rsk_*_resident_float32", 96, 96, 96, wide_loads=True),
-    Budget("rsk_*_resident_*float16", 80, 80, 80, wide_loads=True),
-    Budget("rsk_*_streaming_*float*", 80, 80, 80, wide_loads=True),
     # Threads of which a multiprocessor has 512, 384 with 128 slots, and with 112 for MSD and on sm_100.
-    Budget("rsk_*_small_128_*", 168, 168, 168, wide_loads=True),
-    Budget("rsk_[mv][mr]*_small_112_*", 128, 128, 168, wide_loads=True),
-    Budget("rsk_msd_small_112_*", 168, 168, 168, wide_loads=True),
-    Budget("rsk_*_small_[36]*", 128, 128, 128, wide_loads=True),
+    Budget("rsk_*_gram_128_*", 168, 168, 168, wide_loads=True),
+    Budget("rsk_[mv][mr]*_gram_112_*", 128, 128, 168, wide_loads=True),
+    Budget("rsk_msd_gram_112_*", 168, 168, 168, wide_loads=True),
+    Budget("rsk_*_gram_[36]*", 128, 128, 128, wide_loads=True),
     # Two blocks of four warps share a multiprocessor, or one of eight. None for sm_80.
-    Budget("rsk_*_held_*", 0, 255, 255, wide_loads=True),
+    Budget("rsk_*_resident_*", 0, 255, 255, wide_loads=True),
     # Two blocks of eight warps share a multiprocessor, or one of sm_80.
-    Budget("rsk_*_met_*", 255, 128, 128, wide_loads=True),
-    Budget("rsk_*[gt]_int8", 128, 128, 128, wide_loads=True),
+    Budget("rsk_*_streamed_*", 255, 128, 128, wide_loads=True),
 )
 
 
@@ -141,7 +136,7 @@ SPILLED = {
     ("gram 128 mmr plain int8", "sm_100"): 16,
     ("proof draft * int8", "sm_100"): 16,
     # So that two blocks of eight warps share a multiprocessor.
-    ("rsk_*_met_*", "sm_100"): 36,
+    ("rsk_*_streamed_*", "sm_100"): 36,
     # Rules with 128 slots and all options together, which keep a row of numbers of each slot beside the matrix.
     ("gram 128 [ds]* options float16", "sm_80"): 152,
 }
@@ -150,7 +145,7 @@ SPILLED = {
 # By the newest NVRTC, which compiles the same sources on a device: it takes all 255 registers where nvcc 13.0 takes a
 # few less.
 SPILLED_BY_NVRTC = {
-    ("rsk_vrsd_held_*_384_float16", "sm_90"): 8,
+    ("rsk_vrsd_resident_*_384_float16", "sm_90"): 8,
 }
 
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from ragsys_kernels import testing
 
-# Rows that are near one another, so that a similarity that is missed changes a pick: one warp's pool; all warps'; the
-# streaming kernels' on a device.
+# Rows that are near one another, so that a similarity that is missed changes a pick: one warp's pool; all warps'; a
+# large one.
 POOLS = (13, 75, 517)
 
 

@@ -1,37 +1,33 @@
-"""CUDA C++ on a device: ``csrc/cuda/greedy_*.cu``, one block a query, on the caller's stream."""
+"""CUDA C++ on a device: ``csrc/cuda/greedy_*.cu``, a block or a cluster of blocks a query, on the caller's stream."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..._base import arrays
 from ..._base.types import Array
-from ..._gpu import cuda_module, plans, variants
+from ..._dispatch import BackendUnavailableError
+from ..._gpu import cuda_module, plans
 from .. import torch_search
 from ..problem import Problem, Selection
-from .configuration import (
-    OPS,
-    SMALL_CAPABILITY,
-    SOURCE,
-    Configuration,
-    configure,
-    configure_columns,
-    configure_rows,
-)
+from ..request import Request
+from . import configuration
+from .configuration import Pools, configure
 
 # The source's numbers.
 _NORMS = {"as_given": 0, "scaled": 1, "computed": 2}
 
-# Items, dimensions and picks are counted in 32 bits; a block's next step must not overflow.
+# Dimensions and picks are counted in 32 bits.
 _LARGEST = 2**31 - 1024
-
-# Queries whose state does not fit in shared memory run so many at a time that it takes no more than this.
-_WORKSPACE_BYTES = 1 << 28
+# The most blocks of a launch.
+_MOST_BLOCKS = 2**31 - 1
 
 # What the kernels have (capabilities.py).
-RULES = frozenset(OPS)
+RULES = frozenset(configuration.OPS)
 CONSTRAINTS: frozenset[str] = frozenset()
 
 
@@ -56,6 +52,35 @@ def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
     return torch_search.search(problem, num_threads)
 
 
+def lacking(request: Request, given: Mapping[str, Any]) -> str | None:
+    """Return the reason that the kernels do not take the pools of a call, by its arrays as they are given."""
+    rows, k = given["embeddings"], request.k
+    if arrays.library_of(rows) not in ("torch", "cupy") or len(rows.shape) not in (2, 3):
+        return None  # is refused where it is read
+    P = rows.shape[1] if len(rows.shape) == 3 else _columns(request.candidates)
+    K = int(k) if isinstance(k, (int, np.integer)) else P
+    dtype = str(rows.dtype).removeprefix("torch.")
+    pools = _pools(request.op, rows, dtype, P, K, request.max_per_group is not None, _columns(request.initial))
+    return configuration.lacking(pools)
+
+
+def _columns(ids: Any) -> int:
+    """Return how many ids a query has; of lists, the most."""
+    if ids is None:
+        return 0
+    if hasattr(ids, "shape"):
+        return int(ids.shape[-1]) if ids.shape else 0
+    return max((len(own) for own in ids if hasattr(own, "__len__")), default=0)
+
+
+def _pools(op: str, rows: Any, dtype: str, P: int, K: int, capped: bool, num_initial: int) -> Pools:
+    *leading, D = map(int, rows.shape)
+    aligned = arrays.pointer(rows) % 16 == 0 and cuda_module.row_stride(rows) * rows.dtype.itemsize % 16 == 0
+    module = cuda_module.load(configuration.GRAM_SOURCE)
+    capability, max_shared = module.capability(rows), module.max_shared(rows)
+    return Pools(op, dtype, math.prod(leading), P, D, K, capped, num_initial, aligned, capability, max_shared)
+
+
 def _select(problem: Problem) -> Selection:
     rows, Q, P, K = problem.rows, problem.num_queries, problem.pool, problem.k
     D = rows.data.shape[1]
@@ -71,46 +96,28 @@ def _select(problem: Problem) -> Selection:
     )
     if Q == 0:
         return result
-    capped = problem.constraints.max_per_group > 0
-    num_initial = 0 if problem.constraints.initial is None else problem.constraints.initial.shape[1]
-    module = cuda_module.load(SOURCE)
-    capability = module.capability(like)
-    sizes = problem.op, rows.dtype, P, D, K, capped, module.max_shared(like)
-    how = configure(*sizes, num_initial) if capability >= SMALL_CAPABILITY else configure_rows(*sizes)
-    if how.source == SOURCE and capability >= SMALL_CAPABILITY and _may_meet_columns(problem):
-        how = configure_columns(*sizes[:-1], num_initial, capability, sizes[-1]) or how
-    module = cuda_module.load(how.source)
-    blocks, workspace = Q, None
-    if how.workspace:
-        blocks = max(1, min(Q, _WORKSPACE_BYTES // (4 * how.workspace)))
-        workspace = arrays.empty(like, (blocks, how.workspace), "float32")
-    for first in range(0, Q, blocks):
+    initial, capped = problem.constraints.initial, problem.constraints.max_per_group > 0
+    num_initial = 0 if initial is None else initial.shape[1]
+    pools = _pools(problem.op, like, rows.dtype, P, K, capped, num_initial)
+    how = configure(pools)
+    if how is None:
+        reason = configuration.lacking(pools)
+        raise BackendUnavailableError(f"{problem.op}: backend 'cuda' cannot run here: {reason}")
+    at_once = _MOST_BLOCKS // how.blocks  # queries
+    for first in range(0, Q, at_once):
         plans.call(
-            module.launch,
+            cuda_module.load(how.source).launch,
             how.kernel,
-            grid=(min(blocks, Q - first) * how.blocks, 1, 1),
+            grid=(min(at_once, Q - first) * how.blocks, 1, 1),
             block=(how.threads, 1, 1),
             shared=how.shared,
-            arguments=(_arguments(problem, first, workspace, how, result),),
+            arguments=(_arguments(problem, first, result),),
             like=like,
         )
     return result
 
 
-def _may_meet_columns(problem: Problem) -> bool:
-    """Return whether the kernels by matrix instructions take a problem of their sizes.
-
-    Rows are loaded with 16 bytes throughout and have numbers of 32 bits, and each vector that they meet is one of them.
-    """
-    if variants.variant("pools") != "held" or (problem.op == "vrsd" and problem.constraints.initial is not None):
-        return False
-    rows = problem.rows.data
-    return arrays.pointer(rows) % 16 == 0 and cuda_module.row_stride(rows) % 8 == 0 and rows.shape[0] <= 1 << 32
-
-
-def _arguments(
-    problem: Problem, first_query: int, workspace: Any, how: Configuration, out: Selection
-) -> cuda_module.Struct:
+def _arguments(problem: Problem, first_query: int, out: Selection) -> cuda_module.Struct:
     """Return the members of SelectArgs, in its order."""
     rows, initial, candidates = problem.rows, problem.constraints.initial, problem.candidates
     num_initial = 0 if initial is None else initial.shape[1]
@@ -143,8 +150,6 @@ def _arguments(
         ks=problem.ks,
         groups=problem.constraints.groups,
         query_groups=problem.constraints.query_groups,
-        workspace=workspace,
-        workspace_stride=how.workspace,
         indices=out.indices,
         scores=out.scores,
         out_relevance=out.relevance,

@@ -179,16 +179,16 @@ def test_a_form_that_had_no_turn_has_not_lost(decision, state):
 def test_a_winner_below_its_stop_is_named():
     decision = BY_NAME["vrsd out of 129 to 1,024 rows"]  # whose stop is 30% of the copy
     for us, below in ((50.0, True), (10.0, False)):
-        (line,) = outcome(decision, by_choice(decision, {"stream": us, "held": 80.0}), peers=10.0).told
+        (line,) = outcome(decision, by_choice(decision, {"stream": us, "columns": 80.0}), peers=10.0).told
         assert (", below its stop of 30% (" in line) == below
 
 
 @pytest.mark.parametrize(
     ("name", "choice", "limit"),
     [
-        *((f"{op} out of up to 128 rows", "small", 90.0) for op in ("mmr", "vrsd", "msd")),
-        ("vrsd out of 129 to 1,024 rows", "held", 1_200.0),
-        ("mmr out of 129 to 1,024 rows", "held", 850.0),
+        *((f"{op} out of up to 128 rows", "CUDA gram", 90.0) for op in ("mmr", "vrsd", "msd")),
+        ("vrsd out of 129 to 1,024 rows", "columns", 1_200.0),
+        ("mmr out of 129 to 1,024 rows", "columns", 850.0),
     ],
 )
 def test_a_form_above_its_limit_is_not_taken(name, choice, limit):
@@ -217,7 +217,8 @@ def reported(monkeypatch):
 
 def test_a_report_has_the_table_of_preferences_and_what_goes(reported):
     def us(goal, form):
-        return 20.0 if form == Form("cuda", "pools=held") else 100.0 if form.backend == "cuda" else 40.0
+        large = form.backend == "cuda" and goal.shape.P == 1000
+        return 20.0 if large else 100.0 if form.backend == "cuda" or form == decide.DENSE else 40.0
 
     found = reported(ledger(us))
     assert (
@@ -227,9 +228,7 @@ def test_a_report_has_the_table_of_preferences_and_what_goes(reported):
         '("mmr", "float16"): (Pools(129, 1024, 1024),),' in found["Preferences, in ragsys_kernels/_gpu/preference.py"]
     )
     goes = found["Goes"].splitlines()
-    for name in decide.SELECT:
-        assert f"{name}: {len((ROOT / name).read_bytes().splitlines())} lines" in map(str.strip, goes)
-    assert "  the switch pools" in goes
+    assert "the switch corpus" in map(str.strip, goes)
     lines = [int(line.split(": ")[1].split()[0].replace(",", "")) for line in goes if line.endswith(" lines")]
     assert goes[-1] == f"  {sum(lines):,} lines of files"
     assert found["device"] == "NVIDIA H200\ncommit: 0123abc"
@@ -254,8 +253,8 @@ def test_experiments_are_named_and_win_nothing(reported):
     (search,) = (line for line in found if "4 stages" in line)
     assert "triton, 4 stages 10.0 µs, 400% before triton" in search
     assert not any("stages" in row["contender"] or "block" in row["contender"] for row in merged(rows, ()))
-    held = decide.decided(BY_NAME["vrsd out of 129 to 1,024 rows"], decide.Race(rows))
-    assert set(held.winners.values()) == {"stream"}
+    large = decide.decided(BY_NAME["vrsd out of 129 to 1,024 rows"], decide.Race(rows))
+    assert set(large.winners.values()) == {"stream"}
 
 
 def merged(rows, published):
@@ -334,14 +333,14 @@ def test_rows_without_a_decision_keep_what_stands_in_the_table(reported):
 
 def test_where_the_table_differs_from_a_decision_the_reason_is_told(reported):
     def us(goal, form):
-        return 20.0 if form == Form("cuda", "pools=held") else 40.0
+        return 20.0 if form.backend == "cuda" and goal.shape.P == 1000 else 40.0
 
     title = "Rows for which the preferences are not what is decided"
     assert reported(ledger(us))[title] == "nothing"
     old = ledger(lambda goal, form: 40.0, peers=9.0, date="2026-11-26")
     differ = reported(ledger(us), old)[title].splitlines()
     assert len(differ) == 3
-    assert all("triton is first, though held wins: its times stay as they are published" in line for line in differ)
+    assert all("triton is first, though columns wins: its times stay as they are published" in line for line in differ)
 
 
 def test_what_goes_within_the_noise_is_told(reported):
@@ -351,20 +350,6 @@ def test_what_goes_within_the_noise_is_told(reported):
         goes = reported(ledger(by_choice(decision, {"proof": us})))["Goes"]
         line = f"proof goes though it is faster, within what times vary by: {titles}"
         assert (line in goes) == told
-
-
-def test_a_page_names_no_kernel_that_goes():
-    rows = ledger(lambda goal, form: 49.5 if form.backend == "cuda" else 50.0)
-    shown = decide.kept(merged(rows, ()), outcomes(rows), {})
-    by_cuda = {
-        decide._shape_key(goal)
-        for goal in goals.GOALS
-        for row in shown
-        if goals.is_of(row, goal) and (row["backend"], row["contender"]) == ("cuda", Form("cuda").contender)
-    }
-    large = {goal for goal in goals.GOALS if goal.shape in BY_NAME["large pools without Triton"].shapes}
-    assert not {decide._shape_key(goal) for goal in large} & by_cuda
-    assert by_cuda
 
 
 def test_the_table_of_the_race_has_the_same_noise():
@@ -451,7 +436,7 @@ def test_figures_that_are_none_decide_nothing(tmp_path, bad, monkeypatch):
     rows = decide.ledger_of(path)
     found = decide.decided(BY_NAME["msd out of up to 128 rows"], decide.Race(rows))
     assert found.verdict == "undecided"
-    assert f"small (cuda) unreadable: {name} must be a number" in found.open[0]
+    assert f"CUDA gram (cuda) unreadable: {name} must be a number" in found.open[0]
     assert found.open[0].endswith(f"0, got {value!r}")
     assert not any(row["backend"] == "cuda" for row in merged(rows, ()))
 
@@ -459,7 +444,7 @@ def test_figures_that_are_none_decide_nothing(tmp_path, bad, monkeypatch):
 def test_a_row_without_a_time_or_a_state_decides_nothing():
     rows = [{**row, "us": ""} if row["backend"] == "cuda" else row for row in ledger()]
     found = decide.decided(BY_NAME["msd out of up to 128 rows"], decide.Race(rows))
-    assert found.open[0].endswith("small (cuda) has no time")
+    assert found.open[0].endswith("CUDA gram (cuda) has no time")
 
 
 @pytest.mark.parametrize(
@@ -483,7 +468,11 @@ def test_times_of_no_commit_are_not_applied(tmp_path, monkeypatch, capsys, commi
 
 def test_pages_are_by_the_fastest_form_of_each_backend():
     (row, *_) = ledger()
-    rows = [row, {**row, "contender": "ragsys_kernels, pools=held", "us": "30"}, {**row, "backend": "cuda", "us": "70"}]
+    rows = [
+        row,
+        {**row, "contender": "ragsys_kernels, corpus=dense", "us": "30"},
+        {**row, "backend": "cuda", "us": "70"},
+    ]
     peer = {**row, "backend": "", "contender": "torch", "us": "1"}
     assert decide.defaults([*rows, peer]) == [{**row, "us": "30"}, rows[2], peer]
 

@@ -38,10 +38,9 @@ OWN = {
     "triton search, search=values": ("corpus_found_kernel", {}, "filter_.*"),
     "triton logits": ("logprob_logits_kernel", {}, ""),
     "triton linear": ("logprob_linear_kernel", {}, ""),
-    "cuda small": (r"rsk_\w+_small_\w+", {}, ""),
-    "cuda held, pools=held": (r"rsk_\w+_held_\w+", {}, ""),
-    "cuda met, pools=held": (r"rsk_\w+_met_\w+", {}, ""),
-    "cuda rows": (r"rsk_\w+_(resident|streaming)_\w+", {}, ""),
+    "cuda gram": (r"rsk_\w+_gram_\w+", {}, ""),
+    "cuda resident": (r"rsk_\w+_resident_\w+", {}, ""),
+    "cuda streamed": (r"rsk_\w+_streamed_\w+", {}, ""),
 }
 
 # What no call of these reaches: it puts together the splits of calls that end at partials.
@@ -170,7 +169,7 @@ def test_problems_have_ties_weights_and_types(few):
     assert {0.3, 0.75} <= weights
     assert {small.make()["k"] for small in forms("triton")[0].problems} == {2, 3, 4}
     dtypes = {small.dtype for form in forms("cuda") for small in form.problems}
-    assert dtypes == {"float32", "float16", "bfloat16", "int8"}
+    assert dtypes == {"float16", "bfloat16", "int8"}
 
 
 def test_picks_and_sanitizers_have_all_triton_and_cuda_problems():

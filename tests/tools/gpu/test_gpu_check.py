@@ -173,14 +173,14 @@ def test_pools_have_no_use_for_a_corpus(P):
 def test_variants_are_contenders_under_their_names():
     """Those alone that differ for the shape."""
     seen = []
-    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="cuda")
-    found = bench.in_form(ours, forms.Form("cuda", "pools=held"))
+    ours = bench.Contender(bench.OURS, lambda: seen.append(rk._base.env.variants()), backend="triton")
+    found = bench.in_form(ours, forms.Form("triton", "corpus=dense"))
     for entry in (found, ours):
         entry.run()
-    assert (found.name, seen) == ("ragsys_kernels, pools=held", ["pools=held", ""])
-    for P, names in ((140, ["pools=held"]), (20, [])):
-        problem = bench.problem_of(replace(shapes.VRSD[1].small(), P=P, D=24), "cpu")
-        entries = bench.contenders_of(problem, ("cuda",), variants=True)[0]
+    assert (found.name, seen) == ("ragsys_kernels, corpus=dense", ["corpus=dense", ""])
+    for K, names in ((100, ["search=values"]), (2_000, [])):
+        problem = bench.problem_of(replace(shapes.SEARCH[1].small(), N=30_000, K=K), "cpu")
+        entries = bench.contenders_of(problem, ("triton",), variants=True)[0]
         assert [entry.name.partition(", ")[2] for entry in entries if "=" in entry.name] == names
 
 

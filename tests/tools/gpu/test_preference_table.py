@@ -64,8 +64,11 @@ def test_times_that_differ_by_no_more_than_they_vary_are_the_same(more, noise):
 
 
 def test_backends_are_compared_by_the_fastest_form_that_the_package_has():
-    rows = [timed(60, backend="triton", P=1000), timed(50, P=1000), timed(30, P=1000, variant="pools=held")]
-    rows += [timed(5, P=1000, variant="pools=held, one block a multiprocessor"), timed(1, P=1000, variant="pools=lost")]
+    rows = [timed(60, backend="triton", P=1000), timed(50, P=1000), timed(30, P=1000, variant="corpus=dense")]
+    rows += [
+        timed(5, P=1000, variant="corpus=dense, one block a multiprocessor"),
+        timed(1, P=1000, variant="corpus=lost"),
+    ]
     for some in (rows, rows[::-1]):
         assert writer.by_times(some)("mmr", "float16", 1000, 384) == 2.0
 

@@ -151,12 +151,12 @@ def test_suspicion_is_of_a_kernel_and_falls_on_its_changes(tmp_path):
     picks = {"mmr, pools on chip: cuda": "died", "mmr: triton": "AssertionError", "mmr, pools on chip: triton": ""}
     path.write_text(json.dumps({"steps": [{"facts": {"picks": picks}}, {"facts": {}}]}))
     known = race.suspects(path)
-    held = forms.Form("cuda", "pools=held", forms.ONE_BLOCK)
+    one_block = forms.Form("cuda", "", forms.ONE_BLOCK)
     assert race.suspicion(POOLS.shape, forms.Form("cuda"), known) == "picks: died"
     assert race.suspicion(POOLS.shape, forms.Form("triton"), known) == ""
     whole = next(goal for goal in goals.GOALS if goal.shape.op == "mmr" and goal.shape.P is None)
     assert race.suspicion(whole.shape, forms.Form("triton", "", forms.CHECK_64), known) == "picks: AssertionError"
-    assert race.suspicion(whole.shape, held, known) == ""
+    assert race.suspicion(whole.shape, one_block, known) == ""
     assert race.suspects(tmp_path / "none") == {}
 
 
@@ -396,20 +396,20 @@ def stubbed(*options, faults=None):
 @pytest.mark.slow
 def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
     faults = {
-        "rsk_mmr_small_112_float16": "hang",
-        "rsk_vrsd_small_112_float16": "die",
-        "rsk_msd_small_112_float16": "memory",
+        "rsk_mmr_gram_112_float16": "hang",
+        "rsk_vrsd_gram_112_float16": "die",
+        "rsk_msd_gram_112_float16": "memory",
         "filter_bars_kernel": "compile",
         "select_stream_kernel": "illegal",  # of the first form, which the others outlive
-        "rsk_vrsd_held_256_384_float16": "wrong",
-        "rsk_vrsd_met_1024_float16": "wrong",
+        "rsk_vrsd_resident_256_384_float16": "wrong",
+        "rsk_vrsd_streamed_1024_float16": "wrong",
     }
     match = r"^(mmr|vrsd|msd) .*P100-.*-Q[234],|^search|^vrsd .*P140-K3-"
     options = ("--small", "--ledger", tmp_path / "gpu.csv", "--match", match, "--patience", "100")
     result = stubbed("-m", "benchmarks.gpu.race", *options, faults=faults)
     every = goals.found(LEDGER.at(tmp_path / "gpu.csv").read(), goals.of(small=True))
     found = {(one.goal.shape.op, one.goal.shape.P, one.form.name): one for one in every if one.reason != "not reached"}
-    assert len(found) == 16, result.stdout + result.stderr
+    assert len(found) == 15, result.stdout + result.stderr
     reasons = {key: (one.state, one.reason) for key, one in found.items() if one.state}
     assert reasons.pop(("mmr", 100, "cuda")) == (goals.KILLED, "hung for 100 s")
     assert reasons.pop(("vrsd", 100, "cuda")) == (goals.KILLED, "signal SIGSEGV")
@@ -420,7 +420,7 @@ def test_each_fault_of_a_device_costs_its_form_alone(compiled, tmp_path):
             goals.FAILED,
             "RuntimeError: filter_bars_kernel: no code can be made of it",
         )
-    for name in ("cuda, pools=held", *(f"cuda, pools=held, {x}" for x in (forms.ONE_BLOCK, forms.EACH_PASS))):
+    for name in ("cuda", *(f"cuda, {x}" for x in (forms.ONE_BLOCK, forms.EACH_PASS))):
         assert reasons.pop(("vrsd", 140, name))[0] == goals.WRONG
     assert not reasons  # all others are timed
     winners = {(goal.shape.op, goal.shape.P): one.form.name for goal, one in goals.winners(every).items()}

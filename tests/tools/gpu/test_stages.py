@@ -263,10 +263,10 @@ def test_what_a_sanitizer_finds_is_wrong(ran, given, tool):
 
 
 def test_a_sanitizer_that_is_stopped_says_how_far_it_came(ran, given, tool):
-    tool(compute_sanitizer="echo 'cuda held: mmr, P=201'; exec sleep 60")
+    tool(compute_sanitizer="echo 'cuda resident: mmr, P=201'; exec sleep 60")
     right, summary, _, _ = ran(steps.sanitizers(given, 1.0))
     assert right
-    reason = "stopped at its time, in cuda held: mmr, P=201"
+    reason = "stopped at its time, in cuda resident: mmr, P=201"
     assert summary["left_out"] == [
         "sanitizers: " + "; ".join(f"{name}: {reason}" for name in ("memcheck", "synccheck", "racecheck"))
     ]
@@ -470,7 +470,7 @@ def picked(monkeypatch, tmp_path, capfd):
     def run(*names, children=1, seconds=60.0, most=60.0, kinds=("streamed pools",) * 3):
         monkeypatch.setattr(picks, "ANSWER_SECONDS", most)
         listed = [problems.Small(f"P={n}", "mmr", kind, "float16", dict) for n, kind in enumerate(kinds)]
-        made = [problems.Form(name, "cuda", tuple(listed), "pools=held" if "held" in name else "") for name in names]
+        made = [problems.Form(name, "cuda", tuple(listed), "corpus=dense" if "dense" in name else "") for name in names]
         monkeypatch.setattr(picks, "forms", lambda backend, few: tuple(made))
         begun.write_text("")
         wrong = picks.Picks(["cuda"], True, seconds).run(children)
@@ -481,23 +481,29 @@ def picked(monkeypatch, tmp_path, capfd):
 
 @pytest.mark.parametrize("children", [1, 3])
 def test_a_form_that_is_wrong_or_dies_hides_no_other(picked, children):
-    names = ["good", "wrong", "dies", "held stays", "last"]
+    names = ["good", "wrong", "dies", "dense stays", "last"]
     wrong, told, begun = picked(*names, children=children)
     assert {name: form["state"] for name, form in told["forms"].items()} == {
-        "good": "right", "wrong": "wrong", "dies": "died", "held stays": "died", "last": "right",
+        "good": "right", "wrong": "wrong", "dies": "died", "dense stays": "died", "last": "right",
     }  # fmt: skip
     assert {name: form["problems"] for name, form in told["forms"].items()} == {
-        "good": 3, "wrong": 3, "dies": 2, "held stays": 2, "last": 3,
+        "good": 3, "wrong": 3, "dies": 2, "dense stays": 2, "last": 3,
     }  # fmt: skip
     assert wrong == [
         "wrong: P=0: wrong pick",
         "dies: P=1: status 11: Segmentation fault",
-        "held stays: P=1: illegal access",
+        "dense stays: P=1: illegal access",
     ]
-    held = {"form": "held stays", "backend": "cuda", "variants": "pools=held", "op": "mmr", "kind": "streamed pools"}
-    assert {**held, "dtype": "float16", "problem": "P=1", "why": "illegal access"} in told["wrong_forms"]
+    dense = {
+        "form": "dense stays",
+        "backend": "cuda",
+        "variants": "corpus=dense",
+        "op": "mmr",
+        "kind": "streamed pools",
+    }
+    assert {**dense, "dtype": "float16", "problem": "P=1", "why": "illegal access"} in told["wrong_forms"]
     assert len(told["wrong_forms"]) == 3
-    assert told["picks"]["mmr: cuda, pools=held"] == "P=1: illegal access"
+    assert told["picks"]["mmr: cuda, corpus=dense"] == "P=1: illegal access"
     # One of two reasons, which no later form that is right hides.
     assert told["picks"]["mmr, streamed pools: cuda"] in (
         "P=0: wrong pick",

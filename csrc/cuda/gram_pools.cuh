@@ -12,7 +12,7 @@ constexpr int kChunks = 8;
 constexpr int kStages = 3;  // slices in shared memory
 
 template <class T, class Rule, int kTiles>
-struct SmallPool {
+struct GramPool {
   static constexpr int kSlots = 16 * kTiles;
   static constexpr int kWarps = kTiles == 2 ? 1 : kTiles == 4 ? 2 : 4;
   static constexpr int kRowsAtOnce = 4 * kWarps;  // that the block copies from, a thread for each chunk
@@ -32,7 +32,7 @@ struct SmallPool {
   const long long q;
   const int lane, warp, slices;
 
-  __device__ SmallPool(const SelectArgs& args, unsigned char* dynamic)
+  __device__ GramPool(const SelectArgs& args, unsigned char* dynamic)
       : a(args),
         shared(dynamic),
         q(args.first_query + blockIdx.x),
@@ -367,9 +367,9 @@ struct SmallPool {
 
 }  // namespace rsk
 
-#define RSK_SMALL(name, T, rule, tiles, blocks)                                                          \
-  extern "C" __global__ void __launch_bounds__(rsk::SmallPool<T, rsk::rule, tiles>::kWarps * 32, blocks) \
-      name(const __grid_constant__ rsk::SelectArgs args) {                                               \
-    DYN_SHARED(unsigned char, shared);                                                                   \
-    rsk::SmallPool<T, rsk::rule, tiles>(args, shared).run();                                             \
+#define RSK_GRAM(name, T, rule, tiles, blocks)                                                          \
+  extern "C" __global__ void __launch_bounds__(rsk::GramPool<T, rsk::rule, tiles>::kWarps * 32, blocks) \
+      name(const __grid_constant__ rsk::SelectArgs args) {                                              \
+    DYN_SHARED(unsigned char, shared);                                                                  \
+    rsk::GramPool<T, rsk::rule, tiles>(args, shared).run();                                             \
   }
