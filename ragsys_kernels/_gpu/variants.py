@@ -15,6 +15,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     # CUDA C++ from sm_80 on, pools of 16-bit rows too large for a matrix of their products: rows are read at each pick,
     # or once into the registers of a cluster, and where they do not fit once for several picks.
     "pools": ("read", "held"),
+    # Triton on Hopper, MMR out of 65 to 128 float32 rows: each pick meets all rows in float32, or TF32 tells which have
+    # to.
+    "float32": ("rows", "estimates"),
     # Search: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),
     # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all
