@@ -33,6 +33,7 @@ from ragsys_kernels.selection.triton.bit_search_kernels import (
 )
 from ragsys_kernels.selection.triton.bounds import bounds_tile, select_bounds_kernel
 from ragsys_kernels.selection.triton.dense import PICK_BLOCK, corpus_tile
+from ragsys_kernels.selection.triton import estimates
 from ragsys_kernels.selection.triton.gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
 from ragsys_kernels.selection.triton.launch import (
     GROWTH,
@@ -131,7 +132,7 @@ def _all(hopper: bool) -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full, hopper)
-    return found + _rules(hopper) + _queries() + _searches(hopper) + _filters(hopper) + _proofs(hopper)
+    return found + _estimates(hopper) + _rules(hopper) + _queries() + _searches(hopper) + _filters(hopper) + _proofs(hopper)
 
 
 def _share(dtype: str, tile: Tile) -> int:
@@ -237,6 +238,19 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
     if full:
         add("corpus initial", corpus_pick_kernel, PICK_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
     return found
+
+
+def _estimates(hopper: bool) -> list[Compilation]:
+    """Return MMR of float32 pools by estimates, of rows of 384 numbers, and of the longest with all options it has."""
+    found = []
+    for what, dims, unused in (("plain", 384, OPTIONS), ("options", estimates.MOST_SLICES * estimates.DIMS, ())):
+        flags = {"COMPUTED": True, "BIAS_BY_ROW": what == "options", **estimates.sizes(dims)}
+        made = _compilation(
+            f"estimates 128 mmr {what}", estimates.select_estimates_kernel, "float32", estimates.TILE, unused,
+            types={"error": "fp32"}, **flags,
+        )  # fmt: skip
+        found.append(made._replace(wide_loads=True))
+    return found if hopper else []
 
 
 def _rules(hopper: bool) -> list[Compilation]:

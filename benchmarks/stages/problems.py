@@ -217,6 +217,7 @@ def _of_triton(few: bool) -> Made:
     on_chip += _each(((57, 33), (128, 40)), ("vrsd", "msd"), ("float16",))
     on_chip += _each(((124, 70),), ("mmr", "vrsd"), stored)  # rows that cannot be read 16 bytes at a time
     yield "gram", "", [*on_chip, *_each(((57, 33),), ("mmr", "vrsd"), ("float32",))]
+    yield "estimates", "float32=estimates", _each(((100, 64), (128, 384)), ("mmr",), ("float32",))
     yield "bounds", "", _each(((201, 37),), ("mmr",), stored if few else every)
     yield "stream", "", _each(((201, 37),), ("vrsd", "msd"), stored if few else every)
     yield "dense", "", [corpora(op, dtype, 5, N=700) for op in ("mmr", "vrsd") for dtype in every[:2]]

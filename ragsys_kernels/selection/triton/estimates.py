@@ -20,13 +20,15 @@ from ..._gpu.compilers import is_hopper
 from ..._gpu.plans import launch
 from ..problem import Problem, Selection
 from .launch import Tile, chunks, num_initial, pool_arguments
-from .objective import NO_PICK, comparable, inverse, mmr_value, with_bias
+from .objective import NO_PICK, comparable, inverse, mmr_value, pool_ids, with_bias
 
 SLOTS, DIMS = 128, 32
 
 # Picks that an item meets at a time, and slices of a row, at most: the loads of all of them are in flight together.
 PICKS, MOST_SLICES = 16, 24
 
+# What a query keeps in memory: the matrix, and of each row its factor and the largest length that it may have.
+NUMBERS = SLOTS * (SLOTS + 2)
 # Bytes of device memory for the matrices of the queries that run together; others run in a further chunk.
 WORKSPACE_BYTES = 1 << 28
 
@@ -41,7 +43,8 @@ def error(dims: int) -> float:
 
     TF32 keeps 10 bits of a fraction: an element loses at most 2^-10 of itself, a product (2^-9 + 2^-20) of it, and by
     Cauchy-Schwarz a sum of products that share of the lengths' product. Sums of D terms, by matrix units that truncate
-    (1.3e-7 D) and in float32 (6e-8 D), are off by 2e-7 D, with the factors and norms by 2e-7 (D + 16). One hundredth
+    (eight products and the sum before them, each by 2^-23: 1.35e-7 D) and in float32 (6e-8 (D / 32 + 6)), are off by
+    2e-7 D, with the factors and norms by 2e-7 (D + 16). One hundredth
     covers that lengths are rounded, and terms of second order.
     """
     return 1.01 * (2.0**-9 + 2.0**-20 + 2e-7 * (dims + 16))
@@ -90,13 +93,8 @@ def select_estimates_kernel(
     # 1. Rows, their products with the query, and estimates of those with one another.
     q = q0 + tl.program_id(0).to(tl.int64)
     p = tl.arange(0, SLOTS)
-    inside = p < P
-    if candidates is None:
-        ids = p.to(tl.int64)
-    else:
-        ids = tl.load(candidates + q * P + p, mask=inside, other=-1).to(tl.int64)
-    valid = inside & (ids >= 0) & (ids < num_ids)
-    row = tl.where(valid, ids, 0) + q * pool_stride
+    ids, valid = pool_ids(candidates, q, p, P, num_ids)
+    row = ids + q * pool_stride
     base = rows + (row * row_stride)[:, None]
     factor = 1.0
     if query_factors is not None:
@@ -121,7 +119,7 @@ def select_estimates_kernel(
     if BIAS_BY_ROW:
         v = with_bias(r, bias, row, valid, tl.load(lambda_b + q))
     else:
-        v = with_bias(r, bias, q * P + p, inside, tl.load(lambda_b + q))
+        v = with_bias(r, bias, q * P + p, p < P, tl.load(lambda_b + q))
     known = (norm >= _SHORTEST) & (norm <= _LONGEST)
     bound = tl.where(known, norm * f, float("inf"))
 
@@ -155,10 +153,8 @@ def select_estimates_kernel(
         i = i.to(tl.int32)
         found = best > float("-inf")
         pick = (p == i) & (w > float("-inf"))
-        item = i.to(tl.int64)
-        if candidates is not None:
-            item = tl.load(candidates + q * P + i).to(tl.int64)
-        item = tl.where((item >= 0) & (item < num_ids), item, 0) + q * pool_stride
+        item, _ = pool_ids(candidates, q, i, P, num_ids)
+        item += q * pool_stride
         own = tl.load(work + SLOTS * SLOTS + i)
         if first | (last == i) | (best == float("-inf")):
             picked_at = tl.where(pick, made, picked_at)
@@ -189,9 +185,7 @@ def select_estimates_kernel(
             m = tl.where(pick, tl.where(broken, float("nan"), largest), m)
             last = i
     picked = picked_at >= 0
-    item = p.to(tl.int64)
-    if candidates is not None:
-        item = tl.load(candidates + q * P + p, mask=picked, other=-1).to(tl.int64)
+    item, _ = pool_ids(candidates, q, p, P, num_ids)  # read again, as all ids would take registers
     at = q * K + picked_at
     tl.store(out_index + at, item, mask=picked)
     tl.store(out_score + at, picked_score, mask=picked)
@@ -215,25 +209,26 @@ def takes(problem: Problem) -> bool:
     return plain and free and fits and rows.dtype == "float32" and rows.scales is None and is_hopper()
 
 
+def sizes(dims: int) -> dict[str, Any]:
+    """Return what the kernel is compiled for."""
+    cut = env.triton_interpreter()
+    return {"SLICES": dims // DIMS, "CUT": cut, "SLOTS": SLOTS, "DIMS": DIMS, "PICKS": PICKS}
+
+
 def select(problem: Problem, out: Selection) -> None:
     """Launch one program a query, in chunks of queries."""
     arguments: dict[str, Any] = pool_arguments(problem, out)
     for name in ("scales", "initial", "relevance", "groups", "query_groups", "S", "cap"):
         del arguments[name]
     data, D = problem.rows.data, problem.rows.data.shape[1]
-    size = SLOTS * (SLOTS + 2)
-    for q0, num_queries in chunks(problem.num_queries, 4 * size, WORKSPACE_BYTES, 1):
+    for q0, num_queries in chunks(problem.num_queries, 4 * NUMBERS, WORKSPACE_BYTES, 1):
         launch(
             select_estimates_kernel,
             (num_queries,),
             **arguments,
-            work=arrays.empty(data, (num_queries, size), "float32"),
+            work=arrays.empty(data, (num_queries, NUMBERS), "float32"),
             q0=q0,
             error=error(D),
-            SLICES=D // DIMS,
-            CUT=env.triton_interpreter(),
-            SLOTS=SLOTS,
-            DIMS=DIMS,
-            PICKS=PICKS,
+            **sizes(D),
             **TILE.options(),
         )
