@@ -71,9 +71,9 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
             yield Form("triton", "", CHECK_64)
         return
     parts = 2 if shape.dtype == "float16" else 3  # 16-bit parts of a query, each a row of a small pool's matrix
-    if shape.op == "mmr" and shape.dtype == "float32" and 64 < shape.P <= 128 and shape.K <= 16 and shape.D % 32 == 0:
-        if shape.D <= 768:
-            yield Form("triton", "float32=estimates")
+    fits = 64 < shape.P <= 128 and shape.K <= 16 and shape.D % 32 == 0 and shape.D <= 768
+    if shape.op == "mmr" and shape.dtype == "float32" and fits:
+        yield Form("triton", "float32=estimates")
     yield Form("cuda")
     if sixteen and shape.P + parts > 128 and shape.P <= 1024 and shape.D <= 768 and shape.D % 8 == 0:
         yield Form("cuda", "pools=held")

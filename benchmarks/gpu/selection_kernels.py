@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.gpu.compilation import Compilation, by_generation, describe
 from ragsys_kernels._gpu.compilers import float32_precision
+from ragsys_kernels.selection.triton import estimates
 from ragsys_kernels.selection.triton.bit_search import (
     EACH,
     GROUPS,
@@ -33,7 +34,6 @@ from ragsys_kernels.selection.triton.bit_search_kernels import (
 )
 from ragsys_kernels.selection.triton.bounds import bounds_tile, select_bounds_kernel
 from ragsys_kernels.selection.triton.dense import PICK_BLOCK, corpus_tile
-from ragsys_kernels.selection.triton import estimates
 from ragsys_kernels.selection.triton.gram import NO_RANK, form, gram_tile, select_gram_kernel, staged
 from ragsys_kernels.selection.triton.launch import (
     GROWTH,
@@ -132,7 +132,8 @@ def _all(hopper: bool) -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full, hopper)
-    return found + _estimates(hopper) + _rules(hopper) + _queries() + _searches(hopper) + _filters(hopper) + _proofs(hopper)
+    found += _estimates(hopper)
+    return found + _rules(hopper) + _queries() + _searches(hopper) + _filters(hopper) + _proofs(hopper)
 
 
 def _share(dtype: str, tile: Tile) -> int:
