@@ -71,6 +71,9 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
             yield Form("triton", "corpus=dense")
             yield Form("triton", "", CHECK_64)
         return
+    fits = 64 < shape.P <= 128 and shape.K <= 16 and shape.D % 32 == 0 and shape.D <= 768
+    if shape.op == "mmr" and shape.dtype == "float32" and fits:
+        yield Form("triton", "float32=estimates")
     how = _of_cuda(shape)
     if how is not None:
         yield Form("cuda")

@@ -45,6 +45,8 @@ MARKS = {"M": sass.MATRIX.pattern, "R": "^REDUX", "S": "^STG", "B": "^BAR"}
 
 # How often MMR out of a large pool looks for items that lack picks, at each step but the first.
 ROUNDS = 2
+# How many items out of 100 meet the picks by estimates, for ten picks (simulated).
+MEETINGS = 11
 
 LEDGER = Ledger(
     RESULTS / "model.csv",
@@ -120,6 +122,7 @@ def _pools() -> Iterator[Form]:
     yield Form(vrsd, "triton", (Work(_pool(vrsd, "gram 128"), (slices, K, K, 0, 1, 0, 0)),), 2)
     wide = replace(shape, dtype="float32")
     yield Form(wide, "triton", (Work(_pool(wide, "rows 128"), (0, K, 0, 0, 0)),), 2)  # all slices are held
+    yield Form(wide, "triton", (_estimates(wide),), 2, variant="float32=estimates", measured=None)
     few = replace(shape, P=20, K=4)
     yield Form(few, "triton", (Work(_pool(few, "gram tile 32"), (slices, 4, 4, 4, 1, 0, 0)),), 2)
     for kernel in (shape, vrsd):
@@ -173,6 +176,21 @@ def _pool(shape: Pools, kernel: str) -> Case:
         if (case.op, case.shape, case.dtype) == wanted and compilation.HOPPER in case.archs:
             return case if kernel == "rsk" else replace(case, words=(kernel, shape.op, "plain", shape.dtype))
     raise LookupError(wanted)
+
+
+def _estimates(shape: Pools) -> Work:
+    """Return the launch of MMR by estimates: the matrix goes to memory, from which a pick reads a row."""
+    estimates = importlib.import_module("ragsys_kernels.selection.triton.estimates")
+    slots, K, D = estimates.SLOTS, shape.K, shape.D
+    row, kept = 4 * D, 4 * Q * estimates.NUMBERS
+    case = replace(
+        _pool(shape, f"estimates {slots}"), matrix=True, flops=2 * Q * slots * slots * D * 2,  # TF32: half the rate
+        again=Q * MEETINGS * (estimates.PICKS + 1) * row, working_set=K * row, cached=Q * K * slots * 4,
+    )  # fmt: skip
+    # The machine code has no loop of the picks alone. Of 195 and 352 instructions 105 find the best item, 90 + 33 let
+    # it meet the picks, 27 take it, and 169 write the outputs once; the others are a copy for warps that diverge.
+    turns = ((105 * (K + MEETINGS) + 90 * MEETINGS) / 195, (33 * MEETINGS + 27 * K + 169) / 352)
+    return Work(replace(case, once=case.once + kept), (D / estimates.DIMS, *turns, 0, 0))
 
 
 def _logprobs() -> Iterator[Form]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.gpu.compilation import Compilation, by_generation, describe
 from ragsys_kernels._gpu.compilers import float32_precision
+from ragsys_kernels.selection.triton import estimates
 from ragsys_kernels.selection.triton.bit_search import (
     EACH,
     GROUPS,
@@ -131,6 +132,7 @@ def _all(hopper: bool) -> list[Compilation]:
         for vrsd, full in ((False, False), (True, True), (True, False), (False, True)):
             if vrsd == full or dtype in ("float16", "float32"):
                 found += _selections(dtype, vrsd, full, hopper)
+    found += _estimates(hopper)
     return found + _rules(hopper) + _queries() + _searches(hopper) + _filters(hopper) + _proofs(hopper)
 
 
@@ -237,6 +239,19 @@ def _selections(dtype: str, vrsd: bool, full: bool, hopper: bool) -> list[Compil
     if full:
         add("corpus initial", corpus_pick_kernel, PICK_TILE, unused, False, PICK=False, BLOCK=PICK_BLOCK)
     return found
+
+
+def _estimates(hopper: bool) -> list[Compilation]:
+    """Return MMR of float32 pools by estimates, of rows of 384 numbers, and of the longest with all options it has."""
+    found = []
+    for what, dims, unused in (("plain", 384, OPTIONS), ("options", estimates.MOST_SLICES * estimates.DIMS, ())):
+        flags = {"COMPUTED": True, "BIAS_BY_ROW": what == "options", **estimates.sizes(dims)}
+        made = _compilation(
+            f"estimates 128 mmr {what}", estimates.select_estimates_kernel, "float32", estimates.TILE, unused,
+            types={"error": "fp32"}, **flags,
+        )  # fmt: skip
+        found.append(made._replace(wide_loads=True))
+    return found if hopper else []
 
 
 def _rules(hopper: bool) -> list[Compilation]:

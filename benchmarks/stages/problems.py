@@ -67,15 +67,17 @@ def _selection(op: str, dtype: str, *sizes: int, whole: bool = False, **made: An
     return problem
 
 
-def pools(op: str, dtype: str, P: int, D: int, K: int = 7, *, shown: bool = True) -> Iterator[Small]:
-    """Yield pools with holes and all options, and full ones with duplicates, whose ties go to the lowest position."""
+def pools(
+    op: str, dtype: str, P: int, D: int, K: int = 7, *, shown: bool = True, grouped: bool = True
+) -> Iterator[Small]:
+    """Yield pools with holes and options, and full ones with duplicates, whose ties go to the lowest position."""
     kind = POOLS_ON_CHIP if P <= ON_CHIP else STREAMED
 
     def small(said: str, Q: int, items: int, exact: bool = False, **made: Any) -> Small:
         make = functools.partial(_selection, op, dtype, Q, items, K, D, **made)
         return Small(f"{op}, P={P}, D={D}, {dtype}, {said}", op, kind, dtype, make, exact)
 
-    options = {"ragged": True, "groups": True, "bias": True, "lambda_d": 0.75}
+    options = {"ragged": True, "bias": True, "lambda_d": 0.75, **({"groups": True} if grouped else {})}
     # Items that were shown before take slots too.
     taken = SHOWN if shown and kind == POOLS_ON_CHIP else 0
     yield small("options", 3, P - taken, **options, **({"initial": True} if shown else {}))
@@ -214,6 +216,9 @@ def _of_triton(few: bool) -> Made:
     on_chip += _each(((57, 33), (128, 40)), ("vrsd", "msd"), ("float16",))
     on_chip += _each(((124, 70),), ("mmr", "vrsd"), stored)  # rows that cannot be read 16 bytes at a time
     yield "gram", "", [*on_chip, *_each(((57, 33),), ("mmr", "vrsd"), ("float32",))]
+    free: dict[str, Any] = {"shown": False, "grouped": False}
+    sizes = ((100, 64),) if few else ((100, 64), (128, 384), (65, 768))
+    yield "estimates", "float32=estimates", _each(sizes, ("mmr",), ("float32",), **free)
     yield "bounds", "", _each(((201, 37),), ("mmr",), stored if few else every)
     yield "stream", "", _each(((201, 37),), ("vrsd", "msd"), stored if few else every)
     yield "dense", "", [corpora(op, dtype, 5, N=700) for op in ("mmr", "vrsd") for dtype in every[:2]]

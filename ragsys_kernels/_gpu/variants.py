@@ -12,6 +12,9 @@ from .._base import env
 
 # Kernel: its variants, the default first. All give the same picks; the same bits unless its file says otherwise.
 VARIANTS: dict[str, tuple[str, ...]] = {
+    # Triton on Hopper, MMR out of 65 to 128 float32 rows: each pick meets all rows in float32, or TF32 tells which have
+    # to.
+    "float32": ("rows", "estimates"),
     # Search: bits of the rows that may be among the best, or a value of each row and query.
     "search": ("bits", "values"),
     # Regime c of MMR: picks drafted from a search and proven by bits of the rows that may be better, or a read of all

@@ -30,6 +30,7 @@ class Budget(NamedTuple):
 TRITON = (
     # Selection: registers hold the Gram matrix of a pool or its rows (regime a) or a tile of products (b, c).
     Budget("query factors *", 40, 40, 40, 40),
+    Budget("estimates *", 255, 255, 255, 336),  # Hopper alone
     Budget("rows *", 255, 255, 255, 336),
     Budget("gram tile 16 *", 144, 144, 144, 136),
     Budget("gram tile 32 *", 136, 168, 136, 160),

@@ -1,6 +1,7 @@
 """Triton kernels for torch tensors on a GPU: which of the three regimes runs a problem.
 
-``gram.py`` is regime a; ``bounds.py`` (MMR) and ``stream.py`` (VRSD, MSD) are b,
+``gram.py`` is regime a, or ``estimates.py`` for MMR of float32 rows;
+``bounds.py`` (MMR) and ``stream.py`` (VRSD, MSD) are b,
 ``whole_corpus.py`` is c; ``README.md`` says what each reads. Nothing
 waits for the device.
 """
@@ -12,11 +13,11 @@ from typing import Any
 from ..._base import arrays, env
 from ..._base.types import Array
 from ..._dispatch import BackendUnavailableError
-from ..._gpu import compilers
+from ..._gpu import compilers, variants
 from .. import filtered_problems, torch_search
 from ..capabilities import WHOLE
 from ..problem import Problem, Selection
-from . import bounds, gram, stream, whole_corpus
+from . import bounds, estimates, gram, stream, whole_corpus
 from .launch import num_initial, outputs
 from .objectives import OBJECTIVES, most_taken
 
@@ -79,7 +80,7 @@ def _regime(problem: Problem) -> Any:
     """Return the module that runs a problem, by shape alone."""
     slots = problem.pool + num_initial(problem)
     if slots <= gram.GRAM_SLOTS:
-        return gram
+        return estimates if estimates.takes(problem) and variants.variant("float32") == "estimates" else gram
     if _is_corpus(problem):
         return whole_corpus
     return bounds if problem.op == "mmr" else stream

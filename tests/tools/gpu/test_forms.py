@@ -31,6 +31,7 @@ OWN = {
     "triton proof": ("proof_product_kernel", {}, ""),  # dense kernels too, for queries that are left
     "triton search": ("filter_product_kernel", {}, "proof_.*|corpus_.*"),
     "triton gram": ("select_gram_kernel", {}, "select_stream.*|select_bounds.*"),
+    "triton estimates, float32=estimates": ("select_estimates_kernel", {}, "select_gram.*"),
     "triton bounds": ("select_bounds_kernel", {}, ""),
     "triton stream": ("select_stream_kernel", {}, ""),
     "triton dense": ("corpus_step_kernel", {}, "proof_.*|filter_.*"),
