@@ -79,7 +79,8 @@ def _sampled(m):
 
     No period of the corpus, such as that of documents of four parts, puts all of its best rows into the sample or none.
     """
-    return m * SHARE + ((m.to(tl.int32) * 0x61C88647 >> 30) & (SHARE - 1))
+    m = m.to(tl.uint32)  # as registers are few: no row has a number of more bits
+    return (m * SHARE + (m * 0x61C88647 >> 30)).to(tl.int64)
 
 
 @triton.jit(do_not_specialize=("num_ids", "num_queries"))
@@ -123,7 +124,7 @@ def filter_product_kernel(
     i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
     n = tile * ROWS + tl.arange(0, ROWS)
     if bars is None:  # rows that lie far apart: neighbours are often alike, and of a group one counts
-        n = _sampled(tl.arange(0, ROWS).to(tl.int64) * tiles + tile)
+        n = _sampled(tl.arange(0, ROWS) * tiles + program // blocks)
     real, there = i < num_queries, n < num_ids
     d = tl.arange(0, DIMS)
     at_rows = rows + n[:, None] * row_stride

@@ -62,7 +62,7 @@ TILES_BLOCK = 1024
 
 # Columns that a program multiplies while it reads a tile of rows: without options all, if these are at most MOST_TERMS.
 # Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles. On
-# Hopper it does that for all columns at once too, with half as many rows; elsewhere there are too few registers.
+# Hopper it finds these of as many columns as without, in tiles of half as many rows; elsewhere registers are too few.
 MOST_TERMS = 5
 TERMS = (4, 3)
 TERMS_WITH_PEAKS = (3, 2)
@@ -103,16 +103,16 @@ def product_tile(
     queries = 16 if num_queries <= 16 or not (hopper or plain) else 64 if hopper else 32
     narrow = dtype == "float32" or not hopper
     dims = min(32 if narrow else 64, max(16, next_power_of_2(dims)))
-    many = plain and hopper and not (peaks and terms > TERMS_WITH_PEAKS[plain])
-    rows = bit_search.ROWS if many else max(32, bit_search.ROWS // 2)
+    rows = bit_search.ROWS if plain and hopper and not peaks else max(32, bit_search.ROWS // 2)
     return Tile(rows, dims, queries, 8, 3 if hopper and plain and terms > 3 else 2, 255)
 
 
 def terms_at_a_time(terms: int, plain: bool, peaks: bool, hopper: bool) -> int:
     """Return how many columns are multiplied at a time, so that the last time has as many as the others."""
-    if plain and (hopper or not peaks) and terms <= MOST_TERMS:
+    fewer = peaks and not (hopper and plain)
+    if plain and not fewer and terms <= MOST_TERMS:
         return terms
-    return cdiv(terms, cdiv(terms, (TERMS_WITH_PEAKS if peaks else TERMS)[plain]))
+    return cdiv(terms, cdiv(terms, (TERMS_WITH_PEAKS if fewer else TERMS)[plain]))
 
 
 def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
