@@ -157,15 +157,17 @@ def test_queries_with_many_contenders_are_left_after_one_check(calls, monkeypatc
 
 
 def test_later_checks_by_smaller_tiles_find_the_same(calls, monkeypatch):
-    """As on Hopper, where all columns are multiplied at once; more words of bits than the first check's, or as many."""
+    """As on Hopper; all columns at once, or two at a time; more words of bits than the first check's, or as many."""
     monkeypatch.setattr(triton_proof, "FIRST", 4)  # half as many as there are larger tiles
-    for rows in (513, 545):
+    for rows, most in ((513, 5), (545, 2)):
         given = problem(kind="random", Q=4, k=4) | {"lambda_d": np.array([0.6, 0.7, 0.75, 0.8])}
         given["embeddings"] = np.resize(given["embeddings"], (rows, D))[::-1].copy()
         few = run(given, same=False)
         with monkeypatch.context() as hopper:
             hopper.setattr(triton_proof, "is_hopper", lambda: True)
             hopper.setattr(triton_search, "ROWS", 64)
+            hopper.setattr(triton_proof, "MOST_TERMS", most)
+            hopper.setattr(triton_proof, "TERMS", (4, min(3, most)))
             for a, b in zip(run(given, same=False), few, strict=True):
                 np.testing.assert_array_equal(a, b)
         assert calls[-1] == calls[-2]
