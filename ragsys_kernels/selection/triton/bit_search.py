@@ -60,7 +60,9 @@ def filter_tile(dtype: str, num_queries: int, dims: int, hopper: bool, plain: bo
     """Return the tile of the products; ``plain`` is without bias and groups."""
     queries = 16 if num_queries <= 16 else 64 if num_queries <= 64 or not (hopper and plain) else 128
     dims = min(64, max(16, next_power_of_2(dims)))
-    return Tile(ROWS, dims, queries, 8 if queries == 128 or not plain else 4, 3)
+    # With options each row has numbers of its own: too many registers but on Hopper.
+    rows = ROWS if hopper or plain else max(32, ROWS // 2)
+    return Tile(rows, dims, queries, 8 if queries == 128 or not plain else 4, 3)
 
 
 def best_tile(wanted: int) -> Tile:
@@ -133,7 +135,7 @@ def rounding(rows: Rows, of_sums: float, more: int = 0) -> float:
 
 def search(problem: Problem, hopper: bool, out_index: Any, out_score: Any) -> None:
     """Launch the search of all queries."""
-    per_query = 20 * cdiv(problem.pool, ROWS) + 12 * room_for(problem.k)
+    per_query = 24 * cdiv(problem.pool, ROWS) + 12 * room_for(problem.k)
     for q0, num_queries in chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 128):
         part = slice(q0, q0 + num_queries)
         some = problem if num_queries == problem.num_queries else problem.take(part)

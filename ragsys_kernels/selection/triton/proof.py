@@ -127,7 +127,7 @@ def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
         problem = dataclasses.replace(problem, rows=rows)
     per_query = (
         problem.pool // 8
-        + (20 + 8 * MOST_PICKS) * cdiv(problem.pool, bit_search.ROWS)
+        + (24 + 8 * MOST_PICKS) * cdiv(problem.pool, bit_search.ROWS)
         + 2 * MOST_PICKS * rows.data.shape[1]
     )
     parts = chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 64)
