@@ -62,8 +62,7 @@ def _of_pools(shape: Pools) -> Iterator[Form]:
     if shape.op == "search":
         if -(-shape.N // 128) >= 2 * shape.K and shape.K <= 1024:
             yield Form("triton", "search=values")
-            if shape.N // 512 >= shape.K:
-                yield from (Form("triton", "", change) for change in (STAGES_4, TILES_64, QUARTER))
+            yield from (Form("triton", "", change) for change in (STAGES_4, TILES_64))
         return
     sixteen = shape.dtype in SIXTEEN_BITS
     if shape.P is None:
@@ -125,7 +124,6 @@ def peers(shape: Pools | Scores) -> tuple[str, ...]:
 
 STAGES_4 = "4 stages"
 TILES_64 = "tiles of 256 rows x 64 queries"
-QUARTER = "bar from a quarter of the tiles"
 CHECK_64 = "check in tiles of 64 x 64"
 ONE_BLOCK = "one block a multiprocessor"
 EACH_PASS = "rows read in each pass"
@@ -143,28 +141,6 @@ def _tile(module: str, function: str, of: Callable[..., Any]) -> Any:
 
 def _search_tile(**how: int) -> Any:
     return _tile("selection.triton.bit_search", "filter_tile", lambda tile: tile._replace(**how))
-
-
-@contextmanager
-def _bar_from_a_quarter() -> Iterator[None]:
-    """Find the bar of a search from the first quarter of the tiles, with room for the rows that then pass.
-
-    The n-th best of a part of the rows is no better than the n-th best of all, so no row is lost.
-    """
-    from ragsys_kernels.selection.triton import bit_search
-
-    launch = bit_search.launch
-
-    def fewer(kernel: Any, grid: tuple[int, ...], /, **given: Any) -> None:
-        if kernel is bit_search.filter_product_kernel and given["bars"] is None:
-            quarter = given["tiles"] // 4
-            grid, given = (grid[0] // given["tiles"] * quarter,), {**given, "tiles": quarter}
-        elif kernel is bit_search.filter_bars_kernel:
-            given = {**given, "tiles": given["tiles"] // 4}
-        launch(kernel, grid, **given)
-
-    with mock.patch.object(bit_search, "launch", fewer), mock.patch.object(bit_search, "ROOM", 4 * bit_search.ROOM):
-        yield
 
 
 @contextmanager
@@ -191,7 +167,6 @@ def _slices(dims: int) -> Iterator[None]:
 CHANGES: dict[str, Callable[[], Any]] = {
     STAGES_4: lambda: _search_tile(num_stages=4),
     TILES_64: lambda: _search_tile(rows=256, queries=64),
-    QUARTER: _bar_from_a_quarter,
     CHECK_64: lambda: _tile(
         "selection.triton.proof", "product_tile", lambda tile: tile._replace(rows=64, queries=64, num_warps=4)
     ),

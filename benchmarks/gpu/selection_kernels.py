@@ -91,13 +91,13 @@ _TYPES = {
     # Of searches by bits.
     **dict.fromkeys(("error", "least", "bars"), "*fp32"),
     **dict.fromkeys(("bits", "listed", "count"), "*i32"),
-    **dict.fromkeys(("room", "n", "programs", "words"), "i32"),
+    **dict.fromkeys(("room", "n", "rank", "programs", "words"), "i32"),
     "keys": "*i64",
     # Of proofs.
     **dict.fromkeys(("draft", "last", "best", "pools", "barred_group"), "*i64"),
     **dict.fromkeys(("order", "order_in", "count_in", "known", "barred", "peaks", "left", "num_left"), "*i32"),
     **dict.fromkeys(("scores", "redundancy", "most"), "*fp32"),
-    **dict.fromkeys(("terms", "found", "parts", "each"), "i32"),
+    **dict.fromkeys(("terms", "found", "parts", "each", "hopeless"), "i32"),
     **dict.fromkeys(("longest", "rounding", "shrink", "grow"), "fp32"),
 }
 
@@ -361,7 +361,8 @@ def _proofs(hopper: bool) -> list[Compilation]:
     drafted = ("draft", "scores", "relevance", "redundancy", "lengths", "bits", "order_in", "count_in", *_SOME)
     pool = {"WORDS": WORDS, "ROWS": ROWS, "BLOCK": TILES_BLOCK, **lanes}
     add("first pool", proof_pool_kernel, "float16", SMALL_TILE, drafted, False, **pool)
-    add("pool", proof_pool_kernel, "float16", SMALL_TILE, (), False, **pool)
+    for rows in (ROWS, ROWS // 2):
+        add(f"pool {rows}", proof_pool_kernel, "float16", SMALL_TILE, (), False, **{**pool, "ROWS": rows})
     for dtype, full in itertools.product(_ROWS, (False, True)):
         absent = _unused(dtype, full) if full else (*_unused(dtype, full), "barred", "barred_group")
         what, flags = "options" if full else "plain", {"BIAS_BY_ROW": full}
@@ -379,11 +380,15 @@ def _proofs(hopper: bool) -> list[Compilation]:
             )
             found += _left(dtype, full, hopper)
         # As many columns as are multiplied at once, and more; one, and with peaks.
-        ways = [(8, False), (8, True)] if full else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True)]
+        ways = (
+            [(8, False), (8, True)]
+            if full
+            else [(MOST_TERMS, False), (MOST_TERMS + 1, False), (MOST_TERMS, True), (MOST_TERMS + 1, True)]
+        )
         ways += [(1, False)] if not full and dtype == "float16" else []
         for num_queries, (terms, peaks) in itertools.product((16, 64), ways):
-            each = terms_at_a_time(terms, not full, peaks)
-            tile = product_tile(dtype, num_queries, 768, each, not full, hopper)
+            each = terms_at_a_time(terms, not full, peaks, hopper)
+            tile = product_tile(dtype, num_queries, 768, each, not full, hopper, peaks)
             sizes = {"QUERIES": tile.queries, "ROWS": tile.rows, "DIMS": tile.dims, **in_16_bits(dtype)}
             sizes |= {"TERMS": each, "ONCE": each == terms, "EVEN_D": not full, **flags}
             label = f"{'peaks' if peaks else 'bits'} {tile.queries} x {terms} {what}"

@@ -179,10 +179,10 @@ def _by_proof(dtype: str) -> Case:
     return Case(
         op="mmr", shape=f"N{N}-K{K}-D{D}-Q{WHOLE_Q}, by proof", dtype=dtype, unit="queries", units=WHOLE_Q,
         words=("proof", "bits", f"{tile.queries} x {K - 1}", "plain", dtype), programs=tiles * blocks,
-        floor=corpus, once=3 * corpus + 2 * N * WHOLE_Q // 8,
+        floor=corpus, once=9 * corpus // 4 + 2 * N * WHOLE_Q // 8,
         # Of each tile its rows, and the columns of its queries.
-        cached=tiles * blocks * D * (3 * tile.rows * BYTES[dtype] + (K + 1) * tile.queries * 2),
-        flops=2 * N * D * WHOLE_Q * (K + 1), matrix=True,
+        cached=tiles * blocks * D * (2.25 * tile.rows * BYTES[dtype] + (K + 0.25) * tile.queries * 2),
+        flops=2 * N * D * WHOLE_Q * (K + 0.25), matrix=True,
     )  # fmt: skip
 
 

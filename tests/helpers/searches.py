@@ -34,7 +34,7 @@ def found(problem):
 def check(problem):
     """The best rows in order, up to the rounding of float32, none left out and none twice; lowest row of equal ones."""
     v = values_of(problem)
-    scale = np.nanmax(np.abs(v)) + 1e-30
+    scale = np.max(np.abs(v[np.isfinite(v)]), initial=1e-30)
     index, score = found(problem)
     for q, (rows, values) in enumerate(zip(index, score, strict=True)):
         real = rows >= 0

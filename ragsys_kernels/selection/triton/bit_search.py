@@ -1,7 +1,7 @@
 """Search by bits: the rows that may be among the n best of a corpus, then their exact values.
 
-Rows are multiplied with the queries twice, in 16 bits by matrix units: for a bar, and for a bit a row. Neither keeps a
-value of each row and query. The kernels are in ``bit_search_kernels.py``, which says why no row is lost.
+Rows are multiplied with the queries in 16 bits by matrix units: a quarter of them for a bar, then all for their bits.
+Neither keeps a value of each row and query. ``bit_search_kernels.py`` has the kernels, and says why no row is lost.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from ..._base import arrays
 from ..._gpu.plans import launch
 from ..problem import Problem, Rows
 from .bit_search_kernels import (
+    PARTS,
+    SHARE,
     filter_bars_kernel,
     filter_best_kernel,
     filter_keys_kernel,
@@ -27,8 +29,8 @@ from .launch import QUERY_BLOCK, SMALL_TILE, Tile, bias_by_row, cdiv, chunks, do
 # Rows of a tile of the products.
 ROWS = 128
 
-# The most rows that a search returns, and how many tiles the corpus must have for each of them: the bar is a value of
-# as many groups of tiles, at most GROUPS.
+# The most rows that a search returns, and how many tiles the corpus must have for each of them. The bar is one of at
+# most GROUPS values of groups of rows.
 MOST_WANTED = 1024
 TILES = 2
 GROUPS = 4096
@@ -36,9 +38,9 @@ GROUPS = 4096
 # Keys have 31 bits for a row.
 MOST_ROWS = (1 << 31) - 1
 
-# A query has room for this many rows for each row that is wanted. If more rows reach the bar, for example because many
-# are equal, the search goes through all rows once more.
-ROOM = 4
+# Of the sample's rows, so many standard deviations more than are expected among the best are at or above the bar: of
+# more than two million queries one has a bar that too few rows reach.
+DEVIATIONS = 5
 
 # Vectors are no longer than this times what their lengths should be: rounded to bfloat16, unit vectors are longer.
 LONGER = 1.004
@@ -58,13 +60,34 @@ def filter_tile(dtype: str, num_queries: int, dims: int, hopper: bool, plain: bo
     """Return the tile of the products; ``plain`` is without bias and groups."""
     queries = 16 if num_queries <= 16 else 64 if num_queries <= 64 or not (hopper and plain) else 128
     dims = min(64, max(16, next_power_of_2(dims)))
-    return Tile(ROWS, dims, queries, 8 if queries == 128 or not plain else 4, 3)
+    # With options each row has numbers of its own: too many registers but on Hopper.
+    rows = ROWS if hopper or plain else max(32, ROWS // 2)
+    return Tile(rows, dims, queries, 8 if queries == 128 or not plain else 4, 3)
 
 
 def best_tile(wanted: int) -> Tile:
     """Return the tile of the kernel that sorts keys, whose rows are those that it sorts."""
     rows = max(64, next_power_of_2(wanted))
     return Tile(rows, min(64, max(16, 8192 // rows)), 1, 8 if rows > 256 else 4, 2)
+
+
+def rank(wanted: int) -> int:
+    """Return which of the sample's values, from the largest, is the bar of so many best rows.
+
+    How many of these the sample has is a binomial number. The bar need not be below their own values: if more rows are
+    above it than are wanted, these are among them.
+    """
+    share: float = 1 / SHARE.value
+    return min(wanted, math.ceil(wanted * share + DEVIATIONS * math.sqrt(wanted * share * (1 - share))) + 1)
+
+
+def room_for(wanted: int) -> int:
+    """Return how many rows a query has room for.
+
+    Some 2 to 4 rows reach the bar for each row that is wanted, the fewer the more these are. If there is no room for
+    them, for example because many are equal, the search goes through all rows once more.
+    """
+    return 4 * wanted + ROWS
 
 
 def fits(problem: Problem) -> bool:
@@ -112,8 +135,7 @@ def rounding(rows: Rows, of_sums: float, more: int = 0) -> float:
 
 def search(problem: Problem, hopper: bool, out_index: Any, out_score: Any) -> None:
     """Launch the search of all queries."""
-    tiles, room = cdiv(problem.pool, ROWS), ROOM * problem.k
-    per_query = 20 * tiles + 12 * room
+    per_query = 24 * cdiv(problem.pool, ROWS) + 12 * room_for(problem.k)
     for q0, num_queries in chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 128):
         part = slice(q0, q0 + num_queries)
         some = problem if num_queries == problem.num_queries else problem.take(part)
@@ -127,17 +149,17 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
     """
     rows, k, dtype, Q = problem.rows, problem.k, problem.rows.dtype, problem.num_queries
     data, limits = rows.data, problem.constraints
-    D, room = data.shape[1], ROOM * k
+    D, room = data.shape[1], room_for(k)
     plain = problem.bias is None and limits.query_groups is None
     tile = filter_tile(dtype, Q, D, hopper, plain)
-    tiles = cdiv(problem.pool, tile.rows)
-    words = tiles * (tile.rows // 32)
+    tiles, sampled = cdiv(problem.pool, tile.rows), cdiv(problem.pool, SHARE.value * tile.rows)
+    words, parts = tiles * (tile.rows // 32), PARTS.value * sampled
 
     def empty(*shape: int, dtype: str = "float32") -> Any:
         return arrays.empty(data, shape, dtype)
 
     factors, back, error, bars = (empty(Q) for _ in range(4))
-    high, least = empty(Q, D, dtype=columns_type(dtype)), empty(Q, tiles)
+    high, least = empty(Q, D, dtype=columns_type(dtype)), empty(Q, parts)
     bits, listed, keys = empty(Q, words, dtype="int32"), empty(Q, room, dtype="int32"), empty(Q, room, dtype="int64")
     count = empty(Q, dtype="int32")
     launch(
@@ -166,10 +188,10 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
         "D": D,
         "BIAS_BY_ROW": bias_by_row(problem),
     }
-    for bar in (None, bars):
+    for bar, of_product in ((None, sampled), (bars, tiles)):
         launch(
             filter_product_kernel,
-            (tiles * cdiv(Q, tile.queries),),
+            (of_product * cdiv(Q, tile.queries),),
             rows=data,
             factors=rows.scales,
             high=high,
@@ -179,7 +201,7 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
             bars=bar,
             bits=bits,
             num_queries=Q,
-            tiles=tiles,
+            tiles=of_product,
             EVEN_D=D % tile.dims == 0,
             **in_16_bits(dtype),
             **shrinking(rows),
@@ -190,15 +212,14 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
             **tile.options(),
         )
         if bar is None:
-            groups = min(GROUPS, next_power_of_2(tiles))
             launch(
                 filter_bars_kernel,
                 (Q,),
                 least=least,
                 bars=bars,
-                tiles=tiles,
-                n=k,
-                GROUPS=groups,
+                parts=parts,
+                rank=rank(k),
+                GROUPS=min(GROUPS, next_power_of_2(parts)),
                 **SMALL_TILE.options(),
             )
     launch(
@@ -233,6 +254,7 @@ def search_some(problem: Problem, hopper: bool, out_index: Any, out_score: Any, 
         filter_best_kernel,
         (Q,),
         count=count,
+        bars=bars,
         keys=keys,
         out_index=out_index,
         out_score=out_score,

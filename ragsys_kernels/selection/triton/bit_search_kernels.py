@@ -1,8 +1,9 @@
 """The kernels of a search by bits, which ``bit_search.py`` launches: no array of queries by rows exists.
 
 Rows are multiplied with the queries in 16 bits. What that can cost is bounded (`filter_queries_kernel`), so that each
-row has a least and a largest value. The n-th largest of the least values of groups of rows is a bar that the n best
-rows reach with their largest values; a bit says which rows do. Their values are then computed in float32.
+row has a least and a largest value. The least values of a sample of the rows give a bar, and a bit of each row says
+whether its largest value reaches the bar. Values of those rows are then computed in float32. If n of them are not below
+the bar, the n best rows of all are among them: the value of any other row is below the bar.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
@@ -21,6 +22,10 @@ from .objective import comparable, with_bias
 BIASED = tl.constexpr(3e-7)
 # Less than the key of any row.
 NO_KEY = tl.constexpr(-0x7FFFFFFFFFFFFFFF)
+# The sample has one of so many rows that follow one another.
+SHARE = tl.constexpr(4)
+# A tile of the sample has so many groups of rows, of each of which the largest least value counts.
+PARTS = tl.constexpr(4)
 
 
 @triton.jit
@@ -68,6 +73,16 @@ def in_16_bits(x, f, SHRUNK: tl.constexpr, DOT: tl.constexpr):
     return x.to(DOT)
 
 
+@triton.jit
+def _sampled(m):
+    """Return the row that is number m of the sample: one of four in a row, chosen by the golden ratio.
+
+    No period of the corpus, such as that of documents of four parts, puts all of its best rows into the sample or none.
+    """
+    m = m.to(tl.uint32)  # as registers are few: no row has a number of more bits
+    return (m * SHARE + (m * 0x61C88647 >> 30)).to(tl.int64)
+
+
 @triton.jit(do_not_specialize=("num_ids", "num_queries"))
 def filter_product_kernel(
     rows,
@@ -97,16 +112,19 @@ def filter_product_kernel(
     ROWS: tl.constexpr,
     DIMS: tl.constexpr,
 ):
-    """The largest of the rows' least values of each tile into ``least`` (C, tiles), or with ``bars`` (C,) a bit a row.
+    """The least values of a sample of the rows into ``least``, or with ``bars`` (C,) a bit of every row into ``bits``.
 
-    ``bits`` (C, tiles, ROWS / 32): whether a row's largest value reaches the bar. SHRUNK: rows are float32, multiplied
-    as float16 times ``shrink`` or their factors; ``grow`` undoes the former.
+    ``least`` (C, tiles, PARTS): the largest of each group. ``bits`` (C, tiles, ROWS / 32): whether a row's largest
+    value reaches the bar. SHRUNK: rows are float32, multiplied as float16 times ``shrink`` or their factors; ``grow``
+    undoes the former.
     """
     blocks = tl.cdiv(num_queries, QUERIES)
     program = tl.program_id(0)
     tile = (program // blocks).to(tl.int64)  # programs that share a tile of the corpus are neighbours
     i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
     n = tile * ROWS + tl.arange(0, ROWS)
+    if bars is None:  # rows that lie far apart: neighbours are often alike, and of a group one counts
+        n = _sampled(tl.arange(0, ROWS) * tiles + program // blocks)
     real, there = i < num_queries, n < num_ids
     d = tl.arange(0, DIMS)
     at_rows = rows + n[:, None] * row_stride
@@ -145,7 +163,10 @@ def filter_product_kernel(
         own = tl.load(query_groups + i, mask=real, other=0)
         ok &= tl.load(groups + n, mask=there, other=0)[None, :] != own[:, None]
     if bars is None:
-        tl.store(least + i * tiles + tile, tl.max(comparable(v - off, ok), 1), mask=real)
+        of_groups = tl.reshape(comparable(v - off, ok), [QUERIES, PARTS, ROWS // PARTS])
+        g = tile * PARTS + tl.arange(0, PARTS)
+        at = least + i[:, None] * (tiles * PARTS) + g[None, :]
+        tl.store(at, tl.max(of_groups, 2), mask=real[:, None])
     else:
         bar = tl.load(bars + i, mask=real, other=float("inf"))[:, None]
         kept = ok & (v + off >= bar)
@@ -168,19 +189,19 @@ def _float(x):
     return (x ^ ((x >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=("tiles", "n"))
-def filter_bars_kernel(least, bars, tiles, n, GROUPS: tl.constexpr):
-    """The n-th largest of the maxima of groups of tiles, bit by bit from the highest; -inf where groups are fewer."""
+@triton.jit(do_not_specialize=("parts", "rank"))
+def filter_bars_kernel(least, bars, parts, rank, GROUPS: tl.constexpr):
+    """The value of a rank among ``least`` (C, parts), bit by bit from the highest; -inf where they are fewer."""
     i = tl.program_id(0).to(tl.int64)
-    t = tl.arange(0, GROUPS)
+    g = tl.arange(0, GROUPS)
     x = tl.full([GROUPS], float("-inf"), tl.float32)
-    for t0 in range(0, tiles, GROUPS):  # a group has every GROUPS-th tile
-        x = tl.maximum(x, tl.load(least + i * tiles + t0 + t, mask=t0 + t < tiles, other=float("-inf")))
+    for g0 in range(0, parts, GROUPS):  # of every GROUPS-th the largest
+        x = tl.maximum(x, tl.load(least + i * parts + g0 + g, mask=g0 + g < parts, other=float("-inf")))
     key = ordered(x).to(tl.int64) + 0x80000000
     best = tl.zeros([], tl.int64)
     for b in range(32):
         larger = best + (tl.full([], 0x80000000, tl.int64) >> b)
-        best = tl.where(tl.sum((key >= larger).to(tl.int32), 0) >= n, larger, best)
+        best = tl.where(tl.sum((key >= larger).to(tl.int32), 0) >= rank, larger, best)
     bar = _float((best - 0x80000000).to(tl.int32))
     tl.store(bars + i, tl.where(bar > float("-inf"), bar, float("-inf")))
 
@@ -327,6 +348,7 @@ def _merged(best, new, TOP: tl.constexpr):
 @triton.jit(do_not_specialize=("num_ids", "room", "n"))
 def filter_best_kernel(
     count,
+    bars,
     keys,
     out_index,
     out_score,
@@ -350,7 +372,8 @@ def filter_best_kernel(
 ):
     """The rows and values of a query's n best keys, -1 and -inf where there are no more.
 
-    Where more rows were kept than there is room for, such as many equal ones, all rows get keys here.
+    Where more rows reach the bar than there is room for, such as many equal ones, or fewer than n, all rows get keys
+    here.
     """
     i = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, TOP)
@@ -360,10 +383,12 @@ def filter_best_kernel(
         for j0 in range(0, total, TOP):
             new = tl.load(keys + i * room + j0 + j, mask=j0 + j < total, other=NO_KEY)
             best = _merged(best, new, TOP)
-    else:
+    reaching = tl.sum((value_of(best) >= tl.load(bars + i)).to(tl.int32), 0)
+    if (total > room) | (reaching < n):
         asked = Asked(
             rows, factors, queries, query_factors, back, bias, groups, query_groups, lambda_b, row_stride, num_ids, D
         )
+        best = tl.full([TOP], NO_KEY, tl.int64)
         for j0 in range(0, num_ids, TOP):
             row = (j0 + j).to(tl.int64)
             v, free = values_of(asked, row, row < num_ids, i, BIAS_BY_ROW, DIMS)

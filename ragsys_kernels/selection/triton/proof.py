@@ -52,12 +52,17 @@ LEAST_SHARE = 4
 # At λ_d = 0.75 nearly every query needs one check, at 0.5 some need five.
 ROUNDS = 6
 
+# If more than one of so many rows are contenders in the first check, as at a λ_d of 0.3, the draft is so far off that
+# reading all rows at every pick takes less time than the checks to come.
+HOPELESS = 16
+
 # The most rows that each step adds to the next pool if there are too many contenders; tiles compared together.
 MOST_OF_STEP = 8
 TILES_BLOCK = 1024
 
 # Columns that a program multiplies while it reads a tile of rows: without options all, if these are at most MOST_TERMS.
-# Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles.
+# Else TERMS at a time (with options, without), or TERMS_WITH_PEAKS if it also finds the best rows of tiles. On
+# Hopper it finds these of as many columns as without, in tiles of half as many rows; elsewhere registers are too few.
 MOST_TERMS = 5
 TERMS = (4, 3)
 TERMS_WITH_PEAKS = (3, 2)
@@ -90,21 +95,24 @@ def first_rows(problem: Problem) -> int:
     return min(FIRST, cdiv(problem.pool, bit_search.ROWS) // bit_search.TILES)
 
 
-def product_tile(dtype: str, num_queries: int, dims: int, terms: int, plain: bool, hopper: bool) -> Tile:
+def product_tile(
+    dtype: str, num_queries: int, dims: int, terms: int, plain: bool, hopper: bool, peaks: bool = False
+) -> Tile:
     """Return the tile of the products, which holds one of them for each of several columns."""
     # Operands that go through registers leave less room: 64 queries spill on sm_80, 32 with options on gfx942.
     queries = 16 if num_queries <= 16 or not (hopper or plain) else 64 if hopper else 32
     narrow = dtype == "float32" or not hopper
     dims = min(32 if narrow else 64, max(16, next_power_of_2(dims)))
-    rows = bit_search.ROWS if plain and hopper else max(32, bit_search.ROWS // 2)
+    rows = bit_search.ROWS if plain and hopper and not peaks else max(32, bit_search.ROWS // 2)
     return Tile(rows, dims, queries, 8, 3 if hopper and plain and terms > 3 else 2, 255)
 
 
-def terms_at_a_time(terms: int, plain: bool, peaks: bool) -> int:
+def terms_at_a_time(terms: int, plain: bool, peaks: bool, hopper: bool) -> int:
     """Return how many columns are multiplied at a time, so that the last time has as many as the others."""
-    if plain and not peaks and terms <= MOST_TERMS:
+    fewer = peaks and not (hopper and plain)
+    if plain and not fewer and terms <= MOST_TERMS:
         return terms
-    return cdiv(terms, cdiv(terms, (TERMS_WITH_PEAKS if peaks else TERMS)[plain]))
+    return cdiv(terms, cdiv(terms, (TERMS_WITH_PEAKS if fewer else TERMS)[plain]))
 
 
 def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
@@ -119,7 +127,7 @@ def select(problem: Problem, out: Selection, factors: Any, most: Any) -> None:
         problem = dataclasses.replace(problem, rows=rows)
     per_query = (
         problem.pool // 8
-        + (20 + 4 * MOST_PICKS) * cdiv(problem.pool, bit_search.ROWS)
+        + (24 + 8 * MOST_PICKS) * cdiv(problem.pool, bit_search.ROWS)
         + 2 * MOST_PICKS * rows.data.shape[1]
     )
     parts = chunks(problem.num_queries, per_query, WORKSPACE_BYTES, 64)
@@ -148,15 +156,14 @@ class _Rounds:
         self.plain = problem.bias is None and limits.query_groups is None and self.cap is None
         columns = self.S + self.K - 1
         # Without peaks, and with them.
-        self.at_a_time = [terms_at_a_time(columns, self.plain, peaks) for peaks in (False, True)]
+        self.at_a_time = [terms_at_a_time(columns, self.plain, peaks, self.hopper) for peaks in (False, True)]
         self.terms = max(cdiv(columns, each) * each for each in self.at_a_time)
         self.tiles_of = [
-            product_tile(problem.rows.dtype, self.Q, self.D, each, self.plain, self.hopper) for each in self.at_a_time
+            product_tile(problem.rows.dtype, self.Q, self.D, each, self.plain, self.hopper, peaks)
+            for peaks, each in zip((False, True), self.at_a_time, strict=True)
         ]
-        self.tile = self.tiles_of[0]
-        self.stride = cdiv(self.D, self.tile.dims) * self.tile.dims  # of columns, which end in zeros
-        self.tiles = cdiv(problem.pool, self.tile.rows)
-        self.words = self.tiles * (self.tile.rows // 32)
+        dims = self.tiles_of[0].dims
+        self.stride = cdiv(self.D, dims) * dims  # of columns, which end in zeros
         # What the kernels that read rows take, and those that read all of them.
         self.of_rows = {
             "rows": self.data,
@@ -190,8 +197,9 @@ class _Rounds:
         self.barred = {"barred": None, "barred_group": None}
         if self.cap is not None:
             self.barred = {"barred": self.empty(T, Q, dtype="int32"), "barred_group": self.empty(T, Q, dtype="int64")}
-        self.peaks = self.empty(T, self.tiles, Q, dtype="int32")
-        self.bits, self.listed = self.empty(Q, self.words, dtype="int32"), self.empty(Q, 2 * SLOTS, dtype="int32")
+        (_, words), (tiles, more) = map(self._sizes, (False, True))
+        self.peaks = self.empty(T, tiles, Q, dtype="int32")
+        self.bits, self.listed = self.empty(Q, max(words, more), dtype="int32"), self.empty(Q, 2 * SLOTS, dtype="int32")
         self.pools, self.known = self.empty(Q, POOL, dtype="int64"), self.empty(Q, dtype="int32")
         rounds = min(ROUNDS, self.K + 1)
         counts = torch.zeros((2 * rounds + 1, 1), dtype=torch.int32, device=self.data.device).unbind()
@@ -211,8 +219,15 @@ class _Rounds:
             last, queries = draft, unanswered
         dense.select(self.problem, self.out, dense.Left(*self.left, self.factors, self.back))
 
+    def _sizes(self, peaks: bool) -> tuple[int, int]:
+        """Return how many tiles a product has, and how many words of bits it makes for each query."""
+        rows = self.tiles_of[peaks].rows
+        tiles = cdiv(self.problem.pool, rows)
+        return tiles, tiles * (rows // 32)
+
     def _pool(self, draft: Selection | None, before: _List, after: _List, peaks: bool) -> None:
         """Launch the kernel that makes the first pools, or from the bits the next ones."""
+        tiles, words = self._sizes(peaks)
         launch(
             proof_pool_kernel,
             (self.Q,),
@@ -227,17 +242,20 @@ class _Rounds:
             best=self.best,
             pools=self.pools,
             known=self.known,
+            left=self.left[0],
+            num_left=self.left[1],
             **_drafted(draft),
             **written(self.out),
             num_queries=self.Q,
-            words=self.words,
-            tiles=self.tiles,
+            words=words,
+            tiles=tiles,
             terms=self.terms,
             found=self.best.shape[1],
+            hopeless=self.problem.pool // HOPELESS,
             each=max(1, min(MOST_OF_STEP, POOL // 2 // self.K)),
             K=self.K,
-            WORDS=min(bit_search.WORDS, next_power_of_2(self.words)),
-            ROWS=self.tile.rows,
+            WORDS=min(bit_search.WORDS, next_power_of_2(words)),
+            ROWS=self.tiles_of[peaks].rows,
             POOL=POOL,
             SLOTS=SLOTS,
             LANES=MOST_PICKS,
@@ -299,7 +317,8 @@ class _Rounds:
     def _products(self, queries: _List, peaks: bool) -> None:
         """Launch the products of all rows with the columns."""
         rows, tile, each = self.problem.rows, self.tiles_of[peaks], self.at_a_time[peaks]
-        work = self.tiles * cdiv(self.Q, tile.queries)
+        tiles, _ = self._sizes(peaks)
+        work = tiles * cdiv(self.Q, tile.queries)
         launch(
             proof_product_kernel,
             (min(work, dense.PROGRAMS) if peaks else work,),
@@ -312,7 +331,7 @@ class _Rounds:
             count=queries[1],
             bits=self.bits,
             peaks=self.peaks if peaks else None,
-            tiles=self.tiles,
+            tiles=tiles,
             terms=self.terms,
             stride=self.stride,
             EVEN_D=self.D % tile.dims == 0,

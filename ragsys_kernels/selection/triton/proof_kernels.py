@@ -248,7 +248,7 @@ def _best_of_tiles(peaks, bars, at, place, num_queries, tiles, terms, each, ROWS
     return made
 
 
-@triton.jit(do_not_specialize=("num_queries", "words", "tiles", "terms", "found", "each", "K"))
+@triton.jit(do_not_specialize=("num_queries", "words", "tiles", "terms", "found", "each", "hopeless", "K"))
 def proof_pool_kernel(
     bits,
     peaks,
@@ -261,6 +261,8 @@ def proof_pool_kernel(
     best,
     pools,
     known,
+    left,
+    num_left,
     draft,
     scores,
     relevance,
@@ -277,6 +279,7 @@ def proof_pool_kernel(
     terms,
     found,
     each,
+    hopeless,
     K,
     WORDS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -289,6 +292,7 @@ def proof_pool_kernel(
 
     It has the draft's picks, the contenders, or where these are too many the best after each column, and of the best
     rows of the search, ``best`` (C, found), as many as there is room for. Without ``bits`` it is the first pool.
+    Queries of more than ``hopeless`` contenders in the first check are ``left``.
     """
     place = tl.program_id(0).to(tl.int64)
     slot = tl.arange(0, SLOTS)
@@ -330,9 +334,13 @@ def proof_pool_kernel(
                 out_index, out_score, out_relevance, out_redundancy, out_length,
             )  # fmt: skip
             return
+        if peaks is None:  # noqa: SIM102 - the next is of the device
+            if contenders > hopeless:
+                _go_on(q, left, num_left)
+                return
         _go_on(q, order, count)
         tl.store(known + q, tl.where(few, ALL, SAME if peaks is None else BEST))
-        if peaks is None:  # noqa: SIM102 - the next is of the device
+        if peaks is None:  # noqa: SIM102 - as above
             if few == 0:
                 return  # the same draft again, with peaks
         # 2. What else is to be in the pool, the most important first.
