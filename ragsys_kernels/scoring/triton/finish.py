@@ -14,7 +14,7 @@ from ..._gpu.plans import launch
 from ..problem import Pairs
 from .merge import Parts, merge_shape, merged, reference
 from .pairs import counts, inverse_of, is_ignored, masked, temperatures
-from .scale import scaled, scales
+from .scale import scaled, scales, unrounded
 from .slots import Slots
 
 # What `finish` says of each pair for the answers: bits.
@@ -23,10 +23,13 @@ MISSED = tl.constexpr(2)  # a column has more than the target, or log p is NaN
 
 
 @triton.jit
-def store_pair(i, z, most, total, live, ignored, logp, logp64, state):
-    """Write what is wanted of a pair, from z of its target and the merged sums of its slot; return its log p."""
+def store_pair(i, z, exact, most, total, live, ignored, logp, logp64, state):
+    """Write what is wanted of a pair, from z of its target and the merged sums of its slot; return its log p.
+
+    ``exact`` is that z in float64, rounded or not: ``z`` is compared with the largest, which is rounded.
+    """
     # z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
-    value = (z.to(tl.float64) - reference(most).to(tl.float64)) - tl.log(total)
+    value = (exact - reference(most).to(tl.float64)) - tl.log(total)
     value = tl.where(value > 0, 0.0, value)
     value = tl.where(ignored, 0.0, tl.where(live, value, float("nan")))
     if logp is not None:
@@ -119,9 +122,11 @@ def logprob_finish_kernel(
             enters = tl.where(live, masked(column, allowed, num_entering), -1) >= 0
             x = tl.load(logits + row * stride + column, mask=enters, other=float("-inf")).to(tl.float32)
             z = scaled(x, inner, factor, SOFTCAP)
+            exact = unrounded(x, inner, factor, SOFTCAP)
         else:
             z = tl.load(target + at, mask=live, other=float("-inf"))
-        value = store_pair(i, z, most, total, live, is_ignored(column, ignore), logp, logp64, state)
+            exact = z.to(tl.float64)
+        value = store_pair(i, z, exact, most, total, live, is_ignored(column, ignore), logp, logp64, state)
         if rank_of_pair is not None:
             above = tl.load(rank + at, mask=live, other=0)
             tl.store(rank_of_pair + i, tl.where(value == value, above, -1))
