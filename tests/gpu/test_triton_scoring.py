@@ -494,4 +494,11 @@ def test_offsets_beyond_32_bits(form, monkeypatch, tmp_path):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
+def test_allowed_columns_beyond_32_bits_are_refused(device, tmp_path):
+    """In a file of which nothing exists."""
+    x = torch.from_numpy(np.memmap(tmp_path / "wide", np.float16, "w+", shape=(1, 2**31)))
+    with pytest.raises(ValueError, match="backend 'triton' takes allowed columns of up to 2147483647, got 2147483648"):
+        device.token_logprobs(x, [5], allowed=[5, 7])
+
+
 interpreted.elsewhere(globals())

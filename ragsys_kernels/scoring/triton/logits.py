@@ -19,7 +19,7 @@ from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LN2, LOG2E, UNROUNDED, finite, nan_for_inf, scaled, scales, unrounded
+from .scale import LN2, LOG2E, UNROUNDED, finite, scaled, scales, unrounded
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
@@ -29,6 +29,7 @@ BLOCKS = (128, 512, 2048)
 MOST_POWER = tl.constexpr(2.0**30)
 
 NOT_FINISHED = named({})
+_MOST_COLUMNS = 2**31 - 1
 
 
 @triton.jit
@@ -98,11 +99,11 @@ def _widened(w0, w1, w2, w3, DTYPE: tl.constexpr, PACKS: tl.constexpr):
 
 @triton.jit
 def _powers(x, inner, factor, SOFTCAP: tl.constexpr):
-    """Return the largest z, and t of each x and numbers ``more``, ``grow`` with exp(z - the largest) = 2^(t - more).
+    """Return the largest z, what its rounding leaves of it, and t of each x and of the largest.
 
-    t is one multiply-add of x, whose product is not rounded; ``more`` is what rounding leaves of the largest z and of
-    its power. ``grow`` is 2^-more; where the largest z is infinite, it makes the sum infinite or 0. A factor below 0
-    makes it NaN.
+    exp(z - the largest) is 2^(t - t of the largest). t is one multiply-add of x, whose product is not rounded: t of the
+    largest is what rounding leaves of its power. Where the largest z is infinite all t are too, and make the sum
+    infinite or 0. A factor below 0 makes it NaN.
     """
     base, unit = x, factor
     if SOFTCAP:
@@ -115,10 +116,8 @@ def _powers(x, inner, factor, SOFTCAP: tl.constexpr):
     most = most.to(tl.int32, bitcast=True) & 0x7F800000  # the power of two below: its product is exact
     scale = tl.minimum(scale, most.to(tl.float32, bitcast=True), propagate_nan=tl.PropagateNan.ALL)
     power = largest * scale
-    rounded = tl.where(tl.abs(top) < UNROUNDED, tl.fma(largest, unit, -top), 0.0)
-    more = tl.fma(largest, scale, -power) - rounded * LOG2E
-    grow = tl.where(tl.abs(top) < float("inf"), tl.exp2(-more), tl.where(top > 0, float("inf"), 0.0))
-    return top, tl.fma(base, scale, -power), more, grow
+    rest = tl.where(tl.abs(top) < UNROUNDED, tl.fma(largest, unit, -top), 0.0)
+    return top, rest, tl.fma(base, scale, -power), tl.fma(largest, scale, -power)
 
 
 @triton.jit(do_not_specialize=["begin_at"])
@@ -131,6 +130,7 @@ def logprob_logits_kernel(
     columns,
     than,  # None: ranks count what exceeds the targets in these logits
     part_max,  # [R, splits]
+    part_rest,
     part_sum,
     part_weighted,  # None without entropy
     rank,  # [M]; None without ranks
@@ -173,7 +173,7 @@ def logprob_logits_kernel(
         at = split * BLOCK + tl.arange(0, BLOCK)
         if allowed is not None:
             column = tl.load(allowed + at, mask=at < num_entering, other=-1)
-            # As int32, so that a column takes one register; -1 is beyond all.
+            # As int32 (`parts_of` refuses more), so that a column takes one register; -1 is beyond all.
             column = tl.minimum(column.to(tl.uint64), 0x7FFFFFFF).to(tl.int32)
             inside = column < num_columns
             x = tl.load(base + column, mask=inside, other=float("-inf")).to(tl.float32)
@@ -218,30 +218,35 @@ def logprob_logits_kernel(
                     t = tl.load(base + own, mask=own >= 0, other=float("-inf")).to(tl.float32)
                     t = scaled(t, inner, factor, SOFTCAP)
                 tl.atomic_add(rank + i, tl.sum((z > t).to(tl.int32), 0).to(tl.int64))
-        top, power, more, grow = _powers(x, inner, factor, SOFTCAP)  # power: [BLOCK]
+        top, rest, power, own = _powers(x, inner, factor, SOFTCAP)  # power: [BLOCK]
         e = tl.exp2(power)
         s = tl.sum(e, 0)
+        # About the largest, whose term is 1: a sum that has no other is 1, however its power was rounded.
+        most = tl.where(top > float("-inf"), tl.exp2(own), float("inf"))
         part = slot * splits + split
         tl.store(part_max + part, top)
-        tl.store(part_sum + part, nan_for_inf(s * grow))
+        tl.store(part_rest + part, rest)
+        tl.store(part_sum + part, tl.where(top < float("inf"), tl.div_rn(s, most), float("nan")))
         if part_weighted is not None:
-            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - more * s
-            tl.store(part_weighted + part, w * grow * LN2)
+            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - own * s
+            tl.store(part_weighted + part, tl.div_rn(w, most) * LN2)
     if done is not None:
         tl.debug_barrier()  # all threads have written before one counts
         if tl.atomic_add(done + slot, 1) == splits - 1:
             tl.store(done + slot, 0)
             live = row >= 0
-            most, total, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
+            most, rest, total, weighted = merged(
+                part_max, part_rest, part_sum, part_weighted, slot, splits, live, SPLITS
+            )
             target = tl.load(columns + slot)
             enters = tl.where(live, masked(target, allowed, num_entering), -1) >= 0
             own = tl.load(logits + slot * stride + target, mask=enters, other=float("-inf")).to(tl.float32)
             factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
             z = scaled(own, inner, factor, SOFTCAP)
             exact = unrounded(own, inner, factor, SOFTCAP)
-            store_pair(slot, z, exact, most, total, live, is_ignored(target, ignore), logp, logp64, state)
+            store_pair(slot, z, exact, most, rest, total, live, is_ignored(target, ignore), logp, logp64, state)
             if (lse is not None) or (largest is not None) or (entropy is not None):
-                store_row(slot, most, total, weighted, live, lse, largest, entropy)
+                store_row(slot, most, rest, total, weighted, live, lse, largest, entropy)
 
 
 def split_size(num_entering: int) -> tuple[int, int]:
@@ -284,9 +289,11 @@ def parts_of(
     """
     logits, like, M = problem.logits, problem.columns, len(problem.columns)
     R = M if problem.rows is None else len(problem.rows)
+    if problem.allowed is not None and problem.num_columns > _MOST_COLUMNS:
+        raise ValueError(f"backend 'triton' takes allowed columns of up to {_MOST_COLUMNS}, got {problem.num_columns}")
     block, warps = split_size(problem.num_entering)
     splits = splits_of(problem.num_entering)
-    parts = workspace(problem, R, splits)
+    parts = workspace(problem, R, splits)._replace(rest=arrays.empty(like, (R, splits), "float32"))
     item = item_bytes(logits, block, problem.allowed)
     if problem.rank and rank is None:
         rank = arrays.full(like, (M,), 0, "int64")
@@ -301,6 +308,7 @@ def parts_of(
         columns=problem.columns,
         than=problem.target_logits,
         part_max=parts.max,
+        part_rest=parts.rest,
         part_sum=parts.sum,
         part_weighted=parts.weighted,
         rank=rank,
