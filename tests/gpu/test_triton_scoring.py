@@ -5,6 +5,7 @@ Tests of `scorer` in tests/scoring ask of them all that is asked of every backen
 
 import functools
 import itertools
+import math
 from contextlib import nullcontext
 
 import interpreted
@@ -124,6 +125,46 @@ def test_rows_have_their_bits_wherever_they_begin(device, dtype):
         for name in EVERYTHING:
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
         np.testing.assert_array_equal(device.token_logprobs(moved, targets), expected.logp)
+
+
+@pytest.mark.parametrize("size", [3e4, 2.0**29, 1e9, 1e12, 1e30, float(np.finfo(np.float32).max)])
+def test_masks_of_any_size_are_equal_logits(device, size):
+    """Rows of nothing but large numbers, beside which roundings of a product are powers of two."""
+    V = 2048 + 100
+    x, _ = logits(5, V, seed=11)
+    x, targets = np.array(x), [5, 9, 2101, 3, 2060]
+    x[0], x[1] = -size, size
+    x[2, ::2], x[3, 1::2] = -size, size
+    x[4, :2048] = -size
+    for temperature in (1.0, 1.3, 7.0):
+        z = x.astype(np.float64) / temperature
+        found = device.answer_logprobs(x, targets=targets, temperature=temperature, want=EVERYTHING)
+        assert_close(found.logp, [logp(row, target) for row, target in zip(z, targets, strict=True)])
+        assert_close(found.entropy, [entropy(row) for row in z], ENTROPY_FLOOR)
+        np.testing.assert_array_equal(device.token_logprobs(x, targets, temperature=temperature), found.logp)
+
+
+def test_z_beyond_float32_is_infinite(device):
+    """log p is NaN where z of a column is; a z of -inf has no part in a sum."""
+    x = np.zeros((3, 2048 + 100), np.float32)
+    x[0, 7], x[1, 7], x[2] = 2e38, -2e38, -2e38
+    found = device.answer_logprobs(x, targets=[1, 1, 1], logit_scale=2.0, want=("logp", "lse"))
+    assert np.isnan(found.logp).tolist() == [True, False, True]
+    assert_close(found.lse[1:], [math.log(2048 + 99), -INF])
+
+
+@pytest.mark.parametrize("offset", [-300, 60])
+def test_a_temperature_costs_no_digit_of_large_logits(device, offset):
+    """z is rounded for itself nowhere: log p of small differences of large z is that of the differences."""
+    x, _ = logits(6, 2500, seed=5)
+    x = (np.array(x) + np.float32(offset)).astype(np.float32)
+    targets = [*range(5), int(x[5].argmax())]
+    for temperature in (0.7, 1.3):
+        inverse = float(np.float32(1 / temperature))  # as kernels have it
+        found = device.answer_logprobs(x, targets=targets, temperature=temperature, want=("logp", "entropy"))
+        z = x.astype(np.float64) * inverse
+        assert_close(found.logp, [logp(row, target) for row, target in zip(z, targets, strict=True)])
+        assert_close(found.entropy, [entropy(row) for row in z])
 
 
 def test_aligned_packs_are_read_where_rows_are_not(device):
@@ -451,6 +492,13 @@ def test_offsets_beyond_32_bits(form, monkeypatch, tmp_path):
     )
     for name in EVERYTHING:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_allowed_columns_beyond_32_bits_are_refused(device, tmp_path):
+    """In a file of which nothing exists."""
+    x = torch.from_numpy(np.memmap(tmp_path / "wide", np.float16, "w+", shape=(1, 2**31)))
+    with pytest.raises(ValueError, match="backend 'triton' takes allowed columns of up to 2147483647, got 2147483648"):
+        device.token_logprobs(x, [5], allowed=[5, 7])
 
 
 interpreted.elsewhere(globals())

@@ -14,7 +14,7 @@ from ..._gpu.plans import launch
 from ..problem import Pairs
 from .merge import Parts, merge_shape, merged, reference
 from .pairs import counts, inverse_of, is_ignored, masked, temperatures
-from .scale import scaled, scales
+from .scale import scaled, scales, unrounded
 from .slots import Slots
 
 # What `finish` says of each pair for the answers: bits.
@@ -23,10 +23,13 @@ MISSED = tl.constexpr(2)  # a column has more than the target, or log p is NaN
 
 
 @triton.jit
-def store_pair(i, z, most, total, live, ignored, logp, logp64, state):
-    """Write what is wanted of a pair, from z of its target and the merged sums of its slot; return its log p."""
+def store_pair(i, z, exact, most, rest, total, live, ignored, logp, logp64, state):
+    """Write what is wanted of a pair, from z of its target and the merged sums of its slot; return its log p.
+
+    ``exact`` is that z in float64, rounded or not: ``z`` is compared with the largest, which is rounded.
+    """
     # z - lse would cancel where both are large. The bound: the sum has the target's own term in it, but rounded.
-    value = (z.to(tl.float64) - reference(most).to(tl.float64)) - tl.log(total)
+    value = (exact - reference(most).to(tl.float64) - rest) - tl.log(total)
     value = tl.where(value > 0, 0.0, value)
     value = tl.where(ignored, 0.0, tl.where(live, value, float("nan")))
     if logp is not None:
@@ -40,12 +43,12 @@ def store_pair(i, z, most, total, live, ignored, logp, logp64, state):
 
 
 @triton.jit
-def store_row(row, most, total, weighted, live, lse, largest, entropy):
+def store_row(row, most, rest, total, weighted, live, lse, largest, entropy):
     """Write what is wanted of a row, from the merged sums of its slot."""
     log_total = tl.log(total)
     none = float("nan")
     if lse is not None:
-        tl.store(lse + row, tl.where(live, reference(most).to(tl.float64) + log_total, none).to(tl.float32))
+        tl.store(lse + row, tl.where(live, reference(most).to(tl.float64) + (rest + log_total), none).to(tl.float32))
     if largest is not None:
         tl.store(largest + row, tl.where(live & (total == total), most, none))
     if entropy is not None:
@@ -67,6 +70,7 @@ def logprob_finish_kernel(
     rank,  # [M] by place; None without ranks
     allowed,  # None: all columns enter
     part_max,  # [R, splits]
+    part_rest,  # None where z are rounded
     part_sum,
     part_weighted,  # None without entropy
     logp,  # [M]; None where not wanted, as all that follow
@@ -105,7 +109,7 @@ def logprob_finish_kernel(
         else:
             slot = i
             live = counts(column, ignore, num_columns)
-        most, total, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
+        most, rest, total, weighted = merged(part_max, part_rest, part_sum, part_weighted, slot, splits, live, SPLITS)
         at = i
         if place is not None:
             at = tl.load(place + i, mask=live, other=0)
@@ -119,9 +123,11 @@ def logprob_finish_kernel(
             enters = tl.where(live, masked(column, allowed, num_entering), -1) >= 0
             x = tl.load(logits + row * stride + column, mask=enters, other=float("-inf")).to(tl.float32)
             z = scaled(x, inner, factor, SOFTCAP)
+            exact = unrounded(x, inner, factor, SOFTCAP)
         else:
             z = tl.load(target + at, mask=live, other=float("-inf"))
-        value = store_pair(i, z, most, total, live, is_ignored(column, ignore), logp, logp64, state)
+            exact = z.to(tl.float64)
+        value = store_pair(i, z, exact, most, rest, total, live, is_ignored(column, ignore), logp, logp64, state)
         if rank_of_pair is not None:
             above = tl.load(rank + at, mask=live, other=0)
             tl.store(rank_of_pair + i, tl.where(value == value, above, -1))
@@ -134,8 +140,8 @@ def logprob_finish_kernel(
         else:
             slot = row
             live = counts(tl.load(columns + row), ignore, num_columns)
-        most, total, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
-        store_row(row, most, total, weighted, live, lse, largest, entropy)
+        most, rest, total, weighted = merged(part_max, part_rest, part_sum, part_weighted, slot, splits, live, SPLITS)
+        store_row(row, most, rest, total, weighted, live, lse, largest, entropy)
 
 
 OF_PAIRS = {"logp": "float32", "logp64": "float64", "state": "int8", "rank": "int64"}
@@ -178,6 +184,7 @@ def finish(problem: Any, pairs: Pairs, slots: Slots | None, parts: Parts, wanted
         rank=parts.rank,
         allowed=problem.allowed,
         part_max=parts.max,
+        part_rest=parts.rest,
         part_sum=parts.sum,
         part_weighted=parts.weighted,
         **named(found),

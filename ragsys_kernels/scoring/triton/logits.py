@@ -19,12 +19,17 @@ from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LOG2E, finite, nan_for_inf, scaled, scales
+from .scale import LN2, LOG2E, UNROUNDED, finite, scaled, scales, unrounded
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
 
+# The largest power of two that a multiply-add subtracts: what its rounding leaves is no more than 2^5. Where z is so
+# large that it would be more, all but the largest are at least 64 powers below it, by a smaller scale too.
+MOST_POWER = tl.constexpr(2.0**30)
+
 NOT_FINISHED = named({})
+_MOST_COLUMNS = 2**31 - 1
 
 
 @triton.jit
@@ -92,6 +97,29 @@ def _widened(w0, w1, w2, w3, DTYPE: tl.constexpr, PACKS: tl.constexpr):
     return x
 
 
+@triton.jit
+def _powers(x, inner, factor, SOFTCAP: tl.constexpr):
+    """Return the largest z, what its rounding leaves of it, and t of each x and of the largest.
+
+    exp(z - the largest) is 2^(t - t of the largest). t is one multiply-add of x, whose product is not rounded: t of the
+    largest is what rounding leaves of its power. Where the largest z is infinite all t are too, and make the sum
+    infinite or 0. A factor below 0 makes it NaN.
+    """
+    base, unit = x, factor
+    if SOFTCAP:
+        base, unit = scaled(x, inner, factor, SOFTCAP), 1.0
+    found = tl.max(base, 0)  # ignores NaN, which shows in the sum
+    top = found * unit
+    largest = finite(found, 0.0)
+    scale = tl.where(factor >= 0, unit, float("nan")) * LOG2E
+    most = tl.full([], MOST_POWER, tl.float32) / tl.abs(largest)
+    most = most.to(tl.int32, bitcast=True) & 0x7F800000  # the power of two below: its product is exact
+    scale = tl.minimum(scale, most.to(tl.float32, bitcast=True), propagate_nan=tl.PropagateNan.ALL)
+    power = largest * scale
+    rest = tl.where(tl.abs(top) < UNROUNDED, tl.fma(largest, unit, -top), 0.0)
+    return top, rest, tl.fma(base, scale, -power), tl.fma(largest, scale, -power)
+
+
 @triton.jit(do_not_specialize=["begin_at"])
 def logprob_logits_kernel(
     logits,
@@ -102,6 +130,7 @@ def logprob_logits_kernel(
     columns,
     than,  # None: ranks count what exceeds the targets in these logits
     part_max,  # [R, splits]
+    part_rest,
     part_sum,
     part_weighted,  # None without entropy
     rank,  # [M]; None without ranks
@@ -144,7 +173,9 @@ def logprob_logits_kernel(
         at = split * BLOCK + tl.arange(0, BLOCK)
         if allowed is not None:
             column = tl.load(allowed + at, mask=at < num_entering, other=-1)
-            inside = (column >= 0) & (column < num_columns)
+            # As int32 (`parts_of` refuses more), so that a column takes one register; -1 is beyond all.
+            column = tl.minimum(column.to(tl.uint64), 0x7FFFFFFF).to(tl.int32)
+            inside = column < num_columns
             x = tl.load(base + column, mask=inside, other=float("-inf")).to(tl.float32)
         else:
             # Full splits have no mask: it would narrow their loads unless the compiler knew it for a multiple of 16.
@@ -172,16 +203,8 @@ def logprob_logits_kernel(
             factor = tl.load(inverse_temperature + slot) * outer
         else:
             factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
-        z = scaled(x, inner, factor, SOFTCAP)  # [BLOCK]
-        top = tl.max(z, 0)  # ignores NaN, which shows in the sum
-        d = z - finite(top, 0.0)
-        e = tl.exp2(d * LOG2E)
-        part = slot * splits + split
-        tl.store(part_max + part, top)
-        tl.store(part_sum + part, nan_for_inf(tl.sum(e, 0)))
-        if part_weighted is not None:
-            tl.store(part_weighted + part, tl.sum(tl.where(e > 0, d * e, 0.0), 0))
-        if rank is not None:
+        if rank is not None:  # first, so that no z takes a register after it
+            z = scaled(x, inner, factor, SOFTCAP)
             first, last = slot, slot + 1
             if rows is not None:
                 first, last = tl.load(pair_begin + slot), tl.load(pair_begin + slot + 1)
@@ -195,20 +218,35 @@ def logprob_logits_kernel(
                     t = tl.load(base + own, mask=own >= 0, other=float("-inf")).to(tl.float32)
                     t = scaled(t, inner, factor, SOFTCAP)
                 tl.atomic_add(rank + i, tl.sum((z > t).to(tl.int32), 0).to(tl.int64))
+        top, rest, power, own = _powers(x, inner, factor, SOFTCAP)  # power: [BLOCK]
+        e = tl.exp2(power)
+        s = tl.sum(e, 0)
+        # About the largest, whose term is 1: a sum that has no other is 1, however its power was rounded.
+        most = tl.where(top > float("-inf"), tl.exp2(own), float("inf"))
+        part = slot * splits + split
+        tl.store(part_max + part, top)
+        tl.store(part_rest + part, rest)
+        tl.store(part_sum + part, tl.where(top < float("inf"), tl.div_rn(s, most), float("nan")))
+        if part_weighted is not None:
+            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - own * s
+            tl.store(part_weighted + part, tl.div_rn(w, most) * LN2)
     if done is not None:
         tl.debug_barrier()  # all threads have written before one counts
         if tl.atomic_add(done + slot, 1) == splits - 1:
             tl.store(done + slot, 0)
             live = row >= 0
-            most, total, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
+            most, rest, total, weighted = merged(
+                part_max, part_rest, part_sum, part_weighted, slot, splits, live, SPLITS
+            )
             target = tl.load(columns + slot)
             enters = tl.where(live, masked(target, allowed, num_entering), -1) >= 0
             own = tl.load(logits + slot * stride + target, mask=enters, other=float("-inf")).to(tl.float32)
             factor = inverse_of(slot, inverse, temperature, begin, answers, num_answers, PER_PAIR) * outer
-            own = scaled(own, inner, factor, SOFTCAP)
-            store_pair(slot, own, most, total, live, is_ignored(target, ignore), logp, logp64, state)
+            z = scaled(own, inner, factor, SOFTCAP)
+            exact = unrounded(own, inner, factor, SOFTCAP)
+            store_pair(slot, z, exact, most, rest, total, live, is_ignored(target, ignore), logp, logp64, state)
             if (lse is not None) or (largest is not None) or (entropy is not None):
-                store_row(slot, most, total, weighted, live, lse, largest, entropy)
+                store_row(slot, most, rest, total, weighted, live, lse, largest, entropy)
 
 
 def split_size(num_entering: int) -> tuple[int, int]:
@@ -251,9 +289,11 @@ def parts_of(
     """
     logits, like, M = problem.logits, problem.columns, len(problem.columns)
     R = M if problem.rows is None else len(problem.rows)
+    if problem.allowed is not None and problem.num_columns > _MOST_COLUMNS:
+        raise ValueError(f"backend 'triton' takes allowed columns of up to {_MOST_COLUMNS}, got {problem.num_columns}")
     block, warps = split_size(problem.num_entering)
     splits = splits_of(problem.num_entering)
-    parts = workspace(problem, R, splits)
+    parts = workspace(problem, R, splits)._replace(rest=arrays.empty(like, (R, splits), "float32"))
     item = item_bytes(logits, block, problem.allowed)
     if problem.rank and rank is None:
         rank = arrays.full(like, (M,), 0, "int64")
@@ -268,6 +308,7 @@ def parts_of(
         columns=problem.columns,
         than=problem.target_logits,
         part_max=parts.max,
+        part_rest=parts.rest,
         part_sum=parts.sum,
         part_weighted=parts.weighted,
         rank=rank,

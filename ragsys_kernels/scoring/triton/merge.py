@@ -19,8 +19,11 @@ PAIRS_AT_ONCE = 32
 
 
 @triton.jit
-def merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS: tl.constexpr):
-    """Return the largest z of a slot, and its sums about `reference`; 0 where ``live`` is false."""
+def merged(part_max, part_rest, part_sum, part_weighted, slot, splits, live, SPLITS: tl.constexpr):
+    """Return the largest z of a slot, what rounding left of it, and the sums about it; 0 where ``live`` is false.
+
+    ``part_rest`` is None where the largest of the splits are taken for what they are rounded to.
+    """
     at = tl.arange(0, SPLITS)
     inside = at < tl.where(live, splits, 0)
     # Past the first-level cache, which may hold what was there before other multiprocessors wrote.
@@ -30,13 +33,18 @@ def merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS: tl.con
     most = tl.max(top, 0)
     # A split without a finite column has sum 0 and takes d = 0, not the NaN of -inf - -inf.
     d = tl.where(top == float("-inf"), 0.0, top - finite(most, 0.0))
+    rest = finite(most, 0.0) * 0.0
+    if part_rest is not None:
+        left = tl.load(part_rest + first + at, mask=inside, other=0.0, cache_modifier=".cg")
+        rest = tl.max(tl.where(top == most, left, float("-inf")), 0)
+        d += tl.where(top == float("-inf"), 0.0, left - rest)
     shrink = tl.exp2(d * LOG2E).to(tl.float64)
     sums = tl.sum(shrink * s.to(tl.float64), 0)
     weighted = sums
     if part_weighted is not None:
         w = tl.load(part_weighted + first + at, mask=inside, other=0.0, cache_modifier=".cg")
         weighted = tl.sum(shrink * (w.to(tl.float64) + d.to(tl.float64) * s.to(tl.float64)), 0)
-    return most, sums, weighted
+    return most, rest.to(tl.float64), sums, weighted
 
 
 @triton.jit
@@ -76,7 +84,7 @@ def logprob_merge_kernel(
     row = tl.load(rows + slot, mask=is_slot, other=-1)
     live = row >= 0
     if is_slot:
-        most, sums, weighted = merged(part_max, part_sum, part_weighted, slot, splits, live, SPLITS)
+        most, _, sums, weighted = merged(part_max, None, part_sum, part_weighted, slot, splits, live, SPLITS)
         tl.store(ref + slot, reference(most))
         tl.store(largest + slot, tl.where((sums != sums) & (most < float("inf")), float("nan"), most))
         tl.store(total + slot, sums)
@@ -99,6 +107,7 @@ class Parts(NamedTuple):
     max: Any
     sum: Any
     weighted: Any  # None without entropy
+    rest: Any = None  # of max, what rounding left of it; None: it is z
     target: Any = None  # (M,) z of the targets; None: they are in the logits
     rank: Any = None  # (M,); None without ranks
 

@@ -17,6 +17,10 @@ import triton.language as tl
 from ..problem import ScoringProblem
 
 LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+# From this on, z is what `scaled` rounds it to: exp of what rounding leaves might be infinite.
+UNROUNDED = tl.constexpr(2.0**29)
 
 
 def scales(problem: ScoringProblem) -> dict[str, Any]:
@@ -57,6 +61,16 @@ def scaled(x, inner, factor, SOFTCAP: tl.constexpr):
     else:
         z = x * factor
     return z
+
+
+@triton.jit
+def unrounded(x, inner, factor, SOFTCAP: tl.constexpr):
+    """Return the same in float64, where x factor needs no rounding; above `UNROUNDED` it is rounded all the same."""
+    z = scaled(x, inner, factor, SOFTCAP)
+    result = z.to(tl.float64)
+    if not SOFTCAP:
+        result = tl.where(tl.abs(z) < UNROUNDED, x.to(tl.float64) * factor, result)
+    return result
 
 
 @triton.jit
