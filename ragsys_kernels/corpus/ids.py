@@ -99,7 +99,7 @@ class Ids:
 
     def _read(self, wanted: Any) -> Any:
         """Return ids as `_found` takes them."""
-        return _integers("rows_of", wanted)
+        return as_integers("rows_of", wanted)
 
     def _some(self, wanted: Any, places: np.ndarray) -> Any:
         """Return those of some ids, as `_read` makes them, that are at these places."""
@@ -212,7 +212,7 @@ class Strings(Ids):
         return found
 
     def _read(self, wanted: Any) -> Any:
-        return _strings(wanted)
+        return as_strings(wanted)
 
     def _some(self, wanted: Any, places: np.ndarray) -> Any:
         return places.shape, [wanted[1][i] for i in places.tolist()]
@@ -249,7 +249,7 @@ def make(op: str, ids: Any, num_rows: int) -> Ids:
                     f"{op}: ids must be all integers or all strings, got {type(each).__name__} in row {row}"
                 )
         return Strings.of(op, values)
-    integers, within = _integers(op, array, " or strings")
+    integers, within = as_integers(op, array, " or strings")
     if not within.all():
         raise ValueError(f"{op}: ids must be at most 2^63 - 1, got {array[np.argmin(within)]}")
     return Integers.of(op, integers)
@@ -278,7 +278,7 @@ def _array(op: str, ids: Any) -> np.ndarray:
         raise TypeError(f"{op}: ids must be an array of integers or strings, got {type(ids).__name__}") from error
 
 
-def _integers(op: str, ids: Any, more: str = "") -> tuple[np.ndarray, np.ndarray]:
+def as_integers(op: str, ids: Any, more: str = "") -> tuple[np.ndarray, np.ndarray]:
     """Return ids as int64, and which of them fit."""
     if holds_text(ids):  # before an array of them, each as long as the longest
         raise TypeError(f"{op}: ids must be integers{more}, got strings")
@@ -292,7 +292,7 @@ def _integers(op: str, ids: Any, more: str = "") -> tuple[np.ndarray, np.ndarray
     return np.ascontiguousarray(held, np.int64).reshape(array.shape), fits
 
 
-def _strings(ids: Any) -> tuple[tuple[int, ...], list[Any]]:
+def as_strings(ids: Any) -> tuple[tuple[int, ...], list[Any]]:
     """Return the shape of some ids, and all of them, str or None for no row."""
     if isinstance(ids, list) and set(map(type, ids)) <= {str, type(None)}:
         return (len(ids),), ids

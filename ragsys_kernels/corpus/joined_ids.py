@@ -16,13 +16,14 @@ class Joined(Ids):
     A deleted row keeps its id; `rows_of` finds the row that is not deleted. Among these each id is there once.
     """
 
-    def __init__(self, parts: list[Ids], live: np.ndarray | None = None) -> None:
+    def __init__(self, parts: list[Ids], live: np.ndarray | None = None, starts: list[int] | None = None) -> None:
+        """``starts``: the first rows of the parts, where these are some of the segments, and the number of all rows."""
         self.kind = parts[0].kind if parts else "row"
-        super().__init__(sum(map(len, parts)))
+        super().__init__(sum(map(len, parts)) if starts is None else starts[-1])
         if self.kind == "row":
             parts = [Ids(len(self))]
         self.parts, self.live = parts, live
-        self._starts = np.cumsum([0, *map(len, parts)])
+        self._starts = np.cumsum([0, *map(len, parts)]) if starts is None else np.array(starts)
 
     def with_live(self, live: np.ndarray | None) -> Joined:
         """Return the ids with other rows deleted."""

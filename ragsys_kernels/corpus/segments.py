@@ -2,6 +2,7 @@
 
     corpus.json           the description: what counts now
     segments/NAME/        a saved corpus each (folder.py); never changed
+    segments/NAME.keys    short keys of ids, to open few segments for an append (id_keys.py); readers do without it
     deleted/NAME.bits     the deleted rows of a segment, a bit each, least significant first; never changed
     .lock                 which process writes
 
@@ -9,6 +10,7 @@ The description of format 3::
 
     {"format": 3, "version": ..., "metric": ..., "dtype": ..., "shape": [N, D], "columns": [...],
      "rows_per_segment": ..., "index": where there is one, what it is made of, as of a saved corpus,
+     "id_keys": where there are ids, {"name": ..., "bytes": ..., "crc32": ...},
      "segments": [{"name": ..., "rows": ..., "bytes": ..., "sha256": of its corpus.json,
      "max_norm": of its rows that are not deleted, "deleted": null | {"name": ..., "rows": ..., "sha256": ...}}, ...],
      "sha256": of all before}
@@ -38,7 +40,7 @@ from .._base import files as _files
 from .._base.checks import shown
 from .._base.types import PathLike
 from ..selection.problem import COLUMNS, Rows
-from . import folder, groups, ids, joined_ids, spans
+from . import folder, groups, id_keys, ids, joined_ids, spans
 from .fetched import Store
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .folder_index import FILE, FolderIndex, Part, Recipe
@@ -152,6 +154,8 @@ def files(path: Path) -> list[str]:
         found += [f"{SEGMENTS}/{segment['name']}/{name}" for name in os.listdir(inner)]
         if segment["deleted"]:
             found.append(bits_file(segment["deleted"]["name"]))
+    if "id_keys" in description and (path / SEGMENTS / description["id_keys"]["name"]).is_file():
+        found.append(f"{SEGMENTS}/{description['id_keys']['name']}")
     return sorted(found)
 
 
@@ -253,6 +257,7 @@ def description_of(place: Path) -> dict[str, Any]:
         and all(_is_segment(segment) for segment in segments)
         and shape[0] == sum(segment["rows"] for segment in segments)
         and len({segment["name"] for segment in segments}) == len(segments)
+        and ("id_keys" not in description or id_keys.is_described(description["id_keys"]))
         and isinstance(description["version"], int)
         and (description["rows_per_segment"] is None or _is_count(description["rows_per_segment"]))
     )

@@ -7,6 +7,7 @@ names. What a killed writer has left goes with the next one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ from .._base import files as _files
 from .._base.lock import locked
 from .._base.types import PathLike
 from ..selection.problem import Rows
-from . import faiss_index, folder, groups, ids, segments
+from . import faiss_index, folder, groups, id_keys, ids, segments
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .folder_index import FILE, Maker, Recipe, columns_of
 from .joined_ids import Joined
@@ -37,12 +38,13 @@ _COMPACT_BYTES = 1 << 30
 @dataclass
 class _Segment:
     """A segment of the version: what the description says of it, its rows and ids once they are asked for, and what is
-    left. An append to rows without ids and groups of str opens none."""
+    left. An append opens those that may have its ids, and all where groups are of str."""
 
     described: dict[str, Any]
     open: Callable[[], tuple[Rows, ids.Ids]]
     live: np.ndarray | None = None  # which rows are not deleted; None: all
     masked: bool = False  # rows of it have been deleted in this version
+    keys: np.ndarray | None = None  # of its ids, where it is small and they are known
 
     @cached_property
     def _opened(self) -> tuple[Rows, ids.Ids]:
@@ -67,6 +69,8 @@ class Version:
     def __init__(self, op: str, place: Path, before: dict[str, Any] | None) -> None:
         self._op, self._place = op, place
         self._kinds: dict[str, Any] | None = None
+        self._keys_file: dict[str, Any] | None = None
+        self._keyed = 0  # segments whose keys the file has
         self.version, self.rows_per_segment = 1, None
         self._segments: list[_Segment] = []
         self._unsynced: list[Path] = []  # files and folders that were written
@@ -79,6 +83,7 @@ class Version:
             for segment in before["segments"]:
                 opened = partial(segments.segment_of, place, before, segment, False)
                 self._segments.append(_Segment(segment, opened, segments.live_of(place, segment)))
+            self._read_keys(before)
         self.first = self.num_rows  # of the rows that are added
 
     @property
@@ -91,12 +96,27 @@ class Version:
     def num_rows(self) -> int:
         return sum(map(len, self._segments))
 
-    def known(self) -> Joined:
+    def known(self) -> ids.Ids:
         """Return the ids of all rows, to look up those that are not deleted."""
+        return _Known(self, self._kind())
+
+    def having(self, keys: np.ndarray) -> Joined:
+        """Return the ids of all rows, as far as they may have these keys; a segment is opened where it may."""
         live = segments.joined_live([each.live for each in self._segments], list(map(len, self._segments)))
-        if self._kinds is not None and not any(name.startswith("ids of ") for name in self._kinds["columns"]):
+        if self._kind() == "row":
             return Joined([ids.Ids(self.num_rows)], live)
-        return Joined([each.known for each in self._segments], live)
+        starts = list(itertools.accumulate(map(len, self._segments), initial=0))
+        some = [
+            number
+            for number, each in enumerate(self._segments)
+            if each.keys is None or id_keys.may_share(each.keys, keys)
+        ] or [0]  # which says of what kind ids are
+        begins = [*(starts[each] for each in some), starts[-1]]
+        return Joined([self._segments[each].known for each in some], live, begins)
+
+    def _kind(self) -> str:
+        columns = [] if self._kinds is None else self._kinds["columns"]
+        return next((name.removeprefix("ids of ") for name in columns if name.startswith("ids of ")), "row")
 
     def add(self, rows: Rows, known: ids.Ids, on_duplicate: str = "error") -> None:
         """Write rows as a segment."""
@@ -106,7 +126,8 @@ class Version:
         self._kinds = kinds
         if self._segments:
             if known.kind != "row":
-                self.delete(segments.duplicates(self._op, self.known(), known, on_duplicate, self.first))
+                there = self.having(id_keys.of(known))
+                self.delete(segments.duplicates(self._op, there, known, on_duplicate, self.first))
             if rows.group_names is not None:
                 rows = groups.continued(rows, groups.joined(each.rows.group_names for each in self._segments))
         name = self._name()
@@ -123,7 +144,7 @@ class Version:
             "max_norm": rows.max_norm,
             "deleted": None,
         }
-        self._segments.append(_Segment(segment, partial(folder.opened, inner, False)))
+        self._segments.append(_Segment(segment, partial(folder.opened, inner, False), keys=_keys_of(known)))
         self.changed = True
 
     def maker(self, columns: int) -> Maker:
@@ -176,7 +197,7 @@ class Version:
 
     def replace_all(self) -> None:
         """Leave out all segments that there are: what is added counts alone."""
-        self._segments = []
+        self._segments, self._keys_file, self._keyed = [], None, 0
 
     def commit(self) -> dict[str, Any]:
         """Make it the version of the folder, in one step; return its description."""
@@ -190,6 +211,7 @@ class Version:
                 segment.described = self._with_deleted(segment)
             self._unsynced.append(self._place / segments.DELETED)
         self._unsynced.append(self._place / segments.SEGMENTS)
+        self._write_keys()
         self._sync()
         description = {
             "format": SEGMENTED,
@@ -200,11 +222,30 @@ class Version:
             "columns": self.kinds["columns"],
             "rows_per_segment": self.rows_per_segment,
             **({} if self.recipe is None else {"index": self.recipe.described()}),
+            **({} if self._keys_file is None else {"id_keys": self._keys_file}),
             "segments": self._described(),
         }
         with _files.replacing(self._place / DESCRIPTION) as file:
             file.write(folder.content_of(description))
         return description
+
+    def _read_keys(self, before: dict[str, Any]) -> None:
+        described = before.get("id_keys")
+        found = id_keys.read(self._place / segments.SEGMENTS, described, list(map(len, self._segments)))
+        if found is not None:
+            self._keys_file, self._keyed = described, len(found)
+            for segment, keys in zip(self._segments, found, strict=True):
+                segment.keys = keys
+
+    def _write_keys(self) -> None:
+        """Write the keys of the segments that the file has not; where they are not known, these are opened."""
+        new = self._segments[self._keyed :]
+        if self._kind() == "row" or not new:
+            return
+        keys = [_keys_of(each.known) if each.keys is None and id_keys.kept(len(each)) else each.keys for each in new]
+        at, name = self._place / segments.SEGMENTS, (self._keys_file or {"name": self._name() + id_keys.ENDING})["name"]
+        self._keys_file = id_keys.write(at, name, keys, self._keys_file)
+        self._unsynced.append(at / name)
 
     def _with_deleted(self, segment: _Segment) -> dict[str, Any]:
         """Write which rows of a segment are deleted; return what the description says of it then."""
@@ -230,6 +271,21 @@ class Version:
     def _name(self) -> str:
         """Return a name that no file of any version has had: who holds an old one may look for it by its name."""
         return f"{self.version:06d}-{uuid.uuid4().hex[:12]}"
+
+
+class _Known(ids.Ids):
+    """The ids of all rows of a version, of whose segments those are opened that may have what is looked up."""
+
+    def __init__(self, version: Version, kind: str) -> None:
+        super().__init__(version.num_rows)
+        self.kind, self._version = kind, version
+
+    def _rows_of(self, wanted: Any) -> tuple[np.ndarray, np.ndarray]:
+        return self._version.having(id_keys.of_wanted(self.kind, wanted))._rows_of(wanted)
+
+
+def _keys_of(known: ids.Ids) -> np.ndarray | None:
+    return id_keys.of(known) if known.kind != "row" and id_keys.kept(len(known)) else None
 
 
 @contextmanager
@@ -347,6 +403,7 @@ def compacted(op: str, path: PathLike, rows_per_segment: int | None) -> tuple[in
 def _sweep(place: Path, description: dict[str, Any]) -> None:
     """Remove what the description does not name; the folder is locked."""
     named = {segment["name"] for segment in description["segments"]}
+    named |= {description["id_keys"]["name"]} if "id_keys" in description else set()
     bits = {f"{segment['deleted']['name']}.bits" for segment in description["segments"] if segment["deleted"]}
     for name, kept in ((segments.SEGMENTS, named), (segments.DELETED, bits)):
         with suppress(FileNotFoundError):

@@ -20,8 +20,8 @@ import ragsys_kernels as rk
 from .._base import checks
 from .._base.arrays import BYTES, HOST
 from .._base.types import BadRows, Metric, PathLike, Storage
+from ..corpus import id_keys, segments, versions
 from ..corpus import rows as stored_rows
-from ..corpus import segments, versions
 from ..corpus.ids import Ids, make
 from ..selection.problem import COLUMNS
 from . import sources, stores
@@ -258,7 +258,7 @@ def _changed(rows: Iterator[_Rows], to: PathLike, metric: str | None, dtype: str
 
 def _add(version: versions.Version, made: tuple[rk.Corpus, Ids]) -> None:
     """Add a segment, whose rows replace those that were there before; refuse an id that is new twice."""
-    known = version.known()
+    known = version.having(id_keys.of(made[1]))
     old = segments.duplicates(_OP, known, made[1], "replace")
     if (again := old[old >= version.first]).size:
         raise ValueError(f"ids must be unique, got {checks.shown(known[int(again[0])])} twice in the source")

@@ -159,7 +159,8 @@ def main(folder, seed, kills):
     left = sorted(name for name in os.listdir(path) if name not in ("corpus.json", "segments", "deleted"))
     assert left == [], left
     described = segments.described(path)
-    assert sorted(os.listdir(path / "segments")) == sorted(each["name"] for each in described["segments"])
+    keys = json.loads((path / "corpus.json").read_text())["id_keys"]["name"]
+    assert sorted(os.listdir(path / "segments")) == sorted([*(each["name"] for each in described["segments"]), keys])
     assert described["rows"] == len(state(completed(shared)))
     print(json.dumps(done))
 

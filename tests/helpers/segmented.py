@@ -1,5 +1,6 @@
 """Corpora in segments, each beside the one corpus that has the same rows."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,13 @@ class Rows:
 
     def part(self, some):
         return {"embeddings": self.embeddings[some], **{name: values[some] for name, values in self.columns.items()}}
+
+
+def in_segments(path):
+    """Return the names that a folder of segments has in the folder of these, sorted."""
+    described = json.loads((path / "corpus.json").read_text())
+    keys = [described["id_keys"]["name"]] if "id_keys" in described else []
+    return sorted([each["name"] for each in described["segments"]] + keys)
 
 
 def corpus_of(rows, some, **options):
