@@ -39,7 +39,7 @@ _TYPES = {
     **dict.fromkeys(("greedy",), "*i1"),
     **dict.fromkeys(("inverse_temperature", "bias", "than", "target", "ref", "largest"), "*fp32"),
     **dict.fromkeys(("temperature", "logp", "lse", "entropy"), "*fp32"),
-    **dict.fromkeys(("part_max", "part_sum", "part_weighted", "held", "top"), "*fp32"),
+    **dict.fromkeys(("part_max", "part_rest", "part_sum", "part_weighted", "held", "top"), "*fp32"),
     **dict.fromkeys(("total", "total_weighted", "values", "sums", "means", "logp64"), "*fp64"),
     **dict.fromkeys(("stride", "stride_hidden", "stride_weight", "dims"), "i32"),
     **dict.fromkeys(
@@ -281,8 +281,8 @@ def _finish() -> list[Compilation]:
         (32, "bfloat16", "log p", "", (*_ALIGNED, *_TEMPERATURES["one"], *answers, "lse", "largest")),
         (32, "float32", "answers", "", (*_ALIGNED, *_TEMPERATURES["answer's"], "lse", "largest")),
         (32, "bfloat16", "everything", "slots entropy rank allowed softcap", _TEMPERATURES["one"]),
-        (256, "", "answers", "", (*_ALIGNED, *_TEMPERATURES["one"], "logits", "lse", "largest")),
-        (256, "", "everything", "slots entropy rank", ("logits", *_TEMPERATURES["one"])),
+        (256, "", "answers", "", (*_ALIGNED, *_TEMPERATURES["one"], "logits", "part_rest", "lse", "largest")),
+        (256, "", "everything", "slots entropy rank", ("logits", "part_rest", *_TEMPERATURES["one"])),
         (1000, "float32", "everything", "slots entropy rank", _TEMPERATURES["one"]),
     ):
         size, warps = merge_shape(splits)

@@ -19,7 +19,7 @@ from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LN2, LOG2E, UNROUNDED, finite, scaled, scales, unrounded
+from .scale import LN2, LOG2E, UNROUNDED, finite, quotient, scaled, scales, unrounded
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
@@ -222,14 +222,15 @@ def logprob_logits_kernel(
         e = tl.exp2(power)
         s = tl.sum(e, 0)
         # About the largest, whose term is 1: a sum that has no other is 1, however its power was rounded.
-        most = tl.where(top > float("-inf"), tl.exp2(own), float("inf"))
+        most = tl.exp2(own)
+        seen = tl.where(top > float("-inf"), 1.0, 0.0)  # not where z of all are infinite; NaN stays
         part = slot * splits + split
         tl.store(part_max + part, top)
         tl.store(part_rest + part, rest)
-        tl.store(part_sum + part, tl.where(top < float("inf"), tl.div_rn(s, most), float("nan")))
+        tl.store(part_sum + part, tl.where(top < float("inf"), quotient(s, most) * seen, float("nan")))
         if part_weighted is not None:
             w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - own * s
-            tl.store(part_weighted + part, tl.div_rn(w, most) * LN2)
+            tl.store(part_weighted + part, quotient(w, most) * (seen * LN2))
     if done is not None:
         tl.debug_barrier()  # all threads have written before one counts
         if tl.atomic_add(done + slot, 1) == splits - 1:
