@@ -240,20 +240,21 @@ class Watch:
     """Polls folders for new versions."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._seen: dict[tuple[str, str], tuple[int, ...] | None] = {}
 
     def changed(self, folders: Mapping[str, str | Path | None], versions: Mapping[str, str]) -> list[str]:
         """Return the corpora whose folder has changed since the last call, or, at the first, since they were loaded.
 
-        ``versions`` are those in service. Folders that are missing are ignored.
+        ``versions`` are those in service. A folder that has gone has changed; why it does not load is then told once.
         """
         found = []
         for name, version in versions.items():
-            if (folder := folders.get(name)) is None or (now := stamp(Path(folder) / DESCRIPTION)) is None:
+            if (folder := folders.get(name)) is None:
                 continue
-            known = self._seen.get((name, str(folder)))
-            self._seen[name, str(folder)] = now
-            if now != known and (known is not None or fingerprint(Path(folder)) != version):
+            now, key = stamp(Path(folder) / DESCRIPTION), (name, str(folder))
+            changed = now != self._seen[key] if key in self._seen else fingerprint(Path(folder)) != version
+            self._seen[key] = now
+            if changed:
                 found.append(name)
         return found
 

@@ -400,10 +400,10 @@ def test_status_and_verify_of_a_job(run, folder):
 
 def test_plain_progress_lines(monkeypatch, capsys):
     monkeypatch.setattr(_app, "_LINE_INTERVAL", 0.0)
-    seconds = iter((100.0, 100.5, 110.5, 111.0))
+    seconds = iter((0.0, 90.0, 100.5, 110.5, 111.0))  # made; told that nothing is done, twice; and the rest
     monkeypatch.setattr(_app, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     with _app.progress_bar(quiet=False) as report:
-        for done in (0, 250, 1000):
+        for done in (0, 0, 250, 1000):
             report(done, 1000)
     assert capsys.readouterr().err == "250 of 1000 queries, 25 queries/s, 30 s left\n"
 
