@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import arrays
-from .._base.files import read, stamp
+from .._base.files import check_local, read, stamp
 from ..corpus import Corpus, reloaded
 from ..corpus.folder import DESCRIPTION, MOST_BYTES
 from ..selection.problem import Rows
@@ -148,6 +148,8 @@ class Corpora:
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
         self._served: dict[str, Served] = {}
         for name, source in sources.items():
+            if not isinstance(source, Corpus):
+                check_local("serve", "corpus", source)
             with naming(name):
                 self._served[name] = (
                     self._made(name, source.to(device), "memory")

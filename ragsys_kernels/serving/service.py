@@ -179,7 +179,7 @@ class Service:
         self.log.add(request, status, size)
 
     def follow(self, what: str, files: Mapping[str, str | Path], use: Callable[[], None], stays: str) -> None:
-        """Use files again when they have changed, as `http.followed` does; of several workers one logs and counts it."""
+        """Use files again when they have changed, as `http.followed` does; one of several workers logs and counts."""
         ended = None if place() else partial(self.metrics.file_reload, what)
         self.looks.append(follow(files, use, stays, ended))
 

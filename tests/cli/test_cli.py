@@ -454,3 +454,24 @@ def test_bar_on_a_terminal(run, folder, monkeypatch):
     assert "selecting" in text
     assert "90/90" in text
     assert re.search(r"90 queries in \d", text)
+
+
+@pytest.mark.parametrize("url", ["file:///data/it", "s3://bucket/it", "http://host/it", "nosuch://it"])
+@pytest.mark.parametrize(
+    ("begins", "option", "given"),
+    [
+        ("serve", "corpus", "docs={}"),
+        *(("serve", name, "{}") for name in ("token-file", "tls-cert", "tls-key", "load-from", "encoder-token-file")),
+        ("conform", "vectors", "{}"),
+        ("conform --url http://localhost:1", "token-file", "{}"),
+        ("bias --model m --out o.npy", "pairs", "{}"),
+        ("embed --model m --out o.npy", "texts", "{}"),
+        ("subset --corpus v.npy --k 1", "out", "{}.parquet"),
+    ],
+)
+def test_a_url_where_only_paths_are_taken_is_named_as_it_was_given(run, tmp_path, url, begins, option, given):
+    result = run(tmp_path, *begins.split(), f"--{option}", given.format(url))
+    name, place = begins.split()[0], given.format(url).removeprefix("docs=")
+    assert (result.returncode != 0, result.stdout) == (True, "")
+    assert re.fullmatch(rf"error: {name}: (--)?{option} must be a local path, got {re.escape(place)}\n", result.stderr)
+    assert not list(tmp_path.iterdir())
