@@ -60,8 +60,9 @@ def test_what_the_server_lacks_is_said(server, tmp_path, name, monkeypatch):
     monkeypatch.setattr("ragsys_kernels.offline.sources._place._BUFFER", 1000)
     local, given = tmp_path / name, f"{url}/{name}"
     shutil.copy(local, tmp_path / f"queries{local.suffix}")
-    parts = rf"must be at a server that sends parts of files \(HTTP Range, status 206\), got one .* {url}/\w+{local.suffix}$"
-    sizes = rf"must be at a server that tells the sizes of files, got none for {url}/\w+{local.suffix}$"
+    place = rf"{url}/\w+{local.suffix}$"
+    parts = rf"must be at a server that sends parts of files \(HTTP Range, status 206\), got one .* {place}"
+    sizes = rf"must be at a server that tells the sizes of files, got none for {place}"
     said = {"whole": parts, "whole, of no size": f"({parts}|{sizes})"}
     calls = {
         "subset: corpus": lambda source, out: offline.subset(source, out.with_suffix(".parquet"), k=5),
