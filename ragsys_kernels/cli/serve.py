@@ -252,7 +252,6 @@ def _corpora(given: list[str]) -> dict[str, str]:
         if name in found:
             raise ValueError(f"serve: corpus must have a name of its own, got {name!r} twice")
         check_name(name)
-        check_local("serve", "corpus", folder)
         found[name] = folder
     return found
 
