@@ -58,7 +58,11 @@ def was_url(path: str | os.PathLike[str]) -> bool:
 def check_local(op: str, argument: str, path: str | os.PathLike[str]) -> None:
     """Refuse a URL where files are written that only local paths can have: it would be a folder named ``s3:`` here."""
     if is_url(path) or was_url(path):
-        raise ValueError(f"{op}: {argument} must be a local path, got {path}")
+        text = os.fsdecode(path)
+        if was_url(path):
+            scheme, _, rest = text.partition(":/")
+            text = f"{scheme}://{'/' * (scheme == 'file')}{rest}"
+        raise ValueError(f"{op}: {argument} must be a local path, got {text}")
 
 
 def blocks_of(file: IO[bytes]) -> Iterator[bytes]:

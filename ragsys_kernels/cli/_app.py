@@ -157,7 +157,6 @@ def one_line_errors(command: str, interrupted: str | Callable[[], str] = INTERRU
 
     ``interrupted`` is what is said after a signal, or returns it then.
     """
-
     said: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -385,10 +384,10 @@ class _Lines:
         now = time.monotonic()
         new = self._step is None or total != self._step[1] or done < self._step[0]
         self._step = done, total
-        if new:
+        if new or done == self._first:  # what was done before takes time again, which tells nothing of the rate
             self._first, self._start, self._last = done, now, now
             return
-        if done in (self._first, total) or now - self._last < _LINE_INTERVAL:
+        if done == total or now - self._last < _LINE_INTERVAL:
             return
         self._last = now
         rate = (done - self._first) / (now - self._start)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .. import conformance
-from .._base.files import first_line, replacing
+from .._base.files import check_local, first_line, replacing
 from ..conformance.report import mark
 from ._app import INPUT, RUN, app, one_line_errors, option
 
@@ -91,6 +91,7 @@ def conform(
         if vectors is not None:
             from ..offline.text_files import check_out  # takes pyarrow, which other calls do not need
 
+            check_local("conform", "vectors", vectors)
             check_out("conform", vectors, vectors, vectors.parent, overwrite, "vectors")
             rows = conformance.vectors()
             with replacing(vectors) as file:
@@ -98,6 +99,8 @@ def conform(
             print(f"{len(rows)} rows of {rows.shape[1]} -> {vectors}")
             return
         if url is not None:
+            if token_file is not None:
+                check_local("conform", "token_file", token_file)
             token = None if token_file is None else first_line(token_file)
             report = conformance.conform_service(url, corpus=corpus, token=token)
         else:

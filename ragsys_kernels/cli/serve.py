@@ -12,7 +12,7 @@ import typer
 
 from .._base.env import num_threads
 from .._base.extras import needed
-from .._base.files import first_line
+from .._base.files import check_local, first_line
 from ._app import COLUMNS, RULE, RUN, app, one_line_errors, option
 
 if TYPE_CHECKING:
@@ -181,6 +181,13 @@ def serve(
 
         if unknown not in ("error", "skip"):
             raise ValueError(f"serve: unknown must be one of 'error', 'skip', got {unknown!r}")
+        files = {
+            "token_file": token_file, "tls_cert": tls_cert, "tls_key": tls_key, "load_from": load_from,
+            "encoder_token_file": encoder_token_file,
+        }  # fmt: skip
+        for argument, path in files.items():
+            if path is not None:
+                check_local("serve", argument, path)
         settings = Settings(
             corpora=_corpora(corpus or []),
             unknown=unknown,

@@ -97,7 +97,7 @@ def subset(quiet: Quiet = False, **given: Any) -> None:
         return RESUMABLE if given["rule"] in RULES and file_beside(Path(given["out"])).exists() else INTERRUPTED
 
     bar = ("rows", "reading the corpus", "choosing")
-    run("subset", quiet, bar, lambda each: offline.subset(progress=each, **given), interrupted=interrupted)
+    run("subset", quiet, bar, lambda each: offline.subset(progress=each, **given), True, interrupted)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -29,6 +30,8 @@ from . import faiss_index, folder, groups, id_keys, ids, segments
 from .folder import ARRAYS, DESCRIPTION, SEGMENTED, DamageError, one_form
 from .folder_index import FILE, Maker, Recipe, columns_of
 from .joined_ids import Joined
+
+_log = logging.getLogger(__name__)
 
 _PROGRESS = "_build.json"  # of a build that is under way
 # Bytes of a segment of `compacted` where the folder does not say how many rows it has.
@@ -356,6 +359,7 @@ def build(
         version.rows_per_segment, version.recipe = rows_per_segment, recipe
         if (staged / _PROGRESS).exists():
             version.go_on(_progress(staged)["segments"])
+            _log.info("%s: goes on from %d rows that an earlier call has written", op, version.num_rows)
         for rows, known in made(version.num_rows):
             if trains is not None and not (maker := version.maker(columns_of(rows))).ready:
                 trains(maker)

@@ -429,6 +429,8 @@ def _run(
         start = loaded = time.perf_counter()
         total, earlier = manifest.rows, sum(record.rows for record in done.values())
         selected = 0
+        if missing and earlier:
+            _log.info("select: goes on from %d of %d queries, done before in %s", earlier, total, folder)
         if not missing:
             if before is not None and not before.complete:
                 replace(manifest, complete=True).write(folder)

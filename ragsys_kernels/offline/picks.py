@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from .._base.types import Array
 from ..selection.continued import continuing
 from ..selection.problem import COLUMNS
 from ._manifest import DAMAGE, sealed, unsealed
+
+_log = logging.getLogger(__name__)
 
 _LOOK, _KEEP = 0.5, 30.0  # seconds from one look at the picks to the next, and from one file to the next
 _BLOCK = 1 << 16  # rows that are hashed at a time
@@ -45,8 +48,8 @@ class Picks:
 
     @property
     def made(self) -> int:
-        """How many there are."""
-        return int((self.rows >= 0).sum())
+        """How many there are; those of the file count also while the selection takes them over, one after the other."""
+        return max(self._kept, int((self.rows >= 0).sum()))
 
     @cached_property
     def _call(self) -> dict[str, Any]:
@@ -84,6 +87,7 @@ class Picks:
         if not other:
             self.rows[: len(rows)] = rows
             self._kept = len(rows)
+            _log.info("%s: goes on from %d of %d picks, kept in %s", self._op, len(rows), len(self.rows), self.file)
         elif not overwrite:
             rule = "the picks of a call of the same inputs, options and version to resume, or overwrite be given"
             raise ValueError(f"{must} {rule}, got {self.file} with {'; '.join(other)}")

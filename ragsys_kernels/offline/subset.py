@@ -36,15 +36,17 @@ class SubsetSummary:
     out: Path
     cost: float | None = None
     unmet: dict[Any, int] | None = None  # with ``min_per_group``: how many rows groups lack
+    earlier: int = 0  # of those chosen, taken over from ``OUT.picks``
 
     def __str__(self) -> str:
         fewer = f" (of k = {self.k})" if self.chosen < self.k else ""
+        before = f", {self.earlier} of them chosen before" if self.earlier else ""
         cost = "" if self.cost is None else f", which cost {self.cost:g}"
         lacking = ", ".join(f"{group}: {n}" for group, n in (self.unmet or {}).items())
         unmet = f", groups that lack rows: {lacking}" if lacking else ""
         return (
             f"{self.chosen}{fewer} of {self.rows} rows in {self.seconds:.2f} s (corpus read in "
-            f"{self.corpus_seconds:.2f} s), {self.rule}{cost}{unmet} -> {self.out}"
+            f"{self.corpus_seconds:.2f} s){before}, {self.rule}{cost}{unmet} -> {self.out}"
         )
 
 
@@ -184,9 +186,10 @@ def subset(
         number = min(checks.count(_OP, "k", k), len(held))
         picks = Picks(_OP, place, number, held, options, {"targets": wanted, **given})
         picks.resume(overwrite)
+    earlier = 0 if picks is None else picks.made
     loaded = time.perf_counter()
     if progress is not None:
-        progress(0 if picks is None else picks.made, k)
+        progress(earlier, k)
     with nullcontext() if picks is None else picks.followed(progress):
         found = held.subset(
             k, targets=wanted, index=False if exact else opened, num_threads=num_threads, **options, **given
@@ -209,4 +212,4 @@ def subset(
         progress(k, k)
     cost = None if found.cost is None else float(found.cost[0])
     unmet = None if found.unmet is None else found.unmet[0]
-    return SubsetSummary(held.num_live, number, k, rule, end - loaded, loaded - start, place, cost, unmet)
+    return SubsetSummary(held.num_live, number, k, rule, end - loaded, loaded - start, place, cost, unmet, earlier)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._base import arrays
-from .._base.files import read, stamp
+from .._base.files import check_local, read, stamp
 from ..corpus import Corpus, reloaded
 from ..corpus.folder import DESCRIPTION, MOST_BYTES
 from ..selection.problem import Rows
@@ -148,6 +148,8 @@ class Corpora:
         self.compared: set[str] = set()  # segments whose bytes are as they were saved
         self._served: dict[str, Served] = {}
         for name, source in sources.items():
+            if not isinstance(source, Corpus):
+                check_local("serve", "corpus", source)
             with naming(name):
                 self._served[name] = (
                     self._made(name, source.to(device), "memory")
@@ -240,20 +242,21 @@ class Watch:
     """Polls folders for new versions."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._seen: dict[tuple[str, str], tuple[int, ...] | None] = {}
 
     def changed(self, folders: Mapping[str, str | Path | None], versions: Mapping[str, str]) -> list[str]:
         """Return the corpora whose folder has changed since the last call, or, at the first, since they were loaded.
 
-        ``versions`` are those in service. Folders that are missing are ignored.
+        ``versions`` are those in service. A folder that has gone has changed; why it does not load is then told once.
         """
         found = []
         for name, version in versions.items():
-            if (folder := folders.get(name)) is None or (now := stamp(Path(folder) / DESCRIPTION)) is None:
+            if (folder := folders.get(name)) is None:
                 continue
-            known = self._seen.get((name, str(folder)))
-            self._seen[name, str(folder)] = now
-            if now != known and (known is not None or fingerprint(Path(folder)) != version):
+            now, key = stamp(Path(folder) / DESCRIPTION), (name, str(folder))
+            changed = now != self._seen[key] if key in self._seen else fingerprint(Path(folder)) != version
+            self._seen[key] = now
+            if changed:
                 found.append(name)
         return found
 

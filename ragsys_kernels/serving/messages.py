@@ -13,6 +13,7 @@ class Refusal:
     status: int  # of HTTP
     reason: str
     code: str | None = None  # None: that of the status
+    argument: str | None = "name"  # of the request
 
 
 # From the parent to a worker.

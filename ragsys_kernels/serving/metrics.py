@@ -53,6 +53,10 @@ class Metrics:
             "ragsys_queued_queries", "Queries that wait", registry=registry, multiprocess_mode="livesum"
         )
         self._reloads = Counter("ragsys_reloads", "Reloads of a corpus", ["corpus", "outcome"], registry=registry)
+        self._file_reloads = Counter(
+            "ragsys_file_reloads", "Reloads of the server's files: tokens, certificate", ["file", "outcome"],
+            registry=registry,
+        )  # fmt: skip
         self.skipped = Counter(
             "ragsys_skipped_ids", "Ids of requests that a corpus does not have", ["corpus"], registry=registry
         )
@@ -91,6 +95,10 @@ class Metrics:
     def reload(self, name: str, outcome: str) -> None:
         """Count a reload once, whatever the number of workers: it was "loaded", "refused" or "unloaded"."""
         self._reloads.labels(name, outcome).inc()
+
+    def file_reload(self, what: str, outcome: str) -> None:
+        """Count that a file of the server has changed, once whatever the number of workers: "loaded" or "refused"."""
+        self._file_reloads.labels(what, outcome).inc()
 
     def text(self) -> bytes:
         registry = CollectorRegistry()

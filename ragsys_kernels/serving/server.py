@@ -183,7 +183,9 @@ class Server(uvicorn.Server):
         if settings.tls_cert is not None:
             config.load()
             assert config.ssl is not None
-            service.looks.append(tls.follow(config.ssl, settings.tls_cert, settings.tls_key))
+            files = {name: file for name in ("tls_cert", "tls_key") if (file := getattr(settings, name)) is not None}
+            renew = partial(tls.renew, config.ssl, settings.tls_cert, settings.tls_key)
+            service.follow("certificate", files, renew, "connections have the certificate before it")
         super().__init__(config)
 
     @contextlib.contextmanager

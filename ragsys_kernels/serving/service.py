@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,7 @@ from .batcher import Batcher
 from .corpora import UNUSABLE, Corpora, Served, naming
 from .http import openapi
 from .http.accesslog import AccessLog
+from .http.followed import follow
 from .http.hosts import Hosts
 from .http.messages import Handler, Load, Receive, Request, Response, Scope, Send, failed
 from .http.tokens import Tokens
@@ -93,7 +95,9 @@ class Service:
         if encoder is not None:
             self.stopping.append(encoder.close)
         # Called when the service has started, and four times a second: what reads files again that have changed.
-        self.looks: list[Callable[[], None]] = [self.tokens.look]
+        self.looks: list[Callable[[], None]] = []
+        if token_file is not None:
+            self.follow("tokens", {"token_file": token_file}, self.tokens.read_again, "the tokens stay as they were")
         # Of all workers, where there are several.
         self.reload: Callable[..., Awaitable[dict[str, Any]]] = self.reload_here
         self.unload: Callable[[str], Awaitable[dict[str, Any]]] = self.unload_here
@@ -174,6 +178,11 @@ class Service:
         self.metrics.request(request.route, status, request.seconds(), request.corpus, token)
         self.log.add(request, status, size)
 
+    def follow(self, what: str, files: Mapping[str, str | Path], use: Callable[[], None], stays: str) -> None:
+        """Use files again when they have changed, as `http.followed` does; one of several workers logs and counts."""
+        ended = None if place() else partial(self.metrics.file_reload, what)
+        self.looks.append(follow(files, use, stays, ended))
+
     async def reload_here(self, name: str, folder: Path | None = None) -> dict[str, Any]:
         """Load a corpus anew, or from another folder, and put it in service in this process."""
         async with self._changing:
@@ -203,8 +212,9 @@ class Service:
             await loop.run_in_executor(None, warm, served)
         except UNUSABLE as error:
             known = any(each.name == name for each in self.corpora.all())
-            message = f"reload: corpus {name!r} {'stays as it was' if known else 'is not in service'}: {error}"
-            raise RefusedError(409, message, "name", code=LOAD_FAILED) from error
+            state = "reload: corpus {!r} stays as it was" if known else "load: corpus {!r} is not in service"
+            why = str(error).replace("Corpus: path must", "folder must", 1)
+            raise RefusedError(409, f"{state.format(name)}: {why}", "folder", code=LOAD_FAILED) from error
         return served
 
     @asynccontextmanager

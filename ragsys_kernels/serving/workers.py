@@ -361,15 +361,18 @@ class _Parent:
                 reload.asker.send(Answer(outcome))
         self._reloads.remove(reload)
         if error is not None:
-            for worker in self._workers:  # the others cannot load the version that this one has
-                if (
-                    not worker.serves
-                    and worker.versions
-                    and worker.versions.get(reload.name) != self._versions.get(reload.name)
-                ):
-                    print(f"serve: {error.reason}", file=sys.stderr)
-                    worker.versions = None
-                    worker.process.kill()
+            behind = [  # they cannot load the version that the others have
+                worker
+                for worker in self._workers
+                if not worker.serves
+                and worker.versions
+                and worker.versions.get(reload.name) != self._versions.get(reload.name)
+            ]
+            if behind or reload.asker is None:
+                print(f"serve: {error.reason}", file=sys.stderr)
+            for worker in behind:
+                worker.versions = None
+                worker.process.kill()
         if self._reloads:
             self._begin()
         else:
@@ -474,7 +477,7 @@ class _Link:
         self._pipe.send(question)
         outcome = await answer
         if isinstance(outcome, Refusal):
-            raise RefusedError(outcome.status, outcome.reason, "name", code=outcome.code)
+            raise RefusedError(outcome.status, outcome.reason, outcome.argument, code=outcome.code)
         return outcome
 
     def _listen(self) -> None:
@@ -518,7 +521,7 @@ class _Link:
         try:
             served = await self._service.prepared(asked.name, Path(asked.folder), asked.verify)
         except RefusedError as error:
-            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error), error.code)))
+            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error), error.code, error.argument)))
         else:
             self._loaded[asked.reload] = served
             found = {"corpus": asked.name, "rows": served.corpus.num_live, "version": served.version}

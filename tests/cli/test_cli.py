@@ -400,10 +400,10 @@ def test_status_and_verify_of_a_job(run, folder):
 
 def test_plain_progress_lines(monkeypatch, capsys):
     monkeypatch.setattr(_app, "_LINE_INTERVAL", 0.0)
-    seconds = iter((100.0, 100.5, 110.5, 111.0))
+    seconds = iter((0.0, 90.0, 100.5, 110.5, 111.0))  # made; told that nothing is done, twice; and the rest
     monkeypatch.setattr(_app, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     with _app.progress_bar(quiet=False) as report:
-        for done in (0, 250, 1000):
+        for done in (0, 0, 250, 1000):
             report(done, 1000)
     assert capsys.readouterr().err == "250 of 1000 queries, 25 queries/s, 30 s left\n"
 
@@ -454,3 +454,24 @@ def test_bar_on_a_terminal(run, folder, monkeypatch):
     assert "selecting" in text
     assert "90/90" in text
     assert re.search(r"90 queries in \d", text)
+
+
+@pytest.mark.parametrize("url", ["file:///data/it", "s3://bucket/it", "http://host/it", "nosuch://it"])
+@pytest.mark.parametrize(
+    ("begins", "option", "given"),
+    [
+        ("serve", "corpus", "docs={}"),
+        *(("serve", name, "{}") for name in ("token-file", "tls-cert", "tls-key", "load-from", "encoder-token-file")),
+        ("conform", "vectors", "{}"),
+        ("conform --url http://localhost:1", "token-file", "{}"),
+        ("bias --model m --out o.npy", "pairs", "{}"),
+        ("embed --model m --out o.npy", "texts", "{}"),
+        ("subset --corpus v.npy --k 1", "out", "{}.parquet"),
+    ],
+)
+def test_a_url_where_only_paths_are_taken_is_named_as_it_was_given(run, tmp_path, url, begins, option, given):
+    result = run(tmp_path, *begins.split(), f"--{option}", given.format(url))
+    name, place = begins.split()[0], given.format(url).removeprefix("docs=")
+    assert (result.returncode != 0, result.stdout) == (True, "")
+    assert re.fullmatch(rf"error: {name}: (--)?{option} must be a local path, got {re.escape(place)}\n", result.stderr)
+    assert not list(tmp_path.iterdir())

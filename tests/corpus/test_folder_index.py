@@ -1,5 +1,6 @@
 """Folders with an index: where it misses nothing, what is found is what the exact search finds."""
 
+import logging
 import pickle
 import sys
 import warnings
@@ -226,7 +227,9 @@ def test_appends_and_compactions_make_indexes(tmp_path, rows, queries):
     same(before.search(queries, 20), whole)  # whose files are gone
 
 
-def test_a_build_that_was_killed_goes_on_with_the_same_index(tmp_path, rows):
+def test_a_build_that_was_killed_goes_on_with_the_same_index(tmp_path, rows, caplog):
+    caplog.set_level(logging.INFO, "ragsys_kernels")
+
     def made(begin, stop=None):
         for at in range(begin, 900, 300):
             if at == stop:
@@ -241,7 +244,9 @@ def test_a_build_that_was_killed_goes_on_with_the_same_index(tmp_path, rows):
     versions.build("test", tmp_path / "a", made, 300, False, "key", recipe)
     with pytest.raises(KeyboardInterrupt):
         versions.build("test", tmp_path / "b", lambda begin: made(begin, 600), 300, False, "key", recipe)
+    assert not caplog.messages
     versions.build("test", tmp_path / "b", lambda begin: made(begin), 300, False, "key", recipe)
+    assert caplog.messages == ["test: goes on from 600 rows that an earlier call has written"]
     assert index_files(tmp_path / "a") == index_files(tmp_path / "b")
 
 

@@ -283,7 +283,7 @@ def test_what_cannot_be_is_refused(folder, monkeypatch):
         rk.Corpus.load(f"{url}/no")
     with pytest.raises(ValueError, match=r"^Corpus: path must be a URL that fsspec opens, got nosuch://c: "):
         rk.Corpus.load("nosuch://c")
-    with pytest.raises(ValueError, match=r"^Corpus: path must be a local path, got s3:/bucket/corpus$"):
+    with pytest.raises(ValueError, match=r"^Corpus: path must be a local path, got s3://bucket/corpus$"):
         rk.Corpus.load(Path("s3://bucket/corpus"))
     for call in (
         lambda: offline.append_corpus(folder.parent / "queries.npy", url),

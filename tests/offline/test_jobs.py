@@ -1,6 +1,7 @@
 """Jobs that resume: what is done is kept and checked, damage is found and made again."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,10 +22,12 @@ from ragsys_kernels.offline import _manifest, sinks
 
 
 @pytest.mark.parametrize(("shards", "chunk_size"), [(1, 333), (3, 1), (6, 40)])
-def test_job_goes_on_to_the_same_bytes(job, shards, chunk_size):
+def test_job_goes_on_to_the_same_bytes(job, shards, chunk_size, caplog):
+    caplog.set_level(logging.INFO, "ragsys_kernels")
     out = job.out
     job.stop_after(shards)
     assert sorted(_manifest.shard_names(os.listdir(out))) == list(range(shards))
+    assert not caplog.messages
     calls = []
     summary = job.run(out, chunk_size=chunk_size, num_threads=2, progress=lambda *call: calls.append(call))
     assert contents(out) == job.expected
@@ -32,6 +35,7 @@ def test_job_goes_on_to_the_same_bytes(job, shards, chunk_size):
     assert summary.complete
     assert calls[0] == (shards * SHARD, Q)
     assert calls[-1] == (Q, Q)
+    assert caplog.messages == [f"select: goes on from {shards * SHARD} of {Q} queries, done before in {out}"]
     assert f", {shards * SHARD} of {Q} done before" in str(summary)
 
 

@@ -1,5 +1,7 @@
 """A choice out of a whole data set that was ended goes on from its picks: the same bits, and only by the same call."""
 
+from threading import Event
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -7,7 +9,7 @@ from typer.testing import CliRunner
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
-from ragsys_kernels.cli import app
+from ragsys_kernels.cli import _app, app
 from ragsys_kernels.offline import picks as own_picks
 from ragsys_kernels.selection import continued, cpu
 
@@ -126,13 +128,49 @@ def test_an_interrupted_choice_goes_on_from_its_picks(files, monkeypatch, stages
     interrupted(monkeypatch, files)
     told = []
     stages.clear()
-    choose(files, progress=lambda *done: told.append(done))
+    summary = choose(files, progress=lambda *done: told.append(done))
     assert (stages[0] >= 0).sum() == 15
     assert told[0] == (15, K)
     assert told[-1] == (K, K)
+    assert summary.earlier == 15
+    assert ", 15 of them chosen before, mmr" in str(summary)
     assert not (files / "out.parquet.picks").exists()
     choose(files, "other.parquet")
     assert pq.read_table(files / "out.parquet").equals(pq.read_table(files / "other.parquet"))
+
+
+def test_picks_that_are_taken_over_are_not_told_as_if_made_now(files, monkeypatch):
+    """The kernel takes them over one after the other; the command says so, and what is done never falls below them."""
+    interrupted(monkeypatch, files)
+    subset, told, looked = rk.Corpus.subset, [], Event()
+
+    def slow(self, k, **options):
+        picks = continued._picks.get()
+        known = picks.copy()
+        for made in (0, 7, 20):
+            picks[:] = -1
+            picks[:made] = range(made)
+            for _ in range(2):
+                looked.clear()
+                assert looked.wait(60)
+        picks[:] = known
+        return subset(self, k, **options)
+
+    class Lines(_app._Lines):
+        def report(self, done, total):
+            told.append((done, self._first))
+            looked.set()
+            super().report(done, total)
+
+    monkeypatch.setattr(rk.Corpus, "subset", slow)
+    monkeypatch.setattr(_app, "_Lines", Lines)
+    monkeypatch.setattr(own_picks, "_LOOK", 0.001)
+    given = {"corpus": files / "rows.npy", "out": files / "out.parquet", "k": K, "lambda-d": 0.3}
+    done = CliRunner().invoke(app, ["subset", *(f"--{name}={value}" for name, value in given.items())])
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith(f"notice: subset: goes on from 15 of {K} picks, kept in {files}/out.parquet.picks\n")
+    assert {first for _, first in told[1:]} == {15}
+    assert {15, 20, K} <= {made for made, _ in told} <= {*range(15, K + 1)}
 
 
 @pytest.mark.parametrize(

@@ -124,13 +124,18 @@ def test_the_file_is_read_again_and_a_bad_one_changes_nothing(tmp_path, caplog):
             put(bad) if bad is not None else file.unlink()
             await asyncio.sleep(0.6)
             assert [await status("new"), await status("hush"), await status("")] == [200, 401, 401]
+        lines = (await client.get("/metrics", headers=bearer("new"))).text.splitlines()
+        return sorted(line for line in lines if line.startswith("ragsys_file_reloads_total"))
 
     put("old name=search\n")
     with caplog.at_level(logging.ERROR):
-        servers.run({"docs": CORPUS}, use, token_file=file)
+        counted = servers.run({"docs": CORPUS}, use, token_file=file)
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
+    assert len(told) == 3  # a line a change, however often the file is looked at
     assert all("the tokens stay as they were" in line and "hush" not in line for line in told)
+    assert told[2].startswith(f"serve: token_file must be a file that can be read, got none at {file}; ")
+    assert counted[-1] == 'ragsys_file_reloads_total{file="tokens",outcome="refused"} 3.0'
+    assert counted[0].startswith('ragsys_file_reloads_total{file="tokens",outcome="loaded"} ')
 
 
 @pytest.fixture

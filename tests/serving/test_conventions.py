@@ -6,6 +6,7 @@ import gzip
 import json
 import ssl
 import threading
+import time
 import tracemalloc
 
 import httpx
@@ -383,6 +384,18 @@ def test_the_server_speaks_tls_with_the_certificate_of_its_files(tmp_path, caplo
         with pytest.raises(httpx.ConnectError):
             post(first)
         assert streamed(place, second) == 1
+        for missing, argument in (("key.pem", "tls_key"), ("cert.pem", "tls_cert")):
+            before = len(caplog.messages)
+            (tmp_path / missing).rename(tmp_path / "gone")
+            servers.until(lambda before=before: len(caplog.messages) > before)
+            time.sleep(0.6)  # looks
+            [told] = caplog.messages[before:]
+            rule = f"serve: {argument} must be a file that can be read, got none at {tmp_path / missing}"
+            assert told == f"{rule}; connections have the certificate before it"
+            assert post(second).status_code == 200
+            (tmp_path / "gone").rename(tmp_path / missing)
+        counted = servers.http.get(f"https://localhost:{server.port}/metrics", headers=BEARER).text
+        assert 'ragsys_file_reloads_total{file="certificate",outcome="refused"} 3.0' in counted
 
 
 def streamed(place, pem):

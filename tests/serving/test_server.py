@@ -201,7 +201,14 @@ def test_corpora_are_loaded_and_unloaded_in_all_workers(server, folder):
     assert change("POST", "more/reload").status_code == 200
     assert [answer_of(answer) for answer in answers()] == expected[1:] * 12
     for bad, status in (("../more", 422), ("", 422), (7, 422), ("nowhere", 409)):
-        assert change("PUT", "more", json={"folder": bad}).status_code == status
+        refused = change("PUT", "more", json={"folder": bad})
+        assert (refused.status_code, refused.json()["error"]["argument"]) == (status, "folder")
+    assert re.match(
+        r"reload: corpus 'more' stays as it was: folder must .*/nowhere", refused.json()["error"]["message"]
+    )
+    refused = change("PUT", "another", json={"folder": "nowhere"}).json()["error"]
+    assert (refused["argument"], refused["code"]) == ("folder", "load_failed")
+    assert re.match(r"load: corpus 'another' is not in service: folder must .*/nowhere", refused["message"])
     statuses, _, found = load.end()
     assert (set(statuses), [broken for _, _, broken, _ in found]) == ({200}, [0, 0])
     for pid in workers(server):  # until only such are left as started after the corpus was loaded
@@ -549,6 +556,12 @@ def test_a_watched_folder_is_served_after_its_change(tmp_path, number):
             while answer_of(servers.http.post(f"{server.url}/v1/select", content=BODY)) != expected[-1]:
                 assert time.monotonic() < changed + servers.HANGS
             print(f"{time.monotonic() - changed:.2f} s after the change")
+        folder.rename(tmp_path / "elsewhere")  # told once, and what is in service stays
+        refused = r'^ragsys_reloads_total{corpus="docs",outcome="refused"} (\S+)$'
+        servers.until(lambda: re.findall(refused, servers.http.get(f"{server.url}/metrics").text, re.M))
+        time.sleep(1.5)  # six looks
+        told = re.findall(refused, servers.http.get(f"{server.url}/metrics").text, re.M)
+        assert float(told[0]) <= 2  # a reload of the change before may end later than its first answer
         statuses, answers, found = load.end()
     assert set(statuses) == {200}
     assert all(broken == 0 for _, _, broken, _ in found)

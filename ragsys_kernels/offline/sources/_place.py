@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, Protocol, TypeVar
@@ -41,6 +42,10 @@ class Opened(Protocol):
 
 
 T = TypeVar("T", bound=Opened)
+
+
+class ServerError(OSError):
+    """The server of a file cannot send what is read of it."""
 
 
 class Place:
@@ -136,11 +141,36 @@ class Place:
         inner = sorted(self._fs.glob(self._inner))
         return [Place(self._fs.unstrip_protocol(path), self.argument) for path in inner if self._fs.isfile(path)]
 
-    def open(self) -> IO[bytes]:
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
         if self.local is not None:
-            return open(self.local, "rb")
-        file: IO[bytes] = self._fs.open(self._inner, "rb", block_size=_BUFFER)
-        return file
+            with open(self.local, "rb") as file:
+                yield file
+            return
+        try:
+            with self._fs.open(self._inner, "rb", block_size=_BUFFER) as file:
+                yield file
+        except ValueError as error:
+            if any(words in str(error) for words in ("range requests", "seek streaming")):  # fsspec's
+                raise self._whole_only() from error
+            raise
+
+    @cached_property
+    def _in_parts(self) -> bool:
+        """Whether parts of the file can be read: a server of HTTP may send the whole file whatever is asked for."""
+        if not {"http", "https"} & {*protocols(self._fs)}:
+            return True
+        try:
+            with self._fs.open(self._inner, "rb", block_size=1) as file:
+                file.seek(1)
+                file.read(1)
+        except ValueError:  # before any of it is read
+            return False
+        return True
+
+    def _whole_only(self) -> ServerError:
+        rule = "be at a server that sends parts of files (HTTP Range, status 206)"
+        return ServerError(f"select: {self.argument} must {rule}, got one that sends only the whole of {self}")
 
     def source(self) -> AbstractContextManager[Any]:
         """Return what pyarrow reads; not a path as a str, whose bytes may be no UTF-8."""
@@ -155,6 +185,8 @@ class Place:
             with open(self.local, "rb") as file:
                 file.seek(start)
                 return file.read(stop - start)
+        if not self._in_parts:
+            raise self._whole_only()
         content: bytes = self._fs.cat_file(self._inner, start=start, end=min(stop, self.size()))
         return content
 
@@ -162,7 +194,13 @@ class Place:
         """Return the bytes of a file, or of all files of a local folder."""
         if self.local is not None and self.local.is_dir():
             return sum(file.stat().st_size for file in self._files())
-        return self.local.stat().st_size if self.local is not None else int(self._fs.size(self._inner))
+        return self.local.stat().st_size if self.local is not None else self._size(self._fs.size(self._inner))
+
+    def _size(self, found: int | None) -> int:
+        if found is None:
+            rule = "be at a server that tells the sizes of files"
+            raise ServerError(f"select: {self.argument} must {rule}, got none for {self}")
+        return int(found)
 
     def _files(self) -> list[Path]:
         return sorted(path for path in Path(self._posix).rglob("*") if path.is_file())
@@ -232,9 +270,9 @@ class Place:
         info = self._fs.info(self._inner)
         for name in ("ETag", "etag"):
             if info.get(name):
-                return {"size": int(info["size"]), "etag": str(info[name])}
+                return {"size": self._size(info["size"]), "etag": str(info[name])}
         changed = next((info[name] for name in ("mtime", "LastModified", "created") if info.get(name)), "")
-        return {"size": int(info["size"]), "mtime": str(changed)}
+        return {"size": self._size(info["size"]), "mtime": str(changed)}
 
 
 def check_apart(op: str, outs: Mapping[str, PathLike | None], inputs: Mapping[str, PathLike | None]) -> None:

@@ -19,7 +19,7 @@ from ._arrow import ArrowPart
 from ._column import Column
 from ._databases import LANCE, DatabasePart, LancePart, is_database
 from ._parquet import ParquetPart
-from ._place import Place
+from ._place import Place, ServerError
 from ._rows import RowSource, span
 from ._text import CSV, JSON, TextPart, is_text, suffix
 
@@ -152,7 +152,7 @@ class Table:
                             yield values
                         if row < high:
                             raise pa.ArrowInvalid("there are no more")
-                    except (MemoryError, ChangedError):  # Arrow's of memory is an ArrowException too
+                    except (MemoryError, ChangedError, ServerError):  # Arrow's of memory is an ArrowException too
                         raise
                     except (pa.ArrowException, OSError) as error:
                         reason = f"rows {row} to {high - 1} cannot be read: {line(error)}"
@@ -186,7 +186,7 @@ class Table:
     def _reading(self, place: Place, form: str | None = None) -> Iterator[None]:
         try:
             yield
-        except (MemoryError, ChangedError):
+        except (MemoryError, ChangedError, ServerError):
             raise
         except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
             why = line(error)

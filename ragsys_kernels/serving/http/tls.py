@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import ssl
-from collections.abc import Callable
-
-from ..._base.files import stamp
-
-_logger = logging.getLogger("ragsys_kernels.serving")
 
 
 def context(cert: str, key: str | None) -> ssl.SSLContext:
@@ -33,23 +27,10 @@ def _ask_nobody() -> str:
     raise ValueError("a key with a password")
 
 
-def follow(live: ssl.SSLContext, cert: str, key: str | None) -> Callable[[], None]:
-    """Return a function that gives new connections the certificate that is in the files, if they have changed.
+def renew(live: ssl.SSLContext, cert: str, key: str | None) -> None:
+    """Give new connections of a context the certificate that is in the files; refused as by `context`.
 
     The files are tried in a context of their own first: one of them may have been replaced before the other.
     """
-    files = cert, key or cert
-    seen: list[tuple[int, ...] | None] = []
-
-    def look() -> None:
-        nonlocal seen
-        if (now := [stamp(file) for file in files]) == seen:
-            return
-        seen = now
-        try:
-            context(cert, key)
-            live.load_cert_chain(cert, key, password=_ask_nobody)
-        except (OSError, ValueError) as error:
-            _logger.error("%s; connections have the certificate before it", error)
-
-    return look
+    context(cert, key)
+    live.load_cert_chain(cert, key, password=_ask_nobody)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hmac
-import logging
 import math
 import os
 import re
@@ -21,10 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..._base import env
-from ..._base.files import read, stamp
+from ..._base.files import read
 from ..limits import QUOTA, RefusedError, invalid
-
-_logger = logging.getLogger("ragsys_kernels.serving")
 
 MOST_BYTES = 1 << 20  # of a file of tokens
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -190,7 +187,7 @@ class Tokens:
     text : str, optional
         The tokens, in lines as above. None, and no file: every request is taken.
     file : path, optional
-        Where they stand: `look` reads it again when it has changed. What cannot be read changes nothing.
+        Where they stand, for `read_again`.
     place, workers : int
         Of this process among the workers, which share quotas.
     """
@@ -201,11 +198,9 @@ class Tokens:
         self._file, self._place, self._workers = file, place, workers
         self._accounts: list[tuple[bytes, Account]] = []
         self._ledgers: dict[str, _Ledger] = {}  # by name: they stay when the file is read again
-        self._seen: tuple[int, ...] | None = None
         if text is not None:
             self._use(parsed(text))
         elif file is not None:
-            self._seen = stamp(file)
             self._use(read_from(file))
 
     @property
@@ -226,15 +221,10 @@ class Tokens:
             raise RefusedError(401, message, "authorization", {"www-authenticate": "Bearer"})
         return account
 
-    def look(self) -> None:
-        """Read the file again if it has changed; the tokens stay as they were where it cannot be read."""
-        if self._file is None or (now := stamp(self._file)) in (None, self._seen):
-            return
-        self._seen = now
-        try:
+    def read_again(self) -> None:
+        """Take the tokens that are in the file now; `OSError` or `ValueError`, and those before, where none can be."""
+        if self._file is not None:
             self._use(read_from(self._file))
-        except (OSError, ValueError) as error:
-            _logger.error("%s; the tokens stay as they were", error)
 
     def _use(self, callers: Mapping[str, Caller]) -> None:
         self._accounts = [(token.encode(), self._account(caller)) for token, caller in callers.items()]
