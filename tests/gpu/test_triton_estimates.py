@@ -122,3 +122,6 @@ def test_what_estimates_lack_takes_the_other_form(other, monkeypatch):
         found = rk.mmr(**problem, backend="triton")
     expected = rk.mmr(**problem, backend="reference")
     np.testing.assert_array_equal(np.asarray(found.indices), np.asarray(expected.indices))
+
+
+interpreted.elsewhere(globals())

@@ -13,7 +13,7 @@ from ragsys_kernels import _dispatch
 PACKAGE = Path(rk.__file__).parent
 # Functions that one backend alone has: `testing` counts the work of the cpu's bounds.
 # On a device log-probs come from few launches, which take the arguments as they were given.
-OWN = {("selection", "cpu"): ["run"], ("scoring", "triton"): ["results"]}
+OWN = {("selection", "cpu"): ["run"], ("selection", "cuda"): ["lacking"], ("scoring", "triton"): ["results"]}
 OPS = sorted(path.parent.name for path in PACKAGE.glob("*/reference.py"))
 
 

@@ -19,14 +19,10 @@ from . import top
 from .finish import named, outputs, store_pair, store_row
 from .merge import Parts, merge_shape, merged, workspace
 from .pairs import NO_TEMPERATURES, counts, inverse_of, is_ignored, masked, temperatures
-from .scale import LN2, LOG2E, UNROUNDED, finite, quotient, scaled, scales, unrounded
+from .scale import LN2, LOG2E, UNROUNDED, finite, scaled, scales, unrounded
 
 # Columns of a split.
 BLOCKS = (128, 512, 2048)
-
-# The largest power of two that a multiply-add subtracts: what its rounding leaves is no more than 2^5. Where z is so
-# large that it would be more, all but the largest are at least 64 powers below it, by a smaller scale too.
-MOST_POWER = tl.constexpr(2.0**30)
 
 NOT_FINISHED = named({})
 _MOST_COLUMNS = 2**31 - 1
@@ -99,25 +95,19 @@ def _widened(w0, w1, w2, w3, DTYPE: tl.constexpr, PACKS: tl.constexpr):
 
 @triton.jit
 def _powers(x, inner, factor, SOFTCAP: tl.constexpr):
-    """Return the largest z, what its rounding leaves of it, and t of each x and of the largest.
+    """Return the largest z, what its rounding leaves of it, and t of each x, with exp(z - the largest) = 2^t.
 
-    exp(z - the largest) is 2^(t - t of the largest). t is one multiply-add of x, whose product is not rounded: t of the
-    largest is what rounding leaves of its power. Where the largest z is infinite all t are too, and make the sum
-    infinite or 0. A factor below 0 makes it NaN.
+    t is 0 of the largest, and no z is rounded: its difference from the largest is that of x, and so has the same bits
+    wherever the logits of a row lie. A factor below 0 makes t NaN.
     """
     base, unit = x, factor
     if SOFTCAP:
         base, unit = scaled(x, inner, factor, SOFTCAP), 1.0
     found = tl.max(base, 0)  # ignores NaN, which shows in the sum
     top = found * unit
-    largest = finite(found, 0.0)
     scale = tl.where(factor >= 0, unit, float("nan")) * LOG2E
-    most = tl.full([], MOST_POWER, tl.float32) / tl.abs(largest)
-    most = most.to(tl.int32, bitcast=True) & 0x7F800000  # the power of two below: its product is exact
-    scale = tl.minimum(scale, most.to(tl.float32, bitcast=True), propagate_nan=tl.PropagateNan.ALL)
-    power = largest * scale
-    rest = tl.where(tl.abs(top) < UNROUNDED, tl.fma(largest, unit, -top), 0.0)
-    return top, rest, tl.fma(base, scale, -power), tl.fma(largest, scale, -power)
+    rest = tl.where(tl.abs(top) < UNROUNDED, tl.fma(found, unit, -top), 0.0)
+    return top, rest, (base - finite(found, 0.0)) * scale
 
 
 @triton.jit(do_not_specialize=["begin_at"])
@@ -218,19 +208,16 @@ def logprob_logits_kernel(
                     t = tl.load(base + own, mask=own >= 0, other=float("-inf")).to(tl.float32)
                     t = scaled(t, inner, factor, SOFTCAP)
                 tl.atomic_add(rank + i, tl.sum((z > t).to(tl.int32), 0).to(tl.int64))
-        top, rest, power, own = _powers(x, inner, factor, SOFTCAP)  # power: [BLOCK]
+        top, rest, power = _powers(x, inner, factor, SOFTCAP)  # power: [BLOCK]
         e = tl.exp2(power)
-        s = tl.sum(e, 0)
-        # About the largest, whose term is 1: a sum that has no other is 1, however its power was rounded.
-        most = tl.exp2(own)
-        seen = tl.where(top > float("-inf"), 1.0, 0.0)  # not where z of all are infinite; NaN stays
+        # Where z is infinite of a finite x too: above it makes the sum NaN, below it has no part in it.
+        seen = tl.where(top < float("inf"), tl.where(top > float("-inf"), 1.0, 0.0), float("nan"))
         part = slot * splits + split
         tl.store(part_max + part, top)
         tl.store(part_rest + part, rest)
-        tl.store(part_sum + part, tl.where(top < float("inf"), quotient(s, most) * seen, float("nan")))
+        tl.store(part_sum + part, tl.sum(e, 0) * seen)
         if part_weighted is not None:
-            w = tl.sum(tl.where(e > 0, power * e, 0.0), 0) - own * s
-            tl.store(part_weighted + part, quotient(w, most) * (seen * LN2))
+            tl.store(part_weighted + part, tl.sum(tl.where(e > 0, power * e, 0.0), 0) * (seen * LN2))
     if done is not None:
         tl.debug_barrier()  # all threads have written before one counts
         if tl.atomic_add(done + slot, 1) == splits - 1:

@@ -31,8 +31,8 @@ def scales(problem: ScoringProblem) -> dict[str, Any]:
 
 
 @triton.jit
-def quotient(x, y):
-    """Return x / y for y from 2^-40 to 2^40, within 1 ulp; 1 where they are equal.
+def _quotient(x, y):
+    """Return x / y for y from 1 to 2, within 1 ulp.
 
     `tl.div_rn` has a branch for what is not a normal number, and all elements of a split would keep registers for it:
     208 of a thread instead of 128. So an approximate inverse, and the remainder that it leaves.
@@ -49,7 +49,7 @@ def _tanh(y):
     near = -0.05378668349208466 + s * (0.02080538432198749 + s * -0.0059058681056563455)
     near = y + y * s * (-0.3333329927203443 + s * (0.1333195824178422 + s * near))
     e = tl.exp2(tl.abs(y) * -2.8853900817779268)
-    far = quotient(1 - e, 1 + e)
+    far = _quotient(1 - e, 1 + e)
     return tl.where(tl.abs(y) < 0.6, near, tl.where(y < 0, -far, far))
 
 
