@@ -675,7 +675,7 @@ def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr + log
     table = (out / "gpu.txt").read_text()
     assert table in log
-    assert "1 of 19 rows have a winner" in table
+    assert "1 of 20 rows have a winner" in table
     lines = [line.split() for line in table.splitlines()]
     assert sum(line[-1:] == ["reached"] or "lost" in line for line in lines) >= 3
     assert sorted(path.name for path in out.iterdir()) == ["gpu.csv", "gpu.txt", "race.json", "race.log"]
