@@ -61,6 +61,7 @@ class Decision:
 
 TRITON, CUDA = Form("triton"), Form("cuda")
 DENSE = Form("triton", "corpus=dense")
+ESTIMATES = Form("triton", "float32=estimates")
 
 # Files by the part of the package that they are.
 PROOF = tuple(
@@ -74,8 +75,8 @@ def _shapes(op: str, **sizes: object) -> tuple[Pools | Scores, ...]:
     return tuple(shape for shape in shapes if all(getattr(shape, name) == value for name, value in sizes.items()))
 
 
-def _on_chip(op: str) -> tuple[Pools | Scores, ...]:
-    return _shapes(op, P=100, Q=2_000)
+def _on_chip(op: str, dtype: str) -> tuple[Pools | Scores, ...]:
+    return _shapes(op, P=100, Q=2_000, dtype=dtype)
 
 
 def _large(op: str) -> tuple[Pools | Scores, ...]:
@@ -84,8 +85,16 @@ def _large(op: str) -> tuple[Pools | Scores, ...]:
 
 DECISIONS = (
     *(
-        Decision(f"{op} out of up to 128 rows", _on_chip(op), Choice("gram", TRITON), (Choice("CUDA gram", CUDA),))
+        Decision(
+            f"{op} out of up to 128 rows", _on_chip(op, "float16"), Choice("gram", TRITON), (Choice("CUDA gram", CUDA),)
+        )
         for op in ("mmr", "vrsd", "msd")
+    ),
+    Decision(
+        "mmr out of 65 to 128 rows of float32",
+        _on_chip("mmr", "float32"),
+        Choice("gram", TRITON),
+        (Choice("estimates", ESTIMATES, ("ragsys_kernels/selection/triton/estimates.py", "the switch float32")),),
     ),
     Decision("vrsd out of 129 to 1,024 rows", _large("vrsd"), Choice("stream", TRITON), (Choice("columns", CUDA),)),
     Decision("mmr out of 129 to 1,024 rows", _large("mmr"), Choice("bounds", TRITON), (Choice("columns", CUDA),)),

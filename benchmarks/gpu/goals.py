@@ -54,6 +54,7 @@ GOALS = (
     Goal(_pools(100, 10, op="vrsd"), 0.60, 0.30),
     Goal(_pools(100, 10, op="msd"), 0.60, 0.30),
     Goal(_pools(100, 10, Q=100_000), 0.70, 0.40),
+    Goal(_pools(100, 10, dtype="float32"), 0.50, 0.35),
     Goal(replace(_WHOLE, op="search", K=100), 0.33, 0.21, PRODUCT),
     Goal(_WHOLE, 0.20, 0.07, PRODUCT),
     Goal(replace(_WHOLE, lambda_d=0.5), 0.10, 0.05, PRODUCT),
@@ -83,7 +84,8 @@ def _small(shape: Pools | Scores, number: int) -> Pools | Scores:
     if isinstance(shape, Scores):
         T, D = min(shape.T, 70), shape.D and 256
         return replace(shape, T=T if D else 3, V=300 + 2 * number + shape.V % 2, D=D)
-    size = {"D": 24, "Q": 2 + number % 5, "K": {1: 1, 5: 2}.get(shape.K, 3), "N": 61}
+    D = 32 if shape.dtype == "float32" else 24  # estimates take multiples of 32
+    size = {"D": D, "Q": 2 + number % 5, "K": {1: 1, 5: 2}.get(shape.K, 3), "N": 61}
     if shape.P is None:
         size |= {"N": 2_050, "K": 2, "Q": 2}
     elif shape.P > 128:

@@ -16,6 +16,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
@@ -139,7 +140,7 @@ def answer(backends: Backends, small: bool) -> list[str]:
             found = call()
             check(form.problems[int(number)], arguments, found)
             if form.variants in SAME_BITS:
-                default = call_of(form._replace(variants=""), form.problems[int(number)])[1]()
+                default = call_of(replace(form, variants=""), form.problems[int(number)])[1]()
                 assert all(map(bits_equal, found, default)), "bits are not those of the default variant"
             why = ""
         except Exception as error:  # a kernel may raise anything, and the others are still to be seen

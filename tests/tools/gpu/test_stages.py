@@ -393,6 +393,26 @@ def test_wrong_picks_and_bits_are_found(on_cpu, monkeypatch, capsys):
     assert all(line.startswith("WRONG: cpu: mmr, ") and "3 of 3 runs differ" in line for line in wrong)
 
 
+@pytest.mark.parametrize("ulps", [0, 1])
+def test_other_bits_than_the_default_of_a_variant_that_has_the_same_are_found(on_cpu, monkeypatch, capsys, ulps):
+    ours, (variant,) = calls.rk.mmr, calls.SAME_BITS
+
+    def changed(*arguments, **options):
+        result = ours(*arguments, **options)
+        if ulps and os.environ.get("RAGSYS_KERNELS_VARIANTS") == variant:
+            scores = torch.as_tensor(result.scores)
+            result = result._replace(scores=torch.nextafter(scores, torch.full_like(scores, 9.0)))
+        return result
+
+    small = next(small for small in problems.forms("cpu")[0].problems if small.op == "mmr")
+    monkeypatch.setattr(calls.rk, "mmr", changed)
+    monkeypatch.setattr(calls, "forms", lambda *of: (problems.Form("cpu", "cpu", (small,), variant),))
+    monkeypatch.setattr("sys.stdin", io.StringIO("0 cpu\n"))
+    assert calls.main(["answer", "--backends", "cpu"]) == 0
+    why = facts.told(capsys.readouterr().out.splitlines())["answer"]["why"]
+    assert why == ("AssertionError: bits are not those of the default variant" if ulps else "")
+
+
 @pytest.mark.parametrize("op", ["search", "answer_logprobs"])
 def test_wrong_searches_and_log_probs_are_found(on_cpu, op):
     made = (
@@ -675,7 +695,7 @@ def test_the_race_on_a_stub_of_a_device(check, compiled, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr + log
     table = (out / "gpu.txt").read_text()
     assert table in log
-    assert "1 of 19 rows have a winner" in table
+    assert "1 of 20 rows have a winner" in table
     lines = [line.split() for line in table.splitlines()]
     assert sum(line[-1:] == ["reached"] or "lost" in line for line in lines) >= 3
     assert sorted(path.name for path in out.iterdir()) == ["gpu.csv", "gpu.txt", "race.json", "race.log"]
