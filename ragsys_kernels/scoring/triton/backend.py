@@ -4,8 +4,8 @@ The columns of a slot are cut into splits, whose size and number depend on V (an
 ``linear.py`` sum the splits, ``merge.py`` puts those of a slot together in a fixed order. Tiles have one
 shape whatever the number of slots, every sum over columns stays within its row, ranks are whole numbers, and numbers of
 the call are not compiled in: so a row has the same bits whatever else is in the call. Nothing is compiled with fused
-products and sums (but for the products of matrices): z is one number, rounded once, in the sum, in comparisons and as a
-target.
+products and sums (but for the products of matrices). Comparisons and the linear form have one z, rounded once. The sums
+of logits and log p of their targets take z as it is: `logits.py` keeps what rounding leaves of the largest.
 """
 
 from __future__ import annotations
