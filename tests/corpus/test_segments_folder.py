@@ -477,7 +477,7 @@ def test_maps_keep_no_descriptor(path, rows):
     """A corpus of 1,000 segments is loaded where a process may have 1,024 files open."""
     before = len(os.listdir("/proc/self/fd"))
     corpus = rk.Corpus.load(path)
-    inner = next(path.glob("segments/*"))
+    inner = next(path.glob("segments/*/data.npy")).parent
     alone = rk.Corpus.load(inner)
     assert len(os.listdir("/proc/self/fd")) == before
     assert len(corpus.data) > len(alone.data) > 0
