@@ -56,9 +56,9 @@ class Table:
         self._table = lancedb.connect(folder).create_table("vectors", self._written(np.arange(N), self.states[0]))
 
     def rows(self, ids: np.ndarray, state: np.ndarray) -> np.ndarray:
-        """Return vectors of which no two are the same: between equal ones the place in the folder decides."""
+        """Return vectors of which no two have one direction: between equal ones the place in the folder decides."""
         changes = state[ids].astype(np.int64)
-        return self._source[(ids + 7919 * changes) % N] * (1 + changes[:, None] / 64).astype(np.float32)
+        return self._source[ids] + self._source[(ids + 7919 * changes) % N]  # of each change another pair of rows
 
     def change(self) -> None:
         """Change rows, some of which had been deleted, or now and then delete some."""
