@@ -34,7 +34,7 @@ PREDICTED = (Size(300_000, 128, 5), Size(150_000, 768, 12), Size(600_000, 48, 30
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", default="int8", help="how rows are stored (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     parser.add_argument("--rows", type=float, default=1e9, help="of the corpus to plan for (%(default)g)")
     parser.add_argument("--queries", type=float, default=1e7, help="(%(default)g)")
     parser.add_argument("--cores", type=int, default=64, help="of a node (%(default)s)")

@@ -83,9 +83,9 @@ class Constants:
 # By `python -m benchmarks.reports.planning`, of int8 rows; None: nothing has been measured.
 TABLE: dict[str, Constants | None] = {
     "avx2": Constants(
-        (4.779e-5, 1.713e-9, 3.367e-11, 8.063e-8, 9.73e-10),
-        0.55e9,
-        "AMD EPYC, 2 cores, avx2, int8 rows, commit 98db9b54, while other processes used the same caches (load 33)",
+        (1.522e-5, 1.343e-9, 3.469e-11, 7.612e-8, 0.0),
+        0.54e9,
+        "AMD EPYC, 2 cores, avx2, int8 rows, commit ae4908e5",
     ),
     "avx512": Constants(
         (4.539e-5, 3.476e-9, 3.111e-11, 1.124e-7, 0.0),
