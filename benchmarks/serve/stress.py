@@ -133,7 +133,7 @@ def malformed(requests: int, examples: int) -> Iterator[Row]:
     for setting, command in commands.items():
         begun = time.perf_counter()
         done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
-        printed = (done.stdout + done.stderr).strip().splitlines()
+        printed = (done.stdout.strip() or done.stderr.strip()).splitlines()
         yield {
             "measure": "malformed",
             "contender": "served",
