@@ -19,8 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -29,6 +30,8 @@ from typing import Any
 from .._base import env
 from . import metrics
 from .corpora import Served, Watch, loaded, naming
+from .http import tokens
+from .http.followed import follow
 from .http.refusing import Refuser
 from .limits import RefusedError
 from .listening import let_nobody_in, listen
@@ -76,10 +79,10 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> int:
 class _Worker:
     """A worker as the parent sees it."""
 
-    def __init__(self, settings: Settings, sockets: list[socket.socket], place: int) -> None:
+    def __init__(self, settings: Settings, token: str | None, sockets: list[socket.socket], place: int) -> None:
         self.place = place  # among the workers, from 0
         self.pipe, theirs = _SPAWN.Pipe()
-        given = (settings, sockets, theirs, place)
+        given = (settings, token, sockets, theirs, place)
         self.process: SpawnProcess = _SPAWN.Process(target=_work, args=given, daemon=False)
         self.process.start()
         theirs.close()
@@ -128,7 +131,14 @@ class _Parent:
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
         self._signals, self._wake = os.pipe()
-        self._tls = settings.tls()  # of answers on behalf of the workers
+        self._token, self._tls = settings.token, settings.tls()  # the latter of answers on behalf of the workers
+        # Read what the workers read again, so that one that starts later has what the others have if a file has gone.
+        self._looks: list[Callable[[], None]] = []
+        if settings.token_file is not None:
+            self._looks.append(follow({"token_file": settings.token_file}, self._read_tokens))
+        if settings.certificate is not None:
+            renew = partial(settings.certificate.read_again, self._tls)
+            self._looks.append(follow(settings.certificate.files, renew))
 
     def run(self) -> int:
         for end in (self._signals, self._wake):
@@ -162,7 +172,13 @@ class _Parent:
     def _start(self) -> None:
         """Start a worker at the first place that is free."""
         place = min({*range(self._settings.workers)} - {worker.place for worker in self._workers})
-        self._workers.append(_Worker(self._settings, self._sockets, place))
+        self._workers.append(_Worker(self._settings, self._token, self._sockets, place))
+
+    def _read_tokens(self) -> None:
+        assert self._settings.token_file is not None
+        text = tokens.text_of(self._settings.token_file)
+        tokens.parsed(text, "token_file")
+        self._token = text
 
     def _note(self, number: int, frame: object) -> None:
         os.write(self._wake, bytes([number]))
@@ -179,6 +195,8 @@ class _Parent:
                 self._read(pipes[ready])
             elif isinstance(ready, int) and sentinels[ready] in self._workers:
                 self._died(sentinels[ready])
+        for look in self._looks:
+            look()
         now = time.monotonic()
         if self._stopping and now > self._stopping:
             for worker in self._workers:
@@ -418,14 +436,14 @@ class _Parent:
             self._stop(1)
 
 
-def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, place: int) -> None:
+def _work(settings: Settings, token: str | None, sockets: list[socket.socket], pipe: Connection, place: int) -> None:
     """Run a worker process."""
     metrics.count_at(place)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the parent sends SIGTERM
     with limited():
         try:
-            service = settings.service()
+            service = settings.service(token)
             server = Server(service, settings, worker=True)
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
             pipe.send(Failed(f"error: serve: {str(error).removeprefix('serve: ')}"))

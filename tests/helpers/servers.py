@@ -188,7 +188,7 @@ class Process:
 
     def __init__(self, *arguments, **environment):
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if '--tls-cert' in arguments else 'http'}://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "ragsys_kernels.cli", "serve", "--port", self.port, *arguments]
         self._folder = tempfile.TemporaryDirectory()
         self._printed = [Path(self._folder.name, name) for name in ("out", "err")]  # pipes would fill

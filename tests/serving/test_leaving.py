@@ -217,7 +217,7 @@ def whole(client):
 def test_who_speaks_tls_is_refused_too_and_who_says_nothing_holds_up_no_end(tmp_path, monkeypatch):
     monkeypatch.setattr(refusing, "_PATIENCE", 3.0)
     certificate(tmp_path, "localhost")
-    context = tls.context(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    context = tls.Certificate(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")).context()
     client = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         place = listening.getsockname()

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import servers
+from certificates import certificate
 from servers import until
 
 import ragsys_kernels as rk
@@ -136,8 +138,8 @@ def of_process(pid, name):
 NOT_A_PAGE = {"x-requested-with": "test"}
 
 
-def reload(server):
-    return servers.http.post(f"{server.url}/v1/corpora/docs/reload", headers=NOT_A_PAGE)
+def reload(server, headers=NOT_A_PAGE):
+    return servers.http.post(f"{server.url}/v1/corpora/docs/reload", headers=headers)
 
 
 def test_reloads_under_load_fail_no_request_and_mix_no_corpora(server, folder):
@@ -368,6 +370,49 @@ def asked(url, body=BODY):
     """The answer to a selection, None where the connection is closed without one; no answer in time is an error."""
     with contextlib.suppress(httpx.NetworkError, httpx.RemoteProtocolError):
         return servers.http.post(f"{url}/v1/select", content=body)
+
+
+@pytest.mark.slow
+def test_a_worker_that_starts_when_files_have_gone_has_what_they_said_last(tmp_path):
+    """Tokens and the certificate: those of the start may have been taken out of use. So have answers of the parent."""
+    folder, file = tmp_path / "docs", tmp_path / "tokens"
+    save(folder, 1)
+    file.write_text("of-before")
+    certificate(tmp_path, "before")
+    secrets = [tmp_path / "cert.pem", tmp_path / "key.pem", file]
+    places = [item for pair in zip(("--tls-cert", "--tls-key", "--token-file"), secrets, strict=True) for item in pair]
+    with servers.Process("--corpus", f"docs={folder}", "--workers", 2, "--threads", 1, *places) as process:
+
+        def shown():
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                return ssl.get_server_certificate(("127.0.0.1", process.port)).encode()
+
+        def statuses(token, times=12):
+            headers = {"authorization": f"Bearer {token}"}
+            return {servers.http.get(f"{process.url}/info", headers=headers).status_code for _ in range(times)}
+
+        def in_use():
+            return {shown() for _ in range(12)} == {pem} and statuses("of-now") == {200}
+
+        assert (statuses("of-before", 1), statuses("of-now", 1)) == ({200}, {401})
+        pem = certificate(tmp_path, "now")
+        file.write_text("of-now")
+        until(in_use)
+        assert reload(process, {"authorization": "Bearer of-now"}).status_code == 200  # the parent has looked since
+        for secret in secrets:
+            secret.unlink()
+        before = workers(process)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not {*workers(process)} & {*before})
+        process.wait_ready()
+        assert in_use()
+        assert statuses("of-before") == {401}
+        os.truncate(folder / "data.npy", 4096)
+        for pid in workers(process):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: statuses("of-now", 1) == {503})
+        assert shown() == pem
 
 
 @pytest.mark.slow

@@ -239,7 +239,12 @@ class Tokens:
 
 def read_from(file: str | Path) -> dict[str, Caller]:
     """Return the callers of a file by their tokens."""
-    return parsed(decoded(read(file, MOST_BYTES)), "token_file")
+    return parsed(text_of(file), "token_file")
+
+
+def text_of(file: str | Path) -> str:
+    """Return the text of a file of tokens, not yet looked at."""
+    return decoded(read(file, MOST_BYTES))
 
 
 def decoded(content: bytes) -> str:
