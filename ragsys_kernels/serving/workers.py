@@ -29,7 +29,7 @@ from typing import Any
 
 from .._base import env
 from . import metrics
-from .corpora import Served, Watch, loaded, naming
+from .corpora import Served, Watch, loaded, naming, not_served
 from .http import tokens
 from .http.followed import follow
 from .http.refusing import Refuser
@@ -106,6 +106,7 @@ class _Reload:
         self.waiting: set[_Worker] = set()
         self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
         self.verifier: _Worker | None = None  # the one of them that compares the folder with its checksums
+        self.op = "unload" if removes else "reload" if folder is None else "load"
         self.swapping = False
         self.error: Refusal | None = None
         self.result: dict[str, Any] | None = None
@@ -209,7 +210,9 @@ class _Parent:
             for name in self._watch.changed(self._settings.corpora, self._versions):
                 self._reload(name, None)
         if self._reloads and now > self._reloads[0].ends:
-            self._end(self._reloads[0], Refusal(504, f"reload: {self._reloads[0].name!r} took too long"))
+            late = self._reloads[0]
+            rule = f"be of a corpus that loads within {_RELOAD:g} seconds"
+            self._end(late, Refusal(504, f"{late.op}: name must {rule}, got {late.name!r}"))
 
     def _refuse(self, refuses: bool) -> None:
         """Start or stop refusing requests on behalf of the workers."""
@@ -326,7 +329,7 @@ class _Parent:
         reload.ends = time.monotonic() + _RELOAD
         workers = [worker for worker in self._workers if worker.versions is not None]
         if reload.folder is None and reload.name not in self._settings.corpora:  # unloaded while this one waited
-            self._end(reload, Refusal(404, f"serve: there is no corpus {reload.name!r}"))
+            self._end(reload, Refusal.of(not_served(reload.op, reload.name)))
             return
         if reload.removes:
             for known in (self._settings.corpora, self._versions, self._verified):
@@ -342,8 +345,9 @@ class _Parent:
         reload.waiting, reload.loaded, reload.verifier = set(workers), {}, None
         for worker in reload.waiting:
             verify = self._settings.verify and reload.verifier is None
+            own = reload.folder is None
             folder = reload.folder or self._settings.corpora[reload.name]
-            worker.send(Load(reload.number, reload.name, folder, verify, self._compared if verify else set()))
+            worker.send(Load(reload.number, reload.name, folder, own, verify, self._compared if verify else set()))
             if verify:
                 reload.verifier = worker
 
@@ -486,7 +490,7 @@ class _Link:
 
     async def unload(self, name: str) -> dict[str, Any]:
         """Ask the parent that all workers take a corpus out of service."""
-        self._service.corpora.at(name)
+        self._service.corpora.at(name, "unload")
         return await self._answer(Unload(name))
 
     async def _answer(self, question: Reload | Unload) -> dict[str, Any]:
@@ -537,9 +541,9 @@ class _Link:
     async def _load(self, asked: Load) -> None:
         self._service.corpora.compared |= asked.compared
         try:
-            served = await self._service.prepared(asked.name, Path(asked.folder), asked.verify)
+            served = await self._service.prepared(asked.name, Path(asked.folder), asked.own, asked.verify)
         except RefusedError as error:
-            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error), error.code, error.argument)))
+            self._pipe.send(NotLoaded(asked.reload, Refusal.of(error)))
         else:
             self._loaded[asked.reload] = served
             found = {"corpus": asked.name, "rows": served.corpus.num_live, "version": served.version}

@@ -206,11 +206,12 @@ def test_corpora_are_loaded_and_unloaded_in_all_workers(server, folder):
         refused = change("PUT", "more", json={"folder": bad})
         assert (refused.status_code, refused.json()["error"]["argument"]) == (status, "folder")
     assert re.match(
-        r"reload: corpus 'more' stays as it was: folder must .*/nowhere", refused.json()["error"]["message"]
+        "load: folder must be one that loads, got 'nowhere'; corpus 'more' stays as it was: .*/nowhere",
+        refused.json()["error"]["message"],
     )
     refused = change("PUT", "another", json={"folder": "nowhere"}).json()["error"]
     assert (refused["argument"], refused["code"]) == ("folder", "load_failed")
-    assert re.match(r"load: corpus 'another' is not in service: folder must .*/nowhere", refused["message"])
+    assert re.match(r"load: folder must .*; corpus 'another' is not in service: .*/nowhere", refused["message"])
     statuses, _, found = load.end()
     assert (set(statuses), [broken for _, _, broken, _ in found]) == ({200}, [0, 0])
     for pid in workers(server):  # until only such are left as started after the corpus was loaded

@@ -217,7 +217,8 @@ class Tokens:
             if hmac.compare_digest(token, expected):
                 account = each
         if account is None or scheme.lower() != b"bearer":
-            message = "authorization must be 'Bearer' and a token of this server"
+            got = "another" if b"authorization" in headers else "none"
+            message = f"serve: authorization must be 'Bearer' and a token of this server, got {got}"
             raise RefusedError(401, message, "authorization", {"www-authenticate": "Bearer"})
         return account
 
