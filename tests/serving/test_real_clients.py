@@ -10,6 +10,7 @@ import subprocess
 import numpy as np
 import pytest
 import servers  # skips where the server is not installed
+from ports import free_port
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Client
@@ -36,7 +37,7 @@ pytestmark = [
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "docs"
     CORPUS.save(folder)
-    port = servers.free_port()
+    port = free_port()
     options = ("--corpus", f"docs={folder}", "--flight-port", port, "--token", TOKEN, "--no-access-log", "--grace", "2")
     with servers.Process(*options) as process:
         process.flight = f"grpc://127.0.0.1:{port}"

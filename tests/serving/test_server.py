@@ -215,7 +215,7 @@ def test_corpora_are_loaded_and_unloaded_in_all_workers(server, folder):
     statuses, _, found = load.end()
     assert (set(statuses), [broken for _, _, broken, _ in found]) == ({200}, [0, 0])
     for pid in workers(server):  # until only such are left as started after the corpus was loaded
-        os.kill(pid, signal.SIGKILL)
+        servers.kill(pid)
         until(lambda pid=pid: pid not in (now := workers(server)) and len(now) == 2)
         found = until(lambda: (found := asked(server.url, bodies["more"])) and found.status_code == 200 and found)
         assert answer_of(found) == expected[1]
@@ -277,7 +277,7 @@ def test_a_worker_that_is_killed_is_replaced(server, folder):
     reload(server)
     before = workers(server)
     load = Load(server.url, retries=3).under_way()
-    os.kill(before[0], signal.SIGKILL)
+    servers.kill(before[0])
     until(lambda: before[0] not in (now := workers(server)) and len(now) == 2)
     statuses, answers, found = load.end()
     assert set(statuses) == {200}
@@ -316,7 +316,7 @@ def test_a_new_worker_goes_on_where_the_dead_one_stopped(server, folder):
     assert ask(total) == expected * total
     until(lambda: counted(server) == start + total)
     before = workers(server)
-    os.kill(before[0], signal.SIGKILL)
+    servers.kill(before[0])
     new = until(
         lambda: next((p for p in set(workers(server)) - set(before) if b"/data.npy" in of_process(p, "maps")), None)
     )
@@ -356,8 +356,7 @@ def test_the_queries_of_a_dead_worker_wait_no_more(server, folder):
         asking = [pool.submit(ask) for _ in range(4)]
         try:
             until(lambda: servers.metric(server.url, "ragsys_queued_queries") > 0)
-            for pid in before:
-                os.kill(pid, signal.SIGKILL)
+            servers.kill(*before)
         finally:
             ended.set()
         for each in asking:
@@ -403,15 +402,13 @@ def test_a_worker_that_starts_when_files_have_gone_has_what_they_said_last(tmp_p
         for secret in secrets:
             secret.unlink()
         before = workers(process)
-        for pid in before:
-            os.kill(pid, signal.SIGKILL)
+        servers.kill(*before)
         until(lambda: not {*workers(process)} & {*before})
         process.wait_ready()
         assert in_use()
         assert statuses("of-before") == {401}
         os.truncate(folder / "data.npy", 4096)
-        for pid in workers(process):
-            os.kill(pid, signal.SIGKILL)
+        servers.kill(*workers(process))
         until(lambda: statuses("of-now", 1) == {503})
         assert shown() == pem
 
@@ -426,8 +423,7 @@ def test_while_no_worker_can_start_requests_are_refused_with_the_reason(tmp_path
     with servers.Process(*arguments) as process:
         assert answer_of(asked(process.url)) == expected
         os.truncate(folder / "data.npy", 4096)
-        for pid in workers(process):
-            os.kill(pid, signal.SIGKILL)
+        servers.kill(*workers(process))
         refused = until(lambda: (found := asked(process.url)) is not None and "data.npy" in found.text and found)
         assert refused.status_code == 503
         assert "no worker can start" in refused.json()["error"]["message"]
@@ -446,8 +442,7 @@ def test_a_parent_whose_workers_cannot_start_ends(tmp_path):
     save(tmp_path / "docs", 1)
     with servers.Process("--corpus", f"docs={tmp_path / 'docs'}", "--workers", 2, "--threads", 1) as process:
         os.truncate(tmp_path / "docs" / "data.npy", 4096)
-        for pid in workers(process):
-            os.kill(pid, signal.SIGKILL)
+        servers.kill(*workers(process))
         assert process.process.wait(180) == 1
         assert "workers could not start in a minute" in process.stop()[2]
 
@@ -470,9 +465,11 @@ def test_slow_and_idle_connections_are_closed():
         clients = [connected(server, content) for content in slow]
         begin = time.monotonic()
         for client, expected in zip(clients, slow.values(), strict=True):
-            with client:
-                assert client.recv(100).startswith(expected or b"")
-        assert time.monotonic() - begin < 15  # of 20 and 60 that a server waits by itself
+            with client, client.makefile("rb") as stream:
+                answer = stream.read()
+            assert answer.startswith(expected)
+            assert b"within 0.5 seconds" in answer if expected else answer == b""
+        assert time.monotonic() - begin < 55  # of 60 that a server waits by itself
         assert servers.http.get(f"{server.url}/health/live").status_code == 200
 
 
