@@ -61,7 +61,8 @@ class Certificate:
 
 def _load(context: ssl.SSLContext, pems: tuple[bytes, bytes]) -> None:
     with ExitStack() as files:
-        context.load_cert_chain(*[files.enter_context(_file(pem)) for pem in pems], password=_ask_nobody)
+        cert, key = (files.enter_context(_file(pem)) for pem in pems)
+        context.load_cert_chain(cert, key, password=_ask_nobody)
 
 
 @contextmanager
