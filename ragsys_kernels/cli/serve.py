@@ -242,7 +242,7 @@ def serve(
 
 def _corpora(given: list[str]) -> dict[str, str]:
     """Return the folders by name."""
-    from ..serving.corpora import check_name
+    from ..serving.corpora import NAMES, can_be_named
 
     found: dict[str, str] = {}
     for each in given:
@@ -251,7 +251,8 @@ def _corpora(given: list[str]) -> dict[str, str]:
             raise ValueError(f"serve: corpus must be NAME=FOLDER, got {each!r}")
         if name in found:
             raise ValueError(f"serve: corpus must have a name of its own, got {name!r} twice")
-        check_name(name)
+        if not can_be_named(name):
+            raise ValueError(f"serve: corpus must have a name {NAMES}, got {name[:200]!r}")
         found[name] = folder
     return found
 

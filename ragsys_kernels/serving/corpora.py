@@ -177,10 +177,10 @@ class Corpora:
         return self._nothing if name is None and len(self._served) != 1 else self.get(name)
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a corpus, or refuse a name that has none."""
-        folder = self.at(name).folder
+        """Return the folder of a corpus that is to be reloaded, or refuse a name that has none."""
+        folder = self.at(name, "reload").folder
         if folder is None:
-            raise RefusedError(409, f"reload: corpus {name!r} was not loaded from a folder", "name")
+            raise RefusedError(409, f"reload: name must be of a corpus loaded from a folder, got {shown(name)}", "name")
         return folder
 
     def load(self, name: str, folder: Path, verify: bool | None = None) -> Served:
@@ -189,11 +189,10 @@ class Corpora:
         corpus, version = loaded(folder, self._device, verify, self.compared)
         return self._made(name, corpus, version, folder)
 
-    def at(self, name: str) -> Served:
+    def at(self, name: str, op: str) -> Served:
         """Return a corpus, or refuse a name that has none."""
         if name not in self._served:
-            message = f"serve: there is no corpus {name[:200]!r}"
-            raise RefusedError(404, message, "name", code=UNKNOWN_CORPUS)
+            raise not_served(op, name)
         return self._served[name]
 
     def _made(self, name: str, corpus: Corpus, version: str, folder: Path | None = None) -> Served:
@@ -222,10 +221,18 @@ class Corpora:
         )
 
 
-def check_name(name: str) -> None:
-    """Refuse a name that no corpus can have: paths of models have further words behind it."""
-    if not name or len(name) > 200 or set(name) & set("/:{}"):
-        raise ValueError(f"serve: corpus must have a name without / : {{ and }}, got {name[:200]!r}")
+def not_served(op: str, name: str) -> RefusedError:
+    """Return the error of a request about a corpus that there is not."""
+    message = f"{op}: name must be of a corpus that is served, got {shown(name)}"
+    return RefusedError(404, message, "name", code=UNKNOWN_CORPUS)
+
+
+NAMES = "of 1 to 200 characters without / : { and }"  # paths of models have further words behind the name
+
+
+def can_be_named(name: str) -> bool:
+    """Return whether a corpus can have a name."""
+    return 0 < len(name) <= 200 and not set(name) & set("/:{}")
 
 
 @contextmanager

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .limits import RefusedError
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,10 @@ class Refusal:
     reason: str
     code: str | None = None  # None: that of the status
     argument: str | None = "name"  # of the request
+
+    @classmethod
+    def of(cls, error: RefusedError) -> Refusal:
+        return cls(error.status, str(error), error.code, error.argument)
 
 
 # From the parent to a worker.
@@ -36,6 +43,7 @@ class Load:
     reload: int
     name: str
     folder: str
+    own: bool  # it is the folder that the corpus has
     verify: bool  # against its checksums
     compared: set[str]  # segments whose bytes need not be compared again
 

@@ -25,8 +25,8 @@ import uvicorn
 from . import connections
 from .app import make_service
 from .corpora import Watch
-from .http import tls
 from .http.hosts import Hosts
+from .http.tls import Certificate
 from .limits import Limits, RefusedError
 from .listening import asking, let_nobody_in, listen, room
 from .service import Service
@@ -77,6 +77,7 @@ class Settings:
     unknown: str = "error"  # or "skip": how to treat an id that is not in the corpus
     traces: bool = False
     texts: dict[str, TextFile] = field(default_factory=dict)
+    certificate: Certificate | None = field(init=False)  # of tls_cert and tls_key; None: connections are plain
 
     def __post_init__(self) -> None:
         self.hosts()  # refuses bad names
@@ -93,7 +94,8 @@ class Settings:
             raise ValueError(f"serve: load_from must be a folder, got {self.load_from!r}")
         if self.tls_key is not None and self.tls_cert is None:
             raise ValueError(f"serve: tls_key must come with tls_cert, got {self.tls_key!r} alone")
-        self.tls()
+        certificate = None if self.tls_cert is None else Certificate(self.tls_cert, self.tls_key)
+        object.__setattr__(self, "certificate", certificate)
 
     def hosts(self) -> Hosts:
         """Return the hosts to answer: with a token, which pages of other sites lack, any, unless some are named."""
@@ -105,15 +107,15 @@ class Settings:
         return "http" if self.tls_cert is None else "https"
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the context of TLS with the certificate as it is now; None: connections are plain."""
-        return None if self.tls_cert is None else tls.context(self.tls_cert, self.tls_key)
+        """Return the context of TLS; None: connections are plain."""
+        return None if self.certificate is None else self.certificate.context()
 
-    def service(self) -> Service:
-        """Load the corpora and make the service."""
+    def service(self, token: str | None = None) -> Service:
+        """Load the corpora and make the service; ``token`` None: with the tokens of these settings."""
         service = make_service(
             self.corpora,
             limits=self.limits,
-            token=self.token,
+            token=self.token if token is None else token,
             token_file=self.token_file,
             device=self.device,
             num_threads=self.num_threads,
@@ -131,7 +133,7 @@ class Settings:
         if self.flight_port is not None:
             from .routes.flight import attach  # gRPC takes time and memory
 
-            attach(service, self.host, self.flight_port, self.grace, self.workers, self.tls_cert, self.tls_key)
+            attach(service, self.host, self.flight_port, self.grace, self.workers, self.certificate)
         return service
 
     def _encoder(self) -> TextEncoder | None:
@@ -177,15 +179,12 @@ class Server(uvicorn.Server):
             limit_concurrency=service.limits.connections if plain else None,
             lifespan="on",
             backlog=2048,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
         )
-        if settings.tls_cert is not None:
-            config.load()
-            assert config.ssl is not None
-            files = {name: file for name in ("tls_cert", "tls_key") if (file := getattr(settings, name)) is not None}
-            renew = partial(tls.renew, config.ssl, settings.tls_cert, settings.tls_key)
-            service.follow("certificate", files, renew, "connections have the certificate before it")
+        config.load()
+        if (certificate := settings.certificate) is not None:
+            config.ssl = certificate.context()
+            renew = partial(certificate.read_again, config.ssl)
+            service.follow("certificate", certificate.files, renew, "connections have the certificate before it")
         super().__init__(config)
 
     @contextlib.contextmanager
@@ -255,7 +254,7 @@ class Server(uvicorn.Server):
         await self._wait(ends, lambda: before.isdisjoint(self._under_way()))
         letting_go = asyncio.ensure_future(self.let_go())
         await self._wait(ends, letting_go.done)
-        await self._wait(time.monotonic() + (_TLS_HANDSHAKE if self.config.is_ssl else _HANDSHAKE))
+        await self._wait(time.monotonic() + (_TLS_HANDSHAKE if self.config.ssl else _HANDSHAKE))
         await self._wait(ends, lambda: not asking(self._sockets))
         for server in self.servers:  # in the same breath
             server.close()

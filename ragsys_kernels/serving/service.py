@@ -187,7 +187,8 @@ class Service:
         """Load a corpus anew, or from another folder, and put it in service in this process."""
         async with self._changing:
             try:
-                served = await self.prepared(name, self.corpora.folder(name) if folder is None else folder)
+                own = folder is None
+                served = await self.prepared(name, folder or self.corpora.folder(name), own)
             except RefusedError as error:
                 if error.status != 404:  # names of callers must not become labels
                     self.metrics.reload(name, "refused")
@@ -199,22 +200,27 @@ class Service:
     async def unload_here(self, name: str) -> dict[str, Any]:
         """Take a corpus out of service in this process."""
         async with self._changing:
-            self.corpora.at(name)
+            self.corpora.at(name, "unload")
             self.corpora.remove(name)
             self.metrics.reload(name, "unloaded")
             return {"corpus": name}
 
-    async def prepared(self, name: str, folder: Path, verify: bool | None = None) -> Served:
-        """Return a corpus loaded from a folder, not yet in service; `verify`: as `Corpora.load`."""
+    async def prepared(self, name: str, folder: Path, own: bool, verify: bool | None = None) -> Served:
+        """Return a corpus loaded from its own or another folder, not yet in service; `verify`: as `Corpora.load`."""
         loop = asyncio.get_running_loop()
         try:
             served = await loop.run_in_executor(None, self.corpora.load, name, folder, verify)
             await loop.run_in_executor(None, warm, served)
         except UNUSABLE as error:
             known = any(each.name == name for each in self.corpora.all())
-            state = "reload: corpus {!r} stays as it was" if known else "load: corpus {!r} is not in service"
-            why = str(error).replace("Corpus: path must", "folder must", 1)
-            raise RefusedError(409, f"{state.format(name)}: {why}", "folder", code=LOAD_FAILED) from error
+            op, state = "reload" if own else "load", "stays as it was" if known else "is not in service"
+            # A request names no folder where it means that of the corpus, or of the corpus's name.
+            argument, rule, got = "name", "be of a corpus whose folder loads", name
+            if not own and folder.name != name:
+                argument, rule, got = "folder", "be one that loads", folder.name
+            why = str(error).replace("Corpus: path must", "it must", 1) or type(error).__name__
+            message = f"{op}: {argument} must {rule}, got {got!r}; corpus {name!r} {state}: {why}"
+            raise RefusedError(409, message, argument, code=LOAD_FAILED) from error
         return served
 
     @asynccontextmanager

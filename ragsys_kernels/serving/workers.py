@@ -19,8 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -28,7 +29,9 @@ from typing import Any
 
 from .._base import env
 from . import metrics
-from .corpora import Served, Watch, loaded, naming
+from .corpora import Served, Watch, loaded, naming, not_served
+from .http import tokens
+from .http.followed import follow
 from .http.refusing import Refuser
 from .limits import RefusedError
 from .listening import let_nobody_in, listen
@@ -76,10 +79,10 @@ def serve(settings: Settings, sockets: list[socket.socket]) -> int:
 class _Worker:
     """A worker as the parent sees it."""
 
-    def __init__(self, settings: Settings, sockets: list[socket.socket], place: int) -> None:
+    def __init__(self, settings: Settings, token: str | None, sockets: list[socket.socket], place: int) -> None:
         self.place = place  # among the workers, from 0
         self.pipe, theirs = _SPAWN.Pipe()
-        given = (settings, sockets, theirs, place)
+        given = (settings, token, sockets, theirs, place)
         self.process: SpawnProcess = _SPAWN.Process(target=_work, args=given, daemon=False)
         self.process.start()
         theirs.close()
@@ -103,6 +106,7 @@ class _Reload:
         self.waiting: set[_Worker] = set()
         self.loaded: dict[_Worker, dict[str, Any]] = {}  # and what
         self.verifier: _Worker | None = None  # the one of them that compares the folder with its checksums
+        self.op = "unload" if removes else "reload" if folder is None else "load"
         self.swapping = False
         self.error: Refusal | None = None
         self.result: dict[str, Any] | None = None
@@ -128,7 +132,14 @@ class _Parent:
         self._numbers = itertools.count()
         self._stopping, self._code = 0.0, 0
         self._signals, self._wake = os.pipe()
-        self._tls = settings.tls()  # of answers on behalf of the workers
+        self._token, self._tls = settings.token, settings.tls()  # the latter of answers on behalf of the workers
+        # Read what the workers read again, so that one that starts later has what the others have if a file has gone.
+        self._looks: list[Callable[[], None]] = []
+        if settings.token_file is not None:
+            self._looks.append(follow({"token_file": settings.token_file}, self._read_tokens))
+        if settings.certificate is not None:
+            renew = partial(settings.certificate.read_again, self._tls)
+            self._looks.append(follow(settings.certificate.files, renew))
 
     def run(self) -> int:
         for end in (self._signals, self._wake):
@@ -162,7 +173,13 @@ class _Parent:
     def _start(self) -> None:
         """Start a worker at the first place that is free."""
         place = min({*range(self._settings.workers)} - {worker.place for worker in self._workers})
-        self._workers.append(_Worker(self._settings, self._sockets, place))
+        self._workers.append(_Worker(self._settings, self._token, self._sockets, place))
+
+    def _read_tokens(self) -> None:
+        assert self._settings.token_file is not None
+        text = tokens.text_of(self._settings.token_file)
+        tokens.parsed(text, "token_file")
+        self._token = text
 
     def _note(self, number: int, frame: object) -> None:
         os.write(self._wake, bytes([number]))
@@ -179,6 +196,8 @@ class _Parent:
                 self._read(pipes[ready])
             elif isinstance(ready, int) and sentinels[ready] in self._workers:
                 self._died(sentinels[ready])
+        for look in self._looks:
+            look()
         now = time.monotonic()
         if self._stopping and now > self._stopping:
             for worker in self._workers:
@@ -191,7 +210,9 @@ class _Parent:
             for name in self._watch.changed(self._settings.corpora, self._versions):
                 self._reload(name, None)
         if self._reloads and now > self._reloads[0].ends:
-            self._end(self._reloads[0], Refusal(504, f"reload: {self._reloads[0].name!r} took too long"))
+            late = self._reloads[0]
+            rule = f"be of a corpus that loads within {_RELOAD:g} seconds"
+            self._end(late, Refusal(504, f"{late.op}: name must {rule}, got {late.name!r}"))
 
     def _refuse(self, refuses: bool) -> None:
         """Start or stop refusing requests on behalf of the workers."""
@@ -308,7 +329,7 @@ class _Parent:
         reload.ends = time.monotonic() + _RELOAD
         workers = [worker for worker in self._workers if worker.versions is not None]
         if reload.folder is None and reload.name not in self._settings.corpora:  # unloaded while this one waited
-            self._end(reload, Refusal(404, f"serve: there is no corpus {reload.name!r}"))
+            self._end(reload, Refusal.of(not_served(reload.op, reload.name)))
             return
         if reload.removes:
             for known in (self._settings.corpora, self._versions, self._verified):
@@ -324,8 +345,9 @@ class _Parent:
         reload.waiting, reload.loaded, reload.verifier = set(workers), {}, None
         for worker in reload.waiting:
             verify = self._settings.verify and reload.verifier is None
+            own = reload.folder is None
             folder = reload.folder or self._settings.corpora[reload.name]
-            worker.send(Load(reload.number, reload.name, folder, verify, self._compared if verify else set()))
+            worker.send(Load(reload.number, reload.name, folder, own, verify, self._compared if verify else set()))
             if verify:
                 reload.verifier = worker
 
@@ -418,14 +440,14 @@ class _Parent:
             self._stop(1)
 
 
-def _work(settings: Settings, sockets: list[socket.socket], pipe: Connection, place: int) -> None:
+def _work(settings: Settings, token: str | None, sockets: list[socket.socket], pipe: Connection, place: int) -> None:
     """Run a worker process."""
     metrics.count_at(place)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, to all; the parent sends SIGTERM
     with limited():
         try:
-            service = settings.service()
+            service = settings.service(token)
             server = Server(service, settings, worker=True)
         except (ValueError, OSError, MemoryError, RuntimeError) as error:
             pipe.send(Failed(f"error: serve: {str(error).removeprefix('serve: ')}"))
@@ -468,7 +490,7 @@ class _Link:
 
     async def unload(self, name: str) -> dict[str, Any]:
         """Ask the parent that all workers take a corpus out of service."""
-        self._service.corpora.at(name)
+        self._service.corpora.at(name, "unload")
         return await self._answer(Unload(name))
 
     async def _answer(self, question: Reload | Unload) -> dict[str, Any]:
@@ -519,9 +541,9 @@ class _Link:
     async def _load(self, asked: Load) -> None:
         self._service.corpora.compared |= asked.compared
         try:
-            served = await self._service.prepared(asked.name, Path(asked.folder), asked.verify)
+            served = await self._service.prepared(asked.name, Path(asked.folder), asked.own, asked.verify)
         except RefusedError as error:
-            self._pipe.send(NotLoaded(asked.reload, Refusal(error.status, str(error), error.code, error.argument)))
+            self._pipe.send(NotLoaded(asked.reload, Refusal.of(error)))
         else:
             self._loaded[asked.reload] = served
             found = {"corpus": asked.name, "rows": served.corpus.num_live, "version": served.version}

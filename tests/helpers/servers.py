@@ -7,7 +7,6 @@ import contextlib
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ports import free_port
 
 pytest.importorskip("fastapi")
 pa = pytest.importorskip("pyarrow")
@@ -137,10 +137,11 @@ def metric(url, name, *labels, headers=None):
     return sum(float(line.rpartition(" ")[2]) for line in found)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def kill(*pids):
+    """Kill processes, some of which may have ended since they were listed."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 class _Server(Server):
@@ -188,7 +189,7 @@ class Process:
 
     def __init__(self, *arguments, **environment):
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if '--tls-cert' in arguments else 'http'}://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "ragsys_kernels.cli", "serve", "--port", self.port, *arguments]
         self._folder = tempfile.TemporaryDirectory()
         self._printed = [Path(self._folder.name, name) for name in ("out", "err")]  # pipes would fill

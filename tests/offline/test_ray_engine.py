@@ -56,7 +56,10 @@ def writers():
 def kill_one():
     while True:
         for pid in writers():
-            os.kill(pid, signal.SIGKILL)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has ended since
+                continue
             found["killed"] = pid
             return
 

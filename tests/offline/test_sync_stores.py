@@ -3,7 +3,6 @@
 import gc
 import http.server
 import shutil
-import socket
 import sqlite3
 import ssl
 import subprocess
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import postgres
 import pytest
+from ports import free_port
 
 import ragsys_kernels as rk
 from ragsys_kernels import offline
@@ -142,7 +142,7 @@ class Postgres:
         module = pytest.importorskip("psycopg")
         self.source = f"postgresql:///postgres?{options}&table={self.table}&id=note"
         self._store = module.connect(f"postgresql:///postgres?{options}", autocommit=True)
-        self._store.execute("SET lock_timeout = '5s'")  # of a reader that was not closed
+        self._store.execute("SET lock_timeout = '60s'")  # of a reader that was not closed
         self.close = self._store.close
         self._store.execute("CREATE SCHEMA IF NOT EXISTS others")
         self._store.execute(f"DROP TABLE IF EXISTS {self.table}")
@@ -305,13 +305,6 @@ def test_who_may_not_enter_postgresql_is_told(store, tmp_path):
         offline.sync_corpus(f"{base}user=nobody-there&{rest.partition('&')[2]}", tmp_path / "to")
 
 
-def port_of_none():
-    """A port on which nothing answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 DOWN = {
     "chroma": ("chromadb", "chroma:http://127.0.0.1:{}?collection=c"),
     "qdrant": ("qdrant_client", "qdrant:http://127.0.0.1:{}?collection=c"),
@@ -327,7 +320,7 @@ def test_a_server_that_is_down_is_one_line(tmp_path, command, monkeypatch, kind)
     module, source = DOWN[kind]
     pytest.importorskip(module)
     monkeypatch.setenv("MILVUS_TOKEN", "root:s3cret")
-    source = source.format(port_of_none())
+    source = source.format(free_port())
     with pytest.raises(ConnectionError, match=f"^sync_corpus: {kind} must answer, got "):
         offline.sync_corpus(source, tmp_path / "to")
     shown = command(tmp_path, "corpus", "sync", "--quiet", "--from", source, "--to", "to")
@@ -450,7 +443,7 @@ def test_chroma_is_read_over_http(tmp_path):
     program = shutil.which("chroma", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip("needs the command chroma")
-    port = port_of_none()
+    port = free_port()
     server = subprocess.Popen(
         [program, "run", "--path", tmp_path / "chroma", "--port", str(port), "--host", "127.0.0.1"],
         stdout=subprocess.DEVNULL,

@@ -22,9 +22,9 @@ STORED = (*DTYPES, "int8")
 
 @pytest.fixture(scope="module")
 def scanning(compiled):
-    """The instruction set that scans a corpus by its codes."""
+    """The instruction set that scans a corpus by its codes: for few vectors, and with AVX512-VNNI for many."""
     widest = len(compiled.SUPPORTED_ISAS) - 1
-    if not compiled.code_scan_supported(widest, MANY, False):
+    if not compiled.code_scan_supported(widest, 1, False):
         pytest.skip("no scan by codes on this processor")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAGSYS_KERNELS_ISA", raising=False)
@@ -155,8 +155,9 @@ def test_equal_rows_of_what_is_left_of_a_whole_corpus_go_to_the_lowest_row(scann
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_few_rows_of_a_whole_corpus_are_read(scanning, dtype):
-    problem = testing.selection_problem(16, 1, 5, 64, N=20_000, kind="clustered", seed=13)
+@pytest.mark.parametrize("queries", [2, 16])
+def test_few_rows_of_a_whole_corpus_are_read(scanning, queries, dtype):
+    problem = testing.selection_problem(queries, 1, 5, 64, N=20_000, kind="clustered", seed=13)
     del problem["candidates"]
     problem["embeddings"] = rk.Corpus(problem["embeddings"], dtype=dtype)
     dense, dense_work = testing.selection_work("mmr", problem, bounds="dense")
@@ -188,7 +189,8 @@ def test_rows_outside_a_pool_may_have_a_large_bias(compiled, codes):
 
 def scanned(compiled, isa, corpus, vectors, n, bias=None):
     num_rows, num_queries = len(corpus.data), vectors.shape[1]
-    problem = Problem("mmr", corpus, num_queries, num_rows, n, 0, None, False, None, None, bias=bias)
+    lambda_b = np.ones(num_queries, np.float32)
+    problem = Problem("mmr", corpus, num_queries, num_rows, n, 0, None, False, None, lambda_b, bias=bias)
     *found, well = compiled.scan(
         problem, vectors, n, by_codes=True, max_norm=1.0, largest_bias=0 if bias is None else np.abs(bias).max(),
         score_weight=None, bias_weight=None, isa=isa, num_threads=1,
@@ -248,10 +250,12 @@ def test_rows_that_are_codes_are_unit_rows_of_bytes(compiled, scanning):
         (rk.Corpus(np.ones((9, 60), np.int8), metric="dot", dtype="int8"), False),
         (rk.Corpus(np.ones((2, (1 << 16) + 1), np.int8), dtype="int8"), False),
     ):
-        assert _codes.can_scan(corpus, MANY) == are
-        if not are:
+        assert _codes.can_scan(corpus, MANY) == (are and compiled.code_scan_supported(scanning, MANY, True))
+        if are:
+            scanned(compiled, scanning, corpus, normal(20, 1, 1, corpus.dims), 1)
+        else:
             with pytest.raises(ValueError, match=r"^_C: codes"):
-                scanned(compiled, scanning, corpus, normal(20, 1, 9, corpus.dims), 1)
+                scanned(compiled, scanning, corpus, normal(20, 1, 1, corpus.dims), 1)
 
 
 def test_scan_is_refused_where_it_cannot_run(compiled):
@@ -265,8 +269,10 @@ def test_scan_is_refused_where_it_cannot_run(compiled):
                     scanned(compiled, isa, corpus, normal(19, 1, vectors, 9), 3)
 
 
-@pytest.mark.parametrize("damage", ["codes", "terms", "weights"])
-def test_scan_refuses_what_does_not_fit(compiled, scanning, damage):
+@pytest.mark.parametrize(
+    ("damage", "argument"), [("codes", "codes"), ("terms", "vectors"), ("weights", "score_weight")]
+)
+def test_scan_refuses_what_does_not_fit(compiled, scanning, damage, argument):
     corpus = rk.Corpus(normal(18, 40, 60))
     vectors, bias = normal(19, 1, 2, 60), None
     if damage == "codes":
@@ -275,5 +281,5 @@ def test_scan_refuses_what_does_not_fit(compiled, scanning, damage):
         vectors = normal(19, 9, 2, 60)
     elif damage == "weights":
         bias = normal(20, 40)
-    with pytest.raises(ValueError, match=r"^_C: "):
+    with pytest.raises(ValueError, match=rf"^_C: {argument}\b"):
         scanned(compiled, scanning, corpus, vectors, 5, bias=bias)

@@ -9,7 +9,7 @@ import servers
 
 import ragsys_kernels as rk
 from ragsys_kernels import _dispatch
-from ragsys_kernels.serving import Limits, batcher
+from ragsys_kernels.serving import Limits, batcher, service
 from ragsys_kernels.serving.stop import Stop, StoppedError
 
 N, D = 4000, 16
@@ -298,13 +298,14 @@ def test_a_path_ends_with_its_deadline(corpus, monkeypatch):
     """The kernels are stopped, and the thread is free for the next."""
     from ragsys_kernels.serving.routes import explore
 
-    segments, gate = explore.segments_of, threading.Event()
+    segments, gate, stops = explore.segments_of, threading.Event(), []
+    monkeypatch.setattr(service, "Stop", lambda: stops.append(Stop()) or stops[-1])
     monkeypatch.setattr(explore, "segments_of", lambda *given: gate.wait(servers.HANGS) and segments(*given))
 
     async def use(client, _):
         body = {"query_id": 1, "k": 5, "pool": 500}
         late = asyncio.ensure_future(client.post("/v1/path", json=body, headers={"x-timeout-ms": "30"}))
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(servers.until, lambda: stops and stops[0].given)  # its deadline has passed
         gate.set()
         return [(await late).status_code, (await client.post("/v1/path", json=body)).status_code]
 

@@ -140,8 +140,9 @@ def test_long_calls_are_cut_and_bad_queries_are_told(monkeypatch):
         assert isinstance(caught.value, ValueError)
         info = await client.info()
         assert info["corpora"]["docs"]["rows"] == N
-        with pytest.raises(ServiceError, match="not loaded from a folder"):
+        with pytest.raises(ServiceError, match="must be of a corpus loaded from a folder") as caught:
             await client.reload()
+        assert caught.value.argument == "name"
         return await client.select(vectors, 2, on_error="skip"), await client.select(QUERIES, np.arange(Q) % 3 + 1)
 
     skipped, cut = served(use)

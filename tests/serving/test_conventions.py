@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import gzip
 import json
+import re
 import ssl
 import threading
 import time
@@ -236,6 +237,42 @@ def test_settings_that_cannot_be_served_are_refused(options, words):
     with pytest.raises(ValueError, match=r"^serve: ") as caught:
         Settings(corpora={}, **options)
     assert words in str(caught.value)
+
+
+PLAIN = {"content-type": "text/plain"}
+CHANGES = [  # of corpora at run time: method, path behind /v1/corpora/, headers, body; the status, argument and error
+    ("POST", "docs/reload", {}, None, 409, "name", "reload: name must be of a corpus loaded from a folder, got 'docs'"),
+    ("POST", "own/reload", {}, None, 409, "name", "reload: name must be of a corpus whose folder loads, got 'own'; "),
+    ("POST", "none/reload", {}, None, 404, "name", "reload: name must be of a corpus that is served, got 'none'"),
+    ("DELETE", "none", {}, None, 404, "name", "unload: name must be of a corpus that is served, got 'none'"),
+    ("PUT", "none", {}, {}, 409, "name", "load: name must be of a corpus whose folder loads, got 'none'; "),
+    ("PUT", "none", {}, {"folder": "no"}, 409, "folder", "load: folder must be one that loads, got 'no'; "),
+    ("PUT", "none", {}, {"folder": "../no"}, 422, "folder", "load: folder must be the name of a folder in that of "),
+    ("PUT", "a:b", {}, {}, 422, "name", "load: name must be of 1 to 200 characters without / : { and }, got 'a:b'"),
+    ("PUT", "none", {}, {"path": "no"}, 422, "path", "load: path must be one of folder, got 'no'"),
+    ("PUT", "none", {}, [], 422, "body", "load: body must be an object, got a list"),
+    ("PUT", "none?folder=no", {}, {}, 422, "folder", "load: folder must stand in the body, which is JSON, got it in "),
+    ("PUT", "none", PLAIN, {}, 415, "content-type", "load: content-type must be application/json, got "),
+    ("PUT", "none", {}, {"folder": "n" * 2000}, 413, "body", "serve: body must have at most 1000 bytes, got more"),
+    ("PUT", "none", {"authorization": "Bearer no"}, {}, 401, "authorization", "serve: authorization must be 'Bearer' "),
+    ("PUT", "none", {"authorization": "Bearer read"}, {}, 403, "authorization", "load: authorization must be a token "),
+]
+
+
+def test_errors_of_changes_of_corpora_name_an_argument_that_was_sent(tmp_path):
+    CORPUS.save(tmp_path / "own")
+
+    async def use(client, _):
+        (tmp_path / "own" / "data.npy").unlink()
+        for method, path, headers, content, *expected in CHANGES:
+            given = {"content-type": "application/json", **BEARER, **headers}
+            answer = await client.request(method, f"/v1/corpora/{path}", headers=given, json=content)
+            error = answer.json()["error"]
+            assert [answer.status_code, error["argument"], error["message"][: len(expected[2])]] == expected
+            assert re.match(rf"(load|unload|reload|serve): {error['argument']} must .+, got .+", error["message"])
+
+    options = {"token": f"{TOKEN}\nread name=r role=read", "load_from": tmp_path}
+    servers.run({"docs": CORPUS, "own": tmp_path / "own"}, use, **options, limits=Limits(body_bytes=1000))
 
 
 GZIP = {"content-encoding": "gzip"}

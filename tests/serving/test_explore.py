@@ -14,8 +14,10 @@ import servers
 import ragsys_kernels as rk
 from ragsys_kernels import offline
 from ragsys_kernels.serving import Limits, TextFile
+from ragsys_kernels.serving import service as services
 from ragsys_kernels.serving.encoder import LocalEncoder
 from ragsys_kernels.serving.queries.cursors import encoded
+from ragsys_kernels.serving.stop import Stop
 from ragsys_kernels.serving.texts import Texts
 
 N, D = 300, 16
@@ -336,16 +338,15 @@ def test_paths_that_would_take_long_are_refused():
         assert (answer.status_code, message in answer.text) == (422, True), (more, answer.text)
 
 
-def test_what_is_late_when_its_turn_comes_is_not_read(tmp_path):
-    file, its_turn = write(tmp_path / "a.parquet"), threading.Event()
+def test_what_is_late_when_its_turn_comes_is_not_read(tmp_path, monkeypatch):
+    file, its_turn, stops = write(tmp_path / "a.parquet"), threading.Event(), []
+    monkeypatch.setattr(services, "Stop", lambda: stops.append(Stop()) or stops[-1])
 
     async def use(client, service):
         service._lookers.submit(its_turn.wait, servers.HANGS)
         asked = client.post("/v1/texts", json={"ids": [int(IDS[0])]}, headers={"x-timeout-ms": "50"})
         late = asyncio.ensure_future(asked)
-        while not service.load.requests:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.06)
+        await asyncio.to_thread(servers.until, lambda: stops and stops[0].given)  # its deadline has passed
         its_turn.set()
         return await late
 

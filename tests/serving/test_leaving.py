@@ -6,7 +6,6 @@ import socket
 import ssl
 import sys
 import threading
-import time
 
 import httpx
 import numpy as np
@@ -81,7 +80,7 @@ def test_while_a_request_is_under_way_all_others_are_answered(folder, workers):
 
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_connection_that_was_open_has_its_next_request_answered(folder, workers):
-    with process(folder, workers, "--drain", 30) as server:
+    with process(folder, workers, "--drain", 600) as server:
         limits = httpx.Limits(max_keepalive_connections=1)
         with httpx.Client(timeout=servers.HANGS, verify=False, limits=limits) as kept:
             assert "connection" not in kept.post(f"{server.url}/v1/select", content=BODY).headers
@@ -89,10 +88,7 @@ def test_a_connection_that_was_open_has_its_next_request_answered(folder, worker
             servers.until(lambda: ready(server).status_code == 503)
             answer = kept.post(f"{server.url}/v1/select", content=BODY)
             assert (answer.status_code, answer.headers["connection"]) == (200, "close")
-        server.process.terminate()  # a second time: at once
-        begin = time.monotonic()
-        assert server.stop()[0] == 0
-        assert time.monotonic() - begin < 25
+        assert server.stop()[0] == 0  # a second signal: at once
 
 
 class Client(threading.Thread):
@@ -217,7 +213,7 @@ def whole(client):
 def test_who_speaks_tls_is_refused_too_and_who_says_nothing_holds_up_no_end(tmp_path, monkeypatch):
     monkeypatch.setattr(refusing, "_PATIENCE", 3.0)
     certificate(tmp_path, "localhost")
-    context = tls.context(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    context = tls.Certificate(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")).context()
     client = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         place = listening.getsockname()
@@ -231,6 +227,6 @@ def test_who_speaks_tls_is_refused_too_and_who_says_nothing_holds_up_no_end(tmp_
         for each in clients:
             assert everything(each).startswith(b"HTTP/1.1 503 ")
             each.close()
-        refuser._thread.join(20)  # a handshake may take 60 s, unless one says otherwise
+        refuser._thread.join(50)  # a handshake may take 60 s, unless one says otherwise
         assert not refuser._thread.is_alive()
         silent.close()

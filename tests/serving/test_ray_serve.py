@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from ports import free_port
 
 pytest.importorskip("fastapi")
 pytest.importorskip("grpc_reflection", reason="ray[serve] is not installed: make test-serve")
@@ -48,12 +49,10 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_handles_and_http_have_the_picks_of_calls_in_process(tmp_path):
-    import servers
-
     corpus = rk.Corpus(ROWS, ids=np.arange(100) + 7)
     corpus.save(tmp_path / "docs")
     np.save(tmp_path / "queries.npy", QUERIES)
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "docs"), str(servers.free_port())]
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "docs"), str(free_port())]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """Clients of other projects against one server process, as their users call them.
 
-`make test-serve` installs them (extra ``serve-clients``). Each takes seconds to import: `make test` has none of them.
+`make test-serve` installs those that are packages of their own (extra ``serve-clients``); each takes seconds to import.
 """
 
 import base64
@@ -9,14 +9,14 @@ import subprocess
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cohere")
-import pyarrow as pa
-import servers
-from pyarrow import flight
+import servers  # skips where the server is not installed
+from ports import free_port
 
 import ragsys_kernels as rk
 from ragsys_kernels.serving import Client
+
+pa = servers.pa
+flight = pytest.importorskip("pyarrow.flight")
 
 N, D, TOKEN = 120, 12, "of-the-tests"
 RNG = np.random.default_rng(25)
@@ -27,6 +27,7 @@ POOL = [int(row) for row in RNG.choice(N, 30, replace=False)]
 TEXTS = [NAMES[row] for row in POOL]
 # Ends of connections that clients leave to the garbage collector, and what their own imports do.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
 ]
@@ -36,7 +37,7 @@ pytestmark = [
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served") / "docs"
     CORPUS.save(folder)
-    port = servers.free_port()
+    port = free_port()
     options = ("--corpus", f"docs={folder}", "--flight-port", port, "--token", TOKEN, "--no-access-log", "--grace", "2")
     with servers.Process(*options) as process:
         process.flight = f"grpc://127.0.0.1:{port}"
@@ -58,7 +59,7 @@ def expected(row, k, **rule):
 
 
 def test_cohere(server):
-    import cohere
+    cohere = pytest.importorskip("cohere")
 
     client = cohere.ClientV2(TOKEN, base_url=server.url)
     answer = client.rerank(model="docs:mmr:0.4", query=NAMES[7], documents=TEXTS, top_n=6)
@@ -74,7 +75,7 @@ def test_cohere(server):
 
 
 def test_litellm(server):
-    import litellm
+    litellm = pytest.importorskip("litellm")
 
     for model in ("cohere/docs:mmr:0.4", "jina_ai/docs:mmr:0.4"):
         answer = litellm.rerank(
@@ -84,20 +85,22 @@ def test_litellm(server):
 
 
 def test_haystack(server):
+    rankers = pytest.importorskip("haystack_integrations.components.rankers.huggingface_api")
     from haystack import Document
     from haystack.utils import Secret
-    from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
 
-    ranker = HuggingFaceTEIRanker(url=server.url, top_k=7, token=Secret.from_token(TOKEN))
+    ranker = rankers.HuggingFaceTEIRanker(url=server.url, top_k=7, token=Secret.from_token(TOKEN))
     found = ranker.run(query=NAMES[5], documents=[Document(content=text) for text in TEXTS])["documents"]
     assert [each.content for each in found] == expected(5, len(TEXTS))[:7]
 
 
 def test_llama_index(server):
+    rerank = pytest.importorskip("llama_index.postprocessor.tei_rerank")
     from llama_index.core.schema import NodeWithScore, TextNode
-    from llama_index.postprocessor.tei_rerank import TextEmbeddingInference
 
-    post = TextEmbeddingInference(base_url=f"{server.url}/models/docs:mmr:0.2", auth_token=f"Bearer {TOKEN}", top_n=8)
+    post = rerank.TextEmbeddingInference(
+        base_url=f"{server.url}/models/docs:mmr:0.2", auth_token=f"Bearer {TOKEN}", top_n=8
+    )
     nodes = [NodeWithScore(node=TextNode(text=text), score=0.0) for text in TEXTS]
     found = post.postprocess_nodes(nodes, query_str=NAMES[5])
     assert [each.node.text for each in found] == expected(5, len(TEXTS), lambda_d=0.2)[:8]
@@ -105,7 +108,7 @@ def test_llama_index(server):
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_tritonclient(server, binary):
-    import tritonclient.http as triton
+    triton = pytest.importorskip("tritonclient.http")
 
     headers = {"authorization": f"Bearer {TOKEN}"}
     client = triton.InferenceServerClient(server.url.removeprefix("http://"))

@@ -12,7 +12,10 @@ _logger = logging.getLogger("ragsys_kernels.serving")
 
 
 def follow(
-    files: Mapping[str, str | Path], use: Callable[[], None], stays: str, ended: Callable[[str], None] | None
+    files: Mapping[str, str | Path],
+    use: Callable[[], None],
+    stays: str = "",
+    ended: Callable[[str], None] | None = None,
 ) -> Callable[[], None]:
     """Return a function that calls ``use`` if files have changed since it was called last; at first it always does.
 
@@ -23,9 +26,9 @@ def follow(
     use : function
         Reads the files. Where it raises `OSError` or `ValueError`, what was read before has to be in force still.
     stays : str
-        What the log says then.
+        What the log says then, if there is ``ended``.
     ended : function, optional
-        Is told "loaded" or "refused", once a change. None: another worker is, and has the line in the log.
+        Is told "loaded" or "refused", once a change. None: another process is, and has the line in the log.
     """
     seen: list[tuple[int, ...] | None] | None = None
 

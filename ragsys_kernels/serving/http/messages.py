@@ -231,7 +231,7 @@ class Request:
     def unpacks_to(self, size: int) -> None:
         """Make room for what a body of compressed parts unpacks to, or refuse it."""
         if size > self._limits.body_bytes:
-            message = f"select: body must unpack to at most {self._limits.body_bytes} bytes, got {size}"
+            message = f"serve: body must unpack to at most {self._limits.body_bytes} bytes, got {size}"
             raise RefusedError(413, message, "body")
         self.holds(size)
 
@@ -266,7 +266,7 @@ class Request:
         self._held += more
 
     def _too_large(self) -> RefusedError:
-        message = f"select: body must have at most {self._limits.body_bytes} bytes, got more"
+        message = f"serve: body must have at most {self._limits.body_bytes} bytes, got more"
         return RefusedError(413, message, "body", {"connection": "close"})
 
 

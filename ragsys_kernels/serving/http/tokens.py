@@ -217,7 +217,8 @@ class Tokens:
             if hmac.compare_digest(token, expected):
                 account = each
         if account is None or scheme.lower() != b"bearer":
-            message = "authorization must be 'Bearer' and a token of this server"
+            got = "another" if b"authorization" in headers else "none"
+            message = f"serve: authorization must be 'Bearer' and a token of this server, got {got}"
             raise RefusedError(401, message, "authorization", {"www-authenticate": "Bearer"})
         return account
 
@@ -239,7 +240,12 @@ class Tokens:
 
 def read_from(file: str | Path) -> dict[str, Caller]:
     """Return the callers of a file by their tokens."""
-    return parsed(decoded(read(file, MOST_BYTES)), "token_file")
+    return parsed(text_of(file), "token_file")
+
+
+def text_of(file: str | Path) -> str:
+    """Return the text of a file of tokens, not yet looked at."""
+    return decoded(read(file, MOST_BYTES))
 
 
 def decoded(content: bytes) -> str:

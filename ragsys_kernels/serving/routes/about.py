@@ -10,7 +10,7 @@ from fastapi import Response
 
 from ... import __version__, _dispatch
 from ...selection import METHODS
-from ..corpora import check_name
+from ..corpora import NAMES, can_be_named
 from ..http.messages import JSON, Request, json_response, object_of, refuse_url
 from ..http.messages import Response as Answer
 from ..http.schemas import Health, Info, LoadRequest, Reloaded, Unloaded
@@ -103,7 +103,8 @@ def _check_admin(op: str, service: Service, request: Request) -> None:
     if request.account is None:
         if b"x-requested-with" not in request.headers:
             # A page of another site may send a POST, but no header of its own choice.
-            raise RefusedError(403, f"{op}: x-requested-with must be sent to a server without a token, got none")
+            name = "x-requested-with"
+            raise RefusedError(403, f"{op}: {name} must be sent to a server without a token, got none", name)
     elif not request.account.admin:
         rule = f"{op}: authorization must be a token with role=admin, got one with role=read"
         raise RefusedError(403, rule, "authorization")
@@ -111,10 +112,8 @@ def _check_admin(op: str, service: Service, request: Request) -> None:
 
 def _folder(service: Service, name: str, given: object) -> Path:
     """Return the folder that a corpus is to be loaded from: no request names a path."""
-    try:
-        check_name(name)
-    except ValueError as error:
-        raise RefusedError(422, str(error).replace("serve: corpus", "load: name", 1), "name") from None
+    if not can_be_named(name):
+        raise invalid("load", "name", f"be {NAMES}", shown(name))
     if service.load_from is None:
         raise RefusedError(403, "load: the server must be started with --load-from FOLDER, got none")
     folder = name if given is None else given

@@ -15,7 +15,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -44,6 +43,7 @@ from .flight_messages import (
 from .select_arrow import asked_of, spelled, table_of, unpacked
 
 if TYPE_CHECKING:
+    from ..http.tls import Certificate
     from ..service import Service
 
 _PART = 1024  # queries answered at once
@@ -70,10 +70,8 @@ class FlightServer(grpc.GenericRpcHandler):
         The first free one is taken, which ``port`` tells once it runs; 0 is any.
     """
 
-    def __init__(
-        self, service: Service, host: str, ports: range, tls_cert: str | None = None, tls_key: str | None = None
-    ) -> None:
-        self._service, self._ports, self._cert, self._key = service, ports, tls_cert, tls_key or tls_cert
+    def __init__(self, service: Service, host: str, ports: range, certificate: Certificate | None = None) -> None:
+        self._service, self._ports, self._certificate = service, ports, certificate
         self._host, self.port, self._streams = host, 0, 0
 
     def service(self, details: Any) -> Any:
@@ -106,20 +104,14 @@ class FlightServer(grpc.GenericRpcHandler):
         await self._server.start()
 
     def _listen(self, address: str) -> int:
-        if self._cert is None:
+        if (certificate := self._certificate) is None:
             return int(self._server.add_insecure_port(address))
-        first = self._certificate()
-        if first is None:
-            raise OSError(f"serve: tls_cert must be a file that can be read, got {self._cert}")
-        credentials = grpc.dynamic_ssl_server_credentials(first, self._certificate)  # asks at every handshake
-        return int(self._server.add_secure_port(address, credentials))
 
-    def _certificate(self) -> Any:
-        """Return the certificate and key as they are in their files now; None: those of before."""
-        with suppress(OSError):
-            pair = Path(str(self._key)).read_bytes(), Path(str(self._cert)).read_bytes()
-            return grpc.ssl_server_certificate_configuration([pair])
-        return None
+        def now() -> Any:
+            return grpc.ssl_server_certificate_configuration([certificate.pems[::-1]])
+
+        credentials = grpc.dynamic_ssl_server_credentials(now(), now)  # asks at every handshake
+        return int(self._server.add_secure_port(address, credentials))
 
     async def stop(self, seconds: float) -> None:
         """Take no more streams, and wait for the batches under way, but not for ever: a client may not read."""
@@ -365,11 +357,10 @@ def attach(
     port: int,
     grace: float,
     ports: int = 1,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
+    certificate: Certificate | None = None,
 ) -> FlightServer:
     """Let a service answer Flight too, from its start to its end, on the first free one of so many ports."""
-    server = FlightServer(service, host, range(port, port + ports), tls_cert, tls_key)
+    server = FlightServer(service, host, range(port, port + ports), certificate)
 
     async def stop() -> None:
         await server.stop(grace)

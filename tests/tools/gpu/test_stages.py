@@ -474,7 +474,7 @@ for line in sys.stdin:
     why = "wrong pick" if "wrong" in form and number == "0" else ""
     if number == "1":
         if "dies" in form: print("Segmentation fault", flush=True); os._exit(11)
-        if "hangs" in form: time.sleep(60)
+        if "hangs" in form: time.sleep(900)
         if "stays" in form: why = "illegal access"
     told = {"why": why, "stays": "stays" in form and number == "1"}
     print("@ " + json.dumps({"answer": told}), flush=True)
@@ -544,15 +544,21 @@ def test_what_a_form_that_died_has_not_answered_is_not_right(picked):
 
 def test_a_form_that_hangs_is_ended(picked):
     begin = monotonic()
-    wrong, told, begun = picked("hangs", "last", most=1.5)
-    assert monotonic() - begin < 30
-    assert wrong == ["hangs: P=1: no answer in 2 s"]
+    for most in (2.0, 8.0, 32.0):  # until the others have had the time to answer
+        wrong, told, begun = picked("hangs", "last", most=most)
+        if told["forms"]["last"]["state"] == "right":
+            break
+    assert monotonic() - begin < 600
+    assert wrong == [f"hangs: P=1: no answer in {most:.0f} s"]
     assert {name: form["state"] for name, form in told["forms"].items()} == {"hangs": "hung", "last": "right"}
     assert begun == 2
 
 
 def test_what_the_time_of_the_picks_does_not_reach_is_left_out(picked):
-    wrong, told, _ = picked("good", "hangs", "last", seconds=2.0)
+    for seconds in (2.0, 8.0, 32.0):  # until the first has had the time to answer
+        wrong, told, _ = picked("good", "hangs", "last", seconds=seconds)
+        if told["forms"]["good"]["state"] == "right":
+            break
     assert wrong == []
     assert told["forms"]["last"] == {"state": "left out", "problems": 0, "seconds": 0.0}
     assert told["left_out"] == ["last: its problems, as the time was up"]
