@@ -1,10 +1,11 @@
 """The cycles that one warp alone takes for machine code of Hopper: its chains of instructions that wait for others.
 
 A warp issues its instructions in their order. How long it waits before the next one is in the encoding of each, where
-the compiler has put it (for sm_70 and later: Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via
-Microbenchmarking", 2018, section 2.1): a number of cycles for results of a fixed latency; for others a scoreboard that
-the instruction sets until its result is there, or its operands are read, and those scoreboards that it waits for.
-So the order, the cycles of arithmetic and what waits for what are the compiler's; the latencies below are not.
+the compiler has put it (bits 105 to 121 from sm_70 on: Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via
+Microbenchmarking", 2018): a number of cycles for results of a fixed latency; for others a scoreboard that the
+instruction sets until its result is there, or its operands are read, and those scoreboards that it waits for. So the
+order, the cycles of arithmetic and what waits for what are the compiler's; the latencies below are not. Both sides of a
+branch count, as in the numbers of instructions.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Sequence
 from benchmarks.gpu.sass import Instruction
 
 # Cycles until a result is there, by the beginning of a name; the first that fits. *Measured* by others on an H100 (Luo
-# et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024): device memory 479,
-# the last-level cache 263, shared memory 29, another multiprocessor of a cluster 180. On Volta (Jia et al.): shuffles
-# 23. *Assumed*: all others.
-MEMORY, CACHED, CLUSTER = 479, 263, 180
+# et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024): device memory
+# 479, the first-level cache 41, shared memory 29, another multiprocessor of a cluster 180. On Volta (Jia et al.):
+# shuffles 23. *Assumed*: all others.
+MEMORY, CACHED, CLUSTER = 479, 41, 180
 GLOBAL = re.compile("LDG|LDGSTS|LD\\b|LDL|ATOM(?!S)|UBLKCP|UTMALDG")
 LATENCIES = (
     ("LDSM", 33),  # four tiles: a little more than a load

@@ -79,7 +79,7 @@ class Work(NamedTuple):
     turns: tuple[float, ...] | None = None
     marked: Mapping[str, float] = MappingProxyType({})
     times: int = 1  # that it is launched
-    cached: bool = False  # its loads find what the block has read before, in the last-level cache
+    cached: bool = False  # its loads find what the block has read before, in the first-level cache
 
     @property
     def counted(self) -> bool:
@@ -127,6 +127,8 @@ def _pools() -> Iterator[Form]:
         (pool, "gram tile 128", (slices, K, 1, 0, 0)),
         # The fourth sums rows again where they cancel.
         (replace(pool, op="vrsd"), "gram 128", (slices, K, K, 0, 1, 0, 0)),
+        # By the kernel that has all options: the fourth to the sixth are of a pick.
+        (replace(pool, op="msd"), "gram 128", (slices, 0, 0, K, K, K, 1, 0, 0)),
         (few, "gram tile 32", (slices, 4, 4, 4, 1, 0, 0)),
         (replace(pool, Q=MANY), "gram tile 128", (slices, K, 1, 0, 0)),
         (replace(few, Q=MANY), "gram tile 32", (slices, 4, 4, 4, 1, 0, 0)),
@@ -134,9 +136,8 @@ def _pools() -> Iterator[Form]:
     for shape, kernel, turns in on_chip:
         yield Form(shape, "triton", (Work(_pool(shape, kernel), turns),), 2)
     wide = replace(pool, dtype="float32")
-    rows = Work(
-        _pool(wide, "rows 128"), (0, K, 0, 0, 0), cached=True
-    )  # all slices are held; those of a pick come again
+    # All slices are held; those of a pick come again.
+    rows = Work(_pool(wide, "rows 128"), (0, K, 0, 0, 0), cached=True)
     yield Form(wide, "triton", (rows,), 2)
     yield Form(wide, "triton", (_estimates(wide),), 2, variant="float32=estimates", measured=None)
     for shape in (pool, replace(pool, op="vrsd"), replace(pool, op="msd"), replace(pool, Q=MANY), replace(few, Q=MANY)):
@@ -168,7 +169,11 @@ def _pools() -> Iterator[Form]:
         turns = (*setup, 0, *(0,) * 4, K, *steps) if op == "mmr" else (*setup, 3, K * 154 / 1409, *steps)
         shape = Pools(1000, K, 384, "float16", op=op)
         yield Form(shape, "cuda", (Work(_cuda_pool(shape), turns),), 1, measured=None)
-    K = 10
+    # Twice the columns of the query, and a lane's rows lie in two parts.
+    K, passes = 10, static.PASSES
+    turns = (12, 24, 24, 2, 0, *(0,) * 4, K, K, K / 32, K, passes, 8 * passes, 8 * passes, 0, 0, 0)
+    shape = Pools(1000, K, 768, "float16")
+    yield Form(shape, "cuda", (Work(_cuda_pool(shape), turns),), 1, measured=None)
     # Four tiles of a warp, read in each pass. A loop takes 32 dimensions and, where there are as many, 32 more.
     slices, passes = 4 * 384 / 64, static.PASSES * 4
     first, copies = (3, 6, 6, 12, 12, 1), (static.PASSES * 6,) * 2
@@ -185,6 +190,9 @@ def _pools() -> Iterator[Form]:
 
 def _pool(shape: Pools, kernel: str) -> Case:
     """Return the case of a pool by Triton; ``kernel`` is the beginning of its name."""
+    if shape.op == "msd":  # reads and multiplies what VRSD does
+        like = _pool(replace(shape, op="vrsd"), kernel)
+        return replace(like, op="msd", words=(kernel, "msd", "options", shape.dtype))
     wanted = (shape.op, f"P{shape.P}-K{shape.K}-D{shape.D}", shape.dtype)
     assert shape.P is not None
     for case in static.selection([(shape.P, shape.K)], [shape.D]):
