@@ -333,18 +333,20 @@ def of_a_warp(work: Work, name: str, count: Count, warps: int) -> tuple[float, f
     """Return the instructions that each of the warps of a block issues, and the cycles that it takes alone."""
     marks = [size.lstrip("0123456789") for size in count.sizes]
     sizes = [float(size.removesuffix(mark)) for size, mark in zip(count.sizes, marks, strict=True)]
-    cycles = count.cached if work.cached else count.chain
+    turns: Sequence[float] = work.turns or ()
+    share = 1.0
     if work.turns is None:
-        turns, share = [1, *(work.marked.get(mark, 1) for mark in marks[1:])], 1 / warps
-    elif len(work.turns) == len(sizes) - 1:
-        turns, share = [1, *work.turns], 1.0
-    else:
+        turns, share = [work.marked.get(mark, 1) for mark in marks[1:]], 1 / warps
+    if len(turns) != len(sizes) - 1:
         raise SystemExit(
             f"error: {name} has {len(sizes) - 1} loops by now, of {', '.join(f'{size:g}' for size in sizes[1:])} "
             "instructions: say in benchmarks/gpu/model.py how often each runs"
         )
-    issued, alone = (share * sum(map(float.__mul__, map(float, turns), each)) for each in (sizes, cycles))
-    return issued, alone
+
+    def of_all(each: Sequence[float]) -> float:
+        return share * sum(times * one for times, one in zip((1, *turns), each, strict=True))
+
+    return of_all(sizes), of_all(count.cached if work.cached else count.chain)
 
 
 def seconds(work: Work, kernel: Compiled, count: Count | None, device: Device = DEVICE) -> dict[str, float]:

@@ -5,7 +5,7 @@ import math
 import pytest
 from machine_code import machine_code
 
-from benchmarks.gpu import compiled, model, shapes, static
+from benchmarks.gpu import compiled, forms, goals, model, shapes, static
 from benchmarks.gpu.compilation import Task
 from benchmarks.gpu.resources import Compiled
 from benchmarks.harness import ledger
@@ -113,10 +113,10 @@ def test_what_was_measured_stands_beside_it(case):
     counted[0] |= {"chain": "50 300 60", "cached": "50 180 60"}
     row = {"op": "mmr", "backend": "triton", "shape": "N2000003-D384-P100-K10-Q2000", "dtype": "float16"}
     row |= {"device": "NVIDIA H200", "contender": "ragsys_kernels", "us": "290", "graph_us": "280"}
-    forms = [form_of(case), form_of(case, measured=None)]
+    calls = [form_of(case), form_of(case, measured=None)]
 
     def found(measured):
-        return model.predictions([texts], counted, measured, forms)
+        return model.predictions([texts], counted, measured, calls)
 
     near, unknown = found([row])
     assert near.us == pytest.approx(225.2)
@@ -156,3 +156,14 @@ def test_all_kernels_of_the_model_are_counted():
     wanted = {w.case.kernel(rows) for form in model.forms() for w in form.works if w.counted}
     assert set(counted) == wanted
     assert all(counted[name][x] == rows[name][x] for name in wanted for x in ("source", "compiler"))
+
+
+# The launches of a search by values, of many kernels, are not described. Changes (`forms.CHANGES`) are not compiled.
+WITHOUT = {("search N100000-D384-Pall-K100-Q256, float16", "triton, search=values")}
+
+
+def test_what_the_race_times_is_predicted():
+    pytest.importorskip("triton")
+    known = {(form.name, form.backend, form.variant) for form in model.forms()}
+    timed = {(goal.title, form) for goal in goals.GOALS for form in forms.of(goal.shape) if not form.change}
+    assert {(title, form.name) for title, form in timed if (title, *form[:2]) not in known} == WITHOUT
