@@ -7,7 +7,8 @@ products (`static.py`), or its warps. A warp takes what it would alone, its chai
 another (`chain.py`), and waits behind the instructions of the warps that share its scheduler, of which one is issued in
 a cycle; each loop as often as it runs (`sass.py`). A call takes LAUNCH more for each of its launches. **All of it is a
 prediction.** Where a device has measured the call with the kernels at hand, the time stands beside it, and what is more
-than WITHIN off is named as not understood.
+than WITHIN off is named as not understood. Where a scheduler has many warps (logits), the sum is an upper bound: one of
+them issues while another waits.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Work(NamedTuple):
     turns: tuple[float, ...] | None = None
     marked: Mapping[str, float] = MappingProxyType({})
     times: int = 1  # that it is launched
-    cached: bool = False  # its loads find what the block has read before, in the first-level cache
+    cached: bool = False  # loads in its loops find what the block has read before, in the first-level cache
 
     @property
     def counted(self) -> bool:
@@ -346,7 +347,7 @@ def of_a_warp(work: Work, name: str, count: Count, warps: int) -> tuple[float, f
     def of_all(each: Sequence[float]) -> float:
         return share * sum(times * one for times, one in zip((1, *turns), each, strict=True))
 
-    return of_all(sizes), of_all(count.cached if work.cached else count.chain)
+    return of_all(sizes), of_all((count.chain[0], *count.cached[1:]) if work.cached else count.chain)
 
 
 def seconds(work: Work, kernel: Compiled, count: Count | None, device: Device = DEVICE) -> dict[str, float]:
