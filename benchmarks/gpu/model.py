@@ -2,10 +2,13 @@
 
     ragsys-kernels bench --static    # counts the kernels that have changed (results/model.csv), writes the page gpu.md
 
-A launch takes as long as what keeps it longest: the warp instructions of its machine code, each loop as often as it
-runs (`sass.py`), its bytes from memory, those from the last-level cache, or its matrix products (`static.py`). A
-call takes LAUNCH more for each of its launches. **All of it is a prediction.** Where a device has measured the call
-with the kernels at hand, the time stands beside it, and what is more than WITHIN off is named as not understood.
+A launch takes as long as what keeps it longest: its bytes from memory, those from the last-level cache, its matrix
+products (`static.py`), or its warps. A warp takes what it would alone, its chains of instructions that wait for one
+another (`chain.py`), and waits behind the instructions of the warps that share its scheduler, of which one is issued in
+a cycle; each loop as often as it runs (`sass.py`). A call takes LAUNCH more for each of its launches. **All of it is a
+prediction.** Where a device has measured the call with the kernels at hand, the time stands beside it, and what is more
+than WITHIN off is named as not understood. Where a scheduler has many warps (logits), the sum is an upper bound: one of
+them issues while another waits.
 """
 
 from __future__ import annotations
@@ -19,23 +22,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from benchmarks.gpu import compilation, compiled, resources, sass, static
+from benchmarks.gpu import chain, compilation, compiled, encoded, sass, static
 from benchmarks.gpu.devices import DEVICES, Device
 from benchmarks.gpu.resources import Compiled
-from benchmarks.gpu.shapes import WHOLE_K, WHOLE_N, WHOLE_Q, Pools, Q, Scores
+from benchmarks.gpu.shapes import MANY_QUERIES, WHOLE_K, WHOLE_N, WHOLE_Q, Pools, Q, Scores
 from benchmarks.gpu.static import Case
 from benchmarks.harness.contender import OURS
 from benchmarks.harness.ledger import RESULTS, Ledger, Row
 from benchmarks.suites.scoring_shapes import LONGEST, VOCABULARIES
 
 # What is predicted: an H200, whose copy moves 4.2 TB/s (`gpu.csv`: 1.47 GB in 350 µs), at its largest clock.
-DEVICE = replace(next(device for device in DEVICES if device.name == "H200 SXM"), bandwidth=4.2e12)
-MEASURED_ON = "NVIDIA H200"
 CLOCK = 1.98e9
+DEVICE = replace(
+    next(device for device in DEVICES if device.name == "H200 SXM"), bandwidth=4.2e12, cache_bandwidth=5120 * CLOCK
+)
+MEASURED_ON = "NVIDIA H200"
 
-# Fitted to what was measured. Cycles of a scheduler for a warp instruction, by how many warps it has to choose from;
-# seconds of a launch beside its work, of one that finds no work (assumed).
-SLOTS = ((2, 2.25), (4, 1.1))
+# Seconds of a launch beside its work, fitted to what was measured; of one that finds no work (assumed).
 LAUNCH, EMPTY = 4.4e-6, 2e-6
 
 WITHIN = 0.25  # of what was measured
@@ -43,6 +46,7 @@ WITHIN = 0.25  # of what was measured
 # What a loop has by itself: matrix instructions, reductions of integers by a warp, stores to memory, barriers.
 MARKS = {"M": sass.MATRIX.pattern, "R": "^REDUX", "S": "^STG", "B": "^BAR"}
 
+MANY = MANY_QUERIES[1]
 # How often MMR out of a large pool looks for items that lack picks, at each step but the first.
 ROUNDS = 2
 # How many items out of 100 meet the picks by estimates, for ten picks (simulated).
@@ -58,6 +62,8 @@ LEDGER = Ledger(
         "compiler",
         "source",  # as in compiled.csv
         "instructions",  # outside of all loops, then of each, inner ones apart (`sass.parts`), with what it has (MARKS)
+        "chain",  # cycles of one warp alone, likewise
+        "cached",  # the same, where loads find what the block has read before
     ),
 )
 
@@ -74,6 +80,7 @@ class Work(NamedTuple):
     turns: tuple[float, ...] | None = None
     marked: Mapping[str, float] = MappingProxyType({})
     times: int = 1  # that it is launched
+    cached: bool = False  # loads in its loops find what the block has read before, in the first-level cache
 
     @property
     def counted(self) -> bool:
@@ -115,22 +122,29 @@ def forms() -> list[Form]:
 
 
 def _pools() -> Iterator[Form]:
-    P, K, D = 100, 10, 384
-    slices = D / 64
-    shape = Pools(P, K, D, "float16")
-    yield Form(shape, "triton", (Work(_pool(shape, "gram tile 128"), (slices, K, 1, 0, 0)),), 2)
-    vrsd = replace(shape, op="vrsd")
-    # The fourth sums rows again where they cancel.
-    yield Form(vrsd, "triton", (Work(_pool(vrsd, "gram 128"), (slices, K, K, 0, 1, 0, 0)),), 2)
-    wide = replace(shape, dtype="float32")
-    yield Form(wide, "triton", (Work(_pool(wide, "rows 128"), (0, K, 0, 0, 0)),), 2)  # all slices are held
+    K, slices = 10, 384 / 64
+    pool, few = Pools(100, K, 384, "float16"), Pools(20, 4, 384, "float16")
+    on_chip = (
+        (pool, "gram tile 128", (slices, K, 1, 0, 0)),
+        # The fourth sums rows again where they cancel.
+        (replace(pool, op="vrsd"), "gram 128", (slices, K, K, 0, 1, 0, 0)),
+        # By the kernel that has all options: the fourth to the sixth are of a pick.
+        (replace(pool, op="msd"), "gram 128", (slices, 0, 0, K, K, K, 1, 0, 0)),
+        (few, "gram tile 32", (slices, 4, 4, 4, 1, 0, 0)),
+        (replace(pool, Q=MANY), "gram tile 128", (slices, K, 1, 0, 0)),
+        (replace(few, Q=MANY), "gram tile 32", (slices, 4, 4, 4, 1, 0, 0)),
+    )
+    for shape, kernel, turns in on_chip:
+        yield Form(shape, "triton", (Work(_pool(shape, kernel), turns),), 2)
+    wide = replace(pool, dtype="float32")
+    # All slices are held; those of a pick come again.
+    rows = Work(_pool(wide, "rows 128"), (0, K, 0, 0, 0), cached=True)
+    yield Form(wide, "triton", (rows,), 2)
     yield Form(wide, "triton", (_estimates(wide),), 2, variant="float32=estimates", measured=None)
-    few = replace(shape, P=20, K=4)
-    yield Form(few, "triton", (Work(_pool(few, "gram tile 32"), (slices, 4, 4, 4, 1, 0, 0)),), 2)
-    for kernel in (shape, vrsd):
+    for shape in (pool, replace(pool, op="vrsd"), replace(pool, op="msd"), replace(pool, Q=MANY), replace(few, Q=MANY)):
         # Slices of the rows; picks.
-        gram = Work(_pool(kernel, "rsk"), marked={"MB": slices, "RS": K})
-        yield Form(kernel, "cuda", (gram,), 1, measured=None)
+        gram = Work(_cuda_pool(shape), marked={"MB": slices, "RS": shape.K})
+        yield Form(shape, "cuda", (gram,), 1, measured=None)
 
     rounds = ROUNDS * (K - 1)
     for D, dtype in ((384, "float16"), (768, "float16"), (384, "float32")):
@@ -141,20 +155,26 @@ def _pools() -> Iterator[Form]:
             meet = (rounds, rounds * slices, rounds * (1 + (slices - 1) * 87 / 320))
             turns = (*turns[:7], rounds, rounds, rounds, *meet, K)
         yield Form(shape, "triton", (Work(_pool(shape, "bounds"), turns),), 2)
-    shape, tiles, slices = Pools(1000, K, 384, "float16", op="vrsd"), -(-1000 // 32), 384 / 64
-    passes = tiles * (K - 1)
-    turns = (tiles, tiles * slices, 1, 1, K, 2 * K, passes, passes * slices)
-    yield Form(shape, "triton", (Work(_pool(shape, "stream"), turns),), 2)
+    for K in (10, 5, 1):
+        # Four slices in a turn; two more outside of the loop.
+        shape, tiles, slices = Pools(1000, K, 384, "float16", op="vrsd"), -(-1000 // 32), 384 // 64 // 4
+        passes = tiles * (K - 1)
+        turns = (tiles, tiles * slices, 1, 1, K, 2 * K, passes, passes * slices)
+        yield Form(shape, "triton", (Work(_pool(shape, "stream"), turns),), 2)
     # In a cluster of 32 warps one writes a pick. Loops over columns and the query; the norms; steps, and their parts.
-    setup, choice = (12, 12, 12, 2), static.PASSES * 8
-    resident = {
-        "mmr": (*setup, 0, *(0,) * 4, K, K, K / 32, K, static.PASSES, choice, 0, 0, 0),  # without initial items
-        # Of the sixth 1,255 of 1,409 sum rows again where they cancel.
-        "vrsd": (*setup, 3, K * 154 / 1409, K, K / 32, K, static.PASSES, choice, 0, 0, 0),
-    }
-    for op, turns in resident.items():
+    setup = (12, 12, 12, 2)
+    for op, K in (("mmr", 10), ("vrsd", 10), ("vrsd", 5), ("vrsd", 1)):
+        passes = static.PASSES * (K - 1) / 9
+        steps = (K, K / 32, K, passes, 8 * passes, 0, 0, 0)
+        # Without initial items. Of VRSD's sixth 1,255 of 1,409 sum rows again where they cancel.
+        turns = (*setup, 0, *(0,) * 4, K, *steps) if op == "mmr" else (*setup, 3, K * 154 / 1409, *steps)
         shape = Pools(1000, K, 384, "float16", op=op)
-        yield Form(shape, "cuda", (Work(_pool(shape, "rsk"), turns),), 1, measured=None)
+        yield Form(shape, "cuda", (Work(_cuda_pool(shape), turns),), 1, measured=None)
+    # Twice the columns of the query, and a lane's rows lie in two parts.
+    K, passes = 10, static.PASSES
+    turns = (12, 24, 24, 2, 0, *(0,) * 4, K, K, K / 32, K, passes, 8 * passes, 8 * passes, 0, 0, 0)
+    shape = Pools(1000, K, 768, "float16")
+    yield Form(shape, "cuda", (Work(_cuda_pool(shape), turns),), 1, measured=None)
     # Four tiles of a warp, read in each pass. A loop takes 32 dimensions and, where there are as many, 32 more.
     slices, passes = 4 * 384 / 64, static.PASSES * 4
     first, copies = (3, 6, 6, 12, 12, 1), (static.PASSES * 6,) * 2
@@ -166,18 +186,35 @@ def _pools() -> Iterator[Form]:
     }
     for op, turns in streamed.items():
         shape = Pools(4096, K, 384, "float16", op=op)
-        yield Form(shape, "cuda", (Work(_pool(shape, "rsk"), turns),), 1, measured=None)
+        yield Form(shape, "cuda", (Work(_cuda_pool(shape), turns),), 1, measured=None)
 
 
 def _pool(shape: Pools, kernel: str) -> Case:
-    """Return the case of a pool; ``kernel`` is the beginning of its name, "rsk" for the one of CUDA C++."""
+    """Return the case of a pool by Triton; ``kernel`` is the beginning of its name."""
+    if shape.op == "msd":  # reads and multiplies what VRSD does
+        like = _pool(replace(shape, op="vrsd"), kernel)
+        return replace(like, op="msd", words=(kernel, "msd", "options", shape.dtype))
     wanted = (shape.op, f"P{shape.P}-K{shape.K}-D{shape.D}", shape.dtype)
-    by = static.cuda_selection if kernel == "rsk" else static.selection
     assert shape.P is not None
-    for case in by([(shape.P, shape.K)], [shape.D]):
+    for case in static.selection([(shape.P, shape.K)], [shape.D]):
         if (case.op, case.shape, case.dtype) == wanted and compilation.HOPPER in case.archs:
-            return case if kernel == "rsk" else replace(case, words=(kernel, shape.op, "plain", shape.dtype))
+            return _of_queries(replace(case, words=(kernel, shape.op, "plain", shape.dtype)), shape.Q)
     raise LookupError(wanted)
+
+
+def _cuda_pool(shape: Pools) -> Case:
+    """Return the case of a pool by CUDA C++."""
+    kernels = importlib.import_module("ragsys_kernels.selection.cuda.configuration")
+    shared = DEVICE.processor.shared_block
+    pools = kernels.Pools(shape.op, shape.dtype, shape.P, shape.P, shape.D, shape.K, False, 0, True, 90, shared)
+    return _of_queries(static.cuda_case(pools, kernels.configure(pools), compilation.HOPPER), shape.Q)
+
+
+def _of_queries(case: Case, queries: int) -> Case:
+    """Return the case of another number of queries than Q."""
+    programs = case.programs * queries // Q
+    parts = {name: getattr(case, name) * queries / Q for name in ("floor", "once", "again", "cached", "flops")}
+    return replace(case, units=queries, programs=programs, **parts)
 
 
 def _estimates(shape: Pools) -> Work:
@@ -197,11 +234,14 @@ def _estimates(shape: Pools) -> Work:
 
 def _logprobs() -> Iterator[Form]:
     logits, linear = (importlib.import_module(f"ragsys_kernels.scoring.triton.{form}") for form in ("logits", "linear"))
-    for V in (LONGEST, 50_257, 32_000):
+    for V in (LONGEST, 50_257, 50_256, 32_000):
         shape, last = Scores(512, V, None, "bfloat16"), 1 / logits.splits_of(V)
         # A split; where rows begin anywhere, how packs are put together; the last split, element by element.
         turns = (1, 1 - last, last) if V % 8 else (1, last)
-        yield Form(shape, "triton", (Work(_score(shape), turns),), 1, measured=None)
+        like = _score(replace(shape, V=V if V in VOCABULARIES else 32_000))
+        parts = {name: getattr(like, name) * V / int(like.shape.rpartition("V")[2]) for name in ("once", "flops")}
+        case = replace(like, programs=shape.T * logits.splits_of(V), **parts)
+        yield Form(shape, "triton", (Work(case, turns),), 1, measured=None)
     for T, V in ((8, 32_000), (8, 50_257), (8, LONGEST), (512, 32_000), (512, LONGEST)):
         shape, tiles = Scores(T, V, VOCABULARIES[V], "bfloat16"), linear.tiles_of_a_split(V)
         # Targets that no tile has; tiles; their slices; targets of the rows of a tile, few of which are in it.
@@ -229,6 +269,8 @@ def _corpora() -> Iterator[Form]:
         Work(_dense("step", 1, 12), slices, times=WHOLE_K - 2),
     )
     yield Form(whole, "triton", dense, 2 + 2 * WHOLE_K, variant="corpus=dense")
+    half = replace(whole, lambda_d=0.5)
+    yield Form(half, "triton", dense, 2 + 2 * WHOLE_K, variant="corpus=dense")
     # Products by bits: of a quarter of the rows for the bars, of all for the bits.
     found = (
         Work(_product("filter least 128", 128, N=WHOLE_N // 4), slices),
@@ -237,8 +279,7 @@ def _corpora() -> Iterator[Form]:
     yield Form(search, "triton", found, 7, measured=None)
     # The search, then a draft and one check, which proves all; then launches that find nothing: of more checks, and of
     # what would be left.
-    draft = replace(_pool(Pools(112, WHOLE_K, whole.D, "float16"), "gram tile 128"), programs=WHOLE_Q)
-    draft = replace(draft, once=draft.once * WHOLE_Q / Q, flops=draft.flops * WHOLE_Q / Q)
+    draft = _pool(Pools(112, WHOLE_K, whole.D, "float16", WHOLE_Q), "gram tile 128")
     check = Work(_product(f"proof bits 64 x {WHOLE_K - 1}", 64, WHOLE_K - 1), slices)
     drafted = Work(draft, (*slices, WHOLE_K, 1, 0, 0))
     yield Form(whole, "triton", (*found, drafted, check), 14, empty=22 + 2 * WHOLE_K + 1, measured=None)
@@ -248,7 +289,7 @@ def _corpora() -> Iterator[Form]:
     tiles, again = again.programs / dense.PROGRAMS, replace(again, programs=dense.PROGRAMS)
     checks = (drafted._replace(times=1 + LATER), check, Work(again, (tiles, tiles * slices[0]), times=LATER))
     launches, empty = 14 + 4 * LATER, 22 - 4 * LATER + 2 * WHOLE_K + 1
-    yield Form(replace(whole, lambda_d=0.5), "triton", (*found, *checks), launches, empty, measured=None)
+    yield Form(half, "triton", (*found, *checks), launches, empty, measured=None)
 
 
 def _dense(kernel: str, parts: int, of_vectors: int) -> Case:
@@ -276,40 +317,54 @@ def _product(kernel: str, queries: int, columns: int = 1, N: int = WHOLE_N, rows
 # --- Seconds.
 
 
-def slot(warps: float) -> float:
-    """Return the cycles of a scheduler for an instruction, where it has so many warps to choose from."""
-    (few, slow), (many, fast) = SLOTS
-    return slow + (fast - slow) * min(max((warps - few) / (many - few), 0.0), 1.0)
+class Count(NamedTuple):
+    """What model.csv has of a kernel: of what is outside of all loops, then of each."""
+
+    sizes: tuple[str, ...]  # instructions, with marks
+    chain: tuple[float, ...]
+    cached: tuple[float, ...]
 
 
-def of_a_warp(work: Work, name: str, instructions: Sequence[str], warps: int) -> float:
-    """Return the instructions that each of the warps of a block issues."""
-    outside, *loops = ((int(size.rstrip("".join(MARKS))), size.lstrip("0123456789")) for size in instructions)
+def count_of(row: Row) -> Count:
+    cycles = (tuple(map(float, row[name].split())) for name in ("chain", "cached"))
+    return Count(tuple(row["instructions"].split()), *cycles)
+
+
+def of_a_warp(work: Work, name: str, count: Count, warps: int) -> tuple[float, float]:
+    """Return the instructions that each of the warps of a block issues, and the cycles that it takes alone."""
+    marks = [size.lstrip("0123456789") for size in count.sizes]
+    sizes = [float(size.removesuffix(mark)) for size, mark in zip(count.sizes, marks, strict=True)]
+    turns: Sequence[float] = work.turns or ()
+    share = 1.0
     if work.turns is None:
-        return (outside[0] + sum(work.marked.get(marks, 1) * size for size, marks in loops)) / warps
-    if len(loops) != len(work.turns):
+        turns, share = [work.marked.get(mark, 1) for mark in marks[1:]], 1 / warps
+    if len(turns) != len(sizes) - 1:
         raise SystemExit(
-            f"error: {name} has {len(loops)} loops by now, of {', '.join(str(size) for size, _ in loops)} "
+            f"error: {name} has {len(sizes) - 1} loops by now, of {', '.join(f'{size:g}' for size in sizes[1:])} "
             "instructions: say in benchmarks/gpu/model.py how often each runs"
         )
-    return outside[0] + sum(turns * size for turns, (size, _) in zip(work.turns, loops, strict=True))
+
+    def of_all(each: Sequence[float]) -> float:
+        return share * sum(times * one for times, one in zip((1, *turns), each, strict=True))
+
+    return of_all(sizes), of_all((count.chain[0], *count.cached[1:]) if work.cached else count.chain)
 
 
-def seconds(work: Work, kernel: Compiled, instructions: Sequence[str], device: Device = DEVICE) -> dict[str, float]:
+def seconds(work: Work, kernel: Compiled, count: Count | None, device: Device = DEVICE) -> dict[str, float]:
     """Return what a launch takes by each of its limits."""
     case, processor = work.case, device.processor
     threads = kernel.threads or case.threads
     blocks = processor.blocks_resident(threads, kernel.registers, kernel.shared + case.shared)
     found = case.seconds(device, blocks)
     if work.counted:
+        if count is None:
+            raise SystemExit(f"error: model.csv lacks {kernel.name}: run `ragsys-kernels bench --static`")
         warps = -(-threads // processor.warp)
-        of_warp = of_a_warp(work, kernel.name, instructions, warps)
-        waves = case.programs / (device.processors * blocks)
-        rounded = math.ceil(waves) / waves if waves > 1 else 1.0  # the last wave takes as long as a whole one
-        schedulers = device.processors * processor.partitions
+        issued, alone = of_a_warp(work, kernel.name, count, warps)
+        waves = math.ceil(case.programs / (device.processors * blocks))  # the last takes as long as a whole one
         at_work = min(blocks, case.programs / device.processors) * warps / processor.partitions
-        cycles = case.programs * warps * of_warp * slot(at_work) / schedulers
-        found["instructions"] = cycles * rounded / CLOCK
+        limit = "instructions" if at_work * issued > alone else "latency"
+        found[limit] = waves * (alone + max(at_work - 1, 0) * issued) / CLOCK
     return found
 
 
@@ -330,12 +385,12 @@ class Predicted(NamedTuple):
         return not abs(self.off) > WITHIN
 
 
-def predict(form: Form, kernels: dict[str, Compiled], counted: dict[str, Sequence[str]]) -> tuple[float, str]:
+def predict(form: Form, kernels: dict[str, Compiled], counted: dict[str, Count]) -> tuple[float, str]:
     """Return the µs of a call, and what its launches are bound by."""
     total, limits = form.launches * LAUNCH + form.empty * EMPTY, []
     for work in form.works:
         name = work.case.kernel(kernels)
-        found = seconds(work, kernels[name], counted.get(name, ()))
+        found = seconds(work, kernels[name], counted.get(name))
         limit = max(found, key=found.__getitem__)
         total += work.times * found[limit]
         limits.append(limit)
@@ -350,10 +405,10 @@ def predictions(
     sources = {row["kernel"]: row["source"] for row in _of_hopper(rows)}
     if stale := sorted(row["kernel"] for row in counted if sources.get(row["kernel"]) != row["source"]):
         raise SystemExit(f"error: model.csv has counts of kernels that have changed since: {', '.join(stale)}")
-    sizes = {row["kernel"]: row["instructions"].split() for row in counted}
+    counts = {row["kernel"]: count_of(row) for row in counted}
     found = []
     for form in forms() if given is None else given:
-        us, limits = predict(form, kernels, sizes)
+        us, limits = predict(form, kernels, counts)
         found.append(Predicted(form, us, limits, form.measured_us(measured)))
     return found
 
@@ -374,7 +429,7 @@ def refresh(folder: Path, rows: list[Row], processes: int | None = None) -> None
 
     def is_known(name: str) -> bool:
         row = known.get(name)
-        return row is not None and all(row[x] == of_hopper[name][x] for x in ("compiler", "source"))
+        return bool(row and row.get("chain")) and all(row[x] == of_hopper[name][x] for x in ("compiler", "source"))
 
     missing = {name for name in wanted if not is_known(name)}
     tasks = [
@@ -385,22 +440,32 @@ def refresh(folder: Path, rows: list[Row], processes: int | None = None) -> None
     ]
     made: dict[str, Row] = {}
     newest = compiled.at_hand().get(compiled.NEEDED[-1])
-    for task, result in resources.compile_all(tasks, processes, newest):
-        if isinstance(result, str):
-            raise SystemExit(f"error: {task.name}: {result}")
-        for kernel in result:
-            if kernel.name in missing:
-                made[kernel.name] = LEDGER.texts({**of_hopper[kernel.name], "instructions": count(kernel)})
+    for name, code in encoded.compile_all(tasks, processes, newest):
+        if name in missing:
+            made[name] = LEDGER.texts({**of_hopper[name], **count(code)})
     ledger.path.unlink(missing_ok=True)
     ledger.update(made.get(name) or known[name] for name in wanted)
 
 
-def count(kernel: Compiled) -> str:
-    """Return the instructions of a kernel as model.csv has them."""
-    outside, loops = sass.parts(resources.sass_of(kernel))
+def count(code: str) -> dict[str, str]:
+    """Return the columns of model.csv that are counted in a kernel's code."""
+    instructions = sass.instructions(code)
+    outside, loops = sass.parts(code)
 
     def told(names: Sequence[str]) -> str:
         marks = (mark for mark, pattern in MARKS.items() if any(re.search(pattern, name) for name in names))
         return f"{len(names)}{''.join(marks)}"
 
-    return " ".join([f"{len(outside)}", *(told(loop.own) for loop in loops)])
+    inside = {place for loop in loops for place in loop.places}
+    once = [one for place, one in enumerate(instructions) if place not in inside]
+    again = [[instructions[place] for place in loop.places] for loop in loops]
+
+    def chains(memory: float) -> str:
+        cycles = [chain.cycles(once, memory=memory), *(chain.cycles(own, chain.PASSES, memory) for own in again)]
+        return " ".join(f"{each:.0f}" for each in cycles)
+
+    return {
+        "instructions": " ".join([f"{len(outside)}", *(told(loop.own) for loop in loops)]),
+        "chain": chains(chain.MEMORY),
+        "cached": chains(chain.CACHED),
+    }

@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-_LINE = re.compile(r"^\s*(?:(\.L_x_\w+):|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*))")
+_LINE = re.compile(r"^\s*(?:(\.L_x_\w+):|/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)([^;]*))")
+_ENCODED = re.compile(r"^\s*/\* 0x([0-9a-f]{16}) \*/")  # the second half of an instruction, below it
+
+
+class Instruction(NamedTuple):
+    name: str
+    operands: str
+    control: int | None  # how the compiler schedules it (`chain.py`); None: the listing has no encodings
 
 
 class Loop(NamedTuple):
@@ -16,6 +23,7 @@ class Loop(NamedTuple):
     last: int
     outer: tuple[int, ...]
     own: tuple[str, ...]  # the instructions of no inner loop, by name
+    places: tuple[int, ...]  # where they are
 
 
 def loops(sass: str) -> tuple[tuple[str, ...], list[Loop]]:
@@ -57,21 +65,34 @@ MATRIX = re.compile("^(HMMA|HGMMA|IMMA|IGMMA|UTC\\w*MMA)")
 
 def listed(sass: str) -> tuple[list[str], list[tuple[int, int]]]:
     """Return the instructions of a kernel by name, and its branches: which instruction goes to which."""
-    names: list[str] = []
+    found, branches = _read(sass)
+    return [one.name for one in found], branches
+
+
+def instructions(sass: str) -> list[Instruction]:
+    """Return the instructions of a kernel."""
+    return _read(sass)[0]
+
+
+def _read(sass: str) -> tuple[list[Instruction], list[tuple[int, int]]]:
+    read: list[Instruction] = []
     labels: dict[str, int] = {}
     branches: list[tuple[int, str]] = []
     for line in sass.splitlines():
         found = _LINE.match(line)
         if found is None:
+            encoded = _ENCODED.match(line)
+            if encoded and read:
+                read[-1] = read[-1]._replace(control=int(encoded[1], 16) >> 41)
             continue
         if found[1]:
-            labels[found[1]] = len(names)
+            labels[found[1]] = len(read)
             continue
         target = re.search(r"\.L_x_\w+", found[3]) if found[2].startswith("BRA") else None
         if target:
-            branches.append((len(names), target[0]))
-        names.append(found[2])
-    return names, [(at, labels.get(label, at)) for at, label in branches]
+            branches.append((len(read), target[0]))
+        read.append(Instruction(found[2], found[3].strip(), None))
+    return read, [(at, labels.get(label, at)) for at, label in branches]
 
 
 def _divided(names: Sequence[str], among: Iterable[tuple[int, int]]) -> tuple[tuple[str, ...], list[Loop]]:
@@ -82,9 +103,15 @@ def _divided(names: Sequence[str], among: Iterable[tuple[int, int]]) -> tuple[tu
     for number, (first, last) in enumerate(spans):
         outer.append(tuple(i for i, (begin, end) in enumerate(spans[:number]) if begin <= first and last <= end))
         of[first : last + 1] = [number] * (last + 1 - first)
-    own: list[list[str]] = [[] for _ in spans]
+    places: list[list[int]] = [[] for _ in spans]
     outside: list[str] = []
-    for name, number in zip(names, of, strict=True):
-        (outside if number < 0 else own[number]).append(name)
-    found = [Loop(*span, around, tuple(inside)) for span, around, inside in zip(spans, outer, own, strict=True)]
+    for place, number in enumerate(of):
+        if number < 0:
+            outside.append(names[place])
+        else:
+            places[number].append(place)
+    found = [
+        Loop(*span, around, tuple(names[place] for place in inside), tuple(inside))
+        for span, around, inside in zip(spans, outer, places, strict=True)
+    ]
     return tuple(outside), found

@@ -182,15 +182,16 @@ def of_model(compiled: list[Row], counted: list[Row], measured: list[Row]) -> st
 """
 
 
-(_FEW, _SLOW), (_MANY, _FAST) = model.SLOTS
 _US = f"{1e6 * model.LAUNCH:.1f} µs"
 MODEL = f"""\
-a launch takes as long as what keeps it longest, the warp instructions that its
-machine code issues ({_SLOW} cycles of a scheduler each where it has up to {_FEW} warps to choose from, {_FAST} from
-{_MANY} on), its bytes from memory or from the last-level cache, or its matrix products; a call takes {_US} more
-for each launch. *Measured*: the same kernels on an {model.MEASURED_ON}, replayed from a CUDA graph; empty where no
-device has run them. What is more than {model.WITHIN:.0%} off is not *understood*. Instructions are counted in what the
-newest compilers make; `benchmarks/gpu/model.py` says how often each loop runs."""
+a launch takes as long as what keeps it longest, its bytes from memory or
+from the last-level cache, its matrix products, or its warps; a call takes {_US} more for each launch. A warp takes the
+cycles that it would take alone, as the compiler schedules its machine code, with latencies that others have measured;
+then it waits behind the instructions of the warps that share its scheduler. *Latency*: it waits for results longer
+than all of these need to issue their *instructions*. *Measured*: the same kernels on an {model.MEASURED_ON}, replayed
+from a CUDA graph; empty where no device has run them. What is more than {model.WITHIN:.0%} off is not *understood*. The
+machine code is what the newest compilers make; `benchmarks/gpu/chain.py` has the latencies, `benchmarks/gpu/model.py`
+how often each loop runs."""
 
 
 def page(
