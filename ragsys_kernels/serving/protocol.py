@@ -147,7 +147,7 @@ class Protocol(HttpToolsProtocol):
         self._service = front.service
 
     def connection_made(self, transport: Any) -> None:
-        secured: Any = _Secured(transport) if self.config.is_ssl else transport
+        secured: Any = _Secured(transport) if self.config.ssl else transport
         super().connection_made(secured)
         self.waiting_since = time.monotonic()
         limits, beyond = self._service.limits, self._service.load.beyond
