@@ -83,6 +83,15 @@ def test_dpp_goes_on_past_the_rank_in_a_window(backend, limits, picks, without):
     np.testing.assert_allclose(found.scores, 1)
 
 
+@pytest.mark.parametrize("dims", [8, 50, 384])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_dpp_without_quality_begins_with_the_first_row(backend, dtype, dims):
+    """All unit vectors enlarge the determinant by 1, however their lengths are rounded."""
+    rows = np.random.default_rng(dims).standard_normal((2000, dims), np.float32)
+    assert rk.Corpus(rows, dtype=dtype).subset(1, rule="dpp", backend=backend).indices.tolist() == [[0]]
+    assert rk.dpp(rows[:1], rows, 1, lambda_d=0, backend=backend).indices.tolist() == [[0]]
+
+
 def test_what_a_budget_does_by_hand():
     """The second best costs too much and is passed over; a budget of nothing leaves what is free."""
     rows = np.eye(4, dtype=np.float32)

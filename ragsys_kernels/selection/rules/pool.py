@@ -12,6 +12,8 @@ from ..problem import Problem, divide, unit
 
 # What is left of an item is no longer told from rounding if it is at most this share of what the item began with.
 ROUNDING = 1e-5
+# Of unit vectors in float32 a squared length is no further from 1. It counts as 1, or ties would go by its rounding.
+UNIT_ROUNDING = 2.0**-19
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Pool:
     query: np.ndarray | None  # of unit length, but for rules that take it as given with metric "dot"
     given: Callable[[np.ndarray, int], np.ndarray] | None = None  # similarities of items to one, without vectors
     steps: int = 0  # D of vectors of signs, whose products are multiples of 1 / D
+    unit: bool = False  # the vectors are unit vectors, as exactly as they are stored
 
     def to(self, j: int) -> np.ndarray:
         """Return the similarity of every item, (n + S,), to item j."""
@@ -38,7 +41,8 @@ class Pool:
     def own(self) -> np.ndarray:
         """Return the similarity of every item to itself, (n + S,)."""
         if self.given is None:
-            return np.asarray(np.einsum("nd,nd->n", self.items, self.items))
+            own = np.einsum("nd,nd->n", self.items, self.items)
+            return np.where(self.unit & (np.abs(own - 1) <= UNIT_ROUNDING), 1.0, own)
         items = np.arange(len(self.rows) + len(self.initial))
         return np.array([self.given(items[[j]], j)[0] for j in items.tolist()])
 
@@ -110,7 +114,8 @@ def pool_of(problem: Problem, q: int, near: np.ndarray | None = None) -> Pool:
     if problem.rows.similarity is not None:
         at = np.concatenate([positions, initial - q * problem.pool_stride])
         given = lambda some, j: given_row(problem, q, at[some], int(at[j]))  # noqa: E731
-    return Pool(rows, positions, e, initial, problem.rows.vectors(initial), r, v, query, given, steps)
+    e_initial, units = problem.rows.vectors(initial), problem.rows.metric == "cosine"
+    return Pool(rows, positions, e, initial, e_initial, r, v, query, given, steps, units)
 
 
 def given_row(problem: Problem, q: int, positions: np.ndarray, j: int) -> np.ndarray:

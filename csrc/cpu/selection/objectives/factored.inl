@@ -18,6 +18,9 @@
 // such an item, and one that counts as picked has no direction.
 constexpr float kNothingLeft = 1e-5f;
 
+// Of unit vectors in float32 a squared length is no further from 1. It counts as 1, or ties would go by its rounding.
+constexpr float kUnitRounding = 0x1p-19f;
+
 // Factored::prepare hides the function of dot.inl.
 static inline void make_prepared(const float* vector, std::int64_t dims, float* out) {
   prepare(vector, dims, 1.0f, out);
@@ -56,6 +59,8 @@ struct Factored {
     window = options.window ? options.window : query.args.limits.num_initial + query.args.k;
     may_lag = !sift && query.args.bounds != Bounds::dense;
     query.limited = query.limited || rule == Method::dpp;
+    for (std::int64_t j = 0; rule == Method::dpp && query.args.unit_rows && j < query.items; ++j)
+      if (__builtin_fabsf(ws.norm2[j] - 1.0f) <= kUnitRounding) ws.norm2[j] = 1.0f;
     begin(query, 0);
     for (std::int64_t j = 0; sift && j < query.items; j += W) store(ws.aimed + j, load(ws.relevance + j));
     if (rule == Method::dpp && options.quality) return take_quality(query);
