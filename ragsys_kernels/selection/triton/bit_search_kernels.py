@@ -124,7 +124,7 @@ def filter_product_kernel(
     i = (program % blocks).to(tl.int64) * QUERIES + tl.arange(0, QUERIES)
     n = tile * ROWS + tl.arange(0, ROWS)
     if bars is None:  # rows that lie far apart: neighbours are often alike, and of a group one counts
-        n = _sampled(tl.arange(0, ROWS) * tiles + program // blocks)
+        n = _sampled(tl.arange(0, ROWS).to(tl.int64) * tiles + program // blocks)
     real, there = i < num_queries, n < num_ids
     d = tl.arange(0, DIMS)
     at_rows = rows + n[:, None] * row_stride
