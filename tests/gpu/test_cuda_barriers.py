@@ -133,8 +133,10 @@ def test_a_missing_barrier_is_a_race(run, op, barrier, place):
 
 def _that_races(op, barrier, place):
     if barrier == 14:  # groups of picks; the first columns are the best items, so no other barrier is met
-        arguments = pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0, "max_per_group": 2}
-        return arguments | {"embeddings": arguments["embeddings"].astype(np.float16), "groups": np.arange(160)}
+        arguments = pools(140, 40, "best first") | {"k": 4, "lambda_d": 1.0}
+        arguments["embeddings"] = arguments["embeddings"].astype(np.float16)
+        # A block that tells itself reads its table too early: what lies there as a pick has no group.
+        return arguments if place == "streamed" else arguments | {"max_per_group": 2, "groups": np.arange(160)}
     if place in COLUMNS:
         return against_the_first(140, 40)
     return problem_of(op, 1, 37, 3, 40, seed=6)
