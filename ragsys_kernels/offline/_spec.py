@@ -285,6 +285,8 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
         refuse("index", "come with a pool", f"pool {spec.pool!r} and {index.path}")
     if index is not None and spec.device is not None:
         refuse("index", "be left out with a device", index.path)
+    if candidates is not None and spec.exact:
+        refuse("exact", "be left out when candidates are given", "exact=True")
     if index is not None and spec.exact:
         refuse("index", "be left out with exact", index.path)
     if spec.search_parameters is not None and not inputs.by_own_index(spec):

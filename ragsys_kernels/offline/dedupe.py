@@ -57,7 +57,7 @@ def dedupe(
     groups: bool = False,
     rows: bool = False,
     index: PathLike | None = None,
-    neighbors: int = 32,
+    neighbors: int | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     metric: Literal["cosine", "dot"] | None = None,
@@ -112,6 +112,8 @@ def dedupe(
     ValueError, TypeError, OSError
         Files that cannot be read, or what `duplicates` refuses.
     """
+    if neighbors is not None and index is None:
+        raise ValueError(f"{_OP}: neighbors must come with index, got {checks.shown(neighbors)} alone")
     outs = {"out": out, "removed": removed, "pairs": pairs}
     inputs = {"corpus": corpus, "index": index}
     places = _whole.targets(_OP, outs, inputs, checks.flag(_OP, "overwrite", overwrite))

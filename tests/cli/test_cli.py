@@ -177,7 +177,7 @@ def test_messages_have_flags_as_they_are_typed(monkeypatch):
         (plan.plan, "processor must come with measure=False, got 1", "processor must come with --no-measure, got 1"),
         (plan.plan, "memory must come with measure=True", "memory must come with --measure"),
         (serve.serve, "with verify=False, as access_log=False", "with --no-verify, as --no-access-log"),
-        (subset.subset, "exact must come with neighbors, got exact=True", "exact must come with --neighbors, got --exact"),
+        (subset.subset, "must come with neighbors, got exact=True", "must come with --neighbors, got --exact"),
         (subset.subset, "rows=False, index=False", "rows=False, index=False"),
     ):  # fmt: skip
         monkeypatch.setattr(_app.Commands, "running", command)

@@ -246,6 +246,23 @@ def test_rows_are_those_of_a_table(tmp_path):
         offline.subset(tmp_path / "rows.npy", tmp_path / "o.parquet", k=3, rows=True)
 
 
+def test_options_without_effect_are_refused_before_the_corpus_is_read(tmp_path):
+    for call, more, options in (
+        (offline.subset, {"k": 3}, {
+            "target_relevance": "max", "relevance_scale": "minmax", "min_relevance": 0.1, "target_column": "v",
+            "group_column": "g", "cost_column": "c",
+        }),
+        (offline.dedupe, {"threshold": 0.9}, {"neighbors": 32}),
+    ):  # fmt: skip
+        for name, value in options.items():
+            need = {
+                "group_column": "max_per_group or min_per_group", "cost_column": "budget", "neighbors": "index",
+            }.get(name, "targets")  # fmt: skip
+            said = f"^{call.__name__}: {name} must come with {need}, got {value!r} alone$"
+            with pytest.raises(ValueError, match=said):
+                call(tmp_path / "none.npy", tmp_path / "o.parquet", **more, **{name: value})
+
+
 @pytest.mark.parametrize("name", ["initial", "allowed", "exclude"])
 def test_ids_that_cannot_be_used_are_named_with_their_argument_and_file(docs, tmp_path, name):
     (tmp_path / "ids.txt").write_text("doc-3\nnone\n")
