@@ -457,7 +457,7 @@ class Corpus(Rows):
         ----------
         k : int
         rule : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
-            VRSD and SIFT need targets: the mean of these, of length 1 for cosines, is their query.
+            VRSD and SIFT need targets: their query is the mean of these, each scaled to length 1 for cosines.
         targets : (T, D) numbers, optional
             Vectors that the rows are to be relevant to, such as those of a task's examples; on the host.
         target_relevance : {"mean", "max"}

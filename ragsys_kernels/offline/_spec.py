@@ -312,8 +312,10 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if request.half_life is None and inputs.time is not None:
         refuse("time", "come with half_life", "time alone")
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
-        got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
-        refuse("memory", "come with pools that the host searches for", got)
+        other = (
+            f"device {spec.device!r}" if spec.device else "index" if index else "pool 'all': give pool a number of rows"
+        )
+        refuse("memory", f"be left out with {other}", spec.memory)
     if spec.pool == "certified" and isinstance(inputs.saved, Spread):
         refuse("pool 'certified'", "come without memory where the corpus is a URL", spec.memory)
     if spec.pool == "certified" and request.min_per_group is not None:

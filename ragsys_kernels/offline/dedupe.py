@@ -40,8 +40,9 @@ class DedupeSummary:
     def __str__(self) -> str:
         share = 100 * self.removed / max(1, self.rows)
         recall = "" if self.recall is None else f", the index finds {100 * self.recall:.1f} % of similar pairs"
+        rows = checks.counted(self.rows, "row")
         return (
-            f"{self.kept} of {self.rows} rows kept, {self.removed} removed ({share:.1f} %) at {self.threshold:g} in "
+            f"{self.kept} of {rows} kept, {self.removed} removed ({share:.1f} %) at {self.threshold:g} in "
             f"{self.seconds:.2f} s (corpus read in {self.corpus_seconds:.2f} s){recall} -> {self.out}"
         )
 

@@ -46,7 +46,7 @@ class SubsetSummary:
         lacking = ", ".join(f"{group}: {n}" for group, n in (self.unmet or {}).items())
         unmet = f", groups that lack rows: {lacking}" if lacking else ""
         return (
-            f"{self.chosen}{fewer} of {self.rows} rows in {self.seconds:.2f} s (corpus read in "
+            f"{self.chosen}{fewer} of {checks.counted(self.rows, 'row')} in {self.seconds:.2f} s (corpus read in "
             f"{self.corpus_seconds:.2f} s){before}, {self.rule}{cost}{unmet} -> {self.out}"
         )
 
