@@ -137,6 +137,24 @@ def test_an_answer_on_a_full_disk_is_one_line(tmp_path, option):
     assert (result.returncode, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("way", "option", "needed"),
+    [
+        (("--vectors", "v.npy"), ("--token-file", "t"), "--url"),
+        (("m:f",), ("--corpus", "c"), "--url"),
+        (("m:f",), ("--overwrite",), "--vectors"),
+        (("--url", "http://localhost"), ("--adapter", "qdrant"), "MODULE:NAME"),
+        (("--url", "http://localhost"), ("--argument", "k=n"), "MODULE:NAME"),
+        (("--vectors", "v.npy"), ("--option", "a=1"), "MODULE:NAME"),
+    ],
+)
+def test_conform_refuses_options_of_another_way_to_call(run, tmp_path, way, option, needed):
+    result = run(tmp_path, "conform", *way, *option)
+    assert result.returncode == 2
+    assert result.stderr == f"error: conform: {option[0]} must come with {needed}, got {option[0]} alone\n"
+    assert not [*tmp_path.iterdir()]
+
+
 PLAN = ("plan", "--rows", "1e6", "--queries", "10", "--no-measure", "--processor", "avx2")
 
 
