@@ -59,7 +59,7 @@ def _check_memory(memory: int | None, rows: int, dims: int, dtype: Any) -> None:
     taken = {name: rows * row_bytes(name, dims) for name in BYTES}
     if taken[dtype] > memory:
         fit = [name for name, size in taken.items() if size <= memory]
-        instead = f"; as {' or '.join(fit)} they fit" if fit else "; they fit as no type"
+        instead = f"; as {' or '.join(fit)} they fit" if fit else "; no type is small enough"
         what = f"the bytes of {counted(rows, 'row')} of {dims} {dtype} with codes and ids"
         raise ValueError(f"memory must be at least {taken[dtype]}, {what}, got {memory}{instead}")
 

@@ -333,7 +333,7 @@ def test_a_corpus_that_takes_more_memory_is_refused_before_it_is_read(tmp_path, 
     others = (
         (27_199, "; as float16 or bfloat16 or int8 they fit"),
         (6_000, "; as int8 they fit"),
-        (9, "; they fit as no type"),
+        (9, "; no type is small enough"),
     )
     for op, call in (
         ("subset", lambda **more: offline.subset(corpus, tmp_path / "o.parquet", k=3, **more)),
