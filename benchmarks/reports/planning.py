@@ -10,7 +10,6 @@ which are larger, as some of the first are than the caches. Runs take turns, and
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -38,7 +37,7 @@ def main() -> None:
     parser.add_argument("--rows", type=float, default=1e9, help="of the corpus to plan for (%(default)g)")
     parser.add_argument("--queries", type=float, default=1e7, help="(%(default)g)")
     parser.add_argument("--cores", type=int, default=64, help="of a node (%(default)s)")
-    parser.add_argument("--memory", type=float, default=256, help="GB of a node for the corpus (%(default)g)")
+    parser.add_argument("--memory", default="256G", help="of a node for the corpus, as of plan (%(default)s)")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/planning.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -48,9 +47,12 @@ def main() -> None:
         f"{ledger.hardware()}, {isa}, {options.dtype} rows, commit {ledger.environment()['commit']}, load "
         f"{os.getloadavg()[0]:.1f}"
     )
-    found = dataclasses.replace(planning.fitted(jobs[: len(FITTED)]), where=where)
+    found = planning.fitted(jobs[: len(FITTED)])
+    found = Constants(tuple(float(f"{x:.4g}") for x in found.seconds), float(f"{found.build:.2g}"), where)
     print(f"{isa}: {found!r}\n")  # for planning.TABLE
-    text = "\n".join(predictions(options, jobs[len(FITTED) :], found)) + "\n"
+    compared = predictions(options.rounds, jobs[len(FITTED) :], found)
+    large = planned(found, options.rows, options.queries, options.dtype, options.cores, options.memory)
+    text = "\n".join([*compared, "", *large]) + "\n"
     print(text)
     if options.write:
         fill(ROOT, f"planning-{isa}", text)
@@ -72,9 +74,9 @@ def constants() -> Iterator[str]:
         yield f"- {kind}: not measured."
 
 
-def predictions(options: argparse.Namespace, jobs: Sequence[Trial], found: Constants) -> Iterator[str]:
-    """What the model says of jobs that it has not seen, and of a large one."""
-    yield f"{found.where}; chunks of {planning.QUERIES} queries, the least of {options.rounds} turns:"
+def predictions(rounds: int, jobs: Sequence[Trial], found: Constants) -> Iterator[str]:
+    """What the model says of jobs that it has not seen."""
+    yield f"{found.where}; chunks of {planning.QUERIES} queries, the least of {rounds} turns:"
     yield ""
     compared = ("µs a query, predicted | measured | error", "bytes a query, predicted | measured | error")
     yield f"| rows | D | holders | {' | '.join(compared)} |"
@@ -86,21 +88,24 @@ def predictions(options: argparse.Namespace, jobs: Sequence[Trial], found: Const
             f"| {size.rows:,} | {size.dims} | {size.holders} | {1e6 * time_:,.0f} | {1e6 * job.least:,.0f} | "
             f"{time_ / job.least - 1:+.1%} | {bytes_:,.0f} | {asked:,.0f} | {bytes_ / asked - 1:+.1%} |"
         )
-    yield ""
-    yield (
-        f"{options.queries:,.0f} queries over {options.rows:,.0f} rows, on nodes with {options.cores} cores and "
-        f"{options.memory:g} GB for the corpus:"
-    )
+
+
+def planned(
+    found: Constants, rows: float = 1e9, queries: float = 1e7, dtype: str = "int8", cores: int = 64,
+    memory: str = "256G",
+) -> Iterator[str]:  # fmt: skip
+    """What the model says of a large job."""
+    plans = [
+        planning.planned(int(rows), int(queries), dims, dtype, planning.POOL, cores, memory, found)
+        for dims in (96, 384, 768)
+    ]
+    yield f"{queries:,.0f} queries over {rows:,.0f} rows, on nodes with {plans[0].node}:"
     yield ""
     yield "| D | bytes a row | all rows | nodes | bytes a query | hours | hours to build, on one core of each node |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for dims in (96, 384, 768):
-        plan = planning.planned(
-            int(options.rows), int(options.queries), dims, options.dtype, planning.POOL, options.cores,
-            int(1e9 * options.memory), found,
-        )  # fmt: skip
+    for plan in plans:
         yield (
-            f"| {dims} | {plan.row_bytes:,} | {plan.corpus_bytes / 1e9:,.0f} GB | {plan.nodes} | "
+            f"| {plan.dims} | {plan.row_bytes:,} | {plan.corpus_bytes / 1e9:,.0f} GB | {plan.nodes} | "
             f"{plan.query_bytes:,} | {plan.hours:,.1f} | {plan.build_hours:,.1f} |"
         )
 

@@ -24,6 +24,11 @@ class ConversionWarning(UserWarning):
     """Embeddings are copied in each call: from float64, which is not stored, to float32, or into the order of rows."""
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """Return a number of things: ``1 row``, ``2 rows``; ``more`` is the plural that has more than an s."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
 def shape_text(shape: tuple[int, ...]) -> str:
     """Return a shape as errors write it, ``(3,)`` or ``(3, 4)``."""
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"

@@ -118,7 +118,7 @@ def _why_no_device() -> str | None:
     try:
         return None if driver().device_count() else "there is no CUDA device"
     except (DriverError, AttributeError) as error:  # an old library lacks functions
-        return f"there is no CUDA driver or device: {error}"
+        return f"there is no CUDA driver or device: {error}; a GPU needs NVIDIA's driver"
 
 
 # --- Launching.

@@ -37,6 +37,7 @@ import ragsys_kernels as rk
 from .._base.checks import line
 from .._base.files import without_password
 from ..selection.methods import METHODS
+from . import ClosedError
 
 Progress = Callable[[int, int], None]  # is told what is done, and of how much
 
@@ -175,6 +176,8 @@ def one_line_errors(command: str, interrupted: str | Callable[[], str] = INTERRU
     except KeyboardInterrupt as error:
         print(f"error: {command}: {interrupted if isinstance(interrupted, str) else interrupted()}", file=sys.stderr)
         raise typer.Exit(128 + (error.args[0] if error.args else signal.SIGINT)) from None
+    except ClosedError:
+        raise
     except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_expected(error):
             raise
@@ -216,22 +219,28 @@ def _of_options(text: str) -> str:
         return found[1] + " or ".join(own) if own else found[0]
 
     def argument(found: re.Match[str]) -> str:
+        if found[2] == "=False":
+            return flags.get(found[0], found[0])
         return flags[found[1]] if found[1] in flags and ("_" in found[1] or found[2]) else found[0]
 
     text = re.sub(
-        r"(must come with(?:out)? |, or (?=overwrite be given))(\w+)(?: of the corpus)?\b(?!\.\w)", companion, text
+        r"(must come with(?:out)? |, or (?=overwrite be given))(\w+)(?: of the corpus)?\b(?!\.\w|=)", companion, text
     )
     text = re.sub(r"\bgot \w+=None\b", "got none", text)
-    return re.sub(r"(?<![\w./'\"=-])([a-z]\w*)(?:(=True)\b|(?![\w/'\"=-]|\.\w))", argument, text)
+    return re.sub(r"(?<![\w./'\"=-])([a-z]\w*)(?:(=True|=False)\b|(?![\w/'\"=-]|\.\w))", argument, text)
 
 
 def _flags(command: Callable[..., Any]) -> dict[str, str]:
-    """Return the options of a command by the names of its parameters."""
+    """Return the options of a command by the names of its parameters, and the negative forms by ``name=False``."""
     found = {}
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        for each in get_args(parameter.annotation):
-            if isinstance(each, OptionInfo):
-                found[name] = (each.param_decls or (f"--{name.replace('_', '-')}",))[0].partition("/")[0]
+        kind, *own = get_args(parameter.annotation) or (None,)
+        for each in (one for one in own if isinstance(one, OptionInfo)):
+            option = f"--{name.replace('_', '-')}"
+            both = f"{option}/--no-{option[2:]}" if kind is bool else option
+            found[name], slash, no = (each.param_decls or (both,))[0].partition("/")
+            if slash:
+                found[f"{name}=False"] = no
     return found
 
 

@@ -88,6 +88,13 @@ def conform(
     with _status(), one_line_errors("conform", "interrupted"):
         if sum(x is not None for x in (function, url, vectors)) != 1:
             raise ValueError("conform: one of MODULE:NAME, --url and --vectors must be given")
+        _check_companions(
+            ("--url", url, {"--corpus": corpus, "--token-file": token_file}),
+            ("--vectors", vectors, {"--overwrite": overwrite}),
+            ("MODULE:NAME", function, {
+                "--adapter": adapter is not Adapter.auto, "--argument": argument, "--option": options,  # type: ignore[attr-defined]
+            }),
+        )  # fmt: skip
         if vectors is not None:
             from ..offline.text_files import check_out  # takes pyarrow, which other calls do not need
 
@@ -147,6 +154,13 @@ def _show(report: conformance.Report, form: Format, evidence: bool) -> None:
         print(report.to_markdown(), end="")
     else:
         _print(report, evidence)
+
+
+def _check_companions(*called: tuple[str, object, dict[str, object]]) -> None:
+    """Refuse options of another way to call than the one that is given."""
+    for way, given, options in called:
+        for name in (name for name, value in options.items() if value and given is None):
+            raise ValueError(f"conform: {name} must come with {way}, got {name} alone")
 
 
 def _print(report: conformance.Report, evidence: bool) -> None:

@@ -13,6 +13,7 @@ import ragsys_kernels as rk
 
 from .. import offline
 from ..corpus.segments import described, problems
+from . import ClosedError
 from ._app import COLUMNS, INPUT, RULE, Commands, app, notices, one_line_errors, option, progress_bar, worded
 from ._options import BAD_ROWS, BIAS_COLUMN, COST_COLUMN, GROUP_COLUMN, ON_DUPLICATE, TIME_COLUMN, Quiet, seconds
 from ._takes import takes
@@ -191,6 +192,8 @@ def sync(
             try:
                 with progress_bar(quiet, "rows", "opening the source", "comparing") as progress:
                     found = offline.sync_corpus(progress=progress, **given)
+            except ClosedError:
+                raise
             except (ValueError, TypeError, OSError) as error:
                 if every is None or not (worked or _can_pass(error)):
                     raise

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from .. import offline
+from .._base.checks import counted
 from ._app import Commands, app, one_line_errors
 
 job = Commands(help="Show how far a job is, or check its files.", no_args_is_help=True)
@@ -32,7 +33,7 @@ def verify(folder: _Folder) -> None:
         found = offline.verify(folder)
         if not found:
             state = offline.status(folder)
-            print(f"right: {state.queries} queries in {state.shards} shard{'s' * (state.shards > 1)}")
+            print(f"right: {counted(state.queries, 'query', 'queries')} in {counted(state.shards, 'shard')}")
             return
     for problem in found:
         print(problem)

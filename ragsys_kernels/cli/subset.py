@@ -72,11 +72,13 @@ def _ids(text: str) -> Any:
     target_column=option(COLUMNS, "Column of the targets' vectors.", show_default="the only float list"),
     k=option(RULE, "Number of rows to choose.", metavar="N"),
     rule=option(RULE, "Rule: mmr, msd, dpp, ssd, coverage or gist; with --targets also vrsd or sift."),
-    target_relevance=option(RULE, "Relevance to the targets: the mean of the similarities to them, or the largest."),
+    target_relevance=option(RULE, "With --targets, relevance to them: the mean of the similarities, or the largest."),
     neighbors=option(
         RULE, "Of coverage: how many nearest rows of each may cover it.", metavar="N", show_default="all rows"
     ),
-    relevance_scale=option(RULE, "How to rescale that relevance: by its range, to z-scores, or to ranks."),
+    relevance_scale=option(
+        RULE, "With --targets, how to rescale that relevance: by its range, to z-scores, or to ranks."
+    ),
     **_options.of_table(but=("relevance_scale", "metric", *OF_RESULT, *(each.name for each in RECENCY))),
     metric=_METRIC,
     dtype=_DTYPE,
@@ -120,7 +122,7 @@ def subset(quiet: Quiet = False, **given: Any) -> None:
     id_column=_options.ID_COLUMN,
     threshold=option(RULE, "Similarity from which a row is a duplicate of another.", metavar="X"),
     groups=option(RULE, "Add to each row its group: the lowest row that similar pairs connect it with."),
-    neighbors=option(RULE, "With --index: rows that it finds for each.", metavar="N"),
+    neighbors=option(RULE, "With --index: rows that it finds for each.", metavar="N", show_default="32"),
     metric=_METRIC,
     dtype=_DTYPE,
     backend=_BACKEND,

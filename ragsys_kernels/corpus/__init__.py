@@ -457,11 +457,11 @@ class Corpus(Rows):
         ----------
         k : int
         rule : {"mmr", "vrsd", "msd", "dpp", "ssd", "sift", "coverage", "gist"}
-            VRSD and SIFT need targets, whose mean is their query.
+            VRSD and SIFT need targets: their query is the mean of these, each scaled to length 1 for cosines.
         targets : (T, D) numbers, optional
             Vectors that the rows are to be relevant to, such as those of a task's examples; on the host.
         target_relevance : {"mean", "max"}
-            Relevance of a row: the mean of its similarities to the targets, or the largest.
+            With targets: relevance of a row is the mean of its similarities to them, or the largest.
         neighbors : int, optional
             Of coverage, for more rows than the 131,072 whose similarities are all compared, or to take less time: the
             similarity of row i to a pick j counts if j is i itself, or one of the so many other rows of largest
@@ -475,7 +475,8 @@ class Corpus(Rows):
             Rows already chosen: they count as earlier picks and are not returned.
         bias, lambda_d, lambda_b, groups, max_per_group, min_per_group, allowed, exclude, costs, budget, \
             max_similarity, min_relevance, nearest, relevance_scale, backend, num_threads
-            As in `select`. The scale is that of the relevance to targets; ``min_relevance`` bounds it.
+            As in `select`. The scale is that of the relevance to targets, and ``min_relevance`` bounds it: neither goes
+            without targets.
         quality, scale, gamma, window, noise, min_gain, kind, aspects, weights, density, eps : optional
             Options of one rule, as in its function. The ``quality`` of DPP takes the place of that by the bias.
 

@@ -19,6 +19,7 @@ _OP = "duplicates"
 
 _BLOCK = 512  # rows that are looked for together, and compared with one another
 _MOST_PAIRS = 1 << 28  # that are returned, or joined into groups: 4 GiB of them
+_NEIGHBORS = 32  # of each row, that an index finds
 _QUERIES = 256  # rows on which the recall of an index is measured
 
 
@@ -69,7 +70,7 @@ def duplicates(
     pairs: bool = False,
     groups: bool = False,
     index: Any = None,
-    neighbors: int = 32,
+    neighbors: int | None = None,
     metric: Metric = "cosine",
     backend: Literal["auto", "cpu", "reference"] = "auto",
     num_threads: int | None = None,
@@ -94,8 +95,8 @@ def duplicates(
     index : faiss.Index, usearch.index.Index or Corpus, optional
         Finds the ``neighbors`` nearest rows of each, as in `Corpus.search`; pairs that it does not find are not known.
         Similarities are exact. ``recall`` of the result says how good it is.
-    neighbors : int
-        With an index: rows that it finds for each.
+    neighbors : int, optional
+        With an index: rows that it finds for each. Default: 32.
     metric : {"cosine", "dot"}
         Of an array; a Corpus has its own.
     backend : {"auto", "cpu", "reference"}
@@ -133,7 +134,9 @@ def duplicates(
     corpus = _corpus(embeddings, metric)
     limit = _threshold(corpus, threshold)
     pairs, groups = checks.flag(_OP, "pairs", pairs), checks.flag(_OP, "groups", groups)
-    neighbors = checks.count(_OP, "neighbors", neighbors)
+    if neighbors is not None and checks.count(_OP, "neighbors", neighbors) and index is None:
+        raise ValueError(f"{_OP}: neighbors must come with index, got {neighbors} alone")
+    near = _NEIGHBORS if neighbors is None else neighbors
     threads = checks.threads(_OP, num_threads)
     checks.function(_OP, "progress", progress)
     checks.choice(_OP, "backend", backend, ("auto", "cpu", "reference"))
@@ -148,8 +151,8 @@ def duplicates(
                 progress(min(begin + _BLOCK, len(order)), len(order))
         recall = None
     else:
-        found.take_listed(order, _by_index(corpus, order, limit, index, neighbors, threads, progress))
-        recall = _recall(corpus, order, limit, index, neighbors, compiled, threads)
+        found.take_listed(order, _by_index(corpus, order, limit, index, near, threads, progress))
+        recall = _recall(corpus, order, limit, index, near, compiled, threads)
     return found.result(pairs, groups, recall)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from .._base import arrays, checks, tables
 from .._gpu.plans import planned
-from ..selection import filters
+from ..selection import constraints, filters
 from ..selection import route as routes
 from ..selection.parameters import DEFAULTS, OF_RULES, WEIGHTED
 from ..selection.problem import SearchResult, Selection
@@ -80,6 +80,7 @@ def retrieve(corpus: Any, request: Request, pool: int, index: Any = None) -> Poo
             f"{_OP}: bias must be that of the corpus where its index finds the pools, got another; index=False "
             "searches exactly"
         )
+    constraints.used_by(_OP, request)
     changes: dict[str, Any] = {"allowed": None, "exclude": None}  # all of these may be picked
     groups = request.groups
     if len(_shape(groups)) == 2:  # levels, which are no column of a corpus: a search goes by the first

@@ -255,7 +255,7 @@ def place_of(op: str, device: str) -> Host | Torch:
     except ModuleNotFoundError:
         reason = absent("torch", "cuda")
     except (RuntimeError, AssertionError) as error:  # torch asserts that it is built with CUDA
-        reason = str(error)
+        reason = f"{error}; a GPU needs NVIDIA's driver and a build of torch with CUDA: without them leave device out"
     raise _dispatch.BackendUnavailableError(f"{op}: device must be one of this machine, got {device!r}: {reason}")
 
 

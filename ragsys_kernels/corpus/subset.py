@@ -8,6 +8,7 @@ import numpy as np
 
 from .._base import arrays, checks
 from .._base.arrays import HOST
+from ..selection.parameters import SCALES
 from ..selection.problem import Selection, unit
 from ..selection.request import Request
 from ..selection.run import planned_run
@@ -31,7 +32,7 @@ def subset(
     Its relevance is 0, or that to the targets. Values of one rule are None where they are not given.
     """
     corpus, rule = request.embeddings, request.op
-    checks.choice(OP, "target_relevance", target_relevance, TOWARD)
+    check_toward(targets, target_relevance, request.relevance_scale, request.min_relevance)
     request = completed(request, OP, "rule")
     place = place_of(OP, corpus.device)
     if neighbors is not None:
@@ -65,6 +66,17 @@ def subset(
         if corpus._memory is not None:
             windows.forget(corpus, 0, len(corpus))
     return picks
+
+
+def check_toward(targets: Any, target_relevance: Any, relevance_scale: Any, min_relevance: Any) -> None:
+    """Refuse, without targets, what is of the relevance to them."""
+    checks.choice(OP, "target_relevance", target_relevance, TOWARD)
+    checks.choice(OP, "relevance_scale", relevance_scale, SCALES)
+    usual = {"target_relevance": TOWARD[0], "relevance_scale": SCALES[0], "min_relevance": None}
+    given = zip(usual.items(), (target_relevance, relevance_scale, min_relevance), strict=True)
+    for (name, default), value in given if targets is None else ():
+        if value != default:
+            raise ValueError(f"{OP}: {name} must come with targets, got {checks.shown(value)} alone")
 
 
 def _neighbors(request: Request, neighbors: Any) -> int:

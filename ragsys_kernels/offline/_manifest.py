@@ -20,6 +20,7 @@ import pyarrow as pa
 
 import ragsys_kernels as rk
 
+from .._base.checks import counted
 from .._base.lock import LOCK_FILE
 from ._options import JobSpec, absolute
 from ._spec import Inputs, selection_options
@@ -253,7 +254,7 @@ def _sum(counts: Collection[int | None]) -> int | None:
 
 def fallen_short(short: int, k: int, unmet: int | None) -> str:
     """Return what a line says of queries that have not got the picks that were asked for."""
-    text = f", {short} got fewer than {k} picks" if short else ""
+    text = f", {short} got fewer than {counted(k, 'pick')}" if short else ""
     return text + (f", {unmet} lack picks of min_per_group" if unmet else "")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 import ragsys_kernels as rk
 
+from .._base.checks import counted
 from .._base.tables import texts
 from ..corpus.retrieve import completed
 from ..selection.request import Request
@@ -60,9 +61,10 @@ class Recall:
     def __str__(self) -> str:
         low, high = self.interval
         by = f" by the first {self.columns} columns" if self.columns else ""
+        sampled = counted(self.queries, "query", "queries")
         return (
             f"pools{by} have {100 * self.mean:.1f} % of the exact ones ({100 * low:.1f} to {100 * high:.1f}), "
-            f"{100 * self.changed / max(1, self.picks):.1f} % of picks are others ({self.queries} queries sampled)"
+            f"{100 * self.changed / max(1, self.picks):.1f} % of picks are others ({sampled} sampled)"
         )
 
 

@@ -285,6 +285,8 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
         refuse("index", "come with a pool", f"pool {spec.pool!r} and {index.path}")
     if index is not None and spec.device is not None:
         refuse("index", "be left out with a device", index.path)
+    if candidates is not None and spec.exact:
+        refuse("exact", "be left out when candidates are given", "exact=True")
     if index is not None and spec.exact:
         refuse("index", "be left out with exact", index.path)
     if spec.search_parameters is not None and not inputs.by_own_index(spec):
@@ -310,8 +312,10 @@ def _check_together(spec: JobSpec, inputs: Inputs) -> None:
     if request.half_life is None and inputs.time is not None:
         refuse("time", "come with half_life", "time alone")
     if spec.memory is not None and (spec.device is not None or spec.pool == "all" or index is not None):
-        got = f"a device, {spec.device!r}" if spec.device else "an index" if index else "pool 'all'"
-        refuse("memory", "come with pools that the host searches for", got)
+        other = (
+            f"device {spec.device!r}" if spec.device else "index" if index else "pool 'all': give pool a number of rows"
+        )
+        refuse("memory", f"be left out with {other}", spec.memory)
     if spec.pool == "certified" and isinstance(inputs.saved, Spread):
         refuse("pool 'certified'", "come without memory where the corpus is a URL", spec.memory)
     if spec.pool == "certified" and request.min_per_group is not None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 import ragsys_kernels as rk
 
-from .._base.checks import shown
+from .._base.checks import counted, shown
 from .._base.files import check_local, replacing_and_sweeping
 from .._base.types import PathLike, Storage
 from . import sources, text_files
@@ -59,8 +59,8 @@ def _check_memory(memory: int | None, rows: int, dims: int, dtype: Any) -> None:
     taken = {name: rows * row_bytes(name, dims) for name in BYTES}
     if taken[dtype] > memory:
         fit = [name for name, size in taken.items() if size <= memory]
-        instead = f"; as {' or '.join(fit)} they fit" if fit else ""
-        what = f"the bytes of {rows} rows of {dims} {dtype} with codes and ids"
+        instead = f"; as {' or '.join(fit)} they fit" if fit else "; no type is small enough"
+        what = f"the bytes of {counted(rows, 'row')} of {dims} {dtype} with codes and ids"
         raise ValueError(f"memory must be at least {taken[dtype]}, {what}, got {memory}{instead}")
 
 
@@ -135,11 +135,12 @@ def write_rows(
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         parts = iter([pa.concat_tables(parts).take(pa.array(back))])
-    with replacing_and_sweeping(place) as file, ExitStack() as stack:
+    with words_of(op), replacing_and_sweeping(place) as file, ExitStack() as stack:
         writer, begin = None, 0
         for part in parts:
             columns = [values[begin : begin + len(part)] for values in mine.values()]
-            made = pa.Table.from_arrays([*columns, *part.columns], [*mine, *part.schema.names])
+            fields = [pa.field(name, values.type) for name, values in mine.items()]
+            made = pa.Table.from_arrays([*columns, *part.columns], schema=pa.schema([*fields, *part.schema]))
             writer = writer or stack.enter_context(pq.ParquetWriter(file, made.schema))
             writer.write_table(made)
             begin += len(part)

@@ -42,8 +42,9 @@ class BiasSummary:
 
     def __str__(self) -> str:
         cached = f", {self.cached} from the cache" if self.cached else ""
+        pairs = checks.counted(self.pairs, "pair")
         return (
-            f"{self.pairs} pairs in {self.seconds:.2f} s ({self.rate:.1f} pairs/s{cached}, model loaded in "
+            f"{pairs} in {self.seconds:.2f} s ({self.rate:.1f} pairs/s{cached}, model loaded in "
             f"{self.model_seconds:.2f} s), mean bias {self.mean:.3f}, model {self.model} -> {self.out}"
         )
 

@@ -196,7 +196,8 @@ def _recipe(index: str | None, parameters: str | None, given: _Given, size: int 
     maker = Maker(_OP, recipe, _columns(given))
     rows = min(given[0].rows, size or given[0].rows)
     if rows < maker.least:
-        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, which needs {maker.least}")
+        least = f"which needs {maker.least}; fewer are searched exactly, without index"
+        raise ValueError(f"index must be one for {rows} rows a segment, got {index!r}, {least}")
     if not recipe.parameters and (cells := maker.cells) is not None and cells[0] < cells[1]:
         _log.info(
             "%s: searches look into %d of the %d cells of %s, FAISS's default, and miss most rows; search_parameters, "

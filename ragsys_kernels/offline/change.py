@@ -96,10 +96,11 @@ class Deleted:
     unknown: list[Any]
 
     def __str__(self) -> str:
+        deleted = f"{checks.counted(self.rows, 'row')} deleted"
         if not self.unknown:
-            return f"{self.rows} rows deleted"
+            return deleted
         some = ", ".join(map(checks.shown, self.unknown[:_NAMED])) + (", ..." if len(self.unknown) > _NAMED else "")
-        return f"{self.rows} rows deleted, {len(self.unknown)} ids not in the corpus: {some}"
+        return f"{deleted}, {checks.counted(len(self.unknown), 'id')} not in the corpus: {some}"
 
 
 def delete_rows(ids: PathLike | Sequence[Any], folder: PathLike, *, id_column: str | None = None) -> Deleted:

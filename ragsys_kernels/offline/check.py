@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .._base.checks import counted
 from .._base.types import PathLike
 from ._manifest import (
     Manifest,
@@ -64,7 +65,7 @@ class JobStatus:
                 f"queries: {self.done} of {self.queries} done, {self.skipped} of them skipped"
                 + fallen_short(self.short, self.k, self.unmet)
                 + proven(self.certified, self.done - self.skipped),
-                f"shards: {self.shards} of {self.num_shards}, {self.shard_size} queries each",
+                f"shards: {self.shards} of {self.num_shards}, {counted(self.shard_size, 'query', 'queries')} each",
                 f"complete: {'yes' if self.complete else 'no'}" + (f", missing {missing}" if missing else ""),
                 f"running: {self.owner or 'no'}",
                 *([f"damaged: {', '.join(self.damaged)}"] if self.damaged else []),

@@ -40,8 +40,9 @@ class DedupeSummary:
     def __str__(self) -> str:
         share = 100 * self.removed / max(1, self.rows)
         recall = "" if self.recall is None else f", the index finds {100 * self.recall:.1f} % of similar pairs"
+        rows = checks.counted(self.rows, "row")
         return (
-            f"{self.kept} of {self.rows} rows kept, {self.removed} removed ({share:.1f} %) at {self.threshold:g} in "
+            f"{self.kept} of {rows} kept, {self.removed} removed ({share:.1f} %) at {self.threshold:g} in "
             f"{self.seconds:.2f} s (corpus read in {self.corpus_seconds:.2f} s){recall} -> {self.out}"
         )
 
@@ -57,7 +58,7 @@ def dedupe(
     groups: bool = False,
     rows: bool = False,
     index: PathLike | None = None,
-    neighbors: int = 32,
+    neighbors: int | None = None,
     vector_column: str | None = None,
     id_column: str | None = None,
     metric: Literal["cosine", "dot"] | None = None,
@@ -112,6 +113,8 @@ def dedupe(
     ValueError, TypeError, OSError
         Files that cannot be read, or what `duplicates` refuses.
     """
+    if neighbors is not None and index is None:
+        raise ValueError(f"{_OP}: neighbors must come with index, got {checks.shown(neighbors)} alone")
     outs = {"out": out, "removed": removed, "pairs": pairs}
     inputs = {"corpus": corpus, "index": index}
     places = _whole.targets(_OP, outs, inputs, checks.flag(_OP, "overwrite", overwrite))

@@ -36,8 +36,9 @@ class EmbedSummary:
 
     def __str__(self) -> str:
         rate = f" ({self.new / self.seconds:.0f} texts/s)" if self.new else ""
+        texts = checks.counted(self.texts, "text")
         return (
-            f"{self.texts} texts, {self.new} of them new, in {self.seconds:.2f} s{rate}, model loaded in "
+            f"{texts}, {self.new} of them new, in {self.seconds:.2f} s{rate}, model loaded in "
             f"{self.model_seconds:.2f} s, {self.dims} dimensions, model {self.model} -> {self.out}"
         )
 

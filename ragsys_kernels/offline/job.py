@@ -27,6 +27,7 @@ from .sinks import Folder, folder_at, skipped_list, write_skipped
 from .sources import check_apart
 
 _log = logging.getLogger(__name__)
+_QUERIES = "query", "queries"
 
 
 @dataclass(frozen=True)
@@ -75,22 +76,24 @@ class Summary:
         return self.selected / self.seconds if self.selected else 0.0
 
     def __str__(self) -> str:
-        place = f"-> {self.out} ({self.shards} shard{'s' * (self.shards > 1)})"
-        skipped = f", {self.skipped} queries skipped" if self.skipped else ""
+        counted = checks.counted
+        place = f"-> {self.out} ({counted(self.shards, 'shard')})"
+        skipped = f", {counted(self.skipped, *_QUERIES)} skipped" if self.skipped else ""
         skipped += fallen_short(self.short, self.k, self.unmet)
-        skipped += f", {self.unknown} unknown ids of candidates left out" if self.unknown else ""
+        skipped += f", {counted(self.unknown, 'unknown id')} of candidates left out" if self.unknown else ""
         skipped += proven(self.certified, self.done - self.skipped)
         skipped += f", {self.recall}" if self.recall else ""
         if not self.selected and self.complete:
-            done = f"all {self.queries} queries are done, and their files as they were written"
+            are, their = ("the query is", "its") if self.queries == 1 else (f"all {self.queries} queries are", "their")
+            done = f"{are} done, and {their} files as they were written"
             return f"nothing to do: {done}{skipped} {place}"
         backend = f"{self.backend} ({self.instruction_set})" if self.instruction_set else self.backend
         earlier = self.done - self.selected
         before = f", {earlier} of {self.queries} done before" if earlier else ""
         stopped = "" if self.complete else f", stopped with {self.queries - self.done} left"
-        threads = f"{self.num_threads} thread{'s' * (self.num_threads > 1)}" if self.engine == "local" else "on Ray"
+        threads = counted(self.num_threads, "thread") if self.engine == "local" else "on Ray"
         return (
-            f"{self.selected} queries in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
+            f"{counted(self.selected, *_QUERIES)} in {self.seconds:.2f} s ({self.rate:.0f} queries/s, corpus read in "
             f"{self.corpus_seconds:.2f} s){before}{stopped}{skipped}, {self.method}, k={self.k}, pool={self.pool}, "
             f"backend {backend}, {threads} {place}"
         )

@@ -198,9 +198,10 @@ def row_bytes(dtype: Storage, dims: int) -> int:
 class Plan:
     """What a corpus spread over nodes takes; as text, a few lines.
 
-    ``row_bytes`` and ``corpus_bytes`` are of the rows with their ids, ``query_bytes`` what travels between nodes for a
-    query, ``query_seconds`` the processor time of a query over all nodes, and ``hours`` and ``build_hours`` the time
-    of all queries on all cores, and of the build on one core of each node.
+    ``memory`` is of a node, in bytes, and ``memory_given`` as it was given; ``row_bytes`` and ``corpus_bytes`` are of
+    the rows with their ids, ``query_bytes`` what travels between nodes for a query, ``query_seconds`` the processor
+    time of a query over all nodes, and ``hours`` and ``build_hours`` the time of all queries on all cores, and of the
+    build on one core of each node.
     """
 
     rows: int
@@ -211,11 +212,18 @@ class Plan:
     nodes: int
     cores: int
     memory: int
+    memory_given: int | str
     row_bytes: int
     query_bytes: int
     query_seconds: float
     build_hours: float
     constants: Constants
+
+    @property
+    def node(self) -> str:
+        """What a node has."""
+        given = f"{self.memory_given}, " if isinstance(self.memory_given, str) else ""
+        return f"{self.cores:,} cores and {given}{self.memory:,} bytes, for the corpus"
 
     @property
     def corpus_bytes(self) -> int:
@@ -231,7 +239,7 @@ class Plan:
         return "\n".join((
             f"{self.rows:,} rows of {self.dims} x {self.dtype}: {self.row_bytes:,} bytes a row, "
             f"{_shown(self.corpus_bytes / 1e9)} GB",
-            f"nodes: {self.nodes:,}, of {self.cores:,} cores and {_shown(self.memory / 2**30)} GiB for the corpus",
+            f"nodes: {self.nodes:,}, of {self.node}",
             f"hours: {_shown(self.hours)} for {self.queries:,} queries with pools of {self.pool:,}, "
             f"{_shown(1e3 * self.query_seconds)} ms of a core each",
             f"hours to build: {_shown(self.build_hours)}, on one core of each node",
@@ -266,7 +274,7 @@ def plan(
     dims, dtype, pool
         Dimensions of a row, how it is stored ("float32", "float16", "bfloat16" or "int8"), rows of a pool.
     cores, memory
-        Cores of a node, and its bytes for the corpus, a number or text such as "256G".
+        Cores of a node, and its bytes for the corpus, a number or text such as "256G", of powers of 1,024.
     measure : bool
         Measure what a query takes on this machine, in seconds, on one thread; nothing else should run here. False: by
         the constants of `processor`, which are of int8 rows (docs/planning.md).
@@ -287,9 +295,8 @@ def plan(
     rows, queries = (_whole(name, value) for name, value in (("rows", rows), ("queries", queries)))
     dims, pool, cores = (checks.count(_OP, *each) for each in (("dims", dims), ("pool", pool), ("cores", cores)))
     checks.choice(_OP, "dtype", dtype, BYTES)
-    memory = checks.size(_OP, "memory", memory)
     each = row_bytes(dtype, dims)
-    if memory < each:
+    if checks.size(_OP, "memory", memory) < each:
         raise ValueError(f"{_OP}: memory must be at least {each}, the bytes of a row, got {memory}")
     if pool > rows:
         raise ValueError(f"{_OP}: pool must be at most rows, {rows}, got {pool}")
@@ -303,14 +310,21 @@ def plan(
 
 
 def planned(
-    rows: int, queries: int, dims: int, dtype: Storage, pool: int, cores: int, memory: int, constants: Constants
+    rows: int,
+    queries: int,
+    dims: int,
+    dtype: Storage,
+    pool: int,
+    cores: int,
+    memory: int | str,
+    constants: Constants,
 ) -> Plan:
     """Return a plan by these constants."""
-    each = row_bytes(dtype, dims)
-    nodes = -(-rows * each // memory)
+    each, room = row_bytes(dtype, dims), checks.size(_OP, "memory", memory)
+    nodes = -(-rows * each // room)
     size = Size(rows, dims, nodes, pool)
     return Plan(
-        rows, queries, dims, dtype, pool, nodes, cores, memory, each,
+        rows, queries, dims, dtype, pool, nodes, cores, room, memory, each,
         query_bytes=round(size.network(each, shared=False)),
         query_seconds=constants.of(size),
         build_hours=4 * rows * dims / constants.build / nodes / 3600,

@@ -21,6 +21,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .._base.checks import counted
 from .._base.files import PARTIAL, HashedFile, blocks_of, read, replacing, sha256_of, sync
 from .._base.lock import locked, owner
 from .._base.types import PathLike
@@ -378,4 +379,5 @@ def write_skipped(op: str, out: PathLike, asked: tuple[str, ...], **found: Usabl
     folder.make()
     with folder.writing(name) as file:
         file.write(listed(**found))
-    _log.info(f"{op}: {number} rows that cannot be used are left out; {path} lists them")
+    are, them = ("is", "it") if number == 1 else ("are", "them")
+    _log.info(f"{op}: {counted(number, 'row')} that cannot be used {are} left out; {path} lists {them}")

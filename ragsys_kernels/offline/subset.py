@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from .._base import checks
 from .._base.types import Method, PathLike, RelevanceScale, Storage
+from ..corpus.subset import check_toward
 from ..selection import continued, quotas
 from ..selection.methods import METHODS
 from . import _whole, sources
@@ -45,7 +46,7 @@ class SubsetSummary:
         lacking = ", ".join(f"{group}: {n}" for group, n in (self.unmet or {}).items())
         unmet = f", groups that lack rows: {lacking}" if lacking else ""
         return (
-            f"{self.chosen}{fewer} of {self.rows} rows in {self.seconds:.2f} s (corpus read in "
+            f"{self.chosen}{fewer} of {checks.counted(self.rows, 'row')} in {self.seconds:.2f} s (corpus read in "
             f"{self.corpus_seconds:.2f} s){before}, {self.rule}{cost}{unmet} -> {self.out}"
         )
 
@@ -152,6 +153,14 @@ def subset(
     if checks.flag(_OP, "exact", exact) and (neighbors is None or index is not None):
         need = "with neighbors" if neighbors is None else "without index"
         raise ValueError(f"{_OP}: exact must come {need}, got exact=True")
+    check_toward(targets, target_relevance, relevance_scale, min_relevance)
+    for name, given, needs in (
+        ("target_column", target_column, {"targets": targets}),
+        ("group_column", group_column, {"max_per_group": max_per_group, "min_per_group": min_per_group}),
+        ("cost_column", cost_column, {"budget": budget}),
+    ):
+        if given is not None and all(value is None for value in needs.values()):
+            raise ValueError(f"{_OP}: {name} must come with {' or '.join(needs)}, got {given!r} alone")
     named = {"initial": initial, "allowed": allowed, "exclude": exclude}
     inputs = {"corpus": corpus, "targets": targets, "index": index, **named}
     place = _whole.targets(_OP, {"out": out}, inputs, checks.flag(_OP, "overwrite", overwrite))["out"]
@@ -169,7 +178,7 @@ def subset(
         held = _whole.opened(corpus, quality, columns, metric, dtype, most)
         opened: Any = None if index is None else sources.Index(index, len(held)).of(held)
         wanted = None if targets is None else sources.vectors(targets, "targets", target_column, held.dims).whole()
-        given: dict[str, Any] = {
+        listed: dict[str, Any] = {
             name: _whole.rows_named(held, name, file, once=name == "initial") for name, file in named.items()
         }
     limits: dict[str, Any] = {"max_per_group": max_per_group, "min_per_group": min_per_group}
@@ -184,7 +193,7 @@ def subset(
     picks = None
     if rule in continued.RULES:
         number = min(checks.count(_OP, "k", k), len(held))
-        picks = Picks(_OP, place, number, held, options, {"targets": wanted, **given})
+        picks = Picks(_OP, place, number, held, options, {"targets": wanted, **listed})
         picks.resume(overwrite)
     earlier = 0 if picks is None else picks.made
     loaded = time.perf_counter()
@@ -192,7 +201,7 @@ def subset(
         progress(earlier, k)
     with nullcontext() if picks is None else picks.followed(progress):
         found = held.subset(
-            k, targets=wanted, index=False if exact else opened, num_threads=num_threads, **options, **given
+            k, targets=wanted, index=False if exact else opened, num_threads=num_threads, **options, **listed
         )
     end = time.perf_counter()
     number = int(found.lengths[0])

@@ -51,7 +51,7 @@ class Synced:
     compacted: bool
 
     def __str__(self) -> str:
-        done = f"{self.rows} rows: {self.added} added, {self.changed} changed, {self.deleted} deleted"
+        done = f"{checks.counted(self.rows, 'row')}: {self.added} added, {self.changed} changed, {self.deleted} deleted"
         return done + (", compacted" if self.compacted else "")
 
 

@@ -92,7 +92,7 @@ def read(
     items = ((num_queries, pool), "(Q, P)")
     found = Constraints()
 
-    name = next((name for name in _OF_GROUPS if getattr(request, name) is not None), None)
+    name = used_by(op, request)
     names, of_levels = rows.group_names, None
     if groups is not None:
         names = None
@@ -109,8 +109,6 @@ def read(
         else:
             expect_shape(op, "groups", array, shape_of)
             found.groups = array.reshape(-1)
-        if name is None:
-            raise ValueError(f"{op}: groups must come with {', '.join(_OF_GROUPS[:-1])} or {_OF_GROUPS[-1]}, got none")
     elif name is not None:
         found.groups = rows.groups
         if rows.groups is None:
@@ -171,6 +169,14 @@ def read(
     elif costs is not None:
         raise ValueError(f"{op}: costs must come with a budget, got budget=None")
     return found, candidates
+
+
+def used_by(op: str, request: Request) -> str | None:
+    """Return the first argument that needs groups, if there is one; refuse groups without it."""
+    name = next((name for name in _OF_GROUPS if getattr(request, name) is not None), None)
+    if request.groups is not None and name is None:
+        raise ValueError(f"{op}: groups must come with {', '.join(_OF_GROUPS[:-1])} or {_OF_GROUPS[-1]}, got none")
+    return name
 
 
 def _of_queries(op: str, groups: Any, names: Any) -> Any:

@@ -137,6 +137,71 @@ def test_an_answer_on_a_full_disk_is_one_line(tmp_path, option):
     assert (result.returncode, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("way", "option", "needed"),
+    [
+        (("--vectors", "v.npy"), ("--token-file", "t"), "--url"),
+        (("m:f",), ("--corpus", "c"), "--url"),
+        (("m:f",), ("--overwrite",), "--vectors"),
+        (("--url", "http://localhost"), ("--adapter", "qdrant"), "MODULE:NAME"),
+        (("--url", "http://localhost"), ("--argument", "k=n"), "MODULE:NAME"),
+        (("--vectors", "v.npy"), ("--option", "a=1"), "MODULE:NAME"),
+    ],
+)
+def test_conform_refuses_options_of_another_way_to_call(run, tmp_path, way, option, needed):
+    result = run(tmp_path, "conform", *way, *option)
+    assert result.returncode == 2
+    assert result.stderr == f"error: conform: {option[0]} must come with {needed}, got {option[0]} alone\n"
+    assert not [*tmp_path.iterdir()]
+
+
+PLAN = ("plan", "--rows", "1e6", "--queries", "10", "--no-measure", "--processor", "avx2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stream", "unbuffered"),
+    [
+        (PLAN, "stdout", ""),
+        (PLAN, "stdout", "1"),
+        (SELECT, "stdout", "1"),
+        (("corpus", "show", "corpus.npy"), "stderr", "1"),
+        (("--help",), "stdout", ""),
+    ],
+    ids=["plan", "unbuffered", "select", "error", "help"],
+)
+def test_a_closed_pipe_ends_a_command_silently(folder, arguments, stream, unbuffered):
+    """As the signal of a pipe without a reader would."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer}
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    result = subprocess.run([*COMMAND, *arguments], cwd=folder, env=environment, text=True, **streams)
+    os.close(writer)
+    assert (result.returncode, result.stdout or "", result.stderr or "") == (141, "", "")
+
+
+def test_an_error_of_another_pipe_is_said(capsys):
+    with pytest.raises(_app.typer.Exit) as stopped, _app.one_line_errors("corpus sync"):
+        raise BrokenPipeError(32, "Broken pipe")
+    assert stopped.value.exit_code == 1
+    assert capsys.readouterr().err == "error: corpus sync: [Errno 32] Broken pipe\n"
+
+
+def test_messages_have_flags_as_they_are_typed(monkeypatch):
+    """Of a flag with two forms also the one that says no."""
+    from ragsys_kernels.cli import plan, serve, subset
+
+    for command, said, shown in (
+        (plan.plan, "processor must come with measure=False, got 1", "processor must come with --no-measure, got 1"),
+        (plan.plan, "memory must come with measure=True", "memory must come with --measure"),
+        (serve.serve, "with verify=False, as access_log=False", "with --no-verify, as --no-access-log"),
+        (subset.subset, "must come with neighbors, got exact=True", "must come with --neighbors, got --exact"),
+        (subset.subset, "rows=False, index=False", "rows=False, index=False"),
+    ):  # fmt: skip
+        monkeypatch.setattr(_app.Commands, "running", command)
+        assert _app.shown(said) == shown
+
+
 def test_memory_that_torch_does_not_get_is_one_line(capsys):
     torch = pytest.importorskip("torch")
     with pytest.raises(_app.typer.Exit) as stopped, _app.one_line_errors("bias"):

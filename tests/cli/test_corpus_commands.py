@@ -43,9 +43,9 @@ def test_from_build_to_compact(folder, command):
     assert "and 199 more like it" in refused.stderr
     run("append", "--corpus", "b.parquet", "--to", "c", "--on-duplicate", "replace")
     (folder / "gone.txt").write_text("d3\nd801\n\nnope\n")
-    assert run("delete", "--ids", "gone.txt", "--from", "c") == ["2 rows deleted, 1 ids not in the corpus: 'nope'"]
+    assert run("delete", "--ids", "gone.txt", "--from", "c") == ["2 rows deleted, 1 id not in the corpus: 'nope'"]
     pq.write_table(pa.table({"id": ["x"], "doc": ["d4"]}), folder / "gone.parquet")
-    assert run("delete", "--ids", "gone.parquet", "--id-column", "doc", "--from", "c") == ["1 rows deleted"]
+    assert run("delete", "--ids", "gone.parquet", "--id-column", "doc", "--from", "c") == ["1 row deleted"]
     shown = run("show", "c")
     assert shown[0] == "version 5: cosine, float32, 16 dimensions, ids of str"
     numbers = [line.split()[1:] for line in shown[2:]]
@@ -116,7 +116,7 @@ def test_row_numbers_stand_for_ids(tmp_path, command):
     offline.build_corpus(tmp_path / "a.npy", tmp_path / "c", rows_per_segment=400)
     (tmp_path / "gone.txt").write_text("5\n999\n1000\n")
     done = command(tmp_path, "corpus", "delete", "--ids", "gone.txt", "--from", "c")
-    assert done.stdout.strip() == "2 rows deleted, 1 ids not in the corpus: 1000"
+    assert done.stdout.strip() == "2 rows deleted, 1 id not in the corpus: 1000"
     (tmp_path / "gone.txt").write_text("5\nx\n")
     done = command(tmp_path, "corpus", "delete", "--ids", "gone.txt", "--from", "c")
     assert (

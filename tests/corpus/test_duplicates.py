@@ -213,6 +213,7 @@ def test_progress_is_told():
         ({"quality": [1.0]}, r"duplicates: quality must have shape \(N,\) = \(6,\), got \(1,\)"),
         ({"quality": [0, 1, np.nan, 0, 0, 0]}, "duplicates: quality must be numbers, got NaN in row 2"),
         ({"neighbors": 0}, "duplicates: neighbors must be at least 1, got 0"),
+        ({"neighbors": 32}, "duplicates: neighbors must come with index, got 32 alone$"),
         ({"backend": "triton"}, "duplicates: backend must be one of 'auto', 'cpu', 'reference', got 'triton'"),
     ],
 )

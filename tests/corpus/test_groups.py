@@ -216,6 +216,10 @@ REFUSED = {
         lambda: rk.Corpus(EMBEDDINGS, groups=GROUPS[1:]), ValueError,
         "Corpus: groups must have shape (N,) = (120,), got (119,)",
     ),
+    "without_use": (
+        lambda: rk.Corpus(EMBEDDINGS).select(QUERIES, 3, groups=GROUPS, pool=50), ValueError,
+        "select: groups must come with query_groups, max_per_group or min_per_group, got none",
+    ),
     "asked_integers": (
         lambda: rk.Corpus(EMBEDDINGS, groups=GROUPS).search(QUERIES, 3, query_groups=ASKED_NUMBERS), TypeError,
         "search: query_groups must be strings as the groups of rows are, or None, got 0 in row 0",

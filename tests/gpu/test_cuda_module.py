@@ -529,7 +529,7 @@ def test_reasons(fake, package, monkeypatch):
             assert why() == f"cupy, which compiles the CUDA sources, is broken: {error}"
     with monkeypatch.context() as patch:
         patch.setattr(cuda_module, "driver", failing(DriverError("libcuda.so.1: cannot open")))
-        assert why() == "there is no CUDA driver or device: libcuda.so.1: cannot open"
+        assert why() == "there is no CUDA driver or device: libcuda.so.1: cannot open; a GPU needs NVIDIA's driver"
     fake.count = 0
     assert why() == "there is no CUDA device"
     fake.count, fake.cupy.cuda.nvrtc.getVersion = 1, failing(RuntimeError("libnvrtc.so.13 not found"))

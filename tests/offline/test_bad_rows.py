@@ -313,3 +313,25 @@ def test_what_is_written_is_kept_apart_from_the_inputs(files, name):
     with pytest.raises((ValueError, OSError)) as refused:  # nothing is left out, so that no list is written
         call(files / "c.skipped.csv", files / "c")
     assert "must not be an input" not in str(refused.value)
+
+
+def test_what_is_one_is_no_plural(command, files):
+    """Of rows left out, queries and shards of a job, rows kept and deleted."""
+    rows = [[1.0, 0.0], [None, 1.0], [0.0, 1.0], [1.0, 1.0], [0.5, 0.1]]
+    pq.write_table(
+        pa.table({"id": range(5), "embedding": pa.array(rows, pa.list_(pa.float32()))}), files / "few.parquet"
+    )
+    np.save(files / "one.npy", np.ones((1, 2), np.float32))
+    few = ("--corpus", "few.parquet", "--bad-rows", "skip")
+    job = ("select", *few, "--queries", "one.npy", "--out", "o", "--k", 1, "--pool", 2)
+    first, again = command(files, *job), command(files, *job)
+    assert first.stderr == "notice: select: 1 row that cannot be used is left out; o.skipped.csv lists it\n"
+    assert first.stdout.startswith("1 query in ")
+    assert again.stdout.startswith("nothing to do: the query is done, and its files as they were written, ")
+    assert command(files, "job", "verify", "o").stdout == "right: 1 query in 1 shard\n"
+    assert command(files, "corpus", "build", *few, "--out", "c", "--rows-per-segment", 3).returncode == 0
+    (files / "gone.txt").write_text("2\n7\n")
+    deleted = command(files, "corpus", "delete", "--ids", "gone.txt", "--from", "c").stdout
+    assert deleted == "1 row deleted, 1 id not in the corpus: 7\n"
+    kept = command(files, "dedupe", "--corpus", "one.npy", "--threshold", "0.9", "--out", "kept.parquet").stdout
+    assert kept.startswith("1 of 1 row kept, 0 removed")

@@ -234,7 +234,7 @@ def test_files_of_ids_that_cannot_be_are_refused(place, rows):
     refused(r"ids must have one row for each of the 12 rows of corpus, got 1 in .*ids\.txt", "ids.txt", b"a")
     refused(r"ids must be a text file in UTF-8, got .*ids\.list: 'utf-8' codec", "ids.list", b"\xff\xfea\0")
     refused(r"ids must not be a text file to have a column 'c', got .*ids\.txt", "ids.txt", b"a", id_column="c")
-    refused(r"ids must be in a column id, or it be named, got none in .*x\.csv", "x.csv", b"x\n1\n2\n")
+    refused(r"ids must be in a column id or the one that id_column names, got none in .*x\.csv", "x.csv", b"x\n1\n2\n")
     refused(r"ids must be an existing file, got .*nothing\.txt", "nothing.txt", kind=FileNotFoundError)
     for names in (np.array(["a"] * 12), np.array(["a"] * 12, object)):
         np.save(place / "names.npy", names, allow_pickle=True)

@@ -96,7 +96,7 @@ def test_queries_with_fewer_than_k_picks_are_counted(job):
     for _ in range(2):
         summary = job.run(on_error="skip")
         assert (summary.short, summary.skipped) == (4, 1)
-        assert ", 1 queries skipped, 4 got fewer than 3 picks" in str(summary)
+        assert ", 1 query skipped, 4 got fewer than 3 picks" in str(summary)
     lengths = [len(picks) for picks in pq.read_table(job.out)["ids"].to_pylist()]
     assert sum(length < 3 for length in lengths) == 5
     state = offline.status(job.out)

@@ -186,7 +186,7 @@ def test_memory_changes_no_byte(tmp_path, ids, rule):
     [
         ({"memory": "2X"}, "memory must be a number of bytes"),
         ({"memory": 0}, "memory must be at least 1"),
-        ({"memory": "1G", "pool": "all"}, "memory must come with pools that the host searches for, got pool 'all'"),
+        ({"memory": "1G", "pool": "all"}, "memory must be left out with pool 'all': give pool a number of rows, got"),
         ({"memory": "1G", "engine": "ray"}, "memory must come with a corpus in segments"),
         ({"memory": "1G", "corpus": "corpus.npy"}, "memory must come with a corpus of corpus build"),
     ],

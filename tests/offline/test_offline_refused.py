@@ -233,6 +233,7 @@ def test_wrong_option(tmp_path, data, monkeypatch, options, match):
 def test_options_without_effect_are_refused(tmp_path, data):
     for options, match in (
         ({"pool": 10, **files(tmp_path, "candidates")}, "pool must be left out when candidates are given, got 10"),
+        ({"exact": True, **files(tmp_path, "candidates")}, "exact must be left out when candidates are given"),
         ({"method": "vrsd", **files(tmp_path, "bias")}, "bias must be left out with method 'vrsd'"),
         ({"bias_column": "b", **files(tmp_path, "bias")}, "bias must be a file or a column"),
         (files(tmp_path, "query_groups"), "query_groups must come with groups"),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,8 +137,36 @@ def test_the_command_prints_the_plan(command, stubbed, tmp_path):
     assert result.stdout == f"{offline.plan(1e9, 1e7, dims=96, memory='64G')}\n"
     assert result.stdout.splitlines()[:2] == [
         "1,000,000,000 rows of 96 x int8: 108 bytes a row, 108 GB",
-        "nodes: 2, of 64 cores and 64 GiB for the corpus",
+        "nodes: 2, of 64 cores and 64G, 68,719,476,736 bytes, for the corpus",
     ]
     result = command(tmp_path, "plan", "--rows", "1e9", "--queries", "1e7", "--no-measure", "--processor", "arm")
     assert result.returncode == 1
     assert result.stderr.startswith("error: plan: processor must be one that was measured, got 'arm'")
+    result = command(tmp_path, "plan", "--rows", "1e9", "--queries", "1e7", "--processor", "avx2")
+    assert result.stderr == "error: plan: processor must come with --no-measure, got 'avx2'\n"
+
+
+@pytest.mark.parametrize("kind", [kind for kind, found in planning.TABLE.items() if found is not None])
+def test_the_page_has_what_the_command_says(command, tmp_path, kind):
+    """Its tables of a large job: the same nodes of the same memory, hours and bytes."""
+    page = (Path(__file__).parents[2] / "docs" / "planning.md").read_text()
+    section = page.partition(f"<!-- planning-{kind}:begin -->")[2].partition(":end -->")[0]
+    of_all = "--rows", "1e9", "--queries", "1e7", "--memory", "256G", "--no-measure", "--processor", kind
+    node = re.search("on nodes with (.*):\n", section)[1]
+    rows = [[x.strip() for x in line.split("|")[1:8]] for line in section.partition(node)[2].splitlines()[4:-1]]
+    assert len(rows) == 3
+    for dims, row, _, nodes, query, hours, _ in rows:
+        said = command(tmp_path, "plan", "--dims", dims, *of_all).stdout
+        assert f": {row} bytes a row, " in said
+        assert f"nodes: {nodes}, of {node}\n" in said
+        assert f"network: {query} bytes a query" in said
+        assert float(re.search("hours: ([0-9]+) for 10,000,000 queries", said)[1]) == pytest.approx(float(hours), abs=1)
+
+
+@pytest.mark.parametrize("memory", [3_000_000, "3M", "3MB", "3 MiB"])
+def test_a_plan_has_the_memory_as_given_and_in_bytes(memory):
+    found = offline.plan(10**6, 1, dims=16, memory=memory, measure=False, processor="avx2")
+    size = memory if isinstance(memory, int) else 3 * 2**20
+    assert (found.memory, found.memory_given) == (size, memory)
+    given = f"{memory}, " if isinstance(memory, str) else ""
+    assert f", of 64 cores and {given}{size:,} bytes, for the corpus\n" in str(found)

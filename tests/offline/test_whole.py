@@ -225,6 +225,38 @@ def test_quality_that_cannot_be_used_is_named_so(docs, tmp_path, values, match):
             call(docs, tmp_path / "o.parquet", quality="q", **options)
 
 
+def test_rows_that_are_written_may_be_null_where_those_of_a_file_may(tmp_path):
+    """So that the next step reads them as fast as the source; of several files, where those of any may."""
+    (tmp_path / "parts").mkdir()
+    element = pa.field("element", pa.float32(), nullable=False)
+    for part, null in enumerate((False, True)):
+        schema = pa.schema([
+            pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.list_(element, 16), nullable=False),
+            pa.field("text", pa.string(), nullable=null), pa.field("title", pa.string()),
+        ])  # fmt: skip
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(ROWS[part::2].ravel()), type=schema.field("v").type)
+        ids, texts = pa.array(range(part, 200, 2)), pa.array([None if null else "a", *"b" * 99])
+        table = pa.table([ids, rows, texts, texts], schema=schema)
+        pq.write_table(table, tmp_path / "parts" / f"{part}.parquet")
+    only = tmp_path / "parts" / "0.parquet"
+    for source, null in ((only, False), (tmp_path / "parts", True)):
+        for call, options in ((offline.subset, {"k": 5}), (offline.dedupe, {"threshold": 0.9})):
+            call(source, tmp_path / "o.parquet", rows=True, overwrite=True, **options)
+            written = pq.read_schema(tmp_path / "o.parquet")
+            assert [written.field(name).nullable for name in ("id", "v", "text", "title")] == [False, False, null, True]
+            assert written.field("v").type == pa.list_(element, 16)
+
+
+def test_a_file_that_has_nulls_where_it_declares_none_is_an_error(tmp_path):
+    schema = pa.schema([pa.field("v", pa.list_(pa.float32())), pa.field("t", pa.string(), nullable=False)])
+    columns = [pa.array(ROWS.tolist(), schema.field("v").type), pa.array([None, *"a" * 199])]
+    with pa.ipc.new_file(str(tmp_path / "lies.arrow"), schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+    with pytest.raises(ValueError, match=r"^dedupe: Column 't' is declared non-nullable but contains nulls"):
+        offline.dedupe(tmp_path / "lies.arrow", tmp_path / "o.parquet", threshold=0.9, rows=True)
+    assert not (tmp_path / "o.parquet").exists()
+
+
 def test_results_can_be_chosen_from_again_and_again(docs, tmp_path):
     """No column is there twice, and those of earlier choices keep their names."""
     given = docs
@@ -246,6 +278,23 @@ def test_rows_are_those_of_a_table(tmp_path):
         offline.subset(tmp_path / "rows.npy", tmp_path / "o.parquet", k=3, rows=True)
 
 
+def test_options_without_effect_are_refused_before_the_corpus_is_read(tmp_path):
+    for call, more, options in (
+        (offline.subset, {"k": 3}, {
+            "target_relevance": "max", "relevance_scale": "minmax", "min_relevance": 0.1, "target_column": "v",
+            "group_column": "g", "cost_column": "c",
+        }),
+        (offline.dedupe, {"threshold": 0.9}, {"neighbors": 32}),
+    ):  # fmt: skip
+        for name, value in options.items():
+            need = {
+                "group_column": "max_per_group or min_per_group", "cost_column": "budget", "neighbors": "index",
+            }.get(name, "targets")  # fmt: skip
+            said = f"^{call.__name__}: {name} must come with {need}, got {value!r} alone$"
+            with pytest.raises(ValueError, match=said):
+                call(tmp_path / "none.npy", tmp_path / "o.parquet", **more, **{name: value})
+
+
 @pytest.mark.parametrize("name", ["initial", "allowed", "exclude"])
 def test_ids_that_cannot_be_used_are_named_with_their_argument_and_file(docs, tmp_path, name):
     (tmp_path / "ids.txt").write_text("doc-3\nnone\n")
@@ -255,7 +304,7 @@ def test_ids_that_cannot_be_used_are_named_with_their_argument_and_file(docs, tm
         ("no.txt", FileNotFoundError, r"must be an existing file, got .*no\.txt"),
         ("ids.txt", ValueError, r"must hold ids of the corpus, got 'none' in .*ids\.txt"),
         ("numbers.parquet", ValueError, r"must be strings as those of the corpus are, got integers in .*numbers"),
-        ("key.parquet", ValueError, r"must be in a column id, or it be named, got none in .*key\.parquet"),
+        ("key.parquet", ValueError, r"must be in a column id, got none in .*key\.parquet"),
     ):
         with pytest.raises(kind, match=f"^subset: {name} {match}"):
             offline.subset(docs, tmp_path / "o.parquet", k=3, **{name: tmp_path / file})
@@ -281,7 +330,11 @@ def test_a_corpus_that_takes_more_memory_is_refused_before_it_is_read(tmp_path, 
         rk.Corpus(ROWS).save(tmp_path / "saved")
         corpus = tmp_path / "saved"
     said = "memory must be at least 27200, the bytes of 200 rows of 16 float32 with codes and ids, got"
-    others = (27_199, "; as float16 or bfloat16 or int8 they fit"), (6_000, "; as int8 they fit"), (9, "")
+    others = (
+        (27_199, "; as float16 or bfloat16 or int8 they fit"),
+        (6_000, "; as int8 they fit"),
+        (9, "; no type is small enough"),
+    )
     for op, call in (
         ("subset", lambda **more: offline.subset(corpus, tmp_path / "o.parquet", k=3, **more)),
         ("dedupe", lambda **more: offline.dedupe(corpus, tmp_path / "kept.parquet", threshold=0.9, **more)),

@@ -275,7 +275,8 @@ def ids_of_file(file: PathLike, column: str | None = None, known: Ids | None = N
     else:
         found = ids(file, argument, column, kind)
     if found is None:
-        raise ValueError(f"select: {argument} must be in a column id, or it be named, got none in {place}")
+        other = " or the one that id_column names" if argument == "ids" else ""
+        raise ValueError(f"select: {argument} must be in a column id{other}, got none in {place}")
     return found
 
 

@@ -98,6 +98,10 @@ class Table:
                 )
         return kind
 
+    def field(self, name: str) -> pa.Field:
+        """Return a column's name, type, and whether values of some file may be null."""
+        return pa.field(name, self.kind(name), any(part.schema.field(name).nullable for part in self.parts))
+
     @property
     def is_csv(self) -> bool:
         return isinstance(self.parts[0], TextPart) and _format(self.parts[0].place) == "CSV"
