@@ -132,7 +132,7 @@ def test_it_takes_what_the_table_has():
         ({"targets": np.zeros((2, 5))}, r"subset: targets must have shape \(T, D\) with D = 24, .*, got \(2, 5\)"),
         ({"targets": np.zeros(24)}, r"subset: targets must have shape \(T, D\) with D = 24, .*, got \(24,\)"),
         ({"targets": np.full((2, 24), np.nan)}, "subset: targets must be finite, got NaN or inf in row 0"),
-        ({"initial": [1, 1]}, "mmr: initial must not repeat an id within a query, got 1 twice"),
+        ({"initial": [1, 1]}, "subset: initial must not repeat an id within a query, got 1 twice"),
     ],
 )
 def test_bad_arguments(given, message):
@@ -149,5 +149,7 @@ def test_deleted_rows_are_not_chosen():
 
 @pytest.mark.parametrize("ids", [[[1], [2, 3]], [[1], 2]])
 def test_initial_rows_of_unequal_lengths_are_refused_as_other_ids_are(ids):
-    with pytest.raises((ValueError, TypeError), match=r"^mmr: initial must (have shape \(1, any\)|be an array), got "):
+    with pytest.raises(
+        (ValueError, TypeError), match=r"^subset: initial must (have shape \(1, any\)|be an array), got "
+    ):
         rk.Corpus(np.eye(5, dtype=np.float32)).subset(2, initial=ids)

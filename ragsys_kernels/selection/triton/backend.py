@@ -76,6 +76,8 @@ def _refuse(problem: Problem) -> None:
         reason = "its kernels have no dpp in a window"
     elif getattr(options, "aspects", None) is not None:
         reason = "its kernels cover the items of the pool, not aspects of their own"
+    elif getattr(options, "graph", None) is not None:
+        reason = "its kernels cover all rows, not the neighbors of each"
     elif getattr(options, "density", False):
         reason = "its kernels do not pick by gain per cost"
     elif problem.op == "coverage" and problem.rows.dtype == "float32" and not env.triton_interpreter():
