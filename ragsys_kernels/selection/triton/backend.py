@@ -47,8 +47,8 @@ def _given_back(problem: Problem, made: Array) -> Array:
     return made.numpy() if isinstance(problem.rows.data, np.ndarray) else made
 
 
-def _select(given: Problem, num_threads: int) -> Selection:
-    problem = _tensors(given)
+def _select(problem: Problem, num_threads: int) -> Selection:
+    given, problem = problem, _tensors(problem)
     if problem.pool + num_initial(problem) <= gram.GRAM_SLOTS:
         problem = filtered_problems.as_pools(problem)
     _refuse(problem)
