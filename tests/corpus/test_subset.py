@@ -145,11 +145,11 @@ def test_bad_arguments(given, message):
 
 
 def test_errors_of_other_types_name_the_call():
-    with pytest.raises(TypeError, match="^subset: bias must be floating point, got int64$"):
+    with pytest.raises(TypeError, match=r"^subset: bias must be floating point, got int64$"):
         CORPUS.subset(3, bias=np.ones(400, int))
-    with pytest.raises(rk.BackendUnavailableError, match="^subset: backend 'triton' was requested but cannot run here"):
+    with pytest.raises(rk.BackendUnavailableError, match=r"^subset: backend 'triton' was requested but cannot run"):
         CORPUS.subset(3, rule="gist", backend="triton")
-    with pytest.raises(TypeError, match="^subset: index must be None, .*, got str"):
+    with pytest.raises(TypeError, match=r"^subset: index must be None, .*, got str"):
         CORPUS.subset(3, rule="coverage", neighbors=4, index="foo")
 
 
