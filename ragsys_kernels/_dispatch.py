@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Collection
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from ._base import env
 from ._base.checks import choice
@@ -19,6 +19,11 @@ from ._gpu import plans, preference
 BACKENDS = {"selection": ("cpu", "reference"), "scoring": ("cpu", "numpy", "reference")}
 # Backends for arrays on a device; which comes first is for the shape to say.
 DEVICE_BACKENDS = {"selection": preference.BACKENDS, "scoring": ("triton",)}
+# What ``backend`` may be in the calls of a family.
+NAMES = {family: ("auto", *BACKENDS[family], *DEVICE_BACKENDS[family]) for family in BACKENDS}
+# The variable of `env.backend`, which may name any of these, also for operations that have others.
+VARIABLE = "RAGSYS_KERNELS_BACKEND"
+_EVERY = ("auto", *BACKENDS["scoring"], *DEVICE_BACKENDS["selection"])
 # Why a family has not the backend of another.
 _WITHOUT = "log-probabilities have no kernels in CUDA C++; Triton has them"
 
@@ -39,6 +44,16 @@ _SLOWER = {
 
 class BackendUnavailableError(RuntimeError):
     """An explicitly requested backend or instruction set cannot run here; the message says why."""
+
+
+class Needs(Protocol):
+    """What a call needs of a backend that can run here."""
+
+    def lacking(self, backend: str) -> str | None:
+        """Return the reason that the backend does not have the call, or None if it has."""
+
+    def has_rule(self, backend: str) -> bool:
+        """Return whether the backend has the operation at all."""
 
 
 @functools.cache
@@ -137,32 +152,50 @@ def _isa_number(module: Any, wanted: str | None) -> int:
     return int(module.ISAS.index(isa()))
 
 
+def wanted(backend: str, having: Collection[str]) -> tuple[str, str]:
+    """Return the backend that a call asks for, and how errors name it: instead of "auto" that of the environment.
+
+    A backend of the environment that is not among those the operation is ``having`` leaves "auto" as it is.
+    """
+    if backend != "auto" or (named := env.backend()) == "auto":
+        return backend, repr(backend)
+    if named not in _EVERY:
+        raise ValueError(f"{VARIABLE} must be one of {', '.join(map(repr, _EVERY))}, got {named!r}")
+    return (named, f"{named!r} of {VARIABLE}") if named in having else (backend, repr(backend))
+
+
 def choose(
     op: str,
     family: str,
     device: str,
     backend: Any,
     call: tuple[str, str, int, int] | None = None,
-    lacking: Callable[[str], str | None] | None = None,
+    needs: Needs | None = None,
+    having: Collection[str] | None = None,
 ) -> tuple[str, ModuleType]:
     """Return the backend that runs ``op`` and its module in ``ragsys_kernels.<family>``, or raise the reason.
 
-    ``call`` is what `preference.of` makes of its arrays; it decides the order on a device. ``lacking`` tells why a
-    backend that can run does not have what the call needs.
+    ``call`` is what `preference.of` makes of its arrays; it decides the order on a device. ``needs``: of a call that
+    not every backend has. ``having``: what ``backend`` may be, if not all that the family has.
     """
-    named = isinstance(backend, str)  # or it is refused below
-    if named and backend == "auto":
-        backend = env.backend()
-    on_cpu = named and device == "cpu" and backend in ("auto", "cpu")
-    if on_cpu and why_not("cpu") is None and (lacking is None or lacking("cpu") is None):  # the common case first
-        return "cpu", module_of(family, "cpu")
+    told = ""
+    if isinstance(backend, str):  # or it is refused below
+        asked = backend
+        backend, told = wanted(backend, having or NAMES[family])
+        if backend != asked and needs is not None and why_not(backend) is None and not needs.has_rule(backend):
+            backend = "auto"
+        # The common case first.
+        on_cpu = device == "cpu" and backend in ("auto", "cpu") and why_not("cpu") is None
+        if on_cpu and (needs is None or needs.lacking("cpu") is None):
+            return "cpu", module_of(family, "cpu")
 
     def reason_of(name: str) -> str | None:
         if name not in BACKENDS[family] and name not in DEVICE_BACKENDS[family]:
             return _WITHOUT
-        return why_not(name) or (lacking(name) if lacking is not None else None)
+        return why_not(name) or (None if needs is None else needs.lacking(name))
 
-    backend = choice(op, "backend", backend, ("auto", *BACKENDS[family], *preference.BACKENDS))
+    if having is not None or not told or backend not in preference.BACKENDS:
+        backend = choice(op, "backend", backend, having or NAMES[family])
     order = _order(family, device, call)
     if backend == "auto":
         for name in order:
@@ -178,7 +211,7 @@ def choose(
     if reason is not None:
         others = [repr(name) for name in order if name != backend and reason_of(name) is None]
         raise BackendUnavailableError(
-            f"{op}: backend {backend!r} was requested but cannot run here: {reason}. "
+            f"{op}: backend {told} was requested but cannot run here: {reason}. "
             f"Available for arrays on {device!r}: {', '.join(others) or 'none'}"
         )
     return backend, module_of(family, backend)

@@ -23,7 +23,7 @@ def active(device: str | None = None) -> tuple[str, str]:
     The set is "" for all but the compiled kernels. Where nothing runs on a device it is the backend that is tried
     first: it may run where the call is made.
     """
-    name = env.backend()
+    name, _ = _dispatch.wanted("auto", _dispatch.NAMES["selection"])
     if name == "auto":
         order = ("cpu", "reference") if device is None else preference.BACKENDS
         name = next((each for each in order if _dispatch.why_not(each) is None), order[0])

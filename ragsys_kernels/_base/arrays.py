@@ -458,14 +458,24 @@ def on_device(array: Any) -> AbstractContextManager[Any]:
 def tensors(record: _Record) -> _Record:
     """Return a problem whose NumPy arrays have become torch tensors of the same memory; torch tensors stay as they are.
 
-    An array tagged bfloat16 (by ``dtype`` for ``data``, ``x_dtype`` for ``x``) becomes a tensor of that type.
+    An array tagged bfloat16 (by ``dtype`` for ``data``, ``x_dtype`` for ``x``) becomes a tensor of that type. Of arrays
+    that begin at the same address, as queries that are the first embeddings, all but the first are copied: Triton's
+    interpreter knows memory by where it begins.
     """
+    begun: set[int] = set()
 
-    def changed_field(name: str, value: Any) -> Any:
-        tag = getattr(record, "dtype" if name == "data" else f"{name}_dtype", "")
-        return tensor(value, tag) if isinstance(value, np.ndarray) else value
+    def nested(record: Any) -> Any:
+        def changed_field(name: str, value: Any) -> Any:
+            if not isinstance(value, np.ndarray):
+                return value
+            begin = pointer(value)
+            value = value.copy() if begin in begun else value
+            begun.add(begin)
+            return tensor(value, getattr(record, "dtype" if name == "data" else f"{name}_dtype", ""))
 
-    mapped: _Record = _mapped(record, changed_field, tensors)
+        return _mapped(record, changed_field, nested)
+
+    mapped: _Record = nested(record)
     return mapped
 
 

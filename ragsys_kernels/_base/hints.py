@@ -39,16 +39,22 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
 }
 
 
-def hinted(op: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate the function ``op``: its error for an unknown argument says which one may be meant."""
+def hinted(op: str, *called: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate the function ``op``: its error for an unknown argument says which one may be meant.
+
+    Errors that name one of the functions ``called`` by it name the op instead, which is what the user called.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             try:
                 return function(*args, **kwargs)
-            except (MemoryError, TypeError) as error:
+            except (MemoryError, TypeError, ValueError, RuntimeError) as error:
                 explain(op, function, kwargs, error)
+                name, colon, rest = str(error).partition(": ")
+                if colon and name in called:
+                    error.args = (f"{op}: {rest}",)
                 raise
 
         return call

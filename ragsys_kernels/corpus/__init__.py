@@ -405,7 +405,7 @@ class Corpus(Rows):
     def _select(self, request: Request, pool: Any, index: Any) -> Selection:
         return retrieve.select(self, request, pool, index)
 
-    @hinted("subset")
+    @hinted("subset", "search", *METHODS)
     def subset(
         self,
         k: int,

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .._base import arrays, env
+from .. import _dispatch
+from .._base import arrays
 from .._base.checks import shown
 from ..selection.problem import SearchResult, Selection
 from ..selection.request import Request
@@ -28,7 +29,7 @@ def is_exact(corpus: Any, backend: str) -> bool:
 
 def _named(backend: str) -> str:
     """Return the backend that is asked for, by the argument or the environment."""
-    return env.backend() if backend == "auto" else backend
+    return _dispatch.wanted(backend, _dispatch.NAMES["selection"])[0]
 
 
 def outside(found: SearchResult, num_rows: int, sizes: Any = None) -> Any:
@@ -64,7 +65,8 @@ def _check(corpus: Any, request: Request, index: Any) -> None:
     )
     for name, rule, value, allowed in rules:
         if value not in allowed:
-            raise ValueError(f"{op}: pool 'certified' must come with {name} {rule}, got {shown(value)}")
+            of = f" of {_dispatch.VARIABLE}" if name == "backend" and request.backend == "auto" else ""
+            raise ValueError(f"{op}: pool 'certified' must come with {name} {rule}, got {shown(value)}{of}")
 
 
 def select(corpus: Any, request: Request, index: Any, call: Callable[..., Selection]) -> Selection:

@@ -61,7 +61,7 @@ class Duplicates(_Fields):
     __module__ = "ragsys_kernels"
 
 
-@hinted(_OP)
+@hinted(_OP, "search")
 def duplicates(
     embeddings: ArrayLike | Rows,
     threshold: float,
@@ -139,8 +139,8 @@ def duplicates(
     near = _NEIGHBORS if neighbors is None else neighbors
     threads = checks.threads(_OP, num_threads)
     checks.function(_OP, "progress", progress)
-    checks.choice(_OP, "backend", backend, ("auto", "cpu", "reference"))
-    compiled = _dispatch.choose(_OP, "selection", "cpu", backend)[0] == "cpu"
+    having = "auto", "cpu", "reference"
+    compiled = _dispatch.choose(_OP, "selection", "cpu", backend, having=having)[0] == "cpu"
     order = _order(corpus, quality)
     found = _Greedy(len(corpus), pairs or groups)
     if index is None:

@@ -64,8 +64,8 @@ def _route(request: Request) -> Route:
     errors = checks.skipped(op, request.on_error)
     of_queries = {name: getattr(request, name) for name in ("queries", "query_groups", "allowed", "exclude")}
     device = checks.same_device(op, {**of_queries, "the corpus": corpus.data})
-    lacking = capabilities.Needs("mmr", None, (capabilities.BINARY,)).lacking if corpus.dtype == "binary" else None
-    name, implementation = _dispatch.choose(op, "selection", device, request.backend, lacking=lacking)
+    needs = capabilities.Needs("mmr", None, (capabilities.BINARY,)) if corpus.dtype == "binary" else None
+    name, implementation = _dispatch.choose(op, "selection", device, request.backend, needs=needs)
     threads = 0 if num_threads is None else checks.threads(op, num_threads)
     place = HOST if device == "cpu" else Torch(device)
     return Route(name, implementation, place, _arrays.library_of(*of_queries.values()), threads, errors)

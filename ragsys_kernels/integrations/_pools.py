@@ -71,8 +71,8 @@ def answer(asked: Request, options: Any = None) -> Selection:
     """Do what `run` does, for a request."""
     op = asked.op
     problem = validate.problem_of(asked, HOST, options=options)
-    lacking = None if op in ("mmr", "vrsd") else Needs.of(asked).lacking
-    _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, lacking)
+    needs = None if op in ("mmr", "vrsd") else Needs.of(asked)
+    _, backend = _dispatch.choose(op, "selection", "cpu", "auto", None, needs)
     rule: Callable[[Problem, int], Selection] = getattr(backend, op)
     if problem.relevance is None or asked.relevance_scale != "as-is":
         return rule(problem, 1)

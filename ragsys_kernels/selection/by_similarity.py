@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import _dispatch
-from .._base import arrays, env
+from .._base import arrays
 from .._base.arrays import HOST, Place
 from .._base.checks import floats, ids, shape_text
 from . import definite, quotas, validate
@@ -127,20 +127,20 @@ def _checked_names(op: str, names: Any, num_rows: int | None, place: Place, erro
 
 def backend_of(op: str, device: str, backend: str) -> tuple[str, Any]:
     """Return the name of the backend of a call with similarities, and what runs it."""
-    asked, on_host = _asked(backend), device == "cpu"
+    (asked, told), on_host = _asked(backend), device == "cpu"
     if asked not in (("auto", "cpu", "reference") if on_host else ("auto",)):
         others = "'cpu' and 'reference' do" if on_host else "on a device only 'auto' does"
         raise _dispatch.BackendUnavailableError(
-            f"{op}: backend {asked!r} was requested but its kernels take no similarity; {others}"
+            f"{op}: backend {told} was requested but its kernels take no similarity; {others}"
         )
     if asked == "reference":
         return asked, _dispatch.module_of("selection", asked)
     return "cpu" if on_host else "torch", sys.modules[__name__]
 
 
-def _asked(backend: str) -> str:
-    """Return the backend that is asked for, by the argument or the environment."""
-    return env.backend() if backend == "auto" else backend
+def _asked(backend: str) -> tuple[str, str]:
+    """Return the backend that is asked for, by the argument or the environment, and how errors name it."""
+    return _dispatch.wanted(backend, _dispatch.NAMES["selection"])
 
 
 def problem_of(
@@ -172,10 +172,10 @@ def implementation_of(problem: Problem, name: str, backend: str) -> Any:
     if not isinstance(problem.rows.similarity, Called) and not getattr(problem.options, "density", False):
         if problem.constraints.quotas is None or (why := _dispatch.why_not("cpu")) is None:
             return None
-        if _asked(backend) == "cpu":
+        if _asked(backend)[0] == "cpu":
             quotas.refuse(problem.op, f"without compiled kernels: {why}")
         return _dispatch.module_of("selection", "reference")
-    if name == "torch" or _asked(backend) == "cpu":
+    if name == "torch" or _asked(backend)[0] == "cpu":
         rule = "a function, or density, must come with arrays on the host and without backend 'cpu'"
         raise _dispatch.BackendUnavailableError(f"{problem.op}: similarity that is {rule}")
     return _dispatch.module_of("selection", "reference")

@@ -39,14 +39,21 @@ class Needs(NamedTuple):
         if backend == "reference":
             return None
         module: Any = _dispatch.module_of("selection", backend)
-        rule = self.op if self.kind is None else self.kind
-        if isinstance(rule, str) and rule not in module.RULES:  # what is no word is refused where it is read
-            return f"its kernels have no {rule}"
+        if not self.has_rule(backend):
+            return f"its kernels have no {self.op if self.kind is None else self.kind}"
         lacks = next((name for name in self.constraints if name not in module.CONSTRAINTS), None)
         if lacks:
             return f"its kernels take no {lacks}"
         by_shape = getattr(module, "lacking", None)  # what a backend takes of some shapes only
         return None if by_shape is None or self.call is None else by_shape(*self.call)
+
+    def has_rule(self, backend: str) -> bool:
+        """Return whether a backend, which can run here, has the rule."""
+        if backend == "reference":
+            return True
+        module: Any = _dispatch.module_of("selection", backend)
+        rule = self.op if self.kind is None else self.kind
+        return not isinstance(rule, str) or rule in module.RULES  # what is no word is refused where it is read
 
 
 def are_usual(request: Request) -> bool:

@@ -22,7 +22,7 @@ def nearest_of(problem: Problem, picks: Selection, place: Place) -> Any:
 
     Similarities are sums in float64, rounded to float32: equal rows tie, in any batch and on any device.
     """
-    indices = np.asarray(picks.indices) if place is HOST else picks.indices
+    indices = picks.indices
     x, initial = library_of_array(indices), problem.constraints.initial
     taken = indices if initial is None else x.concatenate([place.int64(initial), indices], 1)
     taken = x.where((taken >= 0) & (taken < problem.num_ids), taken, -1)

@@ -153,7 +153,7 @@ def sift(op: str, noise: Any, min_gain: Any) -> Callable[..., Sift]:
 def gist(op: str, eps: Any, *others: Any) -> Callable[..., Gist]:
     for name, value in zip(ONE_BY_ONE, others, strict=True):
         if value is not None:
-            raise ValueError(f"{op}: {name} must be left out, got {shown(value)}")
+            raise ValueError(f"{op}: {name} must be left out with the rule 'gist', got {shown(value)}")
     step = number(op, "eps", eps)
     return lambda *_: Gist(step)
 

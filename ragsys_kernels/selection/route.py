@@ -40,17 +40,17 @@ def of(request: Request, op: str) -> Route:
         arrays.update(allowed=request.allowed, exclude=request.exclude)
     if similarity is not None:
         arrays["similarity"] = None if callable(similarity) or hasattr(similarity, "tocsr") else similarity
-    lacking = None
+    needs = None
     binary = is_corpus and embeddings.dtype == "binary"
     usual = rule in ("mmr", "vrsd") and request.costs is None and not binary  # which every backend has
     if not (usual and capabilities.are_usual(request)):
         arrays["costs"] = request.costs
         arrays["outside"] = None if isinstance(outside, (int, float)) else outside
-        lacking = capabilities.Needs.of(request, binary).lacking
+        needs = capabilities.Needs.of(request, binary)
     library, device = checks.library_and_device(op, arrays)
     if device != "cpu":
         whole = request.candidates is None and len(getattr(arrays["embeddings"], "shape", ())) == 2
-        lacking = capabilities.Needs.of(request, binary, whole, arrays).lacking
+        needs = capabilities.Needs.of(request, binary, whole, arrays)
     if rule == "msd" and isinstance(request.lambda_d, str) and device != "cpu":
         raise ValueError(f"{op}: lambda_d 'adagres' must come with arrays on the host, got arrays on {device!r}")
     implementation: Any
@@ -60,7 +60,7 @@ def of(request: Request, op: str) -> Route:
         name, implementation = by_similarity.backend_of(op, device, request.backend)
     else:
         call = None if device == "cpu" else preference.of(rule, arrays)
-        name, implementation = _dispatch.choose(op, "selection", device, request.backend, call, lacking)
+        name, implementation = _dispatch.choose(op, "selection", device, request.backend, call, needs)
     place = _arrays.place_of(device, name, library)
     if place is not _arrays.HOST and is_corpus:  # a Corpus has tensors there, whoever calls
         library = _arrays.library_of(*(x for name, x in arrays.items() if name != "embeddings"))

@@ -73,7 +73,7 @@ def run(request: Request, route: Route | None = None) -> Selection:
             result = by_similarity.named(result, names)
         if adaptive:
             result.lambda_d = problem.lambda_d
-        if library != "numpy" or name in ("triton", "torch"):
+        if library != "numpy":
             result = result.mapped(lambda array: _arrays.to_library(array, library))
         return result if errors is None else result.with_errors(dict(sorted(errors.items())))
 

@@ -50,7 +50,7 @@ def answered(
     fields = [place.upload(field) for field in padding]
     for queries, part in parts:
         for field, values in zip(fields, part, strict=True):
-            field[queries] = values if place is not HOST else np.asarray(values)
+            field[queries] = values
     return tuple(fields)
 
 

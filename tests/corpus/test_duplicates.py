@@ -220,6 +220,8 @@ def test_progress_is_told():
 def test_bad_arguments(given, message):
     with pytest.raises(ValueError, match=message):
         rk.duplicates(np.eye(6, dtype=np.float32), **{"threshold": 0.9, **given})
+    with pytest.raises(TypeError, match=r"^duplicates: index must be None, .*, got str"):
+        rk.duplicates(np.eye(6, dtype=np.float32), 0.9, index="foo")
     corpus = rk.Corpus(np.eye(6, dtype=np.float32), metric="cosine")
     with pytest.raises(ValueError, match="duplicates: metric must be the corpus's own, 'cosine', got 'dot'"):
         rk.duplicates(corpus, 0.9, metric="dot")

@@ -135,12 +135,25 @@ def test_it_takes_what_the_table_has():
         ({"targets": np.zeros((2, 5))}, r"subset: targets must have shape \(T, D\) with D = 24, .*, got \(2, 5\)"),
         ({"targets": np.zeros(24)}, r"subset: targets must have shape \(T, D\) with D = 24, .*, got \(24,\)"),
         ({"targets": np.full((2, 24), np.nan)}, "subset: targets must be finite, got NaN or inf in row 0"),
-        ({"initial": [1, 1]}, "mmr: initial must not repeat an id within a query, got 1 twice"),
+        ({"initial": [1, 1]}, "^subset: initial must not repeat an id within a query, got 1 twice"),
+        ({"backend": "tpu"}, "^subset: backend must be one of"),
+        ({"rule": "gist", "budget": 5.0}, "^subset: budget must be left out with the rule 'gist', got 5.0"),
+        ({"rule": "dpp", "lambda_d": 7}, r"^subset: lambda_d must be within \[0, 1\], got 7"),
+        ({"rule": "vrsd", "targets": np.ones((1, 24)), "groups": [1]}, "^subset: groups must have shape"),
     ],
 )
 def test_bad_arguments(given, message):
     with pytest.raises(ValueError, match=message):
         CORPUS.subset(3, **given)
+
+
+def test_errors_of_other_types_name_the_call():
+    with pytest.raises(TypeError, match=r"^subset: bias must be floating point, got int64$"):
+        CORPUS.subset(3, bias=np.ones(400, int))
+    with pytest.raises(rk.BackendUnavailableError, match=r"^subset: backend 'triton' was requested but cannot run"):
+        CORPUS.subset(3, rule="gist", backend="triton")
+    with pytest.raises(TypeError, match=r"^subset: index must be None, .*, got str"):
+        CORPUS.subset(3, rule="coverage", neighbors=4, index="foo")
 
 
 def test_deleted_rows_are_not_chosen():
@@ -152,5 +165,7 @@ def test_deleted_rows_are_not_chosen():
 
 @pytest.mark.parametrize("ids", [[[1], [2, 3]], [[1], 2]])
 def test_initial_rows_of_unequal_lengths_are_refused_as_other_ids_are(ids):
-    with pytest.raises((ValueError, TypeError), match=r"^mmr: initial must (have shape \(1, any\)|be an array), got "):
+    with pytest.raises(
+        (ValueError, TypeError), match=r"^subset: initial must (have shape \(1, any\)|be an array), got "
+    ):
         rk.Corpus(np.eye(5, dtype=np.float32)).subset(2, initial=ids)

@@ -148,15 +148,15 @@ def test_what_no_kernel_takes_is_refused_by_name(run, without_launches, monkeypa
     for initial in (request.initial, None if request.initial is None else request.initial.tolist()):
         assert Needs.of(request.changed(initial=initial), arrays=given).lacking("cuda") == reason
     monkeypatch.setattr(_dispatch, "why_not", lambda name: "it is not here" if name == "triton" else None)
-    lacking = Needs.of(request, arrays=given).lacking
+    needs = Needs.of(request, arrays=given)
     for backend, wanted in (("cuda", "backend 'cuda' was requested"), ("auto", "triton: it is not here; cuda: ")):
         with pytest.raises(BackendUnavailableError, match=f"^{op}: .*{wanted}") as error:
-            _dispatch.choose(op, "selection", "cuda:0", backend, None, lacking)
+            _dispatch.choose(op, "selection", "cuda:0", backend, None, needs)
         assert reason in str(error.value)
     monkeypatch.setattr(_dispatch, "why_not", lambda name: None)
     monkeypatch.setattr(preference, "order", lambda call: ("cuda", "triton"))
     monkeypatch.setattr(_dispatch, "module_of", lambda family, name: cuda_kernels if name == "cuda" else Triton)
-    assert _dispatch.choose(op, "selection", "cuda:0", "auto", None, lacking)[0] == "triton"
+    assert _dispatch.choose(op, "selection", "cuda:0", "auto", None, needs)[0] == "triton"
 
 
 class Triton:

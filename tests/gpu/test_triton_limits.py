@@ -1,5 +1,7 @@
 """Budgets and ceilings of large pools, and MSD out of them, interpreted, against the float64 replay and reference."""
 
+import warnings
+
 import interpreted
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 import ragsys_kernels as rk
 from ragsys_kernels import testing
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 if interpreted.HERE:
@@ -124,6 +126,75 @@ def test_a_ceiling_of_one_bars_no_cosine(rule):
     problem["candidates"] = np.tile(np.arange(16), (3, 1))
     free = getattr(rk, rule)(**problem, backend="triton")
     np.testing.assert_array_equal(check(rule, {**problem, "max_similarity": 1.0}).indices, free.indices)
+
+
+GIVEN = {"NumPy": np.asarray, "torch": lambda array: torch.from_numpy(array)}
+
+
+@pytest.mark.parametrize("library", GIVEN)
+@pytest.mark.parametrize("slots", [0, 128])
+def test_narrow_relevance_is_looked_at(library, slots, monkeypatch):
+    """The look at the picks works on arrays of the host, whatever the kernels made and the caller has."""
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", slots)
+    rng, own = np.random.default_rng(4), GIVEN[library]
+    rows = rng.standard_normal((90, 12), dtype=np.float32)
+    corpus = rk.Corpus(own(rows), bias=own(rng.random(90, dtype=np.float32)))
+    zeros, narrow = np.zeros((1, 90), np.float32), 0.5 + rng.random((1, 90), dtype=np.float32) / 1e4
+    calls = [
+        lambda backend: corpus.subset(5, backend=backend),
+        lambda backend: corpus.select(None, 5, relevance=own(zeros), pool=None, backend=backend),
+        lambda backend: rk.mmr(None, own(rows), 5, relevance=own(narrow), backend=backend, on_error="skip"),
+    ]
+    for call, warned in zip(calls, (False, False, True), strict=True):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", rk.RelevanceRangeWarning)
+            found = call("triton")
+        assert [warning.category for warning in caught] == [rk.RelevanceRangeWarning] * warned
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rk.RelevanceRangeWarning)
+            expected = call("reference")
+        assert type(found.indices) is type(expected.indices)
+        np.testing.assert_array_equal(found.indices, expected.indices)
+
+
+@pytest.mark.parametrize("library", GIVEN)
+def test_queries_may_be_the_first_embeddings(library):
+    """Arrays that begin at one address, of which the interpreter knows one."""
+    own, rows = GIVEN[library], np.random.default_rng(5).standard_normal((60, 12), dtype=np.float32)
+    given = own(rows)
+    found = rk.mmr(given[:3], given, 4, candidates=np.tile(np.arange(50), (3, 1)), backend="triton")
+    expected = rk.mmr(rows[:3], rows, 4, candidates=np.tile(np.arange(50), (3, 1)), backend="reference")
+    np.testing.assert_array_equal(found.indices, expected.indices)
+    found = rk.Corpus(given).search(given[:3], 4, backend="triton")
+    assert isinstance(found.scores, np.ndarray if library == "NumPy" else torch.Tensor)
+    np.testing.assert_array_equal(found.indices, rk.Corpus(rows).search(rows[:3], 4, backend="reference").indices)
+    logp = rk.answer_logprobs(hidden=given[:3], weight=given, targets=[0, 1, 2], backend="triton").logp
+    np.testing.assert_allclose(
+        logp, rk.answer_logprobs(hidden=rows[:3], weight=rows, targets=[0, 1, 2]).logp, rtol=1e-5
+    )
+
+
+REFUSED = {
+    "min_relevance": lambda rows, limits: rk.mmr(**limits, min_relevance=0.0),
+    "gist": lambda rows, limits: rk.gist(**limits),
+    "neighbors": lambda rows, limits: rk.Corpus(rows).subset(3, rule="coverage", neighbors=4, backend="triton"),
+    "similarity": lambda rows, limits: rk.mmr(
+        None, None, 2, similarity=np.ones((1, 3, 3)), relevance=np.ones((1, 3)), backend="triton"
+    ),
+    "window": lambda rows, limits: rk.dpp(**limits, window=2),
+    "gain per cost": lambda rows, limits: rk.coverage(**limits, density=True, costs=np.ones(60), budget=2.0),
+    "aspects": lambda rows, limits: rk.coverage(**limits, aspects=np.ones((3, 2, 12), np.float32)),
+    "one integer": lambda rows, limits: rk.mmr(**limits, groups=np.arange(60) % 3, max_per_group={0: 1}),
+}
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_what_the_kernels_do_not_have_is_refused(asked, monkeypatch):
+    monkeypatch.setattr(triton_gram, "GRAM_SLOTS", 128)
+    rows = np.random.default_rng(6).standard_normal((60, 12), dtype=np.float32)
+    limits = {"queries": rows[:3], "embeddings": rows, "k": 4, "candidates": np.tile(np.arange(50), (3, 1))}
+    with pytest.raises(rk.BackendUnavailableError, match=f"'triton'.*{asked}|{asked}.*'triton'"):
+        REFUSED[asked](rows, {**limits, "backend": "triton"})
 
 
 interpreted.elsewhere(globals())

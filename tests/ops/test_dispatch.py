@@ -68,8 +68,48 @@ def test_unknown_backend_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=f"^{message}$"):
         rk.mmr(**problem, backend="tpu")
     monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "tpu")
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        rk.mmr(**problem)
+    every = "'auto', 'cpu', 'numpy', 'reference', 'triton', 'cuda'"
+    rows, corpus = problem["embeddings"], rk.Corpus(problem["embeddings"])
+    calls = (
+        lambda: rk.mmr(**problem),
+        lambda: rk.mmr(None, None, 2, similarity=np.ones((1, 3, 3)), relevance=np.ones((1, 3))),
+        lambda: rk.token_logprobs(np.zeros((1, 3), np.float32), [0]),
+        lambda: rk.duplicates(rows, 0.9),
+        lambda: corpus.search(problem["queries"], 2),
+        lambda: corpus.select(problem["queries"], 2, pool="certified"),
+        _info.active,
+    )
+    for call in calls:
+        with pytest.raises(ValueError, match=f"^RAGSYS_KERNELS_BACKEND must be one of {every}, got 'tpu'$"):
+            call()
+
+
+@pytest.mark.parametrize("named", ["numpy", "cuda"])
+def test_operations_without_the_backend_of_the_environment_choose_their_own(monkeypatch, named):
+    """One process has both selections and log-probabilities; and what has kernels on the host alone."""
+    problem = testing.selection_problem(2, 8, 3, 5)
+    corpus, pairs = rk.Corpus(problem["embeddings"]), np.ones((1, 3, 3), np.float32)
+    calls = {
+        "mmr": lambda: rk.mmr(**problem).indices,
+        "search": lambda: corpus.search(problem["queries"], 2).indices,
+        "similarity": lambda: rk.mmr(None, None, 2, similarity=pairs, relevance=pairs[:, 0]).indices,
+        "certified": lambda: corpus.select(problem["queries"], 2, pool="certified").indices,
+        "gist": lambda: rk.gist(problem["queries"], problem["embeddings"], 2).indices,
+        "duplicates": lambda: rk.duplicates(problem["embeddings"], 0.9).kept,
+        "scoring": lambda: rk.token_logprobs(np.eye(2, 4, dtype=np.float32), [0, 1]),
+    }
+    without = {"numpy": {*calls} - {"scoring"}, "cuda": {"scoring", "duplicates", "gist"}}[named]
+    expected = {name: call() for name, call in calls.items()}
+    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", named)
+    if named == "cuda":  # as on a machine that has it
+        why_not = _dispatch.why_not
+        monkeypatch.setattr(_dispatch, "why_not", lambda name: None if name == "cuda" else why_not(name))
+    for name, call in calls.items():
+        if name in without or named == "numpy":
+            np.testing.assert_allclose(call(), expected[name], rtol=1e-6, err_msg=name)
+            continue
+        with pytest.raises((rk.BackendUnavailableError, ValueError), match="'cuda' of RAGSYS_KERNELS_BACKEND"):
+            call()
 
 
 ABSENT = (
@@ -120,7 +160,7 @@ def test_without_the_extension_calls_fall_back_with_one_warning_each(without_ext
     refused = f"backend 'cpu' was requested but cannot run here: {ABSENT}. Available for arrays on 'cpu':"
     slow = "running the NumPy reference, which is slow"
     assert lines == [
-        f"mmr: {refused} 'reference'",
+        f"mmr: {refused} 'reference'".replace("'cpu'", "'cpu' of RAGSYS_KERNELS_BACKEND", 1),
         f"mmr: {refused} 'reference'",
         f"answer_logprobs: {refused} 'numpy', 'reference'",
         *(f"RuntimeWarning: {op}: {slow}: {ABSENT}: <string>" for op in ("mmr", "vrsd", "search")),
@@ -333,12 +373,9 @@ def test_backend_of_a_device_says_what_is_missing():
 
 
 @pytest.mark.parametrize("op", ["token_logprobs", "top_logprobs"])
-def test_log_probabilities_by_cuda_are_refused_by_name(monkeypatch, op):
+def test_log_probabilities_by_cuda_are_refused_by_name(op):
     rest = {"token_logprobs": {"targets": [0]}, "top_logprobs": {"k": 1}}[op]
     reason = "log-probabilities have no kernels in CUDA C\\+\\+; Triton has them"
     message = f"^{op}: backend 'cuda' was requested but cannot run here: {reason}. Available for arrays on 'cpu': 'cpu'"
     with pytest.raises(rk.BackendUnavailableError, match=message):
         getattr(rk, op)(np.zeros((1, 3), np.float32), **rest, backend="cuda")
-    monkeypatch.setenv("RAGSYS_KERNELS_BACKEND", "cuda")
-    with pytest.raises(rk.BackendUnavailableError, match=message):
-        getattr(rk, op)(np.zeros((1, 3), np.float32), **rest)

@@ -182,7 +182,7 @@ def test_corpus_jobs_and_service_have_it(tmp_path):
     with pytest.raises(ValueError, match=r"^select: eps must be left out with method 'mmr', got 0\.3"):
         corpus.select(queries, 5, eps=0.3)
     for name, value in {"budget": 3.0, "max_per_group": 1, "max_similarity": 0.5, "initial": [[1]] * 6}.items():
-        with pytest.raises(ValueError, match=rf"^gist: {name} must be left out, got"):
+        with pytest.raises(ValueError, match=rf"^gist: {name} must be left out with the rule 'gist', got"):
             corpus.select(queries, 5, method="gist", pool=None, **{name: value})
     with pytest.raises(rk.BackendUnavailableError, match="its kernels have no gist"):
         corpus.select(queries, 5, method="gist", backend="cpu")

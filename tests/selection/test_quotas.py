@@ -447,7 +447,7 @@ def test_refused(given, error, message):
 def test_where_they_are_not():
     rng, rows, queries = made()
     groups = rng.integers(0, 4, N)
-    with pytest.raises(ValueError, match=r"^gist: min_per_group must be left out, got 1$"):
+    with pytest.raises(ValueError, match=r"^gist: min_per_group must be left out with the rule 'gist', got 1$"):
         rk.gist(queries, rows, 4, groups=groups, min_per_group=1)
     with pytest.raises(TypeError, match="min_per_group"):
         rk.mmr_path(queries, rows, 4, groups=groups, min_per_group=1)

@@ -141,7 +141,7 @@ def mmr_path(
     if device != "cpu":
         raise ValueError(f"{_OP}: arrays must be on the host, got arrays on {device!r}")
     needs = capabilities.Needs.of(request)
-    _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needs.lacking)
+    _, implementation = _dispatch.choose(_OP, "selection", device, backend, None, needs)
     problem = validate.problem_of(request, HOST)
     path = SelectionPath.joined([], problem.k)
     if problem.num_queries:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..._base import arrays, env
 from ..._base.types import Array
 from ..._dispatch import BackendUnavailableError
@@ -27,11 +29,12 @@ CONSTRAINTS = frozenset(("budget", "max_similarity", WHOLE))
 
 
 def relevance(problem: Problem, num_threads: int) -> Array:
-    return torch_search.relevance(problem, num_threads)
+    return _given_back(problem, torch_search.relevance(problem, num_threads))
 
 
 def search(problem: Problem, num_threads: int) -> tuple[Array, Array]:
-    return whole_corpus.search(_tensors(problem))
+    rows, scores = whole_corpus.search(_tensors(problem))
+    return _given_back(problem, rows), _given_back(problem, scores)
 
 
 def _tensors(problem: Problem) -> Problem:
@@ -39,14 +42,19 @@ def _tensors(problem: Problem) -> Problem:
     return problem if arrays.library_of(problem.rows.data) == "torch" else arrays.tensors(problem)
 
 
+def _given_back(problem: Problem, made: Array) -> Array:
+    """Return what was made in the library of the problem: NumPy's on the host, where Triton interprets."""
+    return made.numpy() if isinstance(problem.rows.data, np.ndarray) else made
+
+
 def _select(problem: Problem, num_threads: int) -> Selection:
-    problem = _tensors(problem)
+    given, problem = problem, _tensors(problem)
     if problem.pool + num_initial(problem) <= gram.GRAM_SLOTS:
         problem = filtered_problems.as_pools(problem)
     _refuse(problem)
     out = outputs(problem)
     _regime(problem).select(problem, out)
-    return out
+    return Selection(*(_given_back(given, made) for made in out))
 
 
 mmr = vrsd = msd = dpp = ssd = sift = coverage = _select
@@ -68,6 +76,8 @@ def _refuse(problem: Problem) -> None:
         reason = "its kernels have no dpp in a window"
     elif getattr(options, "aspects", None) is not None:
         reason = "its kernels cover the items of the pool, not aspects of their own"
+    elif getattr(options, "graph", None) is not None:
+        reason = "its kernels cover all rows, not the neighbors of each"
     elif getattr(options, "density", False):
         reason = "its kernels do not pick by gain per cost"
     elif problem.op == "coverage" and problem.rows.dtype == "float32" and not env.triton_interpreter():
