@@ -169,8 +169,9 @@ def test_picks_added_to_others_are_kept_however_soon_it_is_interrupted(files, mo
     for _ in ended_after(monkeypatch, made, seconds=1e9):
         with pytest.raises(KeyboardInterrupt):
             choose(files)
-    assert len(own_picks.unsealed((files / "out.parquet.picks").read_bytes())["rows"]) == kept
+    rows = own_picks.unsealed((files / "out.parquet.picks").read_bytes())["rows"]
     assert choose(files).earlier == kept
+    assert rows == pq.read_table(files / "out.parquet")["row"].to_pylist()[:kept]
 
 
 def test_picks_that_are_taken_over_are_not_told_as_if_made_now(files, monkeypatch):

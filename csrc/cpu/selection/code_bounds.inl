@@ -130,18 +130,31 @@ inline std::int64_t Query<Objective>::catch_up_by_codes(std::int64_t block) {
 
 template <class Objective>
 inline void Query<Objective>::catch_up_block(std::int64_t block, int) {
+  if constexpr (Objective::kFalls) {
+    bound_block(block);
+    if (ws.block_bound[block] < last_value) return;
+  }
   catch_up_by_codes(block);
 }
 
-// All blocks, on the threads that share the query.
+// How many products of codes the items have met picks by.
+template <class Objective>
+inline std::int64_t Query<Objective>::met_by_codes() const {
+  std::int64_t met = 0;
+  for (std::int64_t j = 0; j < items; j += kCodeBlock) {
+    const std::int64_t picks = ws.block_met[j / kCodeBlock];
+    met += picks > 0 ? picks * block_items(j) : 0;
+  }
+  return met;
+}
+
+// The blocks catch up on the threads that share the query. Where values only fall, those alone that may hold a value as
+// large as that of the last pick, as when it was chosen.
 template <class Objective>
 inline void Query<Objective>::catch_up_by_codes() {
-  const std::int64_t blocks = (items + kCodeBlock - 1) / kCodeBlock;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t met = ws.block_met[block] < 0 ? 0 : ws.block_met[block];
-    ws.code_products += (picked - met) * block_items(block * kCodeBlock);
-  }
-  ws.team->share(blocks, call_part<&Query::catch_up_block>, this);
+  const std::int64_t met = met_by_codes();
+  ws.team->share((items + kCodeBlock - 1) / kCodeBlock, call_part<&Query::catch_up_block>, this);
+  ws.code_products += met_by_codes() - met;
 }
 
 template <class Objective>
@@ -232,6 +245,7 @@ inline vf Query<Objective>::look_at_promising(std::int64_t blocks) {
   vf leasts = splat(-FLT_MAX);                  // minus infinity is the bound of what cannot be picked
   for (std::int64_t i = -1; i < blocks; ++i) {  // the top one first
     const std::int64_t block = i < 0 ? top : i;
+    if (i % 64 == 63) interrupt_point();
     if (i < 0 || (block != top && !any_greater(leasts, ws.block_bound[block]))) leasts = look(block, leasts);
   }
   return leasts;

@@ -96,6 +96,7 @@ struct Query {
   };
   CoarseSum coarse_sum = {};
   std::int64_t choices = 0;                              // picks chosen by codes
+  float last_value = 0.0f;                               // of the last pick that was known
   float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
   double spent = 0;                                      // what the picks cost
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
@@ -246,6 +247,7 @@ struct Query {
   void meet_by_codes(std::int64_t block_begin, std::int64_t p);
   std::int64_t catch_up_by_codes(std::int64_t block);
   void catch_up_block(std::int64_t block, int thread);
+  std::int64_t met_by_codes() const;
   void catch_up_by_codes();
   void bound_block(std::int64_t block);
   void keep_codes(std::int64_t p, std::int64_t r);
@@ -335,6 +337,7 @@ inline Status Query<Objective>::run() {
       // Threads share this; the one that chooses would take as long as it takes to choose the known picks.
       const bool one_of_many = known_pick(slot + 1) >= 0 && picked % kFollowedAtOnce != 0;
       const bool shared = forced && coded && !args.stage.ceiling && args.num_queries == 1;
+      last_value = value;
       if (shared && !one_of_many && status == Status::ok) catch_up_by_codes();
     }
     prefetch_next((slot + 1) * rows_ahead);
