@@ -92,7 +92,7 @@ def subset(quiet: Quiet = False, **given: Any) -> None:
     Each row of the result has rank, id, row, score, relevance and redundancy. With --lambda-d 0 the rows are spread as
     the greedy algorithm for k centers spreads them; quality weighs lambda_d (1 - lambda_b) against 1 - lambda_d of
     redundancy, so that --lambda-b 0 leaves the choice to --lambda-d alone. The picks so far are kept in OUT.picks every
-    30 seconds, and the same command goes on from them; not by coverage and GIST.
+    5 seconds, and the same command goes on from them; not by coverage and GIST.
     """
 
     def interrupted() -> str:

@@ -26,7 +26,7 @@ from ._manifest import DAMAGE, sealed, unsealed
 
 _log = logging.getLogger(__name__)
 
-_LOOK, _KEEP = 0.5, 30.0  # seconds from one look at the picks to the next, and from one file to the next
+_LOOK, _KEEP = 0.5, 5.0  # seconds from one look at the picks to the next, and from one file or notice to the next
 _BLOCK = 1 << 16  # rows that are hashed at a time
 
 
@@ -49,7 +49,11 @@ class Picks:
     @property
     def made(self) -> int:
         """How many there are; those of the file count also while the selection takes them over, one after the other."""
-        return max(self._kept, int((self.rows >= 0).sum()))
+        return max(self._kept, self._there)
+
+    @property
+    def _there(self) -> int:
+        return int((self.rows >= 0).sum())
 
     @cached_property
     def _call(self) -> dict[str, Any]:
@@ -105,6 +109,8 @@ class Picks:
                         progress(self.made, len(self.rows))
                     if time.monotonic() - self._when >= _KEEP:
                         self._keep()
+                        if (there := self._there) < self._kept:
+                            _log.info("%s: took over %d of %d kept picks", self._op, there, self._kept)
                 except BaseException as error:
                     errors.append(error)
                     return
@@ -117,7 +123,7 @@ class Picks:
         except BaseException:
             end.set()
             thread.join()
-            if time.monotonic() - begin >= _KEEP:  # less is soon made again
+            if self._kept or time.monotonic() - begin >= _KEEP:  # fewer are soon made again
                 self._keep()
             raise
         finally:

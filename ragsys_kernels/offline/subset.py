@@ -145,10 +145,10 @@ def subset(
 
     Notes
     -----
-    The picks so far are kept in ``OUT.picks`` every 30 seconds, and where the call is interrupted after so long. The
-    same call then takes them over, in the time of reading the corpus, and the result has the same bits as one that was
-    not interrupted. With `overwrite` the picks of another call are discarded. Not for coverage and GIST, which do not
-    choose pick by pick, nor for the reference backend.
+    The picks so far are kept in ``OUT.picks`` every 5 seconds, and where the call is interrupted after so long. The
+    same call then goes on from them, once it has compared the rows with them, and keeps what it adds however soon it is
+    interrupted; the result has the same bits as one that was not interrupted. With `overwrite` the picks of another
+    call are discarded. Not for coverage and GIST, which do not choose pick by pick, nor for the reference backend.
     """
     if checks.flag(_OP, "exact", exact) and (neighbors is None or index is not None):
         need = "with neighbors" if neighbors is None else "without index"

@@ -27,8 +27,9 @@ def continuing(picks: np.ndarray) -> Iterator[None]:
 
     Notes
     -----
-    The result has the same bits as that of a call which makes all picks. Picks that are taken over cost next to
-    nothing. Other backends choose all rows anew, and leave the array as it is. For the rules of `RULES`.
+    The result has the same bits as that of a call which makes all picks. The rows are compared with the picks that are
+    taken over too, where they have codes by all threads. Other backends choose all rows anew, and leave the array as
+    it is. For the rules of `RULES`.
     """
     before = _picks.set(picks)
     try:

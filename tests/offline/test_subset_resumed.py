@@ -77,6 +77,29 @@ def test_picks_that_are_taken_over_leave_every_bit_as_it_is(corpus, case, stages
         assert picks.tolist() == whole.indices[0].tolist()  # as they are made, another thread sees them
 
 
+@pytest.mark.parametrize("rule", ["mmr", "vrsd", "msd"])
+@pytest.mark.parametrize("bounds", ["coded", "pruned", "dense"])
+def test_hundreds_of_picks_are_taken_over_by_all_threads(corpus, rule, bounds, monkeypatch):
+    run, work = cpu.run, []
+
+    def bounded(problem, num_threads):
+        selection, products = run(problem, num_threads, bounds, shared_items=64)
+        work.append(products)
+        return selection
+
+    monkeypatch.setattr(cpu, rule, bounded)
+    options = {"rule": rule, "targets": ROWS[:3], "exclude": np.arange(0, 3_000, 7)}
+    whole = corpus.subset(600, **options)
+    for known, num_threads in ((256, 1), (255, 3), (257, 3), (590, 3), (600, 3)):
+        picks = np.full(600, -1, np.int64)
+        picks[:known] = whole.indices[0, :known]
+        with continued.continuing(picks):
+            found = corpus.subset(600, num_threads=num_threads, **options)
+        for ours, other in zip(found[:5], whole[:5], strict=True):
+            assert ours.tobytes() == other.tobytes()
+    assert (work[-1][2] > 0) == (bounds == "coded")
+
+
 def test_picks_that_are_taken_over_are_not_chosen_again(corpus):
     """The kernel follows them, whatever they are: it is not their values that lead to them."""
     picks = np.full(K, -1, np.int64)
@@ -95,8 +118,8 @@ def files(tmp_path):
     return tmp_path
 
 
-def ended_after(monkeypatch, number, error=KeyboardInterrupt):
-    """Let the next choice end after so many picks, as an interrupt does that comes after half a minute."""
+def ended_after(monkeypatch, number, seconds=0.0, error=KeyboardInterrupt):
+    """Let the next choice end after so many picks, as an interrupt does that comes after a few seconds."""
     subset = rk.Corpus.subset
 
     def ended(self, k, **options):
@@ -108,7 +131,7 @@ def ended_after(monkeypatch, number, error=KeyboardInterrupt):
 
     with monkeypatch.context() as patch:
         patch.setattr(rk.Corpus, "subset", ended)
-        patch.setattr(own_picks, "_KEEP", 0.0)
+        patch.setattr(own_picks, "_KEEP", seconds)
         yield
 
 
@@ -139,6 +162,18 @@ def test_an_interrupted_choice_goes_on_from_its_picks(files, monkeypatch, stages
     assert pq.read_table(files / "out.parquet").equals(pq.read_table(files / "other.parquet"))
 
 
+@pytest.mark.parametrize(("made", "kept"), [(0, 15), (7, 15), (15, 15), (16, 16)])
+def test_picks_added_to_others_are_kept_however_soon_it_is_interrupted(files, monkeypatch, made, kept):
+    """And while picks are taken over none of them is lost."""
+    interrupted(monkeypatch, files)
+    for _ in ended_after(monkeypatch, made, seconds=1e9):
+        with pytest.raises(KeyboardInterrupt):
+            choose(files)
+    rows = own_picks.unsealed((files / "out.parquet.picks").read_bytes())["rows"]
+    assert choose(files).earlier == kept
+    assert rows == pq.read_table(files / "out.parquet")["row"].to_pylist()[:kept]
+
+
 def test_picks_that_are_taken_over_are_not_told_as_if_made_now(files, monkeypatch):
     """The kernel takes them over one after the other; the command says so, and what is done never falls below them."""
     interrupted(monkeypatch, files)
@@ -165,10 +200,13 @@ def test_picks_that_are_taken_over_are_not_told_as_if_made_now(files, monkeypatc
     monkeypatch.setattr(rk.Corpus, "subset", slow)
     monkeypatch.setattr(_app, "_Lines", Lines)
     monkeypatch.setattr(own_picks, "_LOOK", 0.001)
+    monkeypatch.setattr(own_picks, "_KEEP", 0.0)
     given = {"corpus": files / "rows.npy", "out": files / "out.parquet", "k": K, "lambda-d": 0.3}
     done = CliRunner().invoke(app, ["subset", *(f"--{name}={value}" for name, value in given.items())])
     assert done.exit_code == 0, done.stderr
     assert done.stderr.startswith(f"notice: subset: goes on from 15 of {K} picks, kept in {files}/out.parquet.picks\n")
+    said = [*dict.fromkeys(each for each in done.stderr.splitlines() if "took over" in each)]
+    assert said[:2] == [f"notice: subset: took over {made} of 15 kept picks" for made in (0, 7)]
     assert {first for _, first in told[1:]} == {15}
     assert {15, 20, K} <= {made for made, _ in told} <= {*range(15, K + 1)}
 
@@ -257,7 +295,7 @@ def test_what_is_called_back_is_a_function(files):
 @pytest.mark.parametrize("rule", ["mmr", "coverage", "gist"])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_command_says_whether_it_goes_on_from_what_is_kept(files, monkeypatch, rule, keeps):
-    """Nothing is kept by coverage and GIST, whatever lies there, nor by others in the first half a minute."""
+    """Nothing is kept by coverage and GIST, whatever lies there, nor by others in the first seconds."""
 
     def ended(*_, **__):
         if continued._picks.get() is not None:

@@ -36,6 +36,7 @@ inline void Query<Objective>::multiply_codes(std::int64_t j, std::int64_t n, con
                                              std::int32_t (*products)[kCodeBlock]) {
   const CodePrefetch next = {ws.next_codes + next_codes, code_stride(args.dims) - kCodeHeader};
   code_products<A>(ws.code_rows + j, vectors, code_bytes(args.dims), n, next, products);
+  if (next_codes == next_codes_end) return;  // as always where threads share the items
   next_codes += (n + 3) / 4;
   if (next_codes > next_codes_end) next_codes = next_codes_end;
 }
@@ -94,7 +95,6 @@ inline void Query<Objective>::meet_by_codes(std::int64_t block_begin, std::int64
   const std::int64_t n = block_items(block_begin);
   for (int a = 0; a < A; ++a) vectors[a] = ws.pick_codes[p + a].high;
   multiply_codes<A>(block_begin, n, vectors, products);
-  ws.code_products += A * n;
   for (std::int64_t i = 0; i < n; i += W) {
     const std::int64_t j = block_begin + i;
     typename Objective::Coded coded(ws, j);
@@ -108,8 +108,9 @@ inline void Query<Objective>::meet_by_codes(std::int64_t block_begin, std::int64
   }
 }
 
+// The items of a block meet the picks that they have not met. Returns how many products that took.
 template <class Objective>
-inline void Query<Objective>::catch_up_by_codes(std::int64_t block) {
+inline std::int64_t Query<Objective>::catch_up_by_codes(std::int64_t block) {
   const std::int64_t j = block * kCodeBlock;
   std::int64_t p = ws.block_met[block];
   if (p < 0) {
@@ -119,10 +120,41 @@ inline void Query<Objective>::catch_up_by_codes(std::int64_t block) {
       bound_relevance(j);
     p = 0;
   }
+  const std::int64_t products = (picked - p) * block_items(j);
   for (; p + 4 <= picked; p += 4) meet_by_codes<4>(j, p);
   for (; p + 2 <= picked; p += 2) meet_by_codes<2>(j, p);
   if (p < picked) meet_by_codes<1>(j, p);
   ws.block_met[block] = std::int32_t(picked);
+  return products;
+}
+
+template <class Objective>
+inline void Query<Objective>::catch_up_block(std::int64_t block, int) {
+  if constexpr (Objective::kFalls) {
+    bound_block(block);
+    if (ws.block_bound[block] < last_value) return;
+  }
+  catch_up_by_codes(block);
+}
+
+// How many products of codes the items have met picks by.
+template <class Objective>
+inline std::int64_t Query<Objective>::met_by_codes() const {
+  std::int64_t met = 0;
+  for (std::int64_t j = 0; j < items; j += kCodeBlock) {
+    const std::int64_t picks = ws.block_met[j / kCodeBlock];
+    met += picks > 0 ? picks * block_items(j) : 0;
+  }
+  return met;
+}
+
+// The blocks catch up on the threads that share the query. Where values only fall, those alone that may hold a value as
+// large as that of the last pick, as when it was chosen.
+template <class Objective>
+inline void Query<Objective>::catch_up_by_codes() {
+  const std::int64_t met = met_by_codes();
+  ws.team->share((items + kCodeBlock - 1) / kCodeBlock, call_part<&Query::catch_up_block>, this);
+  ws.code_products += met_by_codes() - met;
 }
 
 template <class Objective>
@@ -169,6 +201,7 @@ inline Status Query<Objective>::choose_by_codes(std::int64_t* best, float* best_
   for (std::int64_t i = 0; i < contenders; ++i) {
     const std::int32_t j = ws.survivors[i];
     if (*best >= 0 && ws.bound[j] < *best_score) continue;
+    if (i % 64 == 63) interrupt_point();
     if (!objective.known(*this, j)) objective.read(*this, j);
     consider(j, best, best_score);
   }
@@ -212,6 +245,7 @@ inline vf Query<Objective>::look_at_promising(std::int64_t blocks) {
   vf leasts = splat(-FLT_MAX);                  // minus infinity is the bound of what cannot be picked
   for (std::int64_t i = -1; i < blocks; ++i) {  // the top one first
     const std::int64_t block = i < 0 ? top : i;
+    if (i % 64 == 63) interrupt_point();
     if (i < 0 || (block != top && !any_greater(leasts, ws.block_bound[block]))) leasts = look(block, leasts);
   }
   return leasts;
@@ -222,7 +256,7 @@ inline vf Query<Objective>::look_at_promising(std::int64_t blocks) {
 template <class Objective>
 __attribute__((always_inline)) inline vf Query<Objective>::look(std::int64_t block, vf leasts) {
   const std::int64_t begin = block * kCodeBlock, end = begin + block_items(begin);
-  if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) catch_up_by_codes(block);
+  if (unseen(block) || (picked > 0 && ws.block_met[block] < picked)) ws.code_products += catch_up_by_codes(block);
   vf bounds = splat(-__builtin_inff());
   for (std::int64_t j = begin; j < end; j += W) {
     vf most = load(ws.value + j), least = most - doubt(j, most);

@@ -84,6 +84,7 @@ inline void Query<Objective>::meet_directions(std::int64_t p, const std::int32_t
 template <class Objective>
 inline void Query<Objective>::catch_up(std::int32_t j) {
   std::int64_t p = ws.met[j];
+  if (picked - p >= kLongPool) interrupt_point();
   for (; p + 4 <= picked; p += 4) meet<4, 1>(p, &j);
   if (p + 3 == picked) return meet<3, 1>(p, &j);
   if (p + 2 == picked) return meet<2, 1>(p, &j);

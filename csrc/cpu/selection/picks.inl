@@ -60,10 +60,17 @@ inline Status Query<Objective>::keep_initial() {
 // A pick that is known: the item of row r.
 template <class Objective>
 inline Status Query<Objective>::follow(std::int64_t r, std::int64_t* best, float* best_score) {
-  std::int32_t j = 0;
-  while (j < items && ws.row[j] != r) ++j;
-  if (j == items) return Status::id_out_of_range;
-  const Status status = catch_up(&j, 1);
+  std::int32_t j = 0, end = args.candidates ? 0 : std::int32_t(items);
+  while (j < end) {  // the rows of a whole corpus ascend
+    const std::int32_t middle = j + (end - j) / 2;
+    ws.row[middle] < r ? j = middle + 1 : end = middle;
+  }
+  while (args.candidates && j < items && ws.row[j] != r) ++j;
+  if (j == items || ws.row[j] != r) return Status::id_out_of_range;
+  Status status = Status::ok;
+  if constexpr (kAdds)
+    if (coded) objective.read(*this, j);  // what it remembers may come from codes, to which nothing exact is added
+  if (!(kAdds && coded)) status = catch_up(&j, 1);
   *best = -1;
   consider(j, best, best_score);
   return status;

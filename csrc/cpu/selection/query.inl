@@ -57,6 +57,9 @@ constexpr float kHeldBack = -FLT_MAX;
 // Items between two looks for an interrupt; smaller pools are looked after between queries.
 constexpr std::int64_t kLongPool = 1024;
 
+// Known picks that the items meet together.
+constexpr std::int64_t kFollowedAtOnce = 256;
+
 template <class Objective>
 struct Query {
   const SelectArgs& args;
@@ -93,6 +96,7 @@ struct Query {
   };
   CoarseSum coarse_sum = {};
   std::int64_t choices = 0;                              // picks chosen by codes
+  float last_value = 0.0f;                               // of the last pick that was known
   float slack = 0.0f;                                    // by how much a computed cosine of unit vectors may be off
   double spent = 0;                                      // what the picks cost
   bool limited = args.limits.max_similarity != nullptr;  // the best item may turn out to be unfit
@@ -126,6 +130,10 @@ struct Query {
   float* nearest() const { return Objective::kNearest ? ws.running : ws.nearest; }
   double cost(std::int64_t j) const {
     return args.limits.costs[args.limits.costs_per_item ? q * args.pool + ws.position[j] : ws.row[j]];
+  }
+  // The pick that is known at `slot`, as a row; negative: it is to be chosen.
+  std::int64_t known_pick(std::int64_t slot) const {
+    return args.stage.forced && slot < args.k ? args.stage.forced[q * args.k + slot] : -1;
   }
   std::int64_t picks_wanted() const { return args.ks ? args.ks[q] : args.k; }
   std::int64_t padded(std::int64_t n) const { return (n + W - 1) / W * W; }
@@ -237,7 +245,10 @@ struct Query {
   void bound_relevance(std::int64_t j);
   template <int A>
   void meet_by_codes(std::int64_t block_begin, std::int64_t p);
-  void catch_up_by_codes(std::int64_t block);
+  std::int64_t catch_up_by_codes(std::int64_t block);
+  void catch_up_block(std::int64_t block, int thread);
+  std::int64_t met_by_codes() const;
+  void catch_up_by_codes();
   void bound_block(std::int64_t block);
   void keep_codes(std::int64_t p, std::int64_t r);
   void start_codes();
@@ -308,13 +319,13 @@ inline Status Query<Objective>::run() {
     if (items >= kLongPool) interrupt_point();
     std::int64_t best;
     float value = 0.0f;
-    const bool forced = args.stage.forced && args.stage.forced[q * args.k + slot] >= 0;
+    const bool forced = known_pick(slot) >= 0;
     tied_value = __builtin_nanf("");
     if (quotas) {
       status = hold_back(wanted - slot);
       if (status != Status::ok) break;
     }
-    status = forced ? follow(args.stage.forced[q * args.k + slot], &best, &value) : choose(&best, &value);
+    status = forced ? follow(known_pick(slot), &best, &value) : choose(&best, &value);
     if (quotas || (Objective::kDirections && args.options.window)) let_in();
     if (status != Status::ok || !all_finite) break;
     if (best < 0 || objective.ends(value)) break;  // nothing that is left may be picked, or is worth it
@@ -322,6 +333,13 @@ inline Status Query<Objective>::run() {
     tied = tied || tied_value == value;
     objective.take(*this, best, slot, value);
     if (slot + 1 < wanted) status = keep(best);
+    if constexpr (Objective::kCodes) {
+      // Threads share this; the one that chooses would take as long as it takes to choose the known picks.
+      const bool one_of_many = known_pick(slot + 1) >= 0 && picked % kFollowedAtOnce != 0;
+      const bool shared = forced && coded && !args.stage.ceiling && args.num_queries == 1;
+      last_value = value;
+      if (shared && !one_of_many && status == Status::ok) catch_up_by_codes();
+    }
     prefetch_next((slot + 1) * rows_ahead);
   }
   if constexpr (Objective::kAspects)

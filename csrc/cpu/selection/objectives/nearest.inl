@@ -20,11 +20,19 @@ struct Nearest {
   template <class Query>
   void raise(Query& query) {
     Workspace& ws = query.ws;
-    for (; query.triangle && bounded < query.picked; ++bounded) {
-      const vf pivot = splat(ws.picked_pivot[bounded]), sine = splat(query.sine(ws.picked_pivot[bounded]));
-      for (std::int64_t j = 0; j < query.items; j += W)
-        store(ws.running + j, larger(load(ws.running + j), query.least_similarity(j, pivot, sine)));
+    if (!query.triangle) return;
+    // Known picks come by the thousand: some items at a time stay in the cache.
+    const std::int64_t at_once = query.picked - bounded > 1 ? kLongPool : query.items;
+    for (std::int64_t begin = 0; begin < query.items; begin += at_once) {
+      const std::int64_t end = begin + at_once < query.items ? begin + at_once : query.items;
+      for (std::int64_t p = bounded; p < query.picked; ++p) {
+        const vf pivot = splat(ws.picked_pivot[p]), sine = splat(query.sine(ws.picked_pivot[p]));
+        for (std::int64_t j = begin; j < end; j += W)
+          store(ws.running + j, larger(load(ws.running + j), query.least_similarity(j, pivot, sine)));
+      }
+      if (at_once < query.items) interrupt_point();
     }
+    bounded = query.picked;
   }
 
   // Of a vector of items that meet picks by codes.
