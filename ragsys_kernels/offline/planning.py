@@ -222,8 +222,9 @@ class Plan:
     @property
     def node(self) -> str:
         """What a node has."""
-        given = f"{self.memory_given}, " if isinstance(self.memory_given, str) else ""
-        return f"{self.cores:,} cores and {given}{self.memory:,} bytes, for the corpus"
+        size = f"{self.memory:,} bytes"
+        given = f"{self.memory_given} ({size})" if isinstance(self.memory_given, str) else size
+        return f"{self.cores:,} cores and {given} for the corpus"
 
     @property
     def corpus_bytes(self) -> int:

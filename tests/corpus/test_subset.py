@@ -139,7 +139,10 @@ def test_it_takes_what_the_table_has():
         ({"backend": "tpu"}, "^subset: backend must be one of"),
         ({"rule": "gist", "budget": 5.0}, "^subset: budget must be left out with the rule 'gist', got 5.0"),
         ({"rule": "dpp", "lambda_d": 7}, r"^subset: lambda_d must be within \[0, 1\], got 7"),
-        ({"rule": "vrsd", "targets": np.ones((1, 24)), "groups": [1]}, "^subset: groups must have shape"),
+        (
+            {"rule": "vrsd", "targets": np.ones((1, 24)), "groups": [1], "max_per_group": 1},
+            "^subset: groups must have shape",
+        ),
     ],
 )
 def test_bad_arguments(given, message):

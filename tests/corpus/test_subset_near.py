@@ -187,8 +187,8 @@ def test_memory_is_that_of_the_neighbors(monkeypatch):
         ({"neighbors": 5, "rule": "mmr"}, "subset: neighbors must be left out with rule 'mmr', got 5"),
         ({"index": CORPUS}, "subset: index must come with neighbors, got neighbors=None"),
         ({"neighbors": 5, "aspects": np.ones((1, 2, 12))}, "subset: neighbors must come without aspects, got both"),
-        ({"neighbors": 5, "index": "a"}, "search: index must be"),
-        ({"neighbors": 5, "initial": [1, 1]}, "coverage: initial must not repeat an id within a query, got 1 twice"),
+        ({"neighbors": 5, "index": "a"}, "subset: index must be"),
+        ({"neighbors": 5, "initial": [1, 1]}, "subset: initial must not repeat an id within a query, got 1 twice"),
     ],
 )
 def test_bad_arguments(given, message):

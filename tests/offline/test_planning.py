@@ -137,7 +137,7 @@ def test_the_command_prints_the_plan(command, stubbed, tmp_path):
     assert result.stdout == f"{offline.plan(1e9, 1e7, dims=96, memory='64G')}\n"
     assert result.stdout.splitlines()[:2] == [
         "1,000,000,000 rows of 96 x int8: 108 bytes a row, 108 GB",
-        "nodes: 2, of 64 cores and 64G, 68,719,476,736 bytes, for the corpus",
+        "nodes: 2, of 64 cores and 64G (68,719,476,736 bytes) for the corpus",
     ]
     result = command(tmp_path, "plan", "--rows", "1e9", "--queries", "1e7", "--no-measure", "--processor", "arm")
     assert result.returncode == 1
@@ -168,5 +168,5 @@ def test_a_plan_has_the_memory_as_given_and_in_bytes(memory):
     found = offline.plan(10**6, 1, dims=16, memory=memory, measure=False, processor="avx2")
     size = memory if isinstance(memory, int) else 3 * 2**20
     assert (found.memory, found.memory_given) == (size, memory)
-    given = f"{memory}, " if isinstance(memory, str) else ""
-    assert f", of 64 cores and {given}{size:,} bytes, for the corpus\n" in str(found)
+    given = f"{memory} ({size:,} bytes)" if isinstance(memory, str) else f"{size:,} bytes"
+    assert f", of 64 cores and {given} for the corpus\n" in str(found)

@@ -95,8 +95,7 @@ def select_estimates_kernel(
     q = q0 + tl.program_id(0).to(tl.int64)
     p = tl.arange(0, SLOTS)
     ids, valid = pool_ids(candidates, q, p, P, num_ids)
-    row = ids + q * pool_stride
-    base = rows + (row * row_stride)[:, None]
+    base = rows + ((ids + q * pool_stride) * row_stride)[:, None]
     factor = 1.0
     if query_factors is not None:
         factor = tl.load(query_factors + q)
@@ -117,10 +116,6 @@ def select_estimates_kernel(
     if COMPUTED:
         f = inverse(norm)
     r *= f
-    if BIAS_BY_ROW:
-        v = with_bias(r, bias, row, valid, tl.load(lambda_b + q))
-    else:
-        v = with_bias(r, bias, q * P + p, p < P, tl.load(lambda_b + q))
     known = (norm >= _SHORTEST) & (norm <= _LONGEST)
     bound = tl.where(known, norm * f, float("inf"))
 
@@ -132,6 +127,11 @@ def select_estimates_kernel(
     tl.debug_barrier()
 
     # 3. The picks.
+    if BIAS_BY_ROW:
+        ids, valid = pool_ids(candidates, q, p, P, num_ids)  # read again, as all ids would take registers
+        v = with_bias(r, bias, ids + q * pool_stride, valid, tl.load(lambda_b + q))
+    else:
+        v = with_bias(r, bias, q * P + p, p < P, tl.load(lambda_b + q))
     wanted = K
     if ks is not None:
         wanted = tl.minimum(tl.load(ks + q), K).to(tl.int32)
@@ -186,7 +186,7 @@ def select_estimates_kernel(
             m = tl.where(pick, tl.where(broken, float("nan"), largest), m)
             last = i
     picked = picked_at >= 0
-    item, _ = pool_ids(candidates, q, p, P, num_ids)  # read again, as all ids would take registers
+    item, _ = pool_ids(candidates, q, p, P, num_ids)  # and again
     at = q * K + picked_at
     tl.store(out_index + at, item, mask=picked)
     tl.store(out_score + at, picked_score, mask=picked)
