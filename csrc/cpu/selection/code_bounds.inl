@@ -108,9 +108,10 @@ inline void Query<Objective>::meet_by_codes(std::int64_t block_begin, std::int64
   }
 }
 
-// The items of a block meet the picks that they have not met. Returns how many products that took.
+// The items of a block meet the picks that they have not met. Returns how many products that took. Always inlined: a
+// call from `look` takes 2 % of MMR's time with P = 100.
 template <class Objective>
-inline std::int64_t Query<Objective>::catch_up_by_codes(std::int64_t block) {
+__attribute__((always_inline)) inline std::int64_t Query<Objective>::catch_up_by_codes(std::int64_t block) {
   const std::int64_t j = block * kCodeBlock;
   std::int64_t p = ws.block_met[block];
   if (p < 0) {
