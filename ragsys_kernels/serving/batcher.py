@@ -1,7 +1,8 @@
 """Micro-batching without waiting: requests that arrive while a kernel call runs form the next call.
 
-An idle server answers at once. A call that should take less than `_INLINE` seconds runs on the event loop, since
-handing it to a thread would take as long. Other calls run in a thread, while the loop reads requests.
+An idle server answers at once. A call that should take less than `_INLINE` seconds of one thread runs on the event loop:
+another thread would wait as long for its turns beside a busy loop. Other calls run in a thread, while the loop reads
+requests.
 
 A call ends after about `_TURN` seconds or `_LONG_TURN`, so that others have their turns: longer requests are answered
 in parts, and take turns in a lane of their own, beside which the others go on. What nobody waits for any more is
@@ -33,7 +34,9 @@ from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
 from .stop import Stop, StoppedError
 
-_INLINE = 200e-6
+# Calls of 8 queries over 100 candidates, 0.3 ms each, took 1 ms in a thread beside a busy loop: it waits for its turn
+# before and after the kernels. On the loop the calls were larger, and the server answered 1.6 times as many requests.
+_INLINE = 1e-3
 # Seconds of a call, where its queries leave a choice, and of one of requests that take longer: these have a thread of
 # their own. Blocks of 256 queries over 100 candidates, 6 ms each, took 5 to 13 % more of the processor when cut.
 _TURN, _LONG_TURN = 5e-3, 8e-3
@@ -298,16 +301,16 @@ class Batcher:
         entries = self._next(lane)
         if not entries:
             return
-        work = self._work([(block, len(block)) for block, _ in entries])
+        work = self._work([(block, len(block)) for block, _ in entries], 1)
         block, turn = entries[0]
         if _CALL + work * (turn.element or self._elements.get(block.cost.kind, _ELEMENT)) >= _INLINE:
-            self._run(loop, lane, entries, work)
+            self._run(loop, lane, entries)
             return
         begin, used = time.perf_counter(), time.thread_time()
         try:
             picks = answer(joined([block for block, _ in entries]), 1, "raise")
         except Exception:  # finding the query that caused it may take long
-            self._run(loop, lane, entries, work)
+            self._run(loop, lane, entries)
             return
         seconds = time.perf_counter() - begin
         self._measure(entries, work, seconds, time.thread_time() - used)
@@ -315,11 +318,12 @@ class Batcher:
         if lane.waits:
             self._schedule(loop)
 
-    def _run(self, loop: asyncio.AbstractEventLoop, lane: Lane, entries: list[Entry], work: float) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop, lane: Lane, entries: list[Entry]) -> None:
         """Answer in the thread of a lane; meanwhile the loop reads requests."""
         lane.call, lane.stop = entries, Stop()
         begin = time.perf_counter()
         blocks = [block for block, _ in entries]
+        work = self._work([(block, len(block)) for block in blocks], self._threads_of(blocks[0]))
         task = loop.run_in_executor(lane.thread, _answers, blocks, self._num_threads, lane.stop)
 
         def done(task: asyncio.Future[tuple[list[Selection | Exception], float, float]]) -> None:
@@ -392,20 +396,20 @@ class Batcher:
         """Return how many seconds the queries of a turn should take that wait."""
         queries = [(block, len(block)) for block in turn.blocks]
         queries[0] = (queries[0][0], queries[0][1] - turn.begun)
-        return self._work(queries) * self._element(turn)
+        return self._work(queries, self._threads_of(turn.blocks[0])) * self._element(turn)
 
     def _threads_of(self, block: Block) -> int:
         """Return how many queries are worked through at the same time: one by the rule that only NumPy has."""
         return 1 if block.request.op == "gist" else self._threads
 
-    def _work(self, queries: Sequence[tuple[Block, int]]) -> float:
-        """Return how many elements one thread works through in a call of so many queries of each block."""
+    def _work(self, queries: Sequence[tuple[Block, int]], threads: int) -> float:
+        """Return how many elements one of the threads works through in a call of so many queries of each block."""
         total = longest = most = 0.0
         for block, count in queries:
             _, shared, own = block.cost
             most, total, longest = max(most, shared), total + own * count, max(longest, own)
         if total >= _SERIAL:
-            total = max(total / self._threads_of(queries[0][0]), longest)
+            total = max(total / threads, longest)
         return most + total
 
     def _measure(self, entries: list[Entry], work: float, seconds: float, used: float) -> None:

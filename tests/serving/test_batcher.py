@@ -116,6 +116,26 @@ def test_a_request_that_fits_a_call_is_not_cut(corpus, monkeypatch, counts, size
     assert [size for _, size in calls.sizes] == sizes
 
 
+@pytest.mark.parametrize(("share", "on_loop"), [(1.01, True), (0.99, False)])
+def test_a_call_is_on_the_loop_if_one_thread_is_quick_enough(corpus, monkeypatch, share, on_loop):
+    """Several may be quicker, but calls on the loop have one."""
+    threads, answer = [], batcher.answer
+    own = 20 * (D + 5 * D * 0.75) + 1
+    monkeypatch.setattr(batcher, "answer", lambda *given: threads.append(threading.get_ident()) or answer(*given))
+    monkeypatch.setattr(batcher, "_SERIAL", 0.0)
+    monkeypatch.setattr(batcher, "_CALL", 0.0)
+    monkeypatch.setattr(batcher, "_ELEMENT", 1e-6)
+    monkeypatch.setattr(batcher, "_INLINE", share * 15 * own * 1e-6)
+
+    async def use(client, service):
+        threads.clear()  # those that warmed the kernels up
+        await asking(client, 15, method="vrsd", k=5, candidates=list(range(20)))
+        return threading.get_ident()
+
+    loop = run(corpus, use, num_threads=4)
+    assert [thread == loop for thread in threads] == [on_loop]
+
+
 def test_what_queries_share_is_shared_by_as_many_as_weigh_more(corpus, monkeypatch):
     """Else a search of a large corpus would be made for each query of others' requests."""
     calls = Calls(monkeypatch)
