@@ -1,8 +1,8 @@
 """Micro-batching without waiting: requests that arrive while a kernel call runs form the next call.
 
-An idle server answers at once. A call that should take less than `_INLINE` seconds of one thread runs on the event loop:
-another thread would wait as long for its turns beside a busy loop. Other calls run in a thread, while the loop reads
-requests.
+An idle server answers at once. A call that should take less than `_INLINE` seconds of one thread runs on the event
+loop: another thread would wait as long for its turns beside a busy loop. Other calls run in a thread, while the loop
+reads requests.
 
 A call ends after about `_TURN` seconds or `_LONG_TURN`, so that others have their turns: longer requests are answered
 in parts, and take turns in a lane of their own, beside which the others go on. What nobody waits for any more is
