@@ -34,8 +34,8 @@ from .limits import Limits, RefusedError, gone
 from .metrics import Metrics
 from .stop import Stop, StoppedError
 
-# Calls of 8 queries over 100 candidates, 0.3 ms each, took 1 ms in a thread beside a busy loop: it waits for its turn
-# before and after the kernels. On the loop the calls were larger, and the server answered 1.6 times as many requests.
+# A call of 8 queries over 100 candidates, 0.3 ms, took 1 ms in a thread beside a busy loop: the thread waits for its
+# turn before and after the kernels. On the loop calls were larger, and the server answered 1.6 times as many requests.
 _INLINE = 1e-3
 # Seconds of a call, where its queries leave a choice, and of one of requests that take longer: these have a thread of
 # their own. Blocks of 256 queries over 100 candidates, 6 ms each, took 5 to 13 % more of the processor when cut.
